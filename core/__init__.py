@@ -1,0 +1,61 @@
+"""fedbench's public names: all that a plugin needs. Loaded on first use, so announcing a component stays cheap."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedbench.core.contract.attack import (
+        ActiveAttack,
+        Attack,
+        Audit,
+        Knowledge,
+        Observations,
+        Shadow,
+    )
+    from fedbench.core.contract.contexts import (
+        Batch,
+        CoalitionContext,
+        Federation,
+        MemberContext,
+        MemberData,
+        Selection,
+        ServerContext,
+    )
+    from fedbench.core.contract.dataset import Data, Dataset
+    from fedbench.core.contract.defense import Defense
+    from fedbench.core.contract.errors import Diverged, SkipCell, UserError
+    from fedbench.core.contract.hooks import CONTRACT_VERSION, Component, hookimpl
+    from fedbench.core.contract.model import Model
+    from fedbench.core.contract.params import Params
+    from fedbench.core.contract.signal import Probe, Signal
+
+_HOME = {
+    "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "Shadow"),
+    "contexts": (
+        "Batch", "CoalitionContext", "Federation", "MemberContext", "MemberData", "Selection", "ServerContext",
+    ),
+    "dataset": ("Data", "Dataset"),
+    "defense": ("Defense",),
+    "errors": ("Diverged", "SkipCell", "UserError"),
+    "hooks": ("CONTRACT_VERSION", "Component", "hookimpl"),
+    "model": ("Model",),
+    "params": ("Params",),
+    "signal": ("Probe", "Signal"),
+}  # fmt: skip
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
+    "Component", "hookimpl", "Params", "CONTRACT_VERSION",
+    "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext", "Federation",
+    "Attack", "ActiveAttack", "Observations", "Audit", "Shadow", "Knowledge",
+    "Dataset", "Data", "Model", "Signal", "Probe",
+    "UserError", "SkipCell", "Diverged",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        raise AttributeError(f"module 'fedbench.core' has no attribute {name!r}")
+    return getattr(import_module(f"fedbench.core.contract.{_MODULE[name]}"), name)

@@ -1,0 +1,154 @@
+"""An attack sees its view's observations of the candidates and scores each one: higher = member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from fedbench.core.contract.contexts import Federation, Randomness
+from fedbench.core.contract.errors import SkipCell
+from fedbench.core.contract.params import Configured
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+View = Literal["server", "client", "coalition", "external"]
+KnowledgeLevel = Literal["none", "own", "honest", "rule"]
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What one view measured about the candidates, as arrays with the axes (round, client, sample).
+
+    ``rounds``: [R] audited rounds, counted from 1. ``clients``: [M] ids of the rows of the client axis, and ``target``
+    the POSITION of the target's row on it. Views other than ``server`` have one row: the global model (``client``,
+    ``external``; id -1) or the coalition's weighted mean (``coalition``; id -2).
+    ``signals[name]``: float32 [R, M, n]; an axis along which a signal does not vary may have length 1
+    (``grad-sq``: [R, 1, n], ``update-sq``: [R, M, 1]), so plain broadcasting combines them.
+    A client that did not take part in a round has NaN there.
+    """
+
+    view: View
+    rounds: np.ndarray
+    clients: np.ndarray
+    target: int
+    signals: Mapping[str, np.ndarray]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The signal ``name``; raises ``SkipCell`` when this view does not contain it."""
+        if name not in self.signals:
+            raise SkipCell(f"the view '{self.view}' has no signal '{name}'; it has {', '.join(sorted(self.signals))}")
+        return self.signals[name]
+
+    def of_target(self, name: str) -> np.ndarray:
+        """[R, n]: the signal on the target's row."""
+        a = self[name]
+        return a[:, self.target if a.shape[1] > 1 else 0]
+
+    def of_others(self, name: str) -> np.ndarray:
+        """[R, M-1, n]: the signal on every other client's row; raises ``SkipCell`` when there is none."""
+        a = self[name]
+        if len(self.clients) < 2:
+            raise SkipCell(f"the view '{self.view}' shows no other client to compare with")
+        return np.delete(np.broadcast_to(a, (a.shape[0], len(self.clients), a.shape[2])), self.target, axis=1)
+
+
+@dataclass(frozen=True)
+class Audit(Randomness):
+    """The audit set of one target as an attacker holds it: the candidates, not the answers.
+
+    ``ids``: [n] opaque sample ids, the same for every target, round and attack of a run; ``y``: [n] labels.
+    ``key`` seeds the attack's own randomness (``audit.rng``, ``audit.generator``).
+    """
+
+    key: int
+    device: torch.device
+    ids: np.ndarray
+    y: np.ndarray
+    n_classes: int
+    target_client: int
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A colluding client: its observations of the whole sample pool, and which of the samples are its own.
+
+    ``observations.target`` is the colluder's row; ``ids``: [N]; ``y``: [N]; ``member``: [N] bool.
+    ``defended``: whether the colluder is itself in the coalition.
+    """
+
+    client: int
+    observations: Observations
+    ids: np.ndarray
+    y: np.ndarray
+    member: np.ndarray
+    defended: bool
+
+
+class Attack(Configured):
+    """Base of an attack plugin.
+
+    ``needs``: names of the signals it reads. ``view``: what it may see. ``colluders``: how many clients (never the
+    target, undefended ones first) share their own membership with the attacker; ``fit`` then receives them.
+    Both may be properties that depend on ``self.params``.
+    """
+
+    needs: frozenset[str] = frozenset()
+    view: View = "server"
+    colluders: int = 0
+
+    def fit(self, shadows: Sequence[Shadow], audit: Audit) -> None:
+        """Learn from colluding clients; called before ``score`` when ``colluders`` > 0.
+
+        Called once per distinct set of colluders; ``audit`` here holds the whole pool (``target_client`` is -1).
+        """
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        """[n] float: one score a candidate, higher = member. Raise ``SkipCell(reason)`` where it does not apply."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement score(observations, audit)")
+
+
+@dataclass(frozen=True)
+class Knowledge(Randomness):
+    """What an active adversary knows when it crafts its rows in one round.
+
+    ``clients``: ids it controls. ``start``: [P] global parameters; ``model``: a module to compute with (its parameters
+    are overwritten by the engine afterwards). ``x``, ``y``: the candidates whose membership it wants. ``own``: [m, P]
+    what its clients would honestly send, from level ``own``; ``honest``: [n, P] this round's other rows, from level
+    ``honest``; ``rule``: the server's aggregation, updates -> step, at level ``rule``. A field above the adversary's
+    level is None. ``memory`` persists over rounds.
+    """
+
+    key: int
+    device: torch.device
+    federation: Federation
+    round: int
+    clients: tuple[int, ...]
+    start: torch.Tensor
+    model: nn.Module
+    x: torch.Tensor
+    y: torch.Tensor
+    memory: dict
+    own: torch.Tensor | None = None
+    honest: torch.Tensor | None = None
+    rule: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+
+class ActiveAttack(Attack):
+    """An attack that also controls clients during training; the run is trained with it inside.
+
+    ``malicious``: how many clients it controls (the last ids); ``start_round``: the first round it attacks in, before
+    which its clients behave honestly.
+    """
+
+    knowledge: KnowledgeLevel = "own"
+    malicious: int = 1
+    start_round: int = 1
+
+    def craft(self, round: int, knowledge: Knowledge) -> torch.Tensor:
+        """[m, P]: the rows its clients submit instead of honest ones, one per present malicious client."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement craft(round, knowledge)")

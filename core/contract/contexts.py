@@ -1,0 +1,196 @@
+"""What each party knows. Frozen; no context holds the audit set, another client's data, or membership."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Randomness:
+    """Keyed randomness of one phase: ``key`` is an integer seed made from (seed, purpose, round, client).
+
+    ``rng`` is a numpy generator for small draws, ``generator`` a torch CPU generator for tensors. Draws are made on
+    the CPU and moved, so every device sees the same numbers.
+    """
+
+    key: int
+    device: torch.device
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """numpy generator of this phase."""
+        return np.random.Generator(np.random.Philox(self.key))
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """torch CPU generator of this phase."""
+        import torch
+
+        return torch.Generator().manual_seed(self.key & (2**63 - 1))
+
+    def randn(self, *shape: int) -> torch.Tensor:
+        """Standard normal float32 of ``shape`` on the run's device."""
+        import torch
+
+        return torch.randn(*shape, generator=self.generator).to(self.device)
+
+    def randn_like(self, like: torch.Tensor) -> torch.Tensor:
+        """Standard normal of the shape and dtype of ``like``."""
+        import torch
+
+        return torch.randn(like.shape, generator=self.generator).to(like)
+
+    def randperm(self, n: int) -> torch.Tensor:
+        """A permutation of 0..n-1, [n] int64 on the run's device."""
+        import torch
+
+        return torch.randperm(n, generator=self.generator).to(self.device)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Public facts about the federation, known to everybody before round 1."""
+
+    clients: int
+    rounds: int
+    local_epochs: int
+    batch_size: int
+    participation: float
+    n_classes: int
+    n_params: int
+
+
+@dataclass(frozen=True)
+class MemberData:
+    """One client's own training data.
+
+    ``x``: [n, *input]; ``y``: [n] int64. ``soft``: None or [n, C] target probabilities, used instead of ``y`` by the
+    default loss. ``held_out``: [n] bool, samples this member keeps out of training (a validation part); they leave the
+    audit lists, since they are neither trained on nor strangers. Build a changed copy with ``dataclasses.replace``.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    soft: torch.Tensor | None = None
+    held_out: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One training batch. ``index``: [B] positions in the member's data; ``flag``: None or [B] from ``select``.
+
+    ``soft``: None or [B, C] target probabilities, used instead of ``y`` by the default loss.
+    """
+
+    x: torch.Tensor
+    y: torch.Tensor
+    index: torch.Tensor
+    soft: torch.Tensor | None = None
+    flag: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What ``select`` returns: ``index`` [m] int64 positions to train on; ``flag`` None or [m] per-sample flags."""
+
+    index: torch.Tensor
+    flag: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class CoalitionContext(Randomness):
+    """What the coalition's coordinator knows: public facts, its members and their data volumes.
+
+    ``weights``: each member's aggregation weight, |D_k| / sum over ALL clients; ``round`` is 0 in ``begin``.
+    ``present``: the members whose rows ``coordinate`` was given (all of them in ``begin``).
+    ``memory`` persists over the run and is shared with nobody.
+    """
+
+    key: int
+    device: torch.device
+    federation: Federation
+    members: tuple[int, ...]
+    present: tuple[int, ...]
+    sizes: tuple[int, ...]
+    weights: tuple[float, ...]
+    round: int
+    memory: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MemberContext(Randomness):
+    """What one coalition member knows in one round: its own data, the model it received, its own memory.
+
+    ``round`` counts from 1. ``epoch`` is the member's local epoch counted from 0 over ALL its rounds
+    (``(round - 1) * local_epochs + e``). ``model`` is the live module being trained, ``params`` its parameters as one
+    live [P] vector (write to it in place), ``start`` [P] the global parameters received this round.
+    ``memory`` persists over rounds and is private to this member.
+    """
+
+    key: int
+    device: torch.device
+    federation: Federation
+    client: int
+    round: int
+    epoch: int
+    data: MemberData
+    model: nn.Module
+    params: torch.Tensor
+    start: torch.Tensor
+    memory: dict[str, Any]
+    run_epochs: Callable[[], None] | None = None
+
+    def train(self) -> None:
+        """Run the standard local training of this round (all local epochs, with this defense's other phases)."""
+        if self.run_epochs is None:
+            raise RuntimeError("ctx.train() is available in local_train only")
+        self.run_epochs()
+
+    def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy [n] of the live model in eval mode, without gradients; leaves the mode as it was."""
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                return torch.cat([
+                    cross_entropy(self.model(a), b, reduction="none")
+                    for a, b in zip(x.split(1024), y.split(1024), strict=True)
+                ]) if len(x) else x.new_zeros(0)
+        finally:
+            self.model.train(was_training)
+
+    def per_sample_gradients(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Gradients of the cross-entropy at the live parameters, [B, P], one row a sample."""
+        from fedbench.core.signals.oracle import per_sample_gradients
+
+        return per_sample_gradients(self.model, x, y)
+
+
+@dataclass(frozen=True)
+class ServerContext(Randomness):
+    """What the server knows when it aggregates: this round's global parameters and who sent which row.
+
+    ``participants``: client id of each row of the update matrix. ``assumed_malicious`` is the number the server was
+    *told*, not the real one. ``memory`` persists over rounds. ``model_index`` names the global model (0 unless several).
+    """
+
+    key: int
+    device: torch.device
+    federation: Federation
+    round: int
+    params: torch.Tensor
+    participants: tuple[int, ...]
+    memory: dict[str, Any]
+    model_index: int = 0
+    assumed_malicious: int = 0

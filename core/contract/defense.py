@@ -1,0 +1,81 @@
+"""A defense acts in any of these phases; every default is plain FedAvg."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedbench.core.contract.contexts import (
+    Batch,
+    CoalitionContext,
+    MemberContext,
+    MemberData,
+    Selection,
+    ServerContext,
+)
+from fedbench.core.contract.params import Configured
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Defense(Configured):
+    """Base of a defense plugin: override the phases it acts in.
+
+    One instance serves the whole coalition for one run. Keep what one member learns in ``ctx.memory``, what the
+    coalition planned on ``self``.
+    """
+
+    n_models: int = 1  # how many global models the server keeps (``assign`` picks among them)
+
+    def begin(self, ctx: CoalitionContext) -> None:
+        """Plan once, before round 1, from public facts only."""
+
+    def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
+        """One-time change of a member's own data (``ctx.round`` is 0): soft labels, a held-out part."""
+        return data
+
+    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
+        """Pick one of the global models [s, P] for this round; called only when ``n_models`` > 1."""
+        return 0
+
+    def select(self, ctx: MemberContext) -> Selection | None:
+        """Which of the member's samples to train on this round; None: all that are not held out."""
+        return None
+
+    def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
+        """Change a batch before the forward pass."""
+        return batch
+
+    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+        """Scalar training loss of a batch; ``logits``: [B, C]. Default: mean cross-entropy (soft targets honoured)."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(logits, batch.y if batch.soft is None else batch.soft)
+
+    def local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
+        """Gradient [P] to hand to the optimiser for this (transformed) batch; None: backward through ``loss``."""
+        return None
+
+    def local_train(self, ctx: MemberContext) -> None:
+        """The member's whole local training; call ``ctx.train()`` for the standard loop, write ``ctx.params``."""
+        ctx.train()
+
+    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+        """Change the member's own update [P] (local minus received parameters) before upload."""
+        return update
+
+    def coordinate(self, updates: torch.Tensor, ctx: CoalitionContext) -> torch.Tensor:
+        """Change the present members' updates [d, P] together (rows in the order of ``ctx.present``)."""
+        return updates
+
+    def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
+        """Server: updates [n, P] and weights [n] (summing to 1) -> the global step [P]. Default: FedAvg."""
+        return weights @ updates
+
+    def after_round(self, ctx: MemberContext) -> None:
+        """Learn from the round: ``ctx.model`` holds the member's own model as trained, before any protection."""
+
+
+def overrides(defense: Defense, phase: str) -> bool:
+    """Whether ``defense`` acts in ``phase``; the engine takes the plain fast path where it does not."""
+    return getattr(type(defense), phase) is not getattr(Defense, phase)

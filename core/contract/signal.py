@@ -1,0 +1,35 @@
+"""A signal: a per-sample number measured on an uploaded model in an audited round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedbench.core.contract.params import Configured
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One model in front of one batch of candidates.
+
+    ``model``: in eval mode, holding the uploaded parameters; ``update``: [P] uploaded minus received parameters;
+    ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``. Gradients are disabled.
+    """
+
+    model: nn.Module
+    update: torch.Tensor
+    x: torch.Tensor
+    y: torch.Tensor
+    logits: torch.Tensor
+
+
+class Signal(Configured):
+    """Base of a signal plugin."""
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        """[n] float32, un-augmented inputs, eval mode."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement measure(probe)")

@@ -1,0 +1,1 @@
+"""Records on disk: written whole or not at all, never silently replaced."""

@@ -1,0 +1,1 @@
+"""Records to boards: Markdown tables and plots. Imports no torch."""

@@ -1,0 +1,1 @@
+"""Figures published in the papers, as data."""

@@ -1,0 +1,1 @@
+"""Suites shipped with fedbench: `fedbench list suites`."""
