@@ -1,1 +1,1 @@
-
+"""From a dataset to clients and audit sets."""

@@ -1,1 +1,1 @@
-
+"""The round loop: sample, assign, train locally, protect, coordinate, aggregate."""

@@ -1,0 +1,32 @@
+"""`fedbench clean`: delete caches, never results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="""\b
+Examples:
+  fedbench clean results/partial_defense --dry-run
+  fedbench clean results/partial_defense""")
+@click.argument("results", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Say what would go; delete nothing.")
+def command(results: Path, dry_run: bool) -> None:
+    """Delete the cached observations in RESULTS. Records, scores and boards stay.
+
+    Without its cache, a run is trained again when a new attack is added to the suite.
+    """
+    from fedbench.core.store.results import Results
+
+    store = Results.open(results.absolute())
+    with store.lock():
+        files = sorted(store.cache.glob("*.npz"))
+        size = sum(f.stat().st_size for f in files)
+        if not dry_run:
+            for f in files:
+                f.unlink()
+            store.sweep()
+    verb = "would delete" if dry_run else "deleted"
+    click.echo(f"{verb} {len(files)} cached runs, {size / 2**20:.1f} MiB; {len(list(store.records.glob('*.json')))} records stay")

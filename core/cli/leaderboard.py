@@ -1,0 +1,31 @@
+"""`fedbench leaderboard`: rebuild the board from records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="""\b
+Examples:
+  fedbench leaderboard results/partial_defense
+  fedbench leaderboard results/partial_defense --output board.md --no-plots""")
+@click.argument("results", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the Markdown to this file.")
+@click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
+def command(results: Path, output: Path | None, plots: bool) -> None:
+    """Write RESULTS/leaderboard/ from the records in RESULTS alone; trains nothing."""
+    from rich.console import Console
+
+    from fedbench.core.cli.reports import report
+    from fedbench.core.store.files import write_atomically
+    from fedbench.core.store.results import Results
+
+    folder = Results.open(results.absolute()).root
+    console = Console(soft_wrap=True)
+    board = report("board")(folder, plots=plots)
+    report("summary")(folder, console)
+    if output:
+        write_atomically(output.absolute(), board.read_bytes())
+    console.print(f"board: {output or board}", highlight=False)

@@ -1,0 +1,174 @@
+"""`fedbench run`: train what is missing, judge it, write the board."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from fedbench.core.contract.errors import UserError
+
+_EPILOG = """\b
+Examples:
+  fedbench run partial_defense --dry-run
+  fedbench run partial_defense
+  fedbench run suites/partial_defense.yaml --set settings.0.federation.rounds=20 --set seeds=[0] --results /tmp/quick
+  fedbench run partial_defense --only defense=none,defense=cofedmid,attack=fedmia-ii
+
+\b
+The same command again computes what is missing and redoes nothing.
+Exit status: 0 fine, 1 some cell failed, 2 your mistake, 130 interrupted."""
+
+_ONLY = ("setting", "coalition", "defense", "attack", "seed")
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("suite")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change the suite: dotted path = YAML value.")
+@click.option("--only", multiple=True, metavar="KIND=NAME,...",
+              help=f"Run a part: {', '.join(_ONLY)}. Several values of one kind add up. Does not change any key.")
+@click.option("--results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<suite>]")
+@click.option("--workers", type=click.IntRange(1), help="Runs side by side, one thread each; same results.  [default: the cores]")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--rerun", type=click.Choice(["missing", "failed", "always", "never"]), default="missing", show_default=True,
+              help="Which cells to compute: those without a record, also failed ones, all of them again, or none.")
+@click.option("--dry-run", is_flag=True, help="Print the plan with the number of runs and cells; compute nothing.")
+@click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
+def command(
+    suite: str, overrides: tuple[str, ...], only: tuple[str, ...], results: Path | None, workers: int | None, device: str,
+    rerun: str, dry_run: bool, plots: bool,
+) -> None:  # fmt: skip
+    """Train every defense x setting x seed of SUITE once, let every attack judge it, write the leaderboard.
+
+    SUITE is a file, or the name of a shipped suite (`fedbench list suites`).
+    """
+    from fedbench.core.execution.pending import pending
+    from fedbench.core.store.results import Results
+
+    console = Console(soft_wrap=True)
+    plan = build_plan(suite, overrides, results, device)
+    wanted = plan.only(**_parse_only(only)) if only else plan
+    folder = _folder(plan.suite, results)
+    if dry_run:
+        _print_plan(console, wanted, folder)
+        return
+    store = Results.create(folder, plan.suite)
+    with store.lock():
+        store.sweep()
+        jobs = pending(wanted.jobs, store, rerun)
+        store.set_manifest(plan.cells)
+        _execute(console, jobs, workers or _cores(), wanted, folder)
+        from fedbench.core.cli.reports import report
+
+        board = report("board")(folder, plots=plots)
+        report("summary")(folder, console)
+        console.print(f"board: {board}", highlight=False)
+        sys.exit(1 if _failures(console, wanted, store) else 0)
+
+
+def build_plan(suite: str, overrides: tuple[str, ...], results: Path | None, device: str) -> Any:
+    """The plan of a suite; raises ``UserError`` with every mistake found."""
+    from fedbench.core.execution.plan import make_plan
+    from fedbench.core.registry import Registry
+    from fedbench.core.spec.resolve import load_and_check
+
+    registry = Registry.discover()
+    loaded, resolved = load_and_check(suite, registry, overrides)
+    return make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), _device(device))
+
+
+def _folder(suite: str, results: Path | None) -> Path:
+    return (results or Path("results") / suite).absolute()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _device(wanted: str) -> str:
+    import torch
+
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise UserError(f"--device {wanted}: not a device; use auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {wanted}: only cpu and cuda are supported")
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise UserError(f"--device {wanted}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu")
+    return wanted
+
+
+def _parse_only(only: tuple[str, ...]) -> dict[str, set[str]]:
+    wanted: dict[str, set[str]] = {}
+    for part in (p for text in only for p in text.split(",") if p):
+        kind, equals, name = part.partition("=")
+        if not equals or kind not in _ONLY:
+            raise UserError(f"--only {part}: expected KIND=NAME with a kind among {', '.join(_ONLY)}")
+        wanted.setdefault(kind, set()).add(name)
+    return wanted
+
+
+def _print_plan(console: Console, plan: Any, folder: Path) -> None:
+    from fedbench.core.execution.pending import has_record
+    from fedbench.core.store.results import Results
+
+    store = Results(folder)
+    cells = [c for job in plan.jobs for c in job.cells]
+    done = sum(has_record(store, c) for c in cells)
+    console.print(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {done} of them recorded in {folder}", highlight=False)
+    table = Table("setting", "coalition", "defense", "seed", "clients", "rounds", "targets", "attacks", "to do")
+    for job in plan.jobs:
+        table.add_row(
+            job.setting, job.coalition, job.defense.label, str(job.seed), str(job.federation["clients"]),
+            str(job.federation["rounds"]), str(len(job.targets)), ", ".join(c.attack.label for c in job.cells),
+            str(sum(not has_record(store, c) for c in job.cells)),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder: Path) -> None:
+    from fedbench.core.cli.progress import Display
+    from fedbench.core.execution.executor import execute
+
+    cells = sum(len(j.cells) for j in jobs)
+    console.print(
+        f"{plan.suite}: {len(jobs)} runs with {cells} cells to compute, {workers} side by side -> {folder}", highlight=False
+    )
+    rounds = sum(j.federation["rounds"] for j in jobs)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Display(console, cells, rounds) as display:
+            execute(jobs, workers, display.watcher())
+    except KeyboardInterrupt:
+        console.print(f"interrupted: {display.done} of {cells} cells are done and kept; the same command goes on from here")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _failures(console: Console, plan: Any, store: Any) -> bool:
+    """A table of what did not come out and why; True when some cell failed."""
+    rows = []
+    for job in plan.jobs:
+        for cell in job.cells:
+            record = store.read(cell.stem)
+            if record is not None and record.outcome != "ok":
+                rows.append((record.outcome, job.title, cell.attack.label, record.reason))
+    if rows:
+        table = Table("outcome", "run", "attack", "reason", title="cells without a score")
+        for row in rows:
+            table.add_row(*(text.replace("[", "\\[") for text in row))
+        console.print(table)
+    failed = [r for r in rows if r[0] != "skipped"]
+    if failed:
+        console.print(f"{len(failed)} cells failed; mend the cause and use --rerun failed", highlight=False)
+    return bool(failed)

@@ -1,0 +1,136 @@
+"""Runs side by side, each in its own process with a hard time limit: a crash, a hang or a kill costs one run."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.execution.job import Job
+from fedbench.core.execution.worker import Clock, child_main, record_for
+from fedbench.core.store.record import Outcome
+from fedbench.core.store.results import Results
+
+# Imported once by the server process that workers are forked from; importing starts no threads and touches no GPU.
+_PRELOAD = ["fedbench.core.execution.train", "fedbench.core.execution.judge", "sklearn.datasets"]
+_TICK_S = 0.5
+
+
+@dataclass
+class Watcher:
+    """Callbacks of a display; each is called in the parent process."""
+
+    started: Callable[[Job], None] = lambda job: None
+    advanced: Callable[[Job, int], None] = lambda job, round: None
+    cell: Callable[[Job, str, str, str], None] = lambda job, key, outcome, reason: None
+    finished: Callable[[Job], None] = lambda job: None
+    tick: Callable[[], None] = lambda: None
+
+
+@dataclass
+class _Running:
+    job: Job
+    process: Any
+    pipe: Any
+    clock: Clock
+    deadline: float
+    done: set[str] = field(default_factory=set)
+    complete: bool = False
+
+
+def execute(jobs: Iterable[Job], workers: int, watcher: Watcher) -> None:
+    """Run every job, at most ``workers`` at a time. On an interrupt the workers are stopped; what is finished stays."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    waiting, running = list(jobs), list[_Running]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                running.append(_start(context, waiting.pop(0), watcher))
+            _listen(running, watcher)
+            for r in [r for r in running if _over(r, watcher)]:
+                running.remove(r)
+                watcher.finished(r.job)
+            watcher.tick()
+    finally:
+        for r in running:
+            _kill(r)
+
+
+def _start(context: Any, job: Job, watcher: Watcher) -> _Running:
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=child_main, args=(job, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    watcher.started(job)
+    return _Running(job, process, mine, Clock.start(), time.monotonic() + job.run_seconds)
+
+
+def _listen(running: list[_Running], watcher: Watcher) -> None:
+    """Wait a moment for news; hand it on."""
+    sources = [r.pipe for r in running if not r.pipe.closed] + [r.process.sentinel for r in running]
+    ready = connection.wait(sources, timeout=_TICK_S)
+    for r in running:
+        if r.pipe in ready:
+            _drain(r, watcher)
+
+
+def _drain(r: _Running, watcher: Watcher) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while not r.pipe.closed and r.pipe.poll():
+            kind, what = r.pipe.recv()
+            if kind == "round":
+                watcher.advanced(r.job, what)
+            elif kind == "cell":
+                r.done.add(what[0])
+                watcher.cell(r.job, *what)
+            else:
+                r.complete = True
+        return
+    r.pipe.close()
+
+
+def _over(r: _Running, watcher: Watcher) -> bool:
+    """Whether this run has ended, by itself or by its limit; cells it leaves unfinished are recorded with the reason."""
+    if not r.process.is_alive():
+        _drain(r, watcher)
+        if not r.complete:
+            _record_rest(r, "failed", _death(r.process.exitcode), watcher)
+    elif time.monotonic() > r.deadline:
+        _drain(r, watcher)
+        _kill(r)
+        _record_rest(r, "timeout", f"stopped at the limit of {r.job.run_seconds:g} s (limits.run_seconds)", watcher)
+    else:
+        return False
+    _kill(r)  # reaps the process, and whatever a plugin left running in its group
+    return True
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        hint = " - out of memory?" if -code == signal.SIGKILL else ""
+        return f"the worker was killed by {signal.Signals(-code).name}{hint}"
+    return f"the worker ended early with exit status {code}; a plugin may have called exit"
+
+
+def _record_rest(r: _Running, outcome: Outcome, reason: str, watcher: Watcher) -> None:
+    results = Results(Path(r.job.results))
+    for cell in r.job.cells:
+        if cell.key not in r.done:
+            results.write(cell.stem, record_for(r.job, cell, outcome, reason, r.clock.measured()))
+            watcher.cell(r.job, cell.key, outcome, reason)
+
+
+def _kill(r: _Running) -> None:
+    for how in (lambda: os.killpg(r.process.pid, signal.SIGKILL), r.process.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            how()
+    r.process.join()
+    r.pipe.close()

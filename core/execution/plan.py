@@ -1,0 +1,204 @@
+"""From a validated suite to jobs and cells with keys. Data is loaded here once, so its mistakes are found before training."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.contract.attack import ActiveAttack, Attack
+from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.defense import Defense, overrides
+from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.hooks import CONTRACT_VERSION
+from fedbench.core.data.audit import split_digest
+from fedbench.core.digest import engine_digest, source_digest
+from fedbench.core.execution.job import Cell, Job, Use, key_of
+from fedbench.core.execution.provenance import gather
+from fedbench.core.execution.train import make_scene
+from fedbench.core.registry import RegisteredComponent, Registry
+from fedbench.core.spec.coalition import resolve_coalition
+from fedbench.core.spec.resolve import Resolved, ResolvedUse
+from fedbench.core.spec.load import LoadedSuite
+
+PHASES = (
+    "begin", "prepare", "assign", "select", "transform", "loss", "local_step", "local_train", "protect", "coordinate",
+    "aggregate", "after_round",
+)  # fmt: skip
+_DTYPE = "float32"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every job of a suite with all of its cells, in the order of the file."""
+
+    suite: str
+    title: str
+    jobs: list[Job]
+
+    @property
+    def cells(self) -> list[str]:
+        """Every cell's key."""
+        return [cell.key for job in self.jobs for cell in job.cells]
+
+    def only(self, **wanted: set[str]) -> Plan:
+        """The part whose ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed`` are among the wanted ones."""
+        jobs = []
+        for job in self.jobs:
+            mine = {
+                "setting": {job.setting}, "coalition": {job.coalition}, "seed": {str(job.seed)},
+                "defense": {job.defense.label, job.defense.name},
+            }  # fmt: skip
+            if any(not mine[k] & v for k, v in wanted.items() if k in mine):
+                continue
+            attacks = wanted.get("attack")
+            cells = tuple(c for c in job.cells if not attacks or attacks & {c.attack.label, c.attack.name})
+            if cells:
+                jobs.append(replace(job, cells=cells))
+        if not jobs:
+            raise UserError(f"--only {_only_text(wanted)} leaves no cell; `fedbench run SUITE --dry-run` shows what there is")
+        return Plan(self.suite, self.title, jobs)
+
+
+def make_plan(loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str) -> Plan:
+    """All jobs of a suite. Raises ``UserError`` with every mistake of the data and partitions at once."""
+    return _Planner(loaded, resolved, registry, results, device).plan()
+
+
+def undefended(defense: Defense) -> bool:
+    """Whether a defense acts in no phase: one plain run then serves every coalition of its setting."""
+    return defense.n_models == 1 and not any(overrides(defense, p) for p in PHASES)
+
+
+class _Planner:
+    def __init__(
+        self, loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str
+    ) -> None:
+        self.spec, self.resolved = loaded.spec, resolved
+        self.loaded = loaded
+        self.results, self.device = results, device
+        self.provenance = gather(device, _DTYPE)
+        self.engine = engine_digest()
+        self._digests: dict[str, str] = {}
+        self._loads: dict[tuple[str, int], tuple[Data, str]] = {}
+        self.signals = {c.name: self._use(c, {}, c.name) for c in registry.components("signal")}
+        self.problems: list[str] = []
+
+    def plan(self) -> Plan:
+        jobs: dict[str, Job] = {}
+        for i, setting in enumerate(self.spec.settings):
+            for coalition in self.resolved.settings[i].coalitions:
+                members = tuple(resolve_coalition(coalition, setting.federation.clients))
+                for defense in self.resolved.defenses:
+                    plain = undefended(defense.build())
+                    where = ("none", ()) if plain else (coalition.name, members)
+                    for seed in self.spec.seeds:
+                        for job in self._jobs(i, *where, defense, seed):
+                            jobs.setdefault(job.run_key, job)
+        if self.problems:
+            raise UserError(*dict.fromkeys(self.problems))
+        return Plan(self.spec.name, self.spec.title or self.spec.name, list(jobs.values()))
+
+    def _jobs(
+        self, i: int, coalition: str, members: tuple[int, ...], defense: ResolvedUse, seed: int
+    ) -> Iterable[Job]:
+        """The passive run with all passive attacks, and one run for every active one."""
+        attacks = [(a, a.build()) for a in self.resolved.attacks]
+        passive = [(a, made) for a, made in attacks if not isinstance(made, ActiveAttack)]
+        base = self._base(i, coalition, members, defense, seed)
+        if base is None:
+            return
+        if passive:
+            yield self._with_cells(base, passive)
+        for use, made in attacks:
+            if isinstance(made, ActiveAttack):
+                yield self._with_cells(replace(base, adversary=self._of(use)), [(use, made)])
+
+    def _base(
+        self, i: int, coalition: str, members: tuple[int, ...], defense: ResolvedUse, seed: int
+    ) -> Job | None:
+        setting, limits = self.spec.settings[i], self.spec.limits
+        federation, audit = setting.federation.model_dump(mode="json"), setting.audit.model_dump(mode="json")
+        rule = setting.partition.model_dump()
+        if rule["beta"] is not None:
+            rule["beta"] = "inf" if math.isinf(rule["beta"]) else rule["beta"]
+        clients = federation["clients"]
+        wanted = audit["targets"]
+        targets = tuple(wanted) if wanted != "coalition" else members or tuple(range(clients))
+        dataset = self._of(self.resolved.settings[i].dataset)
+        try:
+            data, digest = self._load(dataset, seed)
+            scene = make_scene(data, rule, federation, audit, targets, seed)
+            if seed == self.spec.seeds[0]:
+                self._try_model(i, data)
+        except UserError as error:
+            line, column = self.loaded.position(("settings", i))
+            where = f"{self.loaded.path}:{line}:{column}: setting '{setting.name}'"
+            self.problems += [f"{where}: {message}" for message in error.messages]
+            return None
+        digests = {"data": digest, "split": split_digest(scene.shards, scene.audits), "engine": self.engine}
+        return Job(
+            "", self.spec.name, setting.name, coalition, members, targets, seed, dataset, self._of(self.resolved.settings[i].model),
+            self._of(defense), None, self.signals, rule, federation, audit, digests, self.device, str(self.results),
+            self.provenance, limits.run_seconds, limits.memory_gb,
+        )  # fmt: skip
+
+    def _load(self, dataset: Use, seed: int) -> tuple[Data, str]:
+        at = (key_of(dataset.identity()), seed)
+        if at not in self._loads:
+            data = dataset.make().load(seed)
+            self._loads[at] = data, data.digest()
+        return self._loads[at]
+
+    def _use(self, registered: RegisteredComponent, params: dict[str, Any], label: str) -> Use:
+        target = registered.component.target
+        module = target.partition(":")[0]
+        if module not in self._digests:
+            self._digests[module] = source_digest(module)
+        distribution = f"{registered.distribution} {registered.version}"
+        return Use(registered.name, label, params, target, distribution, self._digests[module])
+
+    def _of(self, use: ResolvedUse) -> Use:
+        return self._use(use.registered, use.params, use.label)
+
+    def _try_model(self, i: int, data: Data) -> None:
+        """Does the architecture fit the input? Asked before anything is trained."""
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            self.resolved.settings[i].model.build().build(data.input_shape, data.n_classes)
+
+    def _with_cells(self, base: Job, attacks: list[tuple[ResolvedUse, Attack]]) -> Job:
+        run_key = key_of(_identity(base, self.provenance))
+        job = replace(base, run_key=run_key)
+        cells = []
+        for use, made in attacks:
+            attack = self._of(use)
+            needs = {n: self.signals[n].identity() for n in sorted(made.needs) if n in self.signals}
+            key = key_of({"run": run_key, "attack": attack.identity(), "signals": needs})
+            cells.append(Cell(key, _stem(job, attack, key), attack))
+        return replace(job, cells=tuple(cells))
+
+
+def _identity(job: Job, provenance: dict[str, Any]) -> dict[str, Any]:
+    """Everything that can change what a training answers."""
+    return {
+        "contract": CONTRACT_VERSION, "torch": provenance["torch"], "device": job.device.split(":")[0], "dtype": _DTYPE,
+        "digests": job.digests, "dataset": job.dataset.identity(), "model": job.model.identity(),
+        "partition": job.partition, "federation": job.federation, "audit": job.audit, "members": job.members,
+        "targets": job.targets, "defense": job.defense.identity(), "seed": job.seed,
+        "adversary": job.adversary.identity() if job.adversary else None,
+    }  # fmt: skip
+
+
+def _stem(job: Job, attack: Use, key: str) -> str:
+    """A file name people can read; the key's first letters make it unique."""
+    words = [job.setting, job.coalition, job.defense.label, attack.label, f"s{job.seed}", key[:12]]
+    return "--".join(re.sub(r"[^A-Za-z0-9=.,_-]+", "_", w) for w in words)
+
+
+def _only_text(wanted: dict[str, set[str]]) -> str:
+    return ",".join(f"{k}={v}" for k, vs in wanted.items() for v in sorted(vs))

@@ -1,0 +1,53 @@
+"""Where a record comes from: versions, commit, hardware."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+
+def gather(device: str, dtype: str) -> dict[str, Any]:
+    """The fields of :class:`fedbench.core.store.record.Provenance`; asked once, by the parent process."""
+    commit, dirty = _git()
+    return {
+        "fedbench": metadata.version("fedbench"), "python": platform.python_version(),
+        "torch": metadata.version("torch"), "numpy": metadata.version("numpy"), "git_commit": commit,
+        "git_dirty": dirty, "platform": platform.platform(), "cpu": _cpu(), "device": _device_name(device),
+        "dtype": dtype, "threads": 1, "deterministic": True,
+    }  # fmt: skip
+
+
+def _git() -> tuple[str | None, bool | None]:
+    """Commit and dirty flag of the checkout fedbench runs from; None when it is installed from a wheel."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None, None
+
+    def ask(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return ask("rev-parse", "HEAD"), bool(ask("status", "--porcelain"))
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return platform.processor() or platform.machine()
+
+
+def _device_name(device: str) -> str:
+    if device == "cpu":
+        return device
+    import torch
+
+    return f"{device} ({torch.cuda.get_device_name(device)})"

@@ -1,0 +1,33 @@
+"""A module whose parameters are views of one vector, so that a client is a row and a step is four vector operations."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class FlatModel:
+    """Wraps ``module``: ``params`` [P], ``grad`` [P] and ``buffers`` [B] are live flat vectors its tensors view.
+
+    Order: ``module.parameters()`` with ``requires_grad``. Floating-point buffers (running statistics) travel with a
+    client's update but are not part of P, so noise and gradient features act on trainable parameters only.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self.module = module.to(device)
+        self._trainable = [p for p in module.parameters() if p.requires_grad]
+        self._floating = [b for b in module.buffers() if b.is_floating_point()]
+        with torch.no_grad():
+            self.params = torch.cat([p.reshape(-1) for p in self._trainable])
+            self.buffers = torch.cat([b.reshape(-1) for b in self._floating] or [self.params.new_zeros(0)])
+        self.grad = torch.zeros_like(self.params)
+        for flat, tensors in ((self.params, self._trainable), (self.buffers, self._floating)):
+            for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+                t.data = part.view_as(t)
+        self.bind_grad()
+
+    def bind_grad(self) -> None:
+        """Let every parameter's ``.grad`` be a view of ``grad`` again, should a plugin have dropped it."""
+        parts = self.grad.split([p.numel() for p in self._trainable])
+        for p, part in zip(self._trainable, parts, strict=True):
+            p.grad = part.view_as(p)

@@ -1,0 +1,115 @@
+"""Local training: the plain loop every undefended client runs, and the member's loop with a defense's phases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedbench.core.contract.contexts import Batch, MemberContext, MemberData, Selection
+from fedbench.core.contract.defense import overrides
+from fedbench.core.federation.optimizer import FlatSGD
+from fedbench.core.federation.phases import PhaseError, call, call_for_rows
+from fedbench.core.federation.setup import Setup
+from fedbench.core.rng import key_for
+
+TRAINING_PHASES = ("select", "transform", "loss", "local_step", "local_train")
+
+
+class LocalTrainer:
+    """Trains clients one after the other in the one module; nothing but the flat vectors changes hands."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.flat = setup.flat
+        self.optimizer = FlatSGD(setup.flat, setup.config.momentum, setup.config.weight_decay)
+        self.phases = {p: overrides(setup.defense, p) for p in (*TRAINING_PHASES, "protect", "after_round")}
+        self.defended = any(self.phases[p] for p in TRAINING_PHASES)
+
+    def begin(self, start: torch.Tensor, buffers: torch.Tensor, round: int, client: int) -> torch.Generator:
+        """Load the received model, forget the optimiser, and give the client's shuffling generator of this round."""
+        self.flat.params.copy_(start)
+        self.flat.buffers.copy_(buffers)
+        self.flat.bind_grad()
+        self.optimizer.reset()
+        self.flat.module.train()
+        # Dropout and third-party code may draw from torch's own generator: key that too, so that order never matters.
+        torch.random.default_generator.manual_seed(key_for(self.setup.seed, "module", round, client) >> 1)
+        return torch.Generator().manual_seed(key_for(self.setup.seed, "shuffle", round, client) >> 1)
+
+    def plain(self, data: MemberData, shuffle: torch.Generator, round: int) -> None:
+        """SGD on cross-entropy over shuffled batches; the last one of an epoch may be smaller."""
+        config, module, grad, optimizer = self.setup.config, self.flat.module, self.flat.grad, self.optimizer
+        lr, size = config.lr_at(round), config.batch_size
+        index = trainable(data)
+        target = data.y if data.soft is None else data.soft
+        for _ in range(config.local_epochs):
+            order = index[torch.randperm(len(index), generator=shuffle).to(index.device)]
+            for x, y in zip(data.x[order].split(size), target[order].split(size), strict=True):
+                grad.zero_()
+                cross_entropy(module(x), y).backward()
+                optimizer.step(lr)
+
+    def member(self, ctx: MemberContext, shuffle: torch.Generator) -> None:
+        """A coalition member's training: select, then local_train around the standard loop."""
+        defense, where = self.setup.defense, f"client {ctx.client}, round {ctx.round}"
+        if not self.defended:
+            self.plain(ctx.data, shuffle, ctx.round)
+            return
+        selection = call(defense, "select", ctx, where=where) if self.phases["select"] else None
+        if selection is None:
+            selection = Selection(trainable(ctx.data))
+        elif not isinstance(selection, Selection):
+            raise PhaseError(f"{type(defense).__name__}.select ({where}) returned {type(selection).__name__}, not Selection")
+        if len(selection.index) == 0:
+            return
+        self.flat.module.train()
+
+        def run_epochs() -> None:
+            for e in range(self.setup.config.local_epochs):
+                self._epoch(ctx, selection, e, shuffle)
+
+        call(defense, "local_train", replace(ctx, run_epochs=run_epochs), where=where)
+
+    def _epoch(self, ctx: MemberContext, selection: Selection, e: int, shuffle: torch.Generator) -> None:
+        config, defense, phases = self.setup.config, self.setup.defense, self.phases
+        where = f"client {ctx.client}, round {ctx.round}"
+        key = key_for(self.setup.seed, f"defense:epoch{e}", ctx.round, ctx.client)
+        epoch_ctx = replace(ctx, key=key, epoch=(ctx.round - 1) * config.local_epochs + e)
+        lr = config.lr_at(ctx.round)
+        order = torch.randperm(len(selection.index), generator=shuffle).to(selection.index.device)
+        for pick in order.split(config.batch_size):
+            batch = _batch(ctx.data, selection, pick)
+            if phases["transform"]:
+                batch = call(defense, "transform", batch, epoch_ctx, where=where)
+            self.flat.grad.zero_()
+            gradient = call(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
+            if gradient is None:
+                call(defense, "loss", self.flat.module(batch.x), batch, epoch_ctx, where=where).backward()
+            else:
+                self.flat.grad.copy_(gradient)
+            self.optimizer.step(lr)
+
+    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+        """The member's update [P] as it will be uploaded."""
+        if not self.phases["protect"]:
+            return update
+        where = f"client {ctx.client}, round {ctx.round}"
+        return call_for_rows(self.setup.defense, "protect", tuple(update.shape), update, ctx, where=where)
+
+
+def trainable(data: MemberData) -> torch.Tensor:
+    """[m] positions of the samples that are not held out."""
+    if data.held_out is None:
+        return torch.arange(len(data.y), device=data.y.device)
+    return torch.nonzero(~data.held_out).reshape(-1)
+
+
+def _batch(data: MemberData, selection: Selection, pick: torch.Tensor) -> Batch:
+    index = selection.index[pick]
+    return Batch(
+        data.x[index], data.y[index], index,
+        None if data.soft is None else data.soft[index],
+        None if selection.flag is None else selection.flag[pick],
+    )  # fmt: skip

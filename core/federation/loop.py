@@ -1,0 +1,193 @@
+"""The round loop. Every phase of the design has its place here; the defaults are plain FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fedbench.core.contract.attack import Knowledge
+from fedbench.core.contract.contexts import CoalitionContext, MemberContext, MemberData, ServerContext
+from fedbench.core.contract.defense import overrides
+from fedbench.core.contract.errors import Diverged, UserError
+from fedbench.core.federation.local import LocalTrainer
+from fedbench.core.federation.phases import PhaseError, call, call_for_rows, require_finite
+from fedbench.core.federation.setup import RoundResult, Setup, Uploads
+from fedbench.core.rng import key_for, numpy_rng
+
+
+class Federation:
+    """One training, round by round. ``models``: [s, P] the current global models; ``assignment``: client -> model."""
+
+    def __init__(self, setup: Setup) -> None:
+        if overlap := set(setup.members) & set(setup.malicious):
+            raise UserError(f"client {min(overlap)} cannot both defend and attack: shrink the coalition or the adversary")
+        self.setup = setup
+        self.defense = setup.defense
+        self.trainer = LocalTrainer(setup)
+        self.models = setup.initial.clone()
+        self.buffers = setup.flat.buffers.repeat(len(self.models), 1)
+        self.assignment = dict.fromkeys(range(len(setup.clients)), 0)
+        self._memories: dict[Any, dict] = {}
+        sizes = torch.tensor([float(len(d.y)) for d in setup.clients], dtype=torch.float64)
+        self._sizes = sizes.to(torch.float32).to(setup.device)
+        self._shares = tuple(float(w) for w in sizes / sizes.sum())
+        if setup.members:
+            call(self.defense, "begin", self._coalition_context(0, setup.members), where="before round 1")
+        self.clients = [self._prepare(k) for k in range(len(setup.clients))]
+
+    # -- one party's view ----------------------------------------------------------------------------------------
+
+    def _memory(self, who: Any) -> dict:
+        return self._memories.setdefault(who, {})
+
+    def _key(self, phase: str, round: int, client: int = 0) -> int:
+        return key_for(self.setup.seed, f"defense:{phase}", round, client)
+
+    def _member_context(self, phase: str, round: int, k: int, data: MemberData, start: torch.Tensor) -> MemberContext:
+        flat, config = self.setup.flat, self.setup.config
+        return MemberContext(
+            self._key(phase, round, k), self.setup.device, self.setup.facts, k, round,
+            max(round - 1, 0) * config.local_epochs, data, flat.module, flat.params, start, self._memory(k),
+        )  # fmt: skip
+
+    def _coalition_context(self, round: int, present: tuple[int, ...]) -> CoalitionContext:
+        members = self.setup.members
+        return CoalitionContext(
+            self._key("coordinate", round), self.setup.device, self.setup.facts, members, present,
+            tuple(len(self.setup.clients[k].y) for k in members), tuple(self._shares[k] for k in members), round,
+            self._memory("coalition"),
+        )  # fmt: skip
+
+    def _prepare(self, k: int) -> MemberData:
+        data = self.setup.clients[k]
+        if k not in self.setup.members or not overrides(self.defense, "prepare"):
+            return data
+        ctx = self._member_context("prepare", 0, k, data, self.models[0])
+        self.setup.flat.params.copy_(self.models[0])
+        return call(self.defense, "prepare", data, ctx, where=f"client {k}, before round 1")
+
+    # -- the round -----------------------------------------------------------------------------------------------
+
+    def rounds(self) -> Iterator[RoundResult]:
+        """Train; yields after every round, so that the caller measures what it wants."""
+        for t in range(1, self.setup.config.rounds + 1):
+            yield self._round(t)
+
+    def _round(self, t: int) -> RoundResult:
+        cohort = self._cohort(t)
+        starts = self.models.clone()
+        uploads = self._train_cohort(t, cohort, starts)
+        self._coordinate(t, uploads)
+        self._attack(t, uploads)
+        require_finite(uploads.updates, cohort, t, self.defense)
+        steps = self._aggregate(t, uploads)
+        self.models = starts + steps
+        if not bool(torch.isfinite(self.models).all()):
+            raise Diverged(f"round {t}: the aggregated model is not finite; lower the learning rate")
+        self._after_round(t, cohort, starts)
+        return RoundResult(uploads, self.models, steps)
+
+    def _cohort(self, t: int) -> tuple[int, ...]:
+        n = len(self.setup.clients)
+        take = max(1, round(self.setup.config.participation * n))
+        if take == n:
+            return tuple(range(n))
+        return tuple(sorted(int(k) for k in numpy_rng(self.setup.seed, "cohort", t).choice(n, take, replace=False)))
+
+    def _train_cohort(self, t: int, cohort: tuple[int, ...], starts: torch.Tensor) -> Uploads:
+        flat, trainer = self.setup.flat, self.trainer
+        updates = torch.empty(len(cohort), flat.params.numel(), device=self.setup.device)
+        buffers = torch.empty(len(cohort), flat.buffers.numel(), device=self.setup.device)
+        for row, k in enumerate(cohort):
+            defends = k in self.setup.members
+            if defends and len(starts) > 1:
+                self.assignment[k] = self._assign(t, k, starts)
+            start = starts[self.assignment[k]]
+            shuffle = trainer.begin(start, self.buffers[self.assignment[k]], t, k)
+            if defends:
+                ctx = self._member_context("round", t, k, self.clients[k], start)
+                trainer.member(ctx, shuffle)
+                if trainer.phases["after_round"]:
+                    self._memory((k, "trained"))["params"] = flat.params.clone()
+                update = trainer.protect(flat.params - start, self._member_context("protect", t, k, self.clients[k], start))
+                updates[row] = update
+            else:
+                trainer.plain(self.clients[k], shuffle, t)
+                torch.sub(flat.params, start, out=updates[row])
+            buffers[row] = flat.buffers
+        return Uploads(t, cohort, updates, buffers, [self.assignment[k] for k in cohort], starts)
+
+    def _assign(self, t: int, k: int, starts: torch.Tensor) -> int:
+        self.setup.flat.params.copy_(starts[self.assignment[k]])
+        ctx = self._member_context("assign", t, k, self.clients[k], starts[self.assignment[k]])
+        where = f"client {k}, round {t}"
+        choice = call(self.defense, "assign", starts, ctx, where=where)
+        if not isinstance(choice, int) or not 0 <= choice < len(starts):
+            raise PhaseError(f"{type(self.defense).__name__}.assign ({where}) returned {choice!r}; expected 0..{len(starts) - 1}")
+        return choice
+
+    def _coordinate(self, t: int, uploads: Uploads) -> None:
+        rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.members]
+        if not rows or not overrides(self.defense, "coordinate"):
+            return
+        present = tuple(uploads.participants[r] for r in rows)
+        mine = uploads.updates[rows]
+        ctx = self._coalition_context(t, present)
+        uploads.updates[rows] = call_for_rows(
+            self.defense, "coordinate", tuple(mine.shape), mine, ctx, where=f"round {t}"
+        )
+
+    def _attack(self, t: int, uploads: Uploads) -> None:
+        adversary = self.setup.adversary
+        rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
+        if adversary is None or not rows or t < adversary.start_round:
+            return
+        honest = [r for r in range(len(uploads.participants)) if r not in rows]
+        level = ("none", "own", "honest", "rule").index(adversary.knowledge)
+        assert self.setup.candidates is not None
+        x, y = self.setup.candidates
+        start = uploads.starts[uploads.model_of[rows[0]]]
+        self.setup.flat.params.copy_(start)
+        knowledge = Knowledge(
+            key_for(self.setup.seed, "adversary", t), self.setup.device, self.setup.facts, t,
+            tuple(uploads.participants[r] for r in rows), start, self.setup.flat.module, x, y, self._memory("adversary"),
+            own=uploads.updates[rows] if level >= 1 else None,
+            honest=uploads.updates[honest] if level >= 2 else None,
+            rule=(lambda u: self._rule(t, u, torch.full((len(u),), 1 / len(u), device=u.device), uploads, 0))
+            if level >= 3 else None,
+        )  # fmt: skip
+        shape = (len(rows), uploads.updates.shape[1])
+        uploads.updates[rows] = call_for_rows(adversary, "craft", shape, t, knowledge, where=f"round {t}")
+
+    def _rule(self, t: int, updates: torch.Tensor, weights: torch.Tensor, uploads: Uploads, j: int) -> torch.Tensor:
+        rows = tuple(k for k, m in zip(uploads.participants, uploads.model_of, strict=True) if m == j)
+        ctx = ServerContext(
+            self._key(f"aggregate{j}", t), self.setup.device, self.setup.facts, t, uploads.starts[j], rows,
+            self._memory(("server", j)), j,
+        )  # fmt: skip
+        shape = (updates.shape[1],)
+        return call_for_rows(self.defense, "aggregate", shape, updates, weights, ctx, where=f"server, round {t}")
+
+    def _aggregate(self, t: int, uploads: Uploads) -> torch.Tensor:
+        """[s, P] steps; a model that nobody chose keeps still. Weights are |D_k|, renormalised among those present."""
+        steps = torch.zeros_like(self.models)
+        for j in range(len(self.models)):
+            rows = [r for r, m in enumerate(uploads.model_of) if m == j]
+            if not rows:
+                continue
+            weights = self._sizes[[uploads.participants[r] for r in rows]]
+            weights = weights / weights.sum()
+            everyone = len(rows) == len(uploads.model_of)
+            steps[j] = self._rule(t, uploads.updates if everyone else uploads.updates[rows], weights, uploads, j)
+            self.buffers[j] = weights @ uploads.buffers[rows]
+        return steps
+
+    def _after_round(self, t: int, cohort: tuple[int, ...], starts: torch.Tensor) -> None:
+        if not self.trainer.phases["after_round"]:
+            return
+        for k in (k for k in cohort if k in self.setup.members):
+            self.setup.flat.params.copy_(self._memory((k, "trained")).pop("params"))
+            ctx = self._member_context("after_round", t, k, self.clients[k], starts[self.assignment[k]])
+            call(self.defense, "after_round", ctx, where=f"client {k}, round {t}")

@@ -1,0 +1,95 @@
+"""What a training needs to know, and what it reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedbench.core.contract.attack import ActiveAttack
+from fedbench.core.contract.contexts import Federation, MemberData
+from fedbench.core.contract.defense import Defense
+from fedbench.core.federation.flat import FlatModel
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The federation's hyperparameters; ``lr_decay`` multiplies the learning rate after every round."""
+
+    rounds: int
+    local_epochs: int
+    batch_size: int
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    lr_decay: float = 1.0
+    participation: float = 1.0
+
+    def lr_at(self, round: int) -> float:
+        """Learning rate of a round counted from 1."""
+        return self.lr * self.lr_decay ** (round - 1)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One training. ``clients``: each client's own data; ``members``: the ids that defend, ascending.
+
+    ``initial``: [s, P] the starting parameters of the s global models. ``candidates``: what an active adversary wants
+    to know about (x, y), None without one.
+    """
+
+    config: TrainConfig
+    seed: int
+    flat: FlatModel
+    clients: list[MemberData]
+    n_classes: int
+    defense: Defense
+    members: tuple[int, ...]
+    initial: torch.Tensor
+    adversary: ActiveAttack | None = None
+    candidates: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where everything lives."""
+        return self.flat.params.device
+
+    @property
+    def facts(self) -> Federation:
+        """The public facts."""
+        c = self.config
+        return Federation(
+            len(self.clients), c.rounds, c.local_epochs, c.batch_size, c.participation, self.n_classes,
+            self.flat.params.numel(),
+        )  # fmt: skip
+
+    @property
+    def malicious(self) -> tuple[int, ...]:
+        """Ids of the clients the adversary controls: the last ones."""
+        n = len(self.clients)
+        return tuple(range(n - self.adversary.malicious, n)) if self.adversary else ()
+
+
+@dataclass
+class Uploads:
+    """What the server holds after a round, before it aggregates.
+
+    ``participants``: ids in row order; ``updates``: [n, P] as uploaded; ``buffers``: [n, B] client buffers as uploaded;
+    ``model_of``: [n] index of the global model each one started from; ``starts``: [s, P] those models.
+    """
+
+    round: int
+    participants: tuple[int, ...]
+    updates: torch.Tensor
+    buffers: torch.Tensor
+    model_of: list[int]
+    starts: torch.Tensor
+
+
+@dataclass
+class RoundResult:
+    """A finished round: the uploads, and the global models and steps [s, P] that came of them."""
+
+    uploads: Uploads
+    models: torch.Tensor
+    steps: torch.Tensor

@@ -1,0 +1,35 @@
+"""A small convolutional network."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import nn
+
+from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.model import Model
+from fedbench.core.contract.params import Params as Base
+
+
+class SmallCNN(Model):
+    """conv3x3 - GroupNorm - ReLU - maxpool2, twice with doubled channels, then Linear - ReLU - Linear.
+
+    GroupNorm, not BatchNorm: batch statistics would tie samples together and leak across them.
+    """
+
+    class Params(Base):
+        channels: int = Field(16, ge=4, multiple_of=4, description="channels of the first convolution; the second has twice as many")
+        hidden: int = Field(64, ge=1, description="width of the hidden layer, in units")
+
+    def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+        if len(input_shape) != 3 or min(input_shape[1:]) < 4:
+            raise UserError(
+                f"cnn-small needs images [channels, height >= 4, width >= 4], not {list(input_shape)}; use the model 'mlp'"
+            )
+        depth, height, width = input_shape
+        c = self.params.channels
+        return nn.Sequential(
+            nn.Conv2d(depth, c, 3, padding=1), nn.GroupNorm(4, c), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(c, 2 * c, 3, padding=1), nn.GroupNorm(4, 2 * c), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(2 * c * (height // 4) * (width // 4), self.params.hidden), nn.ReLU(),
+            nn.Linear(self.params.hidden, n_classes),
+        )  # fmt: skip

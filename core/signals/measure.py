@@ -1,0 +1,154 @@
+"""Measure, in an audited round, every signal the attacks of a run need: for all rows a view can see, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+
+from fedbench.core.contract.attack import Observations, View
+from fedbench.core.contract.signal import Probe, Signal
+from fedbench.core.federation.flat import FlatModel
+from fedbench.core.federation.setup import RoundResult, Uploads
+from fedbench.core.signals.gradient import gradient_features
+
+GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis
+GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
+_FORWARD_CHUNK = 2048
+
+
+class Recorder:
+    """Collects signals over the audited rounds as arrays with the axes (round, client, sample).
+
+    ``signals``: name -> :class:`Signal` for the forward signals wanted; ``gradients``: whether to measure the gradient
+    features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` = |I_k|^2 with g_i the gradient of sample i
+    at the model client k RECEIVED and I_k = received - uploaded parameters (algorithms.md 1.1, 4.1).
+    ``x``, ``y``: the pool of samples. ``views``: which extra rows to measure (the aggregate, the coalition's mean).
+    """
+
+    def __init__(
+        self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
+        clients: int, members: tuple[int, ...], views: Iterable[View], sizes: list[int],
+    ) -> None:  # fmt: skip
+        self.flat, self.x, self.y = flat, x, y
+        self.signals, self.gradients = dict(signals), gradients
+        self.members, self.sizes = members, sizes
+        views = set(views)
+        self.rows = list(range(clients))
+        if views & {"client", "external"}:
+            self.rows.append(GLOBAL)
+        if "coalition" in views and members:
+            self.rows.append(COALITION)
+        self.rounds: list[int] = []
+        self._columns: dict[str, list[np.ndarray]] = {}
+
+    def record(self, result: RoundResult) -> None:
+        """Measure one round: on what the server really received, in eval mode, on un-augmented inputs."""
+        uploads = result.uploads
+        present = [r for r in self.rows if r == GLOBAL or r in uploads.participants or self._coalition_present(r, uploads)]
+        updates, starts = self._rows(present, uploads, result)
+        where = [self.rows.index(r) for r in present]
+        was_training = self.flat.module.training
+        self.flat.module.eval()
+        try:
+            self._forward(where, updates, starts, uploads.starts)
+            if self.gradients:
+                self._gradients(where, updates, starts, uploads.starts)
+        finally:
+            self.flat.module.train(was_training)
+        self.rounds.append(uploads.round)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """name -> [R, M, N] float32 (length 1 on an axis along which the signal does not vary)."""
+        return {name: np.stack(column) for name, column in self._columns.items()}
+
+    def _coalition_present(self, row: int, uploads: Uploads) -> bool:
+        return row == COALITION and any(k in uploads.participants for k in self.members)
+
+    def _rows(self, present: list[int], uploads: Uploads, result: RoundResult) -> tuple[torch.Tensor, list[int]]:
+        """([m, P] updates, [m] index of the model each starts from) of the present rows."""
+        position = {k: i for i, k in enumerate(uploads.participants)}
+        updates, starts = [], []
+        for row in present:
+            if row == GLOBAL:
+                updates.append(result.steps[0])
+                starts.append(0)
+            elif row == COALITION:  # A_t = sum n_k L_k / sum n_k over the coalition (algorithms.md 4.8)
+                mine = [k for k in self.members if k in position]
+                n = torch.tensor([float(self.sizes[k]) for k in mine], device=self.x.device)
+                updates.append((n / n.sum()) @ uploads.updates[[position[k] for k in mine]])
+                starts.append(uploads.model_of[position[mine[0]]])
+            else:
+                updates.append(uploads.updates[position[row]])
+                starts.append(uploads.model_of[position[row]])
+        return torch.stack(updates), starts
+
+    def _put(self, name: str, shape: tuple[int, int], where: list[int] | slice, values: torch.Tensor) -> None:
+        column = np.full(shape, np.nan, np.float32)
+        column[where] = values.to(torch.float32).cpu().numpy()
+        self._columns.setdefault(name, []).append(column)
+
+    @torch.no_grad()
+    def _forward(self, where: list[int], updates: torch.Tensor, starts: list[int], models: torch.Tensor) -> None:
+        if not self.signals:
+            return
+        measured: dict[str, list[torch.Tensor]] = {name: [] for name in self.signals}
+        for update, j in zip(updates, starts, strict=True):
+            torch.add(models[j], update, out=self.flat.params)
+            parts: dict[str, list[torch.Tensor]] = {name: [] for name in self.signals}
+            for x, y in zip(self.x.split(_FORWARD_CHUNK), self.y.split(_FORWARD_CHUNK), strict=True):
+                probe = Probe(self.flat.module, update, x, y, self.flat.module(x))
+                for name, signal in self.signals.items():
+                    parts[name].append(signal.measure(probe))
+            for name in self.signals:
+                measured[name].append(torch.cat(parts[name]))
+        for name, rows in measured.items():
+            self._put(name, (len(self.rows), len(self.y)), where, torch.stack(rows))
+
+    def _gradients(self, where: list[int], updates: torch.Tensor, starts: list[int], models: torch.Tensor) -> None:
+        groups: dict[int, list[int]] = {}
+        for i, j in enumerate(starts):
+            groups.setdefault(j, []).append(i)
+        m, n = len(self.rows), len(self.y)
+        dot = torch.full((len(updates), n), torch.nan, device=self.x.device)
+        norm = torch.full((len(updates), 1), torch.nan, device=self.x.device)
+        sq = torch.full((len(updates), n), torch.nan, device=self.x.device)
+        for j, rows in groups.items():
+            self.flat.params.copy_(models[j])
+            features = gradient_features(self.flat.module, self.x, self.y, -updates[rows])
+            dot[rows], sq[rows] = features.dot, features.sq
+            norm[rows, 0] = features.update_sq
+        self._put("grad-dot", (m, n), where, dot)
+        self._put("update-sq", (m, 1), where, norm)
+        if len(models) == 1:  # every client received the same model: one row says it all
+            self._put("grad-sq", (1, n), [0], sq[:1])
+        else:
+            self._put("grad-sq", (m, n), where, sq)
+
+
+def observe(
+    view: View, target: int | None, rows: list[int], rounds: np.ndarray, arrays: Mapping[str, np.ndarray], pick: np.ndarray
+) -> Observations:
+    """What ``view`` sees of the samples at positions ``pick`` [n] of the pool; the target's row where it has one.
+
+    ``target`` is a client id (None for views without client rows). Signals a view does not contain are not there.
+    """
+    clients = [i for i, r in enumerate(rows) if r >= 0]
+    keep = {"server": clients, "client": [rows.index(GLOBAL)] if GLOBAL in rows else []}
+    keep["external"] = keep["client"]
+    keep["coalition"] = [rows.index(COALITION)] if COALITION in rows else []
+    chosen = keep[view]
+    last = slice(-1, None) if view == "external" else slice(None)
+
+    def cut(a: np.ndarray) -> np.ndarray:
+        a = a[last]
+        a = a[:, chosen] if a.shape[1] > 1 else a
+        return a[:, :, pick] if a.shape[2] > 1 else a
+
+    # An outsider holds the final model, not the step that led to it.
+    hidden = GRADIENT_SIGNALS if view == "external" else frozenset()
+    signals = {name: cut(a) for name, a in arrays.items() if name not in hidden} if chosen else {}
+    ids = np.array([rows[i] for i in chosen], dtype=np.int64)
+    position = int(np.flatnonzero(ids == target)[0]) if view == "server" else 0
+    return Observations(view, rounds[last], ids, position, signals)

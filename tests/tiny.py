@@ -1,0 +1,53 @@
+"""Tiny federations for tests: seconds become milliseconds, every phase still runs."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fedbench.core import Defense, MemberData
+from fedbench.core.federation.flat import FlatModel
+from fedbench.core.federation.loop import Federation
+from fedbench.core.federation.setup import RoundResult, Setup, TrainConfig
+
+
+def tiny_module(width: int = 6, classes: int = 3, seed: int = 0) -> nn.Module:
+    """A two-layer network with reproducible weights."""
+    module = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, classes))
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.randn(p.shape, generator=g) * 0.3)
+    return module
+
+
+def tiny_clients(clients: int = 4, samples: int = 12, classes: int = 3) -> list[MemberData]:
+    """Random separable-ish data, a different one for every client."""
+    g = torch.Generator().manual_seed(7)
+    out = []
+    for _ in range(clients):
+        x = torch.randn(samples, 4, generator=g)
+        out.append(MemberData(x, torch.randint(0, classes, (samples,), generator=g)))
+    return out
+
+
+def tiny_setup(
+    defense: Defense | None = None, members: tuple[int, ...] = (0, 1), n_models: int = 1, module: nn.Module | None = None,
+    clients: list[MemberData] | None = None, **changes,
+) -> Setup:  # fmt: skip
+    """A federation of 4 clients, 3 rounds, 2 local epochs, batches of 5; ``changes`` reach Setup or TrainConfig."""
+    device = torch.device("cpu")
+    flat = FlatModel(module or tiny_module(), device)
+    initial = [flat.params.clone()] + [FlatModel(tiny_module(seed=j), device).params for j in range(1, n_models)]
+    config = {"rounds": 3, "local_epochs": 2, "batch_size": 5, "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
+    fields = {k: changes.pop(k) for k in ("seed", "adversary", "candidates") if k in changes}
+    return Setup(
+        TrainConfig(**{**config, **changes}), fields.pop("seed", 0), flat, clients or tiny_clients(), 3,
+        defense or Defense(), members, torch.stack(initial), **fields,
+    )  # fmt: skip
+
+
+def train_all(setup: Setup) -> tuple[Federation, list[RoundResult]]:
+    """Run every round; uploads are copied, since the engine reuses nothing of them but may write to them."""
+    federation = Federation(setup)
+    return federation, list(federation.rounds())
