@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 import torch
+from tiny import tiny_clients, tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import ActiveAttack, Defense, Diverged, Selection, UserError
 from fedbench.core.federation.phases import PhaseError
 from fedbench.core.rng import key_for
-from tiny import tiny_clients, tiny_module, tiny_setup, train_all
 
 
 def slow_fedavg(setup, rounds):

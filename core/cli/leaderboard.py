@@ -16,16 +16,11 @@ Examples:
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
 def command(results: Path, output: Path | None, plots: bool) -> None:
     """Write RESULTS/leaderboard/ from the records in RESULTS alone; trains nothing."""
-    from rich.console import Console
-
-    from fedbench.core.cli.reports import report
+    from fedbench.core.cli.run import show_board
     from fedbench.core.store.files import write_atomically
     from fedbench.core.store.results import Results
 
-    folder = Results.open(results.absolute()).root
-    console = Console(soft_wrap=True)
-    board = report("board")(folder, plots=plots)
-    report("summary")(folder, console)
+    board = show_board(Results.open(results.absolute()).root, plots)
     if output:
         write_atomically(output.absolute(), board.read_bytes())
-    console.print(f"board: {output or board}", highlight=False)
+        click.echo(f"copied to {output}")

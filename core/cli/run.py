@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
+from fedbench.core.cli.options import overrides_option, suite_argument
+from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 
 _EPILOG = """\b
@@ -29,8 +31,8 @@ _ONLY = ("setting", "coalition", "defense", "attack", "seed")
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("suite")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change the suite: dotted path = YAML value.")
+@suite_argument
+@overrides_option
 @click.option("--only", multiple=True, metavar="KIND=NAME,...",
               help=f"Run a part: {', '.join(_ONLY)}. Several values of one kind add up. Does not change any key.")
 @click.option("--results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<suite>]")
@@ -56,7 +58,7 @@ def command(
     wanted = plan.only(**_parse_only(only)) if only else plan
     folder = _folder(plan.suite, results)
     if dry_run:
-        _print_plan(console, wanted, folder)
+        _print_plan(wanted, folder)
         return
     store = Results.create(folder, plan.suite)
     with store.lock():
@@ -64,11 +66,7 @@ def command(
         jobs = pending(wanted.jobs, store, rerun)
         store.set_manifest(plan.cells)
         _execute(console, jobs, workers or _cores(), wanted, folder)
-        from fedbench.core.cli.reports import report
-
-        board = report("board")(folder, plots=plots)
-        report("summary")(folder, console)
-        console.print(f"board: {board}", highlight=False)
+        show_board(folder, plots)
         sys.exit(1 if _failures(console, wanted, store) else 0)
 
 
@@ -81,6 +79,17 @@ def build_plan(suite: str, overrides: tuple[str, ...], results: Path | None, dev
     registry = Registry.discover()
     loaded, resolved = load_and_check(suite, registry, overrides)
     return make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), _device(device))
+
+
+def show_board(folder: Path, plots: bool) -> Path:
+    """Write the board of a results folder, print its summary, and say where it lies."""
+    from fedbench.core.cli.reports import report
+
+    board = report("board")(folder, plots=plots)
+    headers, rows = report("summary")(folder)
+    show_table(headers, rows)
+    click.echo(f"board: {board}")
+    return board
 
 
 def _folder(suite: str, results: Path | None) -> Path:
@@ -109,7 +118,8 @@ def _device(wanted: str) -> str:
 
 def _parse_only(only: tuple[str, ...]) -> dict[str, set[str]]:
     wanted: dict[str, set[str]] = {}
-    for part in (p for text in only for p in text.split(",") if p):
+    between = re.compile(rf",(?=(?:{'|'.join(_ONLY)})=)")  # a label may hold commas of its own
+    for part in (p for text in only for p in between.split(text)):
         kind, equals, name = part.partition("=")
         if not equals or kind not in _ONLY:
             raise UserError(f"--only {part}: expected KIND=NAME with a kind among {', '.join(_ONLY)}")
@@ -117,22 +127,23 @@ def _parse_only(only: tuple[str, ...]) -> dict[str, set[str]]:
     return wanted
 
 
-def _print_plan(console: Console, plan: Any, folder: Path) -> None:
+def _print_plan(plan: Any, folder: Path) -> None:
     from fedbench.core.execution.pending import has_record
     from fedbench.core.store.results import Results
 
     store = Results(folder)
     cells = [c for job in plan.jobs for c in job.cells]
     done = sum(has_record(store, c) for c in cells)
-    console.print(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {done} of them recorded in {folder}", highlight=False)
-    table = Table("setting", "coalition", "defense", "seed", "clients", "rounds", "targets", "attacks", "to do")
-    for job in plan.jobs:
-        table.add_row(
-            job.setting, job.coalition, job.defense.label, str(job.seed), str(job.federation["clients"]),
-            str(job.federation["rounds"]), str(len(job.targets)), ", ".join(c.attack.label for c in job.cells),
-            str(sum(not has_record(store, c) for c in job.cells)),
-        )  # fmt: skip
-    console.print(table)
+    click.echo(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {done} of them recorded in {folder}")
+    click.echo(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
+    rows = [
+        (j.setting, j.coalition, j.defense.label, j.adversary.label if j.adversary else "", j.seed, j.federation["clients"],
+         j.federation["rounds"], len(j.targets), len(j.cells), sum(not has_record(store, c) for c in j.cells))
+        for j in plan.jobs
+    ]  # fmt: skip
+    headers = ["setting", "coalition", "defense", "adversary", "seed", "clients", "rounds", "targets", "cells", "to do"]
+    keep = [i for i, name in enumerate(headers) if name != "adversary" or any(row[i] for row in rows)]
+    show_table([headers[i] for i in keep], [[row[i] for i in keep] for row in rows])
 
 
 def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder: Path) -> None:
@@ -164,10 +175,7 @@ def _failures(console: Console, plan: Any, store: Any) -> bool:
             if record is not None and record.outcome != "ok":
                 rows.append((record.outcome, job.title, cell.attack.label, record.reason))
     if rows:
-        table = Table("outcome", "run", "attack", "reason", title="cells without a score")
-        for row in rows:
-            table.add_row(*(text.replace("[", "\\[") for text in row))
-        console.print(table)
+        show_table(["outcome", "run", "attack", "reason"], rows, title="cells without a score")
     failed = [r for r in rows if r[0] != "skipped"]
     if failed:
         console.print(f"{len(failed)} cells failed; mend the cause and use --rerun failed", highlight=False)

@@ -74,7 +74,8 @@ def _print(record, stem: str, history: bool) -> None:
     for target, groups in rows:
         for group, s in groups.items():
             values = [s.auc, s.tf01, s.advantage]
-            table.add_row(target, group, *("n/a" if v is None else f"{v:.4g}" for v in values), str(s.n_members), str(s.n_nonmembers))
+            shown = ["n/a" if v is None else f"{v:.4g}" for v in values]
+            table.add_row(target, group, *shown, str(s.n_members), str(s.n_nonmembers))
     if record.targets:
         console.print(table)
     if history:

@@ -21,8 +21,8 @@ from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.train import make_scene
 from fedbench.core.registry import RegisteredComponent, Registry
 from fedbench.core.spec.coalition import resolve_coalition
-from fedbench.core.spec.resolve import Resolved, ResolvedUse
 from fedbench.core.spec.load import LoadedSuite
+from fedbench.core.spec.resolve import Resolved, ResolvedUse
 
 PHASES = (
     "begin", "prepare", "assign", "select", "transform", "loss", "local_step", "local_train", "protect", "coordinate",
@@ -52,6 +52,8 @@ class Plan:
                 "setting": {job.setting}, "coalition": {job.coalition}, "seed": {str(job.seed)},
                 "defense": {job.defense.label, job.defense.name},
             }  # fmt: skip
+            if not job.members:  # an undefended run serves every coalition
+                mine["coalition"] |= wanted.get("coalition", set())
             if any(not mine[k] & v for k, v in wanted.items() if k in mine):
                 continue
             attacks = wanted.get("attack")
@@ -141,9 +143,9 @@ class _Planner:
             return None
         digests = {"data": digest, "split": split_digest(scene.shards, scene.audits), "engine": self.engine}
         return Job(
-            "", self.spec.name, setting.name, coalition, members, targets, seed, dataset, self._of(self.resolved.settings[i].model),
-            self._of(defense), None, self.signals, rule, federation, audit, digests, self.device, str(self.results),
-            self.provenance, limits.run_seconds, limits.memory_gb,
+            "", self.spec.name, setting.name, coalition, members, targets, seed, dataset,
+            self._of(self.resolved.settings[i].model), self._of(defense), None, self.signals, rule, federation, audit,
+            digests, self.device, str(self.results), self.provenance, limits.run_seconds, limits.memory_gb,
         )  # fmt: skip
 
     def _load(self, dataset: Use, seed: int) -> tuple[Data, str]:

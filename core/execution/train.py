@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core.contract.attack import Attack
+from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.dataset import Data
 from fedbench.core.data.audit import EXCLUDED, AuditSet, audit_set, pool_of
@@ -102,11 +102,11 @@ def train(job: Job, scene: Scene, attacks: list[Attack], on_round: Callable[[int
         for s in scene.shards
     ]
     pool_x, pool_y = (torch.from_numpy(a).to(device) for a in (scene.x_of(scene.pool), scene.y_of(scene.pool)))
-    adversary = next((a for a in attacks if job.adversary), None)
+    adversary = next((a for a in attacks if isinstance(a, ActiveAttack)), None)
     setup = Setup(
         _config(job.federation), job.seed, flat, clients, scene.data.n_classes, job.defense.make(), job.members, initial,
         adversary, (pool_x, pool_y) if adversary else None,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
     wanted = needed_signals(attacks)
     recorder = Recorder(
         flat, pool_x, pool_y, {n: u.make() for n, u in job.signals.items() if n in wanted}, bool(wanted & GRADIENT_SIGNALS),
@@ -169,13 +169,17 @@ def _logits(federation: Federation, j: int, x: torch.Tensor) -> torch.Tensor:
 
 
 def _correct(federation: Federation, x: torch.Tensor, y: torch.Tensor) -> np.ndarray:
-    """[n_test] float32: is the sample classified correctly? With several global models, the share of clients that it is."""
-    used = list(federation.assignment.values())
-    total = sum(
-        used.count(j) / len(used) * (_logits(federation, j, x).argmax(1) == y).double() for j in sorted(set(used))
-    )
-    assert isinstance(total, torch.Tensor)
-    return total.float().cpu().numpy()
+    """[n_test] bool: is the sample classified correctly by the global model?
+
+    With several global models, sample i is put to the model of client i mod K: the mean is then the clients' mean
+    accuracy, and a sample still has one answer, which paired tests need.
+    """
+    correct = torch.zeros(len(y), dtype=torch.bool, device=y.device)
+    clients = torch.arange(len(y), device=y.device) % len(federation.assignment)
+    for j in sorted(set(federation.assignment.values())):
+        mine = torch.isin(clients, torch.tensor([k for k, m in federation.assignment.items() if m == j], device=y.device))
+        correct[mine] = _logits(federation, j, x[mine]).argmax(1) == y[mine]
+    return correct.cpu().numpy()
 
 
 def _train_loss(federation: Federation) -> float:

@@ -70,7 +70,8 @@ class LocalTrainer:
             for e in range(self.setup.config.local_epochs):
                 self._epoch(ctx, selection, e, shuffle)
 
-        call(defense, "local_train", replace(ctx, run_epochs=run_epochs), where=where)
+        key = key_for(self.setup.seed, "defense:local_train", ctx.round, ctx.client)
+        call(defense, "local_train", replace(ctx, key=key, run_epochs=run_epochs), where=where)
 
     def _epoch(self, ctx: MemberContext, selection: Selection, e: int, shuffle: torch.Generator) -> None:
         config, defense, phases = self.setup.config, self.setup.defense, self.phases

@@ -30,6 +30,7 @@ class Federation:
         self.buffers = setup.flat.buffers.repeat(len(self.models), 1)
         self.assignment = dict.fromkeys(range(len(setup.clients)), 0)
         self._memories: dict[Any, dict] = {}
+        self._trained: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         sizes = torch.tensor([float(len(d.y)) for d in setup.clients], dtype=torch.float64)
         self._sizes = sizes.to(torch.float32).to(setup.device)
         self._shares = tuple(float(w) for w in sizes / sizes.sum())
@@ -110,9 +111,9 @@ class Federation:
                 ctx = self._member_context("round", t, k, self.clients[k], start)
                 trainer.member(ctx, shuffle)
                 if trainer.phases["after_round"]:
-                    self._memory((k, "trained"))["params"] = flat.params.clone()
-                update = trainer.protect(flat.params - start, self._member_context("protect", t, k, self.clients[k], start))
-                updates[row] = update
+                    self._trained[k] = flat.params.clone(), flat.buffers.clone()
+                protect = self._member_context("protect", t, k, self.clients[k], start)
+                updates[row] = trainer.protect(flat.params - start, protect)
             else:
                 trainer.plain(self.clients[k], shuffle, t)
                 torch.sub(flat.params, start, out=updates[row])
@@ -188,6 +189,8 @@ class Federation:
         if not self.trainer.phases["after_round"]:
             return
         for k in (k for k in cohort if k in self.setup.members):
-            self.setup.flat.params.copy_(self._memory((k, "trained")).pop("params"))
+            params, buffers = self._trained.pop(k)
+            self.setup.flat.params.copy_(params)
+            self.setup.flat.buffers.copy_(buffers)
             ctx = self._member_context("after_round", t, k, self.clients[k], starts[self.assignment[k]])
             call(self.defense, "after_round", ctx, where=f"client {k}, round {t}")

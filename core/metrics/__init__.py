@@ -1,1 +1,23 @@
+"""Metrics of membership inference and of what a defense costs: pure functions on numpy arrays.
 
+Everywhere: ``scores`` [n] float, higher = member; ``member`` [n] bool. Non-finite scores and a missing class are a
+``ValueError``.
+"""
+
+from fedbench.core.metrics.bestround import BestRound, best_round
+from fedbench.core.metrics.bootstrap import BootstrapResult, PairedResult, bootstrap, paired_bootstrap
+from fedbench.core.metrics.delong import auc_covariance
+from fedbench.core.metrics.groups import IFL, MEMBER, OFL, score_groups
+from fedbench.core.metrics.intervals import Interval, combined_interval, t_interval
+from fedbench.core.metrics.pareto import hypervolume, pareto_front
+from fedbench.core.metrics.roc import auc, log_auc, roc_curve
+from fedbench.core.metrics.threshold import advantage, balanced_accuracy, best_threshold, precision_recall
+from fedbench.core.metrics.tpr import tf01, tpr_at_fpr
+from fedbench.core.metrics.utility import delta_accuracy
+
+__all__ = [
+    "IFL", "MEMBER", "OFL", "BestRound", "BootstrapResult", "Interval", "PairedResult", "advantage", "auc",
+    "auc_covariance", "balanced_accuracy", "best_round", "best_threshold", "bootstrap", "combined_interval",
+    "delta_accuracy", "hypervolume", "log_auc", "paired_bootstrap", "pareto_front", "precision_recall", "roc_curve",
+    "score_groups", "t_interval", "tf01", "tpr_at_fpr",
+]  # fmt: skip

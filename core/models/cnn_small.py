@@ -17,7 +17,9 @@ class SmallCNN(Model):
     """
 
     class Params(Base):
-        channels: int = Field(16, ge=4, multiple_of=4, description="channels of the first convolution; the second has twice as many")
+        channels: int = Field(
+            16, ge=4, multiple_of=4, description="channels of the first convolution; twice as many in the second"
+        )
         hidden: int = Field(64, ge=1, description="width of the hidden layer, in units")
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:

@@ -1,1 +1,20 @@
+"""What a view measures in an audited round: logit signals, and gradient features without per-sample gradients."""
 
+from __future__ import annotations
+
+from fedbench.core import Component, hookimpl
+
+_LOGITS = "fedbench.core.signals.logits"
+
+
+@hookimpl
+def fedbench_signals():
+    yield Component("loss", f"{_LOGITS}:Loss", "cross-entropy", "Yeom et al., CSF 2018")
+    yield Component("confidence", f"{_LOGITS}:Confidence", "softmax probability of the label", "Yeom et al., CSF 2018")
+    yield Component("max-prob", f"{_LOGITS}:MaxProb", "largest softmax probability", "Salem et al., NDSS 2019")
+    yield Component("std-prob", f"{_LOGITS}:StdProb", "spread of the softmax vector", "Salem et al., NDSS 2019")
+    yield Component("entropy", f"{_LOGITS}:Entropy", "entropy of the prediction", "Salem et al., NDSS 2019")
+    yield Component(
+        "modified-entropy", f"{_LOGITS}:ModifiedEntropy", "entropy of the prediction, label included",
+        "Song & Mittal, USENIX Security 2021",
+    )  # fmt: skip

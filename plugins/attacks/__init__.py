@@ -13,3 +13,27 @@ def fedbench_attacks():
         "loss-series", f"{_HERE}.loss_series:LossSeries", "mean negative loss on the target's uploaded models",
         "Yeom et al., CSF 2018",
     )  # fmt: skip
+    yield Component(
+        "avg-cosine", f"{_HERE}.avg_cosine:AvgCosine", "mean cosine of the sample's gradient and the target's update",
+        "Li et al., ICLR 2023",
+    )  # fmt: skip
+    yield Component(
+        "fedmia-i", f"{_HERE}.fedmia:FedMIAI", "the target's loss among the other clients', averaged over rounds",
+        "Zhu et al., CVPR 2025",
+    )  # fmt: skip
+    yield Component(
+        "fedmia-ii", f"{_HERE}.fedmia:FedMIAII", "the target's gradient cosine among the other clients', averaged",
+        "Zhu et al., CVPR 2025",
+    )  # fmt: skip
+    yield Component(
+        "fta-c", f"{_HERE}.fta:FTAC", "how fast the confidence rises on the target's uploaded models",
+        "Chang et al., USENIX Security 2024",
+    )  # fmt: skip
+    yield Component(
+        "fta-l", f"{_HERE}.fta:FTAL", "how fast the loss falls on the target's uploaded models",
+        "Chang et al., USENIX Security 2024",
+    )  # fmt: skip
+    yield Component(
+        "seqmia", f"{_HERE}.seqmia:SeqMIA", "recurrent net on five signals, trained on a colluding client",
+        "Li et al., CCS 2024",
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedbench.core import Attack, Audit, Observations
+from fedbench.plugins.attacks.series import time_average
 
 
 class LossSeries(Attack):
@@ -16,4 +17,4 @@ class LossSeries(Attack):
     needs = frozenset({"loss"})
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return -np.nanmean(observations.of_target("loss"), axis=0)
+        return -time_average(observations.of_target("loss"))

@@ -10,3 +10,31 @@ _HERE = "fedbench.plugins.defenses"
 @hookimpl
 def fedbench_defenses():
     yield Component("none", f"{_HERE}.none:NoDefense", "plain FedAvg: nobody defends", "McMahan et al., AISTATS 2017")
+    yield Component(
+        "grad-sparse", f"{_HERE}.grad_sparse:GradSparse", "upload only the large entries of each tensor's update",
+        "Aji & Heafield, EMNLP 2017",
+    )
+    yield Component(
+        "grad-noise", f"{_HERE}.grad_noise:GradNoise", "Gaussian noise on each member's update",
+        "Zhu et al., CVPR 2025 (FedMIA)",
+    )
+    yield Component(
+        "dp-sgd", f"{_HERE}.dp_sgd:DPSGD", "clip each example's gradient (or each update) and add noise",
+        "Abadi et al., CCS 2016",
+    )
+    yield Component(
+        "mixup", f"{_HERE}.mixup:Mixup", "train on convex combinations of pairs of samples", "Zhang et al., ICLR 2018"
+    )
+    yield Component(
+        "relaxloss", f"{_HERE}.relaxloss:RelaxLoss", "hold the training loss at a target level",
+        "Chen, Yu & Fritz, ICLR 2022",
+    )
+    yield Component(
+        "hamp", f"{_HERE}.hamp:HAMP", "high-entropy soft labels and an entropy bonus (training phase)",
+        "Chen & Pattabiraman, NDSS 2024",
+    )
+    yield Component(
+        "cofedmid", f"{_HERE}.cofedmid:CoFedMID",
+        "coalition: class partition, sample recycling, noise that cancels in the aggregate",
+        "Bai et al., CoFedMID",
+    )  # fmt: skip

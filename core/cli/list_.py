@@ -1,0 +1,106 @@
+"""fedbench list: what there is to benchmark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedbench.core.cli.options import examples, json_option
+from fedbench.core.cli.table import show_table
+from fedbench.core.contract.errors import UserError
+
+if TYPE_CHECKING:
+    from fedbench.core.registry import RegisteredComponent, Registry
+
+_KINDS = {f"{kind}s": kind for kind in ("defense", "attack", "dataset", "model", "signal")}
+_PARAM_COLUMNS = ("name", "type", "default", "range", "description")
+
+
+@click.command(epilog=examples(
+    "fedbench list",
+    "fedbench list defenses --params",
+    "fedbench list suites",
+    "fedbench list attacks --json",
+))  # fmt: skip
+@click.argument("what", required=False, type=click.Choice([*_KINDS, "suites"]))
+@click.option("--params", is_flag=True, help="Also their parameters; this imports them.")
+@json_option
+def command(what: str | None, params: bool, as_json: bool) -> None:
+    """List the installed defenses, attacks, datasets, models and signals, and the shipped suites."""
+    if what == "suites" and params:
+        raise click.UsageError("suites have no parameters: leave out --params")
+    from fedbench.core.registry import Registry
+
+    registry = Registry.discover()
+    sections = [what] if what else [*_KINDS, *([] if params else ["suites"])]
+    if as_json:
+        found = {name: list(_entries(registry, name, params)) for name in sections}
+        click.echo(json.dumps(found, indent=2, default=str))
+        return
+    for i, name in enumerate(sections):
+        if i:
+            click.echo()
+        _show(name, list(_entries(registry, name, params)), params, title=name if len(sections) > 1 else "")
+    if registry.broken:
+        click.echo(f"{len(registry.broken)} broken plugin(s): see `fedbench plugins`", err=True)
+
+
+def _entries(registry: Registry, section: str, params: bool) -> Iterator[dict[str, Any]]:
+    if section == "suites":
+        yield from _suites()
+        return
+    for found in registry.components(_KINDS[section]):
+        component = found.component
+        entry: dict[str, Any] = {
+            "name": component.name, "summary": component.summary, "paper": component.paper,
+            "package": found.distribution, "version": found.version, "target": component.target,
+        }  # fmt: skip
+        yield entry | (_params(found) if params else {})
+
+
+def _params(found: RegisteredComponent) -> dict[str, Any]:
+    """The rows of a component's parameters, or why it cannot be imported."""
+    from fedbench.core.spec import schema
+
+    try:
+        fields = schema.fields(found.load().Params)
+    except UserError as exc:
+        return {"params": [], "error": str(exc)}
+    rows: list[tuple[str, ...]] = [
+        (name, schema.short_type(f.annotation), schema.default_words(f), schema.range_words(f), f.description or "")
+        for name, f in fields.items()
+    ]
+    return {"params": [dict(zip(_PARAM_COLUMNS, row, strict=True)) for row in rows]}
+
+
+def _suites() -> Iterator[dict[str, Any]]:
+    from fedbench.core.spec import load_suite, shipped_suites
+
+    for name, path in shipped_suites().items():
+        try:
+            spec = load_suite(path).spec
+            yield {"name": name, "title": spec.title, "cells": spec.n_cells, "path": str(path)}
+        except UserError as exc:
+            yield {"name": name, "title": "", "cells": None, "path": str(path), "error": exc.messages[0]}
+
+
+def _show(section: str, entries: list[dict[str, Any]], params: bool, title: str) -> None:
+    if section == "suites":
+        suites = [(e["name"], "?" if e["cells"] is None else e["cells"], e.get("error", e["title"])) for e in entries]
+        show_table(("suite", "cells (at most)", "title"), suites, title)
+    elif params:
+        show_table((section.removesuffix("s"), *_PARAM_COLUMNS), _param_rows(entries), title)
+    else:
+        rows = [(e["name"], e["summary"], e["paper"], f"{e['package']} {e['version']}") for e in entries]
+        show_table((section.removesuffix("s"), "summary", "paper", "package"), rows, title)
+
+
+def _param_rows(entries: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    for entry in entries:
+        for row in entry["params"]:
+            yield (entry["name"], *(row[column] for column in _PARAM_COLUMNS))
+        if not entry["params"]:
+            yield (entry["name"], "-", "", "", "", entry.get("error", "no parameters"))

@@ -1,0 +1,96 @@
+"""The command `fedbench`: commands are imported when they are called, so help and errors are quick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from fedbench.core.contract.errors import UserError
+from fedbench.core.nearest import did_you_mean
+
+COMMANDS = {
+    "run": ("fedbench.core.cli.run:command", "Train and attack what a suite asks for; finish what is missing."),
+    "validate": ("fedbench.core.cli.validate:command", "Check suites without running them; all mistakes at once."),
+    "list": ("fedbench.core.cli.list_:command", "Defenses, attacks, datasets, models, signals and suites."),
+    "show": ("fedbench.core.cli.show:command", "Show the records of a result folder."),
+    "leaderboard": ("fedbench.core.cli.leaderboard:command", "Turn results into a leaderboard, or into a verdict."),
+    "plugins": ("fedbench.core.cli.plugins:command", "Every installed plugin, and why one does not work."),
+    "doctor": ("fedbench.core.cli.doctor:command", "Versions, devices and data folder of this machine."),
+    "clean": ("fedbench.core.cli.clean:command", "Remove caches, never results."),
+}
+
+_EPILOG = """\b
+Examples:
+  fedbench list                        what can be benchmarked, with what
+  fedbench list attacks --params       the attacks' parameters and ranges
+  fedbench validate my_suite.yaml      check a suite before hours of training
+  fedbench run partial_defense         run a shipped suite; again to resume
+  fedbench run my_suite.yaml --set seeds=[0]
+
+\b
+Exit status: 0 success, 1 a cell failed, 2 a mistake in the command or suite,
+130 interrupted.
+"""
+
+
+class LazyGroup(click.Group):
+    """Commands by name and one-line help; a command that cannot be imported leaves the others working."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        try:
+            return getattr(import_module(module), attribute)
+        except ImportError as exc:
+            raise UserError(f"the command '{cmd_name}' cannot be loaded: {exc}") from exc
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], COMMANDS) or '.'}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except UserError as exc:
+            for message in exc.messages:
+                click.echo(message, err=True)
+            raise click.exceptions.Exit(2) from None
+
+
+@click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fedbench", message="fedbench %(version)s")
+def cli() -> None:
+    """Measure who leaks in federated learning: train federations under a defense, attack them, rank what happened.
+
+    A suite is a YAML file that names settings, defenses, attacks and seeds. Defenses, attacks and datasets are plugins.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status. A user's mistake is a message, never a traceback."""
+    try:
+        status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except click.ClickException as exc:
+        exc.show()
+        return exc.exit_code
+    return status if isinstance(status, int) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,21 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+import click
+
+suite_argument = click.argument("suite", metavar="SUITE")
+suites_argument = click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
+
+overrides_option = click.option(
+    "--set", "overrides", multiple=True, metavar="PATH=VALUE",
+    help="Change one field of the suite: a dotted path, list elements by index or name, the value in YAML. "
+    "May be given several times.",
+)  # fmt: skip
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+def examples(*lines: str) -> str:
+    """An epilog that click leaves as it is."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

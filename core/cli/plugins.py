@@ -1,0 +1,40 @@
+"""fedbench plugins: what is installed, and why something is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from fedbench.core.cli.options import examples
+from fedbench.core.cli.table import show_table
+
+if TYPE_CHECKING:
+    from fedbench.core.registry import PluginStatus
+
+
+@click.command(epilog=examples("fedbench plugins", "fedbench plugins | grep BROKEN"))
+def command() -> None:
+    """Show every installed plugin: its package, version, what it provides, and why it does not work.
+
+    A package becomes a plugin by an entry point of the group `fedbench` that names a module with hooks:
+    fedbench_defenses, fedbench_attacks, fedbench_datasets, fedbench_models, fedbench_signals. A broken plugin only
+    stops suites that use what it should have provided.
+    """
+    from fedbench.core.registry import Registry
+
+    registry = Registry.discover()
+    rows = [
+        (p.entry_point, p.distribution, p.version, "ok" if p.ok else "BROKEN", _provides(p)) for p in registry.plugins
+    ]
+    show_table(("plugin", "package", "version", "status", "provides"), rows)
+    for plugin in registry.broken:
+        click.echo(f"BROKEN {plugin}: {plugin.reason}")
+    for clash in registry.clashes:
+        click.echo(f"CLASH {clash}")
+
+
+def _provides(plugin: PluginStatus) -> str:
+    counts = Counter(c.kind for c in plugin.components)
+    return ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items()) or "nothing"

@@ -1,0 +1,79 @@
+"""fedbench validate: is this suite right?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from fedbench.core.cli.options import examples, overrides_option, suites_argument
+from fedbench.core.contract.errors import UserError
+
+if TYPE_CHECKING:
+    from fedbench.core.registry import Registry
+    from fedbench.core.spec import LoadedSuite, Resolved
+
+# Further checks, "module:function": called with (loaded, resolved), they raise UserError. Imported when needed.
+CHECKS: tuple[str, ...] = ()
+
+
+@click.command(epilog=examples(
+    "fedbench validate my_suite.yaml",
+    "fedbench validate suites/*.yaml",
+    "fedbench validate partial_defense --set settings.0.federation.rounds=5",
+))  # fmt: skip
+@suites_argument
+@overrides_option
+def command(suites: tuple[str, ...], overrides: tuple[str, ...]) -> None:
+    """Check suites without running them.
+
+    SUITE is a file or the name of a shipped suite. Everything is checked that needs no data: the form of the file,
+    names of components and their parameters, coalitions. All mistakes are printed at once, one a line, with the place.
+    """
+    from fedbench.core.registry import Registry
+
+    registry = Registry.discover()
+    mistakes: list[str] = []
+    for suite in suites:
+        try:
+            loaded, resolved = check(suite, registry, overrides)
+        except UserError as exc:
+            mistakes += exc.messages
+        else:
+            click.echo(f"{loaded.path}: ok: {_summary(loaded, resolved)}")
+    if mistakes:
+        raise UserError(*mistakes)
+
+
+def check(suite: str, registry: Registry, overrides: tuple[str, ...] = ()) -> tuple[LoadedSuite, Resolved]:
+    """The suite and its components; raises ``UserError`` with every mistake, those of ``CHECKS`` included."""
+    from fedbench.core.spec import load_and_check
+
+    loaded, resolved = load_and_check(suite, registry, overrides)
+    mistakes: list[str] = []
+    for extra in _extra_checks():
+        try:
+            extra(loaded, resolved)
+        except UserError as exc:
+            mistakes += exc.messages
+    if mistakes:
+        raise UserError(*mistakes)
+    return loaded, resolved
+
+
+def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved], None]]:
+    for target in CHECKS:
+        module, _, name = target.partition(":")
+        yield getattr(import_module(module), name)
+
+
+def _summary(loaded: LoadedSuite, resolved: Resolved) -> str:
+    spec = loaded.spec
+    parts = [
+        (len(spec.settings), "setting"), (len(resolved.defenses), "defense"), (len(resolved.attacks), "attack"),
+        (len(spec.seeds), "seed"),
+    ]  # fmt: skip
+    counts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in parts]
+    return f"{', '.join(counts)}, up to {spec.n_cells:,} cells"

@@ -1,0 +1,120 @@
+"""Bootstrap over both classes: members and non-members are resampled separately, ties stay ties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbench.core.metrics.counts import auc_of_counts, checked, tpr_of_counts
+from fedbench.core.metrics.tpr import TF01_FPR, TF01_MIN_NONMEMBERS
+
+CHUNK = 1_000_000  # resampled candidates held at once; bounds memory, and is part of which draws a seed gives
+
+
+@dataclass(frozen=True)
+class BootstrapResult:
+    """Standard errors, 95 % percentile intervals and the replicates [n] themselves; TF01 in percent.
+
+    The ``tf01`` fields are None with fewer than 1,000 non-members.
+    """
+
+    auc_se: float
+    auc_interval: tuple[float, float]
+    auc: np.ndarray
+    tf01_se: float | None = None
+    tf01_interval: tuple[float, float] | None = None
+    tf01: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class PairedResult:
+    """First minus second score vector on the same candidates, and how sure that is; TF01 in percent."""
+
+    auc_difference: float
+    tf01_difference: float | None
+    differences: BootstrapResult
+
+
+def bootstrap(scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, n: int = 200) -> BootstrapResult:
+    """Stratified bootstrap of AUC and TF01 with ``n`` replicates (Efron & Tibshirani 1993, ch. 6).
+
+    What is resampled are counts per distinct score, so a replicate costs one pass over the candidates, no sort.
+    """
+    scores, member = checked(scores, member)
+    auc, tf01 = _replicates([scores], member, rng, n)
+    return _summary(auc[:, 0], None if tf01 is None else tf01[:, 0])
+
+
+def paired_bootstrap(
+    first: np.ndarray, second: np.ndarray, member: np.ndarray, rng: np.random.Generator, n: int = 200
+) -> PairedResult:
+    """Difference first - second of two score vectors [k] over the same candidates; each replicate weighs both alike."""
+    (first, member), (second, _) = checked(first, member), checked(second, member)
+    auc, tf01 = _replicates([first, second], member, rng, n)
+    points = [_point(s, member) for s in (first, second)]
+    return PairedResult(
+        points[0][0] - points[1][0],
+        None if tf01 is None else points[0][1] - points[1][1],
+        _summary(auc[:, 0] - auc[:, 1], None if tf01 is None else tf01[:, 0] - tf01[:, 1]),
+    )
+
+
+def _point(scores: np.ndarray, member: np.ndarray) -> tuple[float, float]:
+    values, group = np.unique(scores, return_inverse=True)
+    members, nonmembers = (np.bincount(group[mask], minlength=len(values)) for mask in (member, ~member))
+    return float(auc_of_counts(members, nonmembers)), 100 * float(tpr_of_counts(members, nonmembers, TF01_FPR))
+
+
+def _replicates(
+    vectors: list[np.ndarray], member: np.ndarray, rng: np.random.Generator, n: int
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """AUC [n, V] and TF01 [n, V] in percent of V score vectors, all on the same ``n`` resamples."""
+    if n < 2:
+        raise ValueError(f"a bootstrap needs at least 2 replicates, got {n}")
+    wanted = int((~member).sum()) >= TF01_MIN_NONMEMBERS
+    grouped = [np.unique(s, return_inverse=True) for s in vectors]
+    auc = np.empty((n, len(vectors)))
+    tf01 = np.empty((n, len(vectors)))
+    for rows, chosen, other in _resamples(member, rng, n):
+        for v, (values, group) in enumerate(grouped):
+            members = _counts(group[member][chosen], len(values))
+            nonmembers = _counts(group[~member][other], len(values))
+            auc[rows, v] = auc_of_counts(members, nonmembers)
+            if wanted:
+                tf01[rows, v] = 100 * tpr_of_counts(members, nonmembers, TF01_FPR)
+    return auc, tf01 if wanted else None
+
+
+def _resamples(
+    member: np.ndarray, rng: np.random.Generator, n: int
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Chunks (rows, members [b, P], non-members [b, N]): positions within each class, drawn with replacement."""
+    n_members, n_nonmembers = int(member.sum()), int((~member).sum())
+    size = max(1, CHUNK // len(member))
+    for start in range(0, n, size):
+        b = min(size, n - start)
+        chosen = rng.integers(0, n_members, (b, n_members))
+        yield slice(start, start + b), chosen, rng.integers(0, n_nonmembers, (b, n_nonmembers))
+
+
+def _counts(groups: np.ndarray, m: int) -> np.ndarray:
+    """[b, m] from group numbers [b, k]: how often each group occurs in each row."""
+    b = len(groups)
+    return np.bincount((groups + m * np.arange(b)[:, None]).ravel(), minlength=b * m).reshape(b, m)
+
+
+def _summary(auc: np.ndarray, tf01: np.ndarray | None) -> BootstrapResult:
+    if tf01 is None:
+        return BootstrapResult(_se(auc), _percentiles(auc), auc)
+    return BootstrapResult(_se(auc), _percentiles(auc), auc, _se(tf01), _percentiles(tf01), tf01)
+
+
+def _se(replicates: np.ndarray) -> float:
+    return float(replicates.std(ddof=1))
+
+
+def _percentiles(replicates: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(replicates, (0.025, 0.975))
+    return float(low), float(high)

@@ -1,0 +1,66 @@
+"""95 % intervals of a mean over runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+LEVEL = 0.95
+ENOUGH = 5  # fewer runs say too little about their own spread
+
+
+@dataclass(frozen=True)
+class Interval:
+    """``mean`` +- ``half_width`` over ``n`` values; ``between``: whether the spread between the values was used."""
+
+    mean: float
+    half_width: float
+    n: int
+    between: bool
+
+    @property
+    def low(self) -> float:
+        """Lower end."""
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        """Upper end."""
+        return self.mean + self.half_width
+
+
+def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
+    """Student's t interval of the mean of at least 2 independent values."""
+    v = _finite(values, "values")
+    if len(v) < 2:
+        raise ValueError(f"a t interval needs at least 2 values, got {len(v)}")
+    half = float(stdtrit(len(v) - 1, (1 + level) / 2)) * v.std(ddof=1) / np.sqrt(len(v))
+    return Interval(float(v.mean()), float(half), len(v), between=True)
+
+
+def combined_interval(values: Sequence[float], within_ses: Sequence[float], level: float = LEVEL) -> Interval:
+    """Interval of the mean over seeds x targets, with the within-run standard errors of the same values.
+
+    With at least 5 values: the t interval, never narrower than the within-run one; with fewer: the within-run one alone
+    and ``between`` False. Within: the mean of n independent values has the error sqrt(sum se^2) / n.
+    """
+    v, se = _finite(values, "values"), _finite(within_ses, "within_ses")
+    if len(v) != len(se) or len(v) == 0:
+        raise ValueError(f"one standard error a value is needed, got {len(v)} values and {len(se)} errors")
+    if (se < 0).any():
+        raise ValueError("a standard error is negative")
+    within = float(ndtri((1 + level) / 2) * np.sqrt(np.sum(se**2)) / len(v))
+    if len(v) < ENOUGH:
+        return Interval(float(v.mean()), within, len(v), between=False)
+    t = t_interval(values, level)
+    return Interval(t.mean, max(t.half_width, within), t.n, between=True)
+
+
+def _finite(values: Sequence[float], name: str) -> np.ndarray:
+    v = np.asarray(values, dtype=np.float64)
+    if v.ndim != 1 or not np.isfinite(v).all():
+        raise ValueError(f"{name} must be a vector of finite numbers, got {values!r}")
+    return v

@@ -1,0 +1,183 @@
+"""What a layer's parameters add to <g_i, u_k> and |g_i|^2, from its inputs `a` and its outputs' gradients `b`.
+
+One function a layer kind: ``(layer, a, b, u) -> (dot [M, n], sq [n])`` for n samples and M updates. Only layers with
+several positions a sample instantiate per-sample gradients, a slice of samples at a time.
+Formulas: Goodfellow, arXiv 1510.01799, 2015 (linear norms); Rochette et al., arXiv 1912.06015, 2019 (convolutions).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import batch_norm, embedding, group_norm, layer_norm, pad, unfold
+
+# Elements held at once where per-sample gradients are instantiated: on the CPU what stays in its cache. Never fewer
+# than LEAST samples, or reading the updates again for every slice would cost more than the gradients.
+BUDGET = {"cpu": 2**20, "cuda": 2**26}
+LEAST = 16
+
+Contribution = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The parts of the updates that belong to one layer, [M, *shape]; None where it has no such trainable parameter."""
+
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+
+
+def linear(layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+    """``a``: [n, *rows, d]; ``b``: [n, *rows, p]. With one row a sample, neither g nor an [n, M, p] is built."""
+    if a.dim() > 2:
+        return _linear_rows(a.flatten(1, -2), b.flatten(1, -2), u)
+    bias = _contract(b, u.bias)
+    if u.weight is None:
+        return bias
+    dot = torch.empty(len(u.weight), len(a), dtype=a.dtype, device=a.device)
+    for k, w in enumerate(u.weight):  # b_i^T U_k a_i
+        torch.sum((a @ w.T).mul_(b), dim=1, out=dot[k])
+    return _add((dot, _norm2(a) * _norm2(b)), bias)
+
+
+def _linear_rows(a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+    bias = _contract(b.sum(1), u.bias)
+    if u.weight is None:
+        return bias
+    # n=samples t=rows p=outputs d=inputs: g = sum_t b_t a_t^T
+    outer = lambda s: _contract((b[s].mT @ a[s]).flatten(1), u.weight)  # noqa: E731
+    return _add(_sliced(outer, a, a.shape[2] * b.shape[2]), bias)
+
+
+def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+    """``a``: [n, c, h, w]; ``b``: [n, p, h', w']. g = B A^T with A the unfolded input, group by group."""
+    b = b.flatten(2).unflatten(1, (layer.groups, -1))  # [n, groups, p/groups, T]
+    bias = _contract(b.sum(3).flatten(1), u.bias)
+    if u.weight is None:
+        return bias
+    a = _padded(layer, a)
+
+    def outer(s: slice) -> Contribution:
+        columns = unfold(a[s], layer.kernel_size, dilation=layer.dilation, stride=layer.stride)
+        columns = columns.unflatten(1, (layer.groups, -1))  # [n, groups, kernel*c/groups, T]
+        return _contract((b[s] @ columns.mT).flatten(1), u.weight)
+
+    column = layer.in_channels * math.prod(layer.kernel_size)
+    return _add(_sliced(outer, a, layer.weight.numel() + column * b.shape[3]), bias)
+
+
+def _padded(layer: nn.Conv2d, a: torch.Tensor) -> torch.Tensor:
+    """The input as the kernel sees it, whatever the padding's size ('same' can be lopsided) and mode."""
+    sides: list[int] = []
+    for axis in (1, 0):  # `pad` starts from the last axis
+        if layer.padding == "same":
+            total = layer.dilation[axis] * (layer.kernel_size[axis] - 1)
+            sides += [total // 2, total - total // 2]
+        else:
+            size = 0 if isinstance(layer.padding, str) else layer.padding[axis]
+            sides += [size, size]
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    return pad(a, sides, mode=mode) if any(sides) else a
+
+
+def groupnorm(layer: nn.GroupNorm, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+    """``a``, ``b``: [n, c, *positions]."""
+    return _channel_affine(group_norm(a, layer.num_groups, eps=layer.eps), b, u)
+
+
+def batchnorm(layer: Any, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+    """``a``, ``b``: [n, c, *positions]; running statistics only."""
+    return _channel_affine(batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps), b, u)
+
+
+def _channel_affine(normal: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+    shape = (*b.shape[:2], -1)
+    scale = (normal * b).reshape(shape).sum(2)
+    return _add(_contract(scale, u.weight), _contract(b.reshape(shape).sum(2), u.bias))
+
+
+def layernorm(layer: nn.LayerNorm, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+    """``a``, ``b``: [n, *positions, *normalised]."""
+    shape = (len(b), -1, math.prod(layer.normalized_shape))
+    scale = (layer_norm(a, layer.normalized_shape, eps=layer.eps) * b).reshape(shape).sum(1)
+    return _add(_contract(scale, u.weight), _contract(b.reshape(shape).sum(1), u.bias))
+
+
+def embed(layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+    """``a``: [n, *positions] tokens; ``b``: [n, *positions, e]. Row v of g is the sum of b over the positions of v."""
+    assert u.weight is not None  # an embedding's only parameter
+    tokens, b = a.reshape(len(a), -1), b.reshape(len(a), -1, b.shape[-1])
+    if layer.padding_idx is not None:  # a padding row has no gradient
+        b = b.masked_fill((tokens == layer.padding_idx).unsqueeze(2), 0.0)
+    dot = torch.empty(len(u.weight), len(a), dtype=b.dtype, device=b.device)
+    for k, w in enumerate(u.weight):
+        torch.sum(embedding(tokens, w).mul_(b).flatten(1), dim=1, out=dot[k])
+
+    def gram(s: slice) -> Contribution:
+        same = tokens[s].unsqueeze(1) == tokens[s].unsqueeze(2)
+        return dot[:, s], ((b[s] @ b[s].mT) * same).sum((1, 2))
+
+    return _sliced(gram, a, tokens.shape[1] ** 2)
+
+
+def _contract(g: torch.Tensor, u: torch.Tensor | None) -> Contribution:
+    """Instantiated gradients [n, q] with updates [M, *shape of q elements]; zero without updates."""
+    if u is None:
+        return g.new_zeros(1, 1), g.new_zeros(1)  # broadcasts
+    return u.flatten(1) @ g.mT, _norm2(g)
+
+
+def _norm2(a: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(a, dim=1).square()  # unlike a.square().sum(1), no temporary
+
+
+def _add(one: Contribution, two: Contribution) -> Contribution:
+    return one[0] + two[0], one[1] + two[1]
+
+
+def _sliced(work: Callable[[slice], Contribution], a: torch.Tensor, per_sample: int) -> Contribution:
+    """``work`` on slices of the samples on the first axis of ``a``, each within the budget."""
+    step = max(LEAST, BUDGET.get(a.device.type, 2**24) // max(per_sample, 1))
+    parts = [work(slice(i, i + step)) for i in range(0, len(a), step)]
+    return torch.cat([dot for dot, _ in parts], dim=1), torch.cat([sq for _, sq in parts])
+
+
+Handler = Callable[..., Contribution]
+
+_HANDLERS: dict[type[nn.Module], Handler] = {
+    nn.Linear: linear,
+    nn.Conv2d: conv2d,
+    nn.GroupNorm: groupnorm,
+    nn.LayerNorm: layernorm,
+    nn.BatchNorm1d: batchnorm,
+    nn.BatchNorm2d: batchnorm,
+    nn.BatchNorm3d: batchnorm,
+    nn.Embedding: embed,
+}
+
+
+def handler_of(layer: nn.Module) -> Handler | None:
+    """The function of the layer's kind; None where the layer does anything beyond its kind's plain formula.
+
+    The exact type counts (a subclass may compute something else), as do re-parametrisations and foreign hooks.
+    """
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    if any(hooks) or not layer._parameters.keys() <= {"weight", "bias"}:
+        return None
+    if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
+        return None
+    return _HANDLERS.get(type(layer))
+
+
+def has_samples_first(layer: nn.Module, a: torch.Tensor, out: torch.Tensor, n: int) -> bool:
+    """Whether input and output have n samples on an axis of their own, the first."""
+    if isinstance(layer, nn.LayerNorm):
+        axes = 1 + len(layer.normalized_shape)
+    else:
+        axes = {nn.Conv2d: 4, nn.Embedding: 1}.get(type(layer), 2)
+    return a.dim() >= axes and len(a) == n and len(out) == n

@@ -1,0 +1,63 @@
+"""Signals computed from the logits alone, the five of SeqMIA (Li et al., CCS 2024) among them."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedbench.core import Probe, Signal
+
+
+class Loss(Signal):
+    """Cross-entropy. Source: Yeom et al., CSF 2018."""
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        return cross_entropy(probe.logits, probe.y, reduction="none").float()
+
+
+class Confidence(Signal):
+    """Softmax probability of the label, p_y."""
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        return torch.exp(-cross_entropy(probe.logits, probe.y, reduction="none")).float()
+
+
+class MaxProb(Signal):
+    """Largest softmax probability. Source: Salem et al., NDSS 2019."""
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        return probe.logits.softmax(1).amax(1).float()
+
+
+class StdProb(Signal):
+    """Population standard deviation of the softmax vector. Source: Salem et al., NDSS 2019."""
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        return probe.logits.softmax(1).std(1, correction=0).float()
+
+
+class Entropy(Signal):
+    """-sum_i p_i ln p_i, in nats. Source: Salem et al., NDSS 2019."""
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        log_p = probe.logits.log_softmax(1)
+        return -(log_p.exp() * log_p).sum(1).float()
+
+
+class ModifiedEntropy(Signal):
+    """-(1 - p_y) ln p_y - sum_{i != y} p_i ln(1 - p_i). Source: Song & Mittal, USENIX Security 2021, equation 8."""
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        log_p = probe.logits.log_softmax(1)
+        log_q = _log_complement(log_p)
+        label = probe.y[:, None]
+        wrong = (log_p.exp() * log_q).scatter(1, label, 0.0).sum(1)
+        right = (log_q.exp() * log_p).gather(1, label).squeeze(1)
+        return -(right + wrong).float()
+
+
+def _log_complement(log_p: torch.Tensor) -> torch.Tensor:
+    """ln(1 - p), [n, C], finite for finite logits: only the top class can have p near 1; it is summed from the rest."""
+    top = log_p.argmax(1, keepdim=True)
+    of_top = log_p.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+    return torch.log1p(-log_p.exp().scatter(1, top, 0.0)).scatter(1, top, of_top)

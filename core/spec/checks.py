@@ -1,0 +1,115 @@
+"""Checks between the fields of a suite, run on every part that is valid by itself: one mistake hides no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from fedbench.core.spec.coalition import Coalition, coalition_problem
+from fedbench.core.spec.document import Document, Loc, Problem
+from fedbench.core.spec.suite import Setting
+from fedbench.core.spec.uses import MethodUse, expand
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def cross_checks(document: Document) -> list[Problem]:
+    """Everything that no single field can know: unique names and labels, client ids, audited rounds, coalitions."""
+    settings = list(valid_items(document.data, "settings", Setting))
+    return [
+        *_seeds_differ(document),
+        *_names_differ(document, "name", _setting_names(document)),
+        *_labels_differ(document),
+        *(problem for loc, setting in settings for problem in _audit_fits(loc, setting)),
+        *_coalitions_fit(document, settings),
+    ]
+
+
+def valid_items(data: Any, key: str, model: type[Model]) -> Iterator[tuple[Loc, Model]]:
+    """(place, element) of the elements of the list ``data[key]`` that are valid by themselves."""
+    items = data.get(key) if isinstance(data, dict) else None
+    for i, item in enumerate(items if isinstance(items, list) else []):
+        element = valid(item, model)
+        if element is not None:
+            yield (key, i), element
+
+
+def valid(value: Any, model: type[Model]) -> Model | None:
+    """The value as ``model``, or None where it is no valid one."""
+    try:
+        return model.model_validate(value)
+    except ValidationError:
+        return None
+
+
+def _differ(document: Document, named: Any, words: Callable[[Any, int], str]) -> Iterator[Problem]:
+    first: dict[Any, int] = {}
+    for loc, name in named:
+        if name in first:
+            yield Problem(loc, words(name, first[name]))
+        first.setdefault(name, document.position(loc)[0])
+
+
+def _names_differ(document: Document, what: str, named: Any) -> Iterator[Problem]:
+    return _differ(document, named, lambda name, line: f"the {what} '{name}' is already taken in line {line}")
+
+
+def _setting_names(document: Document) -> Iterator[tuple[Loc, str]]:
+    settings = document.data.get("settings")
+    for i, setting in enumerate(settings if isinstance(settings, list) else []):
+        if isinstance(setting, dict) and isinstance(setting.get("name"), str):
+            yield ("settings", i, "name"), setting["name"]
+
+
+def _seeds_differ(document: Document) -> Iterator[Problem]:
+    seeds = document.data.get("seeds")
+    named = [(("seeds", i), s) for i, s in enumerate(seeds if isinstance(seeds, list) else []) if type(s) is int]
+    return _differ(document, named, lambda seed, line: f"the seed {seed} is already given in line {line}")
+
+
+def _labels_differ(document: Document) -> Iterator[Problem]:
+    for key in ("defenses", "attacks"):
+        uses = valid_items(document.data, key, MethodUse)
+        named = [(loc, point.label) for loc, use in uses for point in expand(use)]
+        yield from _differ(
+            document, named, lambda label, line: f"the label '{label}' is already taken in line {line}: add a label"
+        )
+
+
+def _audit_fits(at: Loc, setting: Setting) -> Iterator[Problem]:
+    audit, federation = setting.audit, setting.federation
+    if audit.every > federation.rounds:
+        text = f"expected an integer <= {federation.rounds} (federation.rounds), found {audit.every}"
+        yield Problem((*at, "audit", "every"), text)
+    targets = [] if audit.targets == "coalition" else list(audit.targets)
+    for i, target in enumerate(targets):
+        if target >= federation.clients:
+            text = f"there is no client {target}, federation.clients is {federation.clients} (ids count from 0)"
+            yield Problem((*at, "audit", "targets", i), text)
+        elif target in targets[:i]:
+            yield Problem((*at, "audit", "targets", i), f"the client {target} is given twice")
+
+
+def _coalitions_fit(document: Document, settings: list[tuple[Loc, Setting]]) -> Iterator[Problem]:
+    shared = list(valid_items(document.data, "coalitions", Coalition))
+    yield from _coalitions_differ(document, shared)
+    for loc, setting in settings:
+        own = [((*loc, "coalitions", i), c) for i, c in enumerate(setting.coalitions or [])]
+        yield from _coalitions_differ(document, own)
+        if not own and document.data.get("coalitions") is None:
+            yield Problem(loc, "no coalitions: give the suite or this setting a list, such as coalitions: [pair, half]")
+        for place, coalition in own or shared:
+            text = coalition_problem(coalition, setting.federation.clients)
+            if text:
+                yield Problem(place, text if own else f"{text} (setting '{setting.name}')")
+
+
+def _coalitions_differ(document: Document, coalitions: list[tuple[Loc, Coalition]]) -> Iterator[Problem]:
+    yield from _names_differ(document, "coalition", ((loc, c.name) for loc, c in coalitions))
+    for loc, coalition in coalitions:
+        ids = coalition.clients or []
+        for i, client in enumerate(ids):
+            if client in ids[:i]:
+                yield Problem((*loc, "clients", i), f"the client {client} is given twice")

@@ -1,0 +1,67 @@
+"""Which clients defend."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from fedbench.core.nearest import did_you_mean
+from fedbench.core.spec.part import Name, Part, mistake
+
+NAMED = ("none", "pair", "half", "uniform")
+_FORMS = "none, pair, half, uniform, {name, clients} or {name, fraction}"
+
+
+class Coalition(Part):
+    """A named coalition, or the suite's own: a label with a list of client ids or a share of the clients."""
+
+    short_form = "a name"
+
+    name: Name = Field(description="none, pair, half or uniform; or a label of your own")
+    clients: list[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, description="ids of the members")
+    fraction: float | None = Field(None, gt=0, le=1, description="the first clients up to this share of all")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value not in NAMED:
+            raise mistake(f"unknown coalition '{value}'{did_you_mean(value, NAMED)}; expected {_FORMS}")
+        return {"name": value}
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Coalition:
+        given = [field for field in ("clients", "fraction") if getattr(self, field) is not None]
+        if self.name in NAMED and given:
+            raise mistake(f"'{self.name}' has fixed members: remove {given[0]} or choose another name")
+        if self.name not in NAMED and len(given) != 1:
+            raise mistake(f"the coalition '{self.name}' needs either clients or fraction; expected {_FORMS}")
+        return self
+
+
+def resolve_coalition(coalition: Coalition | str, clients: int) -> list[int]:
+    """Ids of the members among ``clients``, ascending: pair [0, 1], half the first K//2, uniform all, none [].
+
+    A fraction f takes the first max(1, round(f K)).
+    """
+    who = Coalition.model_validate(coalition) if isinstance(coalition, str) else coalition
+    if who.clients is not None:
+        return sorted(who.clients)
+    if who.fraction is not None:
+        return list(range(max(1, round(who.fraction * clients))))
+    return list(range({"none": 0, "pair": 2, "half": clients // 2, "uniform": clients}[who.name]))
+
+
+def coalition_problem(coalition: Coalition, clients: int) -> str:
+    """Why this coalition cannot be formed among ``clients`` clients, or nothing."""
+    if coalition.name in ("pair", "half") and clients < 2:
+        return f"'{coalition.name}' needs at least 2 clients, but federation.clients is {clients}"
+    ids = coalition.clients or []
+    if len(ids) > clients:
+        return f"'{coalition.name}' has {len(ids)} members, but federation.clients is {clients}"
+    outside = [k for k in ids if k >= clients]
+    if outside:
+        return f"there is no client {outside[0]}, federation.clients is {clients} (ids count from 0)"
+    return ""

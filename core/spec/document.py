@@ -1,0 +1,194 @@
+"""A YAML file as plain data, with the place of everything in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from fedbench.core.contract.errors import UserError
+
+Loc = tuple[str | int, ...]
+MAX_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A mistake at ``loc``; ``at_key``: the name itself is wrong, not the value behind it."""
+
+    loc: Loc
+    text: str
+    at_key: bool = False
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file. ``overridden``: which places come from the command line, with the option's text."""
+
+    path: Path
+    text: str
+    data: Any
+    root: Node
+    overridden: dict[Loc, str] = field(default_factory=dict)
+
+    def position(self, loc: Sequence[str | int], at_key: bool = False) -> tuple[int, int]:
+        """(line, column), from 1, of the value at ``loc``, or of its nearest ancestor that is in the file."""
+        key, node = None, self.root
+        for segment in loc:
+            inner = _step(node, segment)
+            if inner is None:  # left out: what should hold it is the place
+                at_key = isinstance(node, MappingNode)
+                break
+            key, node = inner
+        nothing = isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index  # marked where it ends
+        mark = (key if (at_key or nothing) and key is not None else node).start_mark
+        return mark.line + 1, mark.column + 1
+
+    def error(self, problems: Iterable[Problem]) -> UserError:
+        """All problems as one error, a line each, in the order of the file."""
+        ordered = sorted(dict.fromkeys(problems), key=lambda p: self.position(p.loc, p.at_key))
+        return UserError(*(self._line(p) for p in ordered))
+
+    def _line(self, problem: Problem) -> str:
+        what = f"{path_words(problem.loc)}: {problem.text}" if problem.loc else problem.text
+        for loc, option in self.overridden.items():
+            if problem.loc[: len(loc)] == loc:
+                return f"{self.path}: {option}: {what}"
+        line, column = self.position(problem.loc, problem.at_key)
+        return f"{self.path}:{line}:{column}: {what}"
+
+
+def path_words(loc: Sequence[str | int]) -> str:
+    """``attacks[2].params.stride``."""
+    words = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in loc)
+    return words.removeprefix(".")
+
+
+def read(path: Path) -> Document:
+    """Parse a file; raises ``UserError`` with the place of every mistake in its syntax, keys included."""
+    text = _read_text(path)
+    try:
+        root = _compose(text, str(path))
+        if root is None:
+            raise UserError(f"{path}:1:1: the file is empty, expected a suite (`fedbench list suites` shows examples)")
+        _refuse_bad_keys(root, str(path))
+        return Document(path, text, _construct(root, str(path)), root)
+    except RecursionError:
+        raise UserError(f"{path}:1:1: nested too deeply") from None
+
+
+def parse_value(text: str, name: str) -> Any:
+    """A YAML value from the command line; ``name`` leads the error messages."""
+    root = _compose(text, name)
+    if root is None:
+        return None
+    _refuse_bad_keys(root, name)
+    return _construct(root, name)
+
+
+def _compose(text: str, name: str) -> Node | None:
+    """The tree of nodes of a YAML 1.2 text, None when there is nothing in it."""
+    if re.search(r"^%YAML\s+(?!1\.2\b)", text, re.MULTILINE):
+        raise UserError(f"{name}:1:1: suites are YAML 1.2: remove the %YAML directive")
+    try:
+        return YAML(typ="safe", pure=True).compose(text)
+    except YAMLError as exc:
+        raise UserError(_syntax_words(exc, text, name)) from None
+
+
+def _construct(root: Node, name: str) -> Any:
+    """Plain dicts, lists and scalars; raises ``UserError`` for tags that YAML 1.2 does not know."""
+    try:
+        return YAML(typ="safe", pure=True).constructor.construct_document(root)
+    except (YAMLError, ValueError) as exc:
+        raise UserError(_syntax_words(exc, "", name)) from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory, expected a suite file") from None
+    except OSError as exc:
+        raise UserError(f"{path}: cannot be read: {exc.strerror or exc}") from None
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{path}: larger than {MAX_BYTES // 2**20} MiB, which no suite is")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        before = content[: exc.start]
+        line, column = before.count(b"\n") + 1, len(before.rsplit(b"\n", 1)[-1]) + 1
+        raise UserError(f"{path}:{line}:{column}: not UTF-8 text (byte 0x{content[exc.start]:02x})") from None
+
+
+def _syntax_words(exc: Exception, text: str, name: str) -> str:
+    """A parser's complaint on one line: place first, then the problem, then what it was reading."""
+    line, column, problem = 1, 1, " ".join(str(exc).split())
+    if isinstance(exc, ReaderError):
+        before = text[: exc.position]
+        line, column = before.count("\n") + 1, len(before.rsplit("\n", 1)[-1]) + 1
+        problem = f"the character U+{exc.character:04X} is not allowed"
+    elif isinstance(exc, MarkedYAMLError):
+        mark = exc.problem_mark or exc.context_mark
+        if mark is not None:
+            line, column = mark.line + 1, mark.column + 1
+        problem = ", ".join(part for part in (exc.problem, exc.context) if part)
+        if "'\\t'" in problem:
+            problem += " (indent with spaces, not tabs)"
+    return f"{name}:{line}:{column}: not valid YAML: {problem}"
+
+
+def _refuse_bad_keys(root: Node, name: str) -> None:
+    found = _bad_keys(root, set(), set())
+    if found:
+        raise UserError(*(f"{name}:{n.start_mark.line + 1}:{n.start_mark.column + 1}: {text}" for n, text in found))
+
+
+def _bad_keys(node: Node, done: set[int], inside: set[int]) -> list[tuple[Node, str]]:
+    """Duplicate and non-text keys anywhere below ``node``, and aliases to what they stand in."""
+    if id(node) in inside:
+        return [(node, "an alias refers to the part it stands in")]
+    if id(node) in done or not isinstance(node, MappingNode | SequenceNode):
+        return []
+    done.add(id(node))
+    inside.add(id(node))
+    found = _own_bad_keys(node) if isinstance(node, MappingNode) else []
+    for item in node.value:
+        found += _bad_keys(item[1] if isinstance(node, MappingNode) else item, done, inside)
+    inside.remove(id(node))
+    return found
+
+
+def _own_bad_keys(node: MappingNode) -> list[tuple[Node, str]]:
+    found: list[tuple[Node, str]] = []
+    first: dict[str, int] = {}
+    for key, _ in node.value:
+        if not (isinstance(key, ScalarNode) and str(key.tag).endswith((":str", ":merge"))):
+            shown = f"'{key.value}'" if isinstance(key, ScalarNode) else "a collection"
+            found.append((key, f"a key must be text, found {shown} (put it in quotes)"))
+        elif key.value in first:
+            found.append((key, f"duplicate key '{key.value}', first given in line {first[key.value]}"))
+        else:
+            first[key.value] = key.start_mark.line + 1
+    return found
+
+
+def _step(node: Node, segment: str | int) -> tuple[Node | None, Node] | None:
+    """(key node, value node) one level down, None where the file has nothing there."""
+    if isinstance(node, MappingNode):
+        # merged keys come first, a mapping's own override them
+        pairs = [(k, v) for k, v in node.value if k.value == segment]
+        return pairs[-1] if pairs else None
+    if isinstance(node, SequenceNode) and isinstance(segment, int) and segment < len(node.value):
+        return None, node.value[segment]
+    return None

@@ -1,0 +1,127 @@
+"""The suite file as types. Every field says what it is; ranges are enforced here, cross-checks in ``checks``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from fedbench.core.spec.coalition import Coalition
+from fedbench.core.spec.part import Name, Part, mistake
+from fedbench.core.spec.uses import MethodUse, Use, expand
+
+SCHEMA = 1
+
+
+class Partition(Part):
+    """How the training samples are divided among the clients."""
+
+    short_form = "a name"
+
+    name: Literal["iid", "dirichlet"] = Field("iid", description="iid: equal random shares; dirichlet: label skew")
+    beta: float | None = Field(
+        None, gt=0, allow_inf_nan=True, description="concentration of dirichlet; smaller is more skewed, .inf is even"
+    )
+    min_samples: int = Field(1, ge=1, description="fewest samples of a client")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _beta_of_dirichlet(self) -> Partition:
+        if self.name == "dirichlet" and self.beta is None:
+            raise mistake("dirichlet needs beta, e.g. {name: dirichlet, beta: 0.5}")
+        if self.name == "iid" and self.beta is not None:
+            raise mistake("iid takes no beta: remove it, or use the name dirichlet")
+        return self
+
+
+class Optimizer(Part):
+    """The clients' optimiser, fresh in every round."""
+
+    name: Literal["sgd"] = Field("sgd", description="the rule")
+    lr: float = Field(gt=0, description="learning rate of round 1")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty, added to the gradient")
+    decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
+
+
+class FederationSpec(Part):
+    """The federation's size and hyperparameters."""
+
+    clients: int = Field(ge=1, description="number of clients K")
+    rounds: int = Field(ge=1, description="number of rounds T")
+    local_epochs: int = Field(1, ge=1, description="epochs over its own data of a client in a round")
+    batch_size: int = Field(ge=1, description="samples a training step")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients drawn in a round")
+    optimizer: Optimizer = Field(description="the clients' optimiser")
+
+
+class AuditSpec(Part):
+    """What is measured for the attacks, and about whom."""
+
+    every: int = Field(1, ge=1, description="audited rounds are every, 2*every, ... and always the last one")
+    nonmembers: int = Field(
+        10_000, ge=1, description="non-members a target: equal shares from outside and each other client, if they exist"
+    )
+    targets: Literal["coalition"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = Field(
+        "coalition", description="whose data is attacked: the coalition's members, or a list of client ids"
+    )
+
+
+class Setting(Part):
+    """One federation: dataset, model, partition, hyperparameters, audit, coalitions."""
+
+    name: Name = Field(description="name in records and tables")
+    dataset: Use = Field(description="the dataset")
+    model: Use | None = Field(None, description="the architecture; by default the dataset's own")
+    partition: Partition = Field(default_factory=Partition, description="who gets which samples")
+    federation: FederationSpec = Field(description="size and hyperparameters")
+    audit: AuditSpec = Field(default_factory=AuditSpec, description="what is measured")
+    coalitions: list[Coalition] | None = Field(None, min_length=1, description="in place of the suite's")
+
+
+class Limits(Part):
+    """What one run may consume; a run beyond it is ended and recorded."""
+
+    run_seconds: float = Field(600.0, gt=0, description="wall time of one run, seconds")
+    memory_gb: float | None = Field(None, gt=0, description="memory of one run, GiB; null: no limit")
+
+
+class SuiteSpec(Part):
+    """A whole suite."""
+
+    # `schema` is a method of pydantic's models, hence the other name
+    schema_version: Literal[1] = Field(alias="schema", description="version of this format")
+    name: Name = Field(description="name in records and tables")
+    title: str = Field("", description="one line for people")
+    description: str = Field("", description="what the suite shows and where it comes from")
+    seeds: list[Annotated[int, Field(ge=0, le=2**63 - 1)]] = Field(min_length=1, description="one run for each")
+    settings: list[Setting] = Field(min_length=1, description="the federations")
+    coalitions: list[Coalition] | None = Field(None, min_length=1, description="who defends; a setting may differ")
+    defenses: list[MethodUse] = Field(min_length=1, description="the defenses to compare")
+    attacks: list[MethodUse] = Field(min_length=1, description="the attacks that judge them")
+    limits: Limits = Field(default_factory=Limits, description="what one run may consume")
+
+    @field_validator("schema_version", mode="before")
+    @classmethod
+    def _no_bool(cls, value: object) -> object:
+        if isinstance(value, bool):  # true == 1
+            raise mistake(f"expected {SCHEMA}, found {str(value).lower()}")
+        return value
+
+    def coalitions_of(self, setting: Setting) -> list[Coalition]:
+        """The setting's own coalitions, else the suite's."""
+        return setting.coalitions or self.coalitions or []
+
+    @property
+    def n_cells(self) -> int:
+        """Most scores the suite can give: settings x coalitions x defenses x seeds x attacks.
+
+        A defense that does nothing is trained once for all coalitions, which leaves fewer.
+        """
+        sides = sum(len(self.coalitions_of(s)) for s in self.settings)
+        rows = [sum(len(list(expand(use))) for use in uses) for uses in (self.defenses, self.attacks)]
+        return sides * rows[0] * rows[1] * len(self.seeds)

@@ -1,0 +1,91 @@
+"""One-dimensional arrays out of an ``.npz`` made by somebody else: sizes are checked before anything is allocated."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+import zlib
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import numpy as np
+from numpy.lib import format as npy
+
+from fedbench.core import UserError
+
+MAX_FILE_BYTES = 1 << 30
+MAX_ARRAY_BYTES = 1 << 28  # 32 million candidates
+
+
+class Malformed(Exception):
+    """What is wrong with the open file; leaves the ``with`` block as a UserError that names the file."""
+
+
+class ArrayFile:
+    """``with ArrayFile(path, remedy) as a: a.read("name", np.float32)``; every defect of the file is a UserError."""
+
+    _broken = (Malformed, OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, RuntimeError)
+
+    def __init__(self, path: Path, remedy: str) -> None:
+        self.path, self.remedy = path, remedy
+
+    def __enter__(self) -> ArrayFile:
+        try:
+            if self.path.stat().st_size > MAX_FILE_BYTES:
+                raise Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB")
+            self._zip = zipfile.ZipFile(self.path)
+        except self._broken as error:
+            raise self._complaint(error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._zip.close()
+        if isinstance(error, self._broken):
+            raise self._complaint(error) from error
+
+    def _complaint(self, error: BaseException) -> UserError:
+        reason = str(error) if isinstance(error, Malformed) else f"{type(error).__name__}: {error}"
+        if isinstance(error, FileNotFoundError):
+            reason = "missing, though its record says 'ok'"
+        return UserError(f"{self.path}: {reason}; {self.remedy}, or its record ({self.path.stem}.json) with it")
+
+    def sha256(self) -> str:
+        """Hex sha256 of the file."""
+        with self.path.open("rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest()
+
+    def length(self, name: str, dtype: type | None = None) -> int:
+        """Length of the vector ``name``, from its header alone; its type is checked where ``dtype`` is given."""
+        with self._open(name) as f:
+            return self._header(f, name, dtype)[0]
+
+    def read(self, name: str, dtype: type, length: int | None = None) -> np.ndarray:
+        """The vector ``name``, which must have this type (and length)."""
+        with self._open(name) as f:
+            n, kind = self._header(f, name, dtype)
+            if length is not None and n != length:
+                raise Malformed(f"'{name}' has {n} entries, expected {length}")
+            data = f.read(n * kind.itemsize)
+        if len(data) != n * kind.itemsize:
+            raise Malformed(f"'{name}' ends after {len(data)} bytes")
+        return np.frombuffer(data, dtype=kind)
+
+    def _open(self, name: str) -> IO[bytes]:
+        if f"{name}.npy" not in self._zip.namelist():
+            raise Malformed(f"the array '{name}' is missing")
+        if self._zip.getinfo(f"{name}.npy").compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise Malformed(f"'{name}' is compressed in a way numpy does not use")
+        return self._zip.open(f"{name}.npy")
+
+    def _header(self, f: IO[bytes], name: str, dtype: type | None) -> tuple[int, np.dtype]:
+        if npy.read_magic(f) != (1, 0):
+            raise Malformed(f"'{name}' is not a plain array")
+        shape, _, found = npy.read_array_header_1_0(f)
+        if len(shape) != 1 or found.hasobject or shape[0] * found.itemsize > MAX_ARRAY_BYTES:
+            raise Malformed(f"'{name}' is not a vector of plain numbers below {MAX_ARRAY_BYTES >> 20} MiB")
+        if dtype is not None and found != np.dtype(dtype):
+            raise Malformed(f"'{name}' is {found}, expected {np.dtype(dtype)}")
+        return shape[0], found

@@ -1,0 +1,113 @@
+"""FedMIA: the target's measurement tested against the other clients', round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from fedbench.core import Attack, Audit, Observations, Params, SkipCell
+from fedbench.plugins.attacks.measures import MEASURES, of_others, of_target
+from fedbench.plugins.attacks.series import time_average
+
+GUARD = 1e-8  # added to the variance, so that identical shadows are no division by zero
+
+
+class FedMIA(Attack):
+    """Score = mean over rounds of Phi((M_k - mu) / sqrt(v)), mu and v over the other clients the filter keeps.
+
+    A client that trained on the candidate itself (another client's sample as non-member) stands out upwards; the filter
+    takes it out of the estimate. The published 3-sigma rule cannot fire with nine or fewer other clients: no value of n
+    lies further than sqrt(n - 1) population deviations from their mean.
+    Source: Zhu et al. (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0.
+    """
+
+    class Params(Params):
+        filter: Literal["none", "3sigma_pop", "mad", "loo"] = Field(
+            "loo",
+            description="other clients left out as trained on the candidate: none; 3sigma_pop: above mean + 3 "
+            "population deviations (faithful); mad: above median + 3 scaled median deviations; loo: above mean + 3 "
+            "deviations of the remaining clients",
+        )
+        ddof: int = Field(1, ge=0, le=1, description="the variance divides by clients kept - ddof (faithful: 0)")
+
+    measure: ClassVar[str]
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """The signals of the measurement it lifts."""
+        return MEASURES[self.measure].needs
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        measured = MEASURES[self.measure].of(observations)
+        rounds = zip(of_target(measured, observations), of_others(measured, observations), strict=True)
+        likelihood = np.stack([self._round(target, others) for target, others in rounds])
+        if np.isnan(likelihood).all():
+            raise SkipCell("no audited round shows the target beside at least two other clients")
+        return time_average(likelihood)
+
+    def _round(self, target: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Lambda_t, [n]; NaN without a target or with fewer than two others. ``target``: [n]; ``others``: [M-1, n]."""
+        others = others[~np.isnan(others).all(axis=1)]
+        if len(others) < 2:
+            return np.full_like(target, np.nan)
+        mean, variance = out_distribution(others, FILTERS[self.params.filter](others), self.params.ddof)
+        return torch.special.ndtr(torch.from_numpy((target - mean) / np.sqrt(variance))).numpy()
+
+
+class FedMIAI(FedMIA):
+    """FedMIA-I: lifts the negative loss."""
+
+    measure = "loss"
+
+
+class FedMIAII(FedMIA):
+    """FedMIA-II: lifts the gradient cosine."""
+
+    measure = "grad-cosine"
+
+
+def out_distribution(others: np.ndarray, keep: np.ndarray, ddof: int) -> tuple[np.ndarray, np.ndarray]:
+    """(mu [n], v [n]) of the kept values of [M, n]; where none is kept, the least value with no spread."""
+    count = keep.sum(axis=0)
+    mean = np.where(count > 0, np.where(keep, others, 0.0).sum(axis=0) / np.maximum(count, 1), others.min(axis=0))
+    squares = np.where(keep, (others - mean) ** 2, 0.0).sum(axis=0)
+    return mean, squares / np.maximum(count - ddof, 1) + GUARD
+
+
+def keep_all(others: np.ndarray) -> np.ndarray:
+    """No filter."""
+    return np.ones(others.shape, bool)
+
+
+def within_three_sigma(others: np.ndarray) -> np.ndarray:
+    """Equations 8 and 9, the published code's strict comparison."""
+    return others < others.mean(axis=0) + 3 * others.std(axis=0)
+
+
+def within_three_mad(others: np.ndarray) -> np.ndarray:
+    """One-sided Hampel rule; 1.4826 makes the median deviation a standard deviation for a Gaussian."""
+    middle = np.median(others, axis=0)
+    return others <= middle + 3 * 1.4826 * np.median(np.abs(others - middle), axis=0)
+
+
+def within_three_sigma_of_the_rest(others: np.ndarray) -> np.ndarray:
+    """Each value against mean + 3 sample deviations of the OTHER values; three values are needed for a deviation."""
+    m = len(others)
+    if m < 3:
+        return keep_all(others)
+    centred = others - others.mean(axis=0)  # keeps the sums of squares accurate
+    rest_mean = (centred.sum(axis=0) - centred) / (m - 1)
+    rest_squares = (centred**2).sum(axis=0) - centred**2 - (m - 1) * rest_mean**2
+    return centred <= rest_mean + 3 * np.sqrt(np.maximum(rest_squares, 0.0) / (m - 2))
+
+
+FILTERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "none": keep_all,
+    "3sigma_pop": within_three_sigma,
+    "mad": within_three_mad,
+    "loo": within_three_sigma_of_the_rest,
+}

@@ -1,0 +1,364 @@
+"""The executor: isolation, limits, resume, and the same bits whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fake_packages import install
+from ruamel.yaml import YAML
+
+from fedbench.core.cli.clean import command as clean
+from fedbench.core.cli.run import command as run
+from fedbench.core.contract.errors import UserError
+from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
+from fedbench.core.store.results import Results
+
+DEFENSES = '''
+    import os, time
+    import torch
+    from fedbench.core import Component, Defense, hookimpl
+
+    class Raises(Defense):
+        def protect(self, update, ctx):
+            raise ValueError("out of ideas")
+
+    class Hangs(Defense):
+        def protect(self, update, ctx):
+            while True:
+                time.sleep(1)
+
+    class Exits(Defense):
+        def protect(self, update, ctx):
+            os._exit(7)
+
+    class Nan(Defense):
+        def protect(self, update, ctx):
+            return update * torch.nan
+
+    class Slow(Defense):
+        def protect(self, update, ctx):
+            time.sleep(0.15)
+            return update * 0.5
+
+    @hookimpl
+    def fedbench_defenses():
+        for c in (Raises, Hangs, Exits, Nan, Slow):
+            yield Component(f"toy-{c.__name__.lower()}", f"toys:{c.__name__}", "a toy")
+'''
+
+ATTACKS = '''
+    import numpy as np
+    from fedbench.core import ActiveAttack, Attack, Component, hookimpl
+
+    class Raises(Attack):
+        needs = frozenset({"loss"})
+        def score(self, observations, audit):
+            raise RuntimeError("no clue")
+
+    class Nan(Attack):
+        needs = frozenset({"loss"})
+        def score(self, observations, audit):
+            return np.full(len(audit.ids), np.nan)
+
+    class Short(Attack):
+        needs = frozenset({"loss"})
+        def score(self, observations, audit):
+            return np.zeros(3)
+
+    class Peeks(Attack):
+        view = "client"
+        needs = frozenset({"loss"})
+        def score(self, observations, audit):
+            return observations.of_others("loss").mean((0, 1))
+
+    class Wishes(Attack):
+        needs = frozenset({"mind-reading"})
+        def score(self, observations, audit):
+            return observations["mind-reading"]
+
+    class Flip(ActiveAttack):
+        needs = frozenset({"loss"})
+        def craft(self, round, knowledge):
+            return -knowledge.own
+        def score(self, observations, audit):
+            return -observations.of_target("loss").mean(0)
+
+    @hookimpl
+    def fedbench_attacks():
+        for c in (Raises, Nan, Short, Peeks, Wishes, Flip):
+            yield Component(f"toy-{c.__name__.lower()}", f"toy_attacks:{c.__name__}", "a toy")
+'''
+
+
+def suite(folder: Path, **changes) -> Path:
+    """A suite of a second or two."""
+    spec = {
+        "schema": 1, "name": "tiny", "seeds": [0],
+        "settings": [{
+            "name": "digits",
+            "dataset": {"name": "digits", "params": {"test": 100, "holdout": 100, "label_noise": 0.3}},
+            "model": {"name": "mlp", "params": {"hidden": [16]}},
+            "federation": {"clients": 4, "rounds": 4, "local_epochs": 1, "batch_size": 50, "optimizer": {"lr": 0.2}},
+            "audit": {"every": 2, "nonmembers": 80},
+        }],
+        "coalitions": ["pair"], "defenses": ["none"], "attacks": ["loss-series"], "limits": {"run_seconds": 60},
+    } | changes  # fmt: skip
+    path = folder / "tiny.yaml"
+    YAML().dump(spec, path)
+    return path
+
+
+def invoke(*args: object, status: int = 0):
+    result = CliRunner().invoke(run, [*map(str, args), "--no-plots"])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def records(folder: Path) -> dict[tuple, dict]:
+    found = {}
+    for path in (folder / "records").glob("*.json"):
+        r = json.loads(path.read_text())
+        found[r["defense"]["label"], r["attack"]["label"], r["seed"]] = r
+    return found
+
+
+def fingerprint(folder: Path) -> dict[str, bytes]:
+    """Every record without what is measured anew each time, and every score file, byte by byte."""
+    out = {}
+    for path in sorted((folder / "records").iterdir()):
+        if path.suffix == ".json":
+            r = json.loads(path.read_text())
+            assert r.pop("measured")
+            out[path.name] = json.dumps(r).encode()
+        else:
+            out[path.name] = path.read_bytes()
+    return out
+
+
+@pytest.fixture
+def toys(tmp_path, monkeypatch):
+    folder = install(tmp_path / "site", "toys", DEFENSES)
+    install(folder, "toy_attacks", ATTACKS)
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    for name in ("toys", "toy_attacks"):
+        sys.modules.pop(name, None)
+
+
+def test_each_misbehaving_defense_costs_only_its_own_cells(tmp_path, toys):
+    names = ["none", "toy-raises", "toy-hangs", "toy-exits", "toy-nan"]
+    path = suite(tmp_path, defenses=names, limits={"run_seconds": 8})
+    output = invoke(path, "--results", tmp_path / "r", "--workers", 2, status=1)
+    found = {d: (r["outcome"], r["reason"]) for (d, _, _), r in records(tmp_path / "r").items()}
+    assert found["none"] == ("ok", "")
+    assert found["toy-raises"][0] == "failed"
+    assert "Raises.protect (client 0, round 1): ValueError: out of ideas [toys.py:" in found["toy-raises"][1]
+    assert found["toy-hangs"] == ("timeout", "stopped at the limit of 8 s (limits.run_seconds)")
+    assert found["toy-exits"][0] == "failed" and "exit status 7" in found["toy-exits"][1]
+    assert found["toy-nan"][0] == "diverged" and "client 0, 1 is not finite" in found["toy-nan"][1]
+    assert "out of ideas" in output and "4 cells failed" in output
+
+
+def test_a_misbehaving_attack_costs_only_its_cell(tmp_path, toys):
+    names = ["loss-series", "toy-raises", "toy-nan", "toy-short", "toy-peeks", "toy-wishes", "toy-flip"]
+    invoke(suite(tmp_path, attacks=names), "--results", tmp_path / "r", status=1)
+    found = {a: (r["outcome"], r["reason"]) for (_, a, _), r in records(tmp_path / "r").items()}
+    assert found["loss-series"][0] == found["toy-flip"][0] == "ok"
+    assert "RuntimeError: no clue" in found["toy-raises"][1]
+    assert "scores of target 0 are not finite" in found["toy-nan"][1]
+    assert "score returned shape [3] for target 0" in found["toy-short"][1]
+    assert found["toy-peeks"] == ("skipped", "the view 'client' shows no other client to compare with")
+    assert found["toy-wishes"][0] == "skipped" and "no signal 'mind-reading'" in found["toy-wishes"][1]
+
+
+def test_an_active_attack_has_a_run_of_its_own(tmp_path, toys):
+    invoke(suite(tmp_path, attacks=["loss-series", "toy-flip"]), "--results", tmp_path / "r")
+    found = records(tmp_path / "r")
+    passive, active = found["none", "loss-series", 0], found["none", "toy-flip", 0]
+    assert passive["run_key"] != active["run_key"]
+    assert passive["utility"]["accuracy"] > active["utility"]["accuracy"] or passive["history"] != active["history"]
+
+
+def test_one_or_two_workers_and_any_company_give_the_same_bits(tmp_path):
+    path = suite(tmp_path, seeds=[0, 1], attacks=["loss-series", "fedmia-i"])
+    invoke(path, "--results", tmp_path / "a", "--workers", 1)
+    invoke(path, "--results", tmp_path / "b", "--workers", 2)
+    one, two = fingerprint(tmp_path / "a"), fingerprint(tmp_path / "b")
+    assert one == two and len(one) == 8
+    invoke(path, "--results", tmp_path / "c", "--only", "attack=fedmia-i,seed=1")
+    alone = fingerprint(tmp_path / "c")
+    assert len(alone) == 2 and all(one[name] == alone[name] for name in alone)
+
+
+def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, toys):
+    names = ["none", "toy-slow"]
+    path = suite(tmp_path, defenses=names, seeds=[0, 1])
+    invoke(path, "--results", tmp_path / "whole")
+    env = {**os.environ, "PYTHONPATH": str(toys)}
+    words = ["run", str(path), "--results", str(tmp_path / "cut"), "--no-plots", "--workers", "1"]
+    process = subprocess.Popen([sys.executable, "-m", "fedbench.core.cli.main", *words], env=env, stdout=subprocess.PIPE)
+    marker = tmp_path / "cut" / "records"
+    deadline = time.monotonic() + 60
+    while not list(marker.glob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    done = len(list(marker.glob("*.json")))
+    assert 1 <= done < 4, "the kill came too late to show anything"
+    (marker / f"{TEMPORARY_PREFIX}stray").write_text("half a record")
+    output = invoke(path, "--results", tmp_path / "cut")
+    assert f"{4 - done} cells to compute" in output.replace("\n", " ") or "to compute" in output
+    assert fingerprint(tmp_path / "cut") == fingerprint(tmp_path / "whole")
+
+
+def test_ctrl_c_stops_cleanly_and_keeps_what_is_finished(tmp_path, toys):
+    path = suite(tmp_path, defenses=["none", "toy-hangs"])
+    env = {**os.environ, "PYTHONPATH": str(toys)}
+    words = ["run", str(path), "--results", str(tmp_path / "r"), "--no-plots", "--workers", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedbench.core.cli.main", *words], env=env, stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "r" / "records").glob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "1 of 2 cells are done and kept; the same command goes on from here" in output
+    assert list(records(tmp_path / "r")) == [("none", "loss-series", 0)]
+
+
+def test_running_again_redoes_nothing_and_rerun_says_what_to_redo(tmp_path, toys):
+    path = suite(tmp_path, defenses=["none", "toy-raises"])
+    invoke(path, "--results", tmp_path / "r", status=1)
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "r" / "records").iterdir()}
+    assert "0 runs with 0 cells" in invoke(path, "--results", tmp_path / "r", status=1)
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "r" / "records").iterdir()} == before
+    assert "1 runs with 1 cells" in invoke(path, "--results", tmp_path / "r", "--rerun", "failed", status=1)
+    assert "2 runs with 2 cells" in invoke(path, "--results", tmp_path / "r", "--rerun", "always", status=1)
+    assert "0 runs with 0 cells" in invoke(path, "--results", tmp_path / "r", "--rerun", "never", status=1)
+
+
+def test_a_new_attack_needs_no_new_training_and_gives_the_same_bits(tmp_path):
+    folder = tmp_path / "r"
+    invoke(suite(tmp_path, attacks=["loss-series", "fedmia-i"]), "--results", folder)
+    for p in (folder / "records").glob("*fedmia-i*"):
+        p.unlink()
+    (cached,) = (folder / "cache").glob("*.npz")
+    stamp = cached.stat().st_mtime_ns
+    invoke(suite(tmp_path, attacks=["loss-series", "fedmia-i"]), "--results", folder)
+    assert cached.stat().st_mtime_ns == stamp
+    invoke(suite(tmp_path, attacks=["loss-series", "fedmia-i"]), "--results", tmp_path / "fresh")
+    assert fingerprint(folder) == fingerprint(tmp_path / "fresh")
+
+
+def test_a_damaged_cache_only_costs_the_training_again(tmp_path):
+    path, folder = suite(tmp_path, attacks=["loss-series", "fedmia-i"]), tmp_path / "r"
+    invoke(path, "--results", folder)
+    whole = fingerprint(folder)
+    (cached,) = (folder / "cache").glob("*.npz")
+    cached.write_bytes(cached.read_bytes()[:100])
+    for p in (folder / "records").glob("*fedmia-i*"):
+        p.unlink()
+    invoke(path, "--results", folder)
+    assert fingerprint(folder) == whole
+
+
+def test_clean_deletes_caches_and_never_results(tmp_path):
+    folder = tmp_path / "r"
+    invoke(suite(tmp_path), "--results", folder)
+    whole = fingerprint(folder)
+    for words in (["--dry-run"], []):
+        assert CliRunner().invoke(clean, [str(folder), *words]).exit_code == 0
+    assert not list((folder / "cache").iterdir()) and fingerprint(folder) == whole
+
+
+def test_dry_run_counts_runs_and_cells_and_writes_nothing(tmp_path):
+    path = suite(tmp_path, seeds=[0, 1, 2], coalitions=["pair", "half"], attacks=["loss-series", "fedmia-i"])
+    output = invoke(path, "--results", tmp_path / "r", "--dry-run")
+    assert "3 runs, 6 cells, 0 of them recorded" in output and not (tmp_path / "r").exists()
+
+
+def test_scores_are_kept_with_the_record(tmp_path):
+    folder = tmp_path / "r"
+    invoke(suite(tmp_path), "--results", folder)
+    (npz,) = (folder / "records").glob("*.npz")
+    arrays, (record,) = read_npz(npz), records(folder).values()
+    assert [t["target"] for t in record["targets"]] == [0, 1, 2, 3]
+    for t in record["targets"]:
+        kind = arrays[f"t{t['target']}_kind"]
+        assert (kind == 0).sum() == t["groups"]["mix"]["n_members"]
+        assert (kind == 1).sum() == 20 and (kind == 2).sum() == 60
+    assert arrays["test_correct"].mean() == pytest.approx(record["utility"]["accuracy"])
+
+
+# -- folders that are not ours, or broken ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda d: (d / "thesis.tex").write_text("x"), "not empty and not a fedbench results folder"),
+        (lambda d: (d / "fedbench.json").write_text('{"schema_version": 1, "suite": "other", "cells": []}'), "suite 'other'"),
+        (lambda d: (d / "fedbench.json").write_text('{"schema_version": 99, "suite": "tiny"}'), "schema 99 is newer"),
+        (lambda d: (d / "fedbench.json").write_text("{half"), "unreadable"),
+    ],
+)
+def test_a_foreign_or_unreadable_folder_is_refused_untouched(tmp_path, prepare, message):
+    folder = tmp_path / "r"
+    folder.mkdir()
+    prepare(folder)
+    before = {p: p.read_bytes() for p in folder.iterdir()}
+    with pytest.raises(UserError, match=message):
+        invoke(suite(tmp_path), "--results", folder)
+    assert {p: p.read_bytes() for p in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [('{"schema_version": 99}', "schema 99 is newer"), ("{half", "unreadable"), ("{}", "not a record of this fedbench")],
+)
+def test_a_record_that_cannot_be_read_is_never_replaced(tmp_path, content, message):
+    folder = tmp_path / "r"
+    invoke(suite(tmp_path), "--results", folder)
+    (record,) = (folder / "records").glob("*.json")
+    record.write_text(content)
+    with pytest.raises(UserError, match=message) as caught:
+        invoke(suite(tmp_path), "--results", folder)
+    assert str(record) in str(caught.value) and record.read_text() == content
+
+
+def test_two_runs_cannot_write_one_folder(tmp_path):
+    folder = tmp_path / "r"
+    with Results.create(folder, "tiny").lock(), pytest.raises(UserError, match="another `fedbench run` is writing here"):
+        invoke(suite(tmp_path), "--results", folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"federation": {"clients": 2000, "rounds": 2, "batch_size": 1, "optimizer": {"lr": 1.0}}}, "training samples for 2000"),
+        ({"partition": {"name": "dirichlet", "beta": 0.01, "min_samples": 50}}, "leaves client"),
+        ({"dataset": {"name": "digits", "params": {"test": 1000, "holdout": 900}}}, "leave none to train on"),
+        ({"audit": {"nonmembers": 2}}, "no outside non-members"),
+        ({"dataset": {"name": "digits"}, "model": {"name": "cnn-small", "params": {"channels": 6}}}, "multiple of 4"),
+    ],
+)
+def test_data_that_cannot_carry_the_setting_is_found_before_training(tmp_path, change, message):
+    base = suite(tmp_path)
+    spec = YAML(typ="safe").load(base)
+    path = suite(tmp_path, settings=[{**spec["settings"][0], **change}])
+    with pytest.raises(UserError, match=message) as caught:
+        invoke(path, "--results", tmp_path / "r")
+    assert "tiny.yaml:" in str(caught.value) and not (tmp_path / "r").exists()

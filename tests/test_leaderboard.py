@@ -1,0 +1,478 @@
+"""The board from small synthetic results folders: what is shown, what is refused, and that it is always the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedbench.core import UserError
+from fedbench.core.metrics import auc, combined_interval, score_groups
+from fedbench.core.store.files import npz_bytes
+from fedbench.core.store.record import SCHEMA_VERSION, Measured, Record, RoundRow, TargetScores, Utility
+from fedbench.leaderboard.board import write_board
+from fedbench.leaderboard.collect import build_tables
+from fedbench.leaderboard.compare import compare
+from fedbench.leaderboard.load import load_records
+from fedbench.leaderboard.plots import mean_roc, roc_figure, table_plots, write_plots
+from fedbench.leaderboard.render import render_board, summary_table
+from fedbench.leaderboard.text import escape
+
+CLIENTS, MEMBERS = (0, 1, 2, 3), (1, 2)
+N_MEMBERS, N_OFL, N_IFL, N_TEST = 40, 60, 100, 400
+
+
+def use(label, name=None):
+    return {"name": name or label, "label": label, "params": {}, "distribution": "fedbench 0.1.0", "digest": "ab"}
+
+
+PROVENANCE = {
+    "fedbench": "0.1.0", "python": "3.11.7", "torch": "2.11.0", "numpy": "2.2.0", "git_commit": "0123456789abcdef",
+    "git_dirty": True, "platform": "Linux", "cpu": "A CPU", "device": "cpu", "dtype": "float32", "threads": 1,
+    "deterministic": True,
+}  # fmt: skip
+
+
+class Folder:
+    """A results folder under construction."""
+
+    def __init__(self, root: Path, leak: dict[str, float], attacks=("fedmia-ii", "loss-series"), n_ofl=N_OFL) -> None:
+        self.root, self.leak, self.attacks, self.n_ofl = root, leak, attacks, n_ofl
+        (root / "records").mkdir(parents=True)
+
+    def fill(self, seeds=(0, 1, 2), **more) -> Folder:
+        for seed in seeds:
+            for defense in self.leak:
+                for attack in self.attacks:
+                    self.add(defense, attack, seed, **more)
+        return self
+
+    def add(self, defense, attack, seed, outcome="ok", stem=None, ids_from=0, arrays=None, **change) -> Path:
+        coalition = "none" if defense == "none" else "pair"
+        targets = CLIENTS if defense == "none" else MEMBERS
+        fields = {
+            "key": f"{defense}/{attack}/{seed}", "run_key": f"{defense}/{seed}", "outcome": outcome, "suite": "demo",
+            "setting": "iid", "coalition": coalition, "members": [] if defense == "none" else list(MEMBERS),
+            "seed": seed, "defense": use(defense), "attack": use(attack), "view": "server",
+            "facts": {"dataset": {"name": "gauss", "params": {"dim": 8}}, "federation": {"clients": 4, "rounds": 30}},
+            "history": [RoundRow(round=r, accuracy=0.5, train_loss=None) for r in (10, 20, 30)],
+            "provenance": PROVENANCE, "digests": {"data": "d" * 64, "split": "e" * 64},
+            "measured": Measured(
+                started=f"2026-03-0{1 + seed % 9}T10:00:00+00:00", wall_s=2, cpu_s=2, attack_cpu_s=0, signals_cpu_s=0,
+                train_cpu_s=1.0 if defense == "none" else 1.5, peak_memory_mb=9,
+            ),
+        }  # fmt: skip
+        path = self.root / "records" / f"{stem or '-'.join(map(escape_stem, (defense, attack, str(seed))))}.json"
+        if outcome == "ok":
+            made, scored, correct = self._measured(defense, attack, seed, targets, ids_from)
+            content = npz_bytes({**made, **(arrays or {})})
+            path.with_suffix(".npz").write_bytes(content)
+            fields |= {"targets": scored, "utility": Utility(accuracy=float(correct.mean()), n_test=len(correct))}
+            fields["digests"]["scores"] = hashlib.sha256(content).hexdigest()
+        path.write_text(Record(**{**fields, **change}).model_dump_json(indent=1))
+        return path
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        kind = np.repeat([0, 1, 2], (N_MEMBERS, self.n_ofl, N_IFL)).astype(np.int8)
+        arrays, scored = {}, []
+        for t in targets:
+            common = np.random.default_rng([seed, t]).normal(size=len(kind))  # what a sample's score has everywhere
+            own = np.random.default_rng([seed, t, *attack.encode(), *defense.encode()]).normal(size=len(kind))
+            shift = self.leak[defense] * (1 + 0.1 * len(attack))
+            scores = (common + 0.4 * own + shift * (kind == 0)).astype(np.float32)
+            canary = np.arange(len(kind)) % 20 == 0
+            ids = np.arange(len(kind)) + 1000 * t + ids_from
+            arrays |= {f"t{t}_scores": scores, f"t{t}_kind": kind, f"t{t}_ids": ids, f"t{t}_canary": canary}
+            groups = score_groups(scores, kind, canary, np.random.default_rng(0))
+            scored.append(TargetScores(target=t, groups=groups))
+        luck = np.random.default_rng(seed).random(N_TEST)
+        correct = luck < (0.8 if defense == "none" else 0.75)
+        return {**arrays, "test_correct": correct}, scored, correct
+
+
+def escape_stem(name):
+    return re.sub(r"[^a-z0-9]", "_", name.lower())
+
+
+LEAK = {"none": 1.0, "mixup": 0.8, "cofedmid": 0.0, "grad-sparse": 0.4}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    return Folder(tmp_path_factory.mktemp("template") / "results", LEAK).fill()
+
+
+@pytest.fixture
+def folder(tmp_path, template):
+    """A fresh copy of one folder: 4 defenses, 2 attacks, 3 seeds, all complete."""
+    copy = Folder(tmp_path / "results", LEAK)
+    shutil.copytree(template.root, copy.root, dirs_exist_ok=True)
+    return copy
+
+
+def board(folder, **more):
+    return render_board(load_records(folder.root), "Demo", **more)
+
+
+def rows_of(text, after):
+    """Cells of the first Markdown table after a line that starts with ``after``."""
+    lines = text[re.search(rf"^{re.escape(after)}", text, re.M).start() :].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    found = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        found.append([c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return [dict(zip(found[0], row, strict=True)) for row in found[2:]]
+
+
+# ---------------------------------------------------------------- what the board says
+
+
+def test_rows_are_ranked_by_worst_case_and_the_undefended_one_takes_part(folder):
+    rows = rows_of(board(folder), "**AUC**")
+    assert [r["defense"] for r in rows] == ["cofedmid", "grad-sparse", "mixup", "none (undefended)"]
+    assert [r["#"] for r in rows] == ["1", "2", "3", "4"]
+    assert all(r["worst case"].endswith("loss-series") for r in rows[1:])  # it leaks most in this folder
+    worst = [float(r["worst case"].split()[0]) for r in rows]
+    assert worst == sorted(worst)
+
+
+def test_the_lowest_cell_of_each_column_is_bold_and_no_other(folder):
+    rows = rows_of(board(folder), "**AUC**")
+    for attack in folder.attacks:
+        values = {r["defense"]: float(r[attack].strip("*").split(" ±")[0]) for r in rows}
+        bold = [r["defense"] for r in rows if r[attack].startswith("**")]
+        assert bold == [min(values, key=values.get)]
+
+
+def test_intervals_are_over_seeds_and_targets_and_paired_figures_against_undefended(folder):
+    records = load_records(folder.root)
+    (table,) = build_tables(records)
+    row = next(r for r in table.rows if r.label == "mixup")
+    units = row.cells["fedmia-ii"].units("mix")
+    assert list(units) == [(s, t) for s in (0, 1, 2) for t in MEMBERS]
+    expected = combined_interval([s.auc for s in units.values()], [s.auc_se for s in units.values()])
+    assert row.cells["fedmia-ii"].interval("auc") == expected and expected.between
+    shown = rows_of(board(folder), "**AUC**")[2]["fedmia-ii"]
+    assert shown == f"{expected.mean:.3f} ± {expected.half_width:.3f}"
+    compared = compare(table)["mixup"]
+    assert compared.runtime == 1.5
+    differences = []
+    for seed, t in units:
+        arms = [np.mean([table_row.cells[a].units("mix")[seed, t].auc for a in folder.attacks])
+                for table_row in (row, table.base)]
+        differences.append(arms[0] - arms[1])
+    assert compared.difference.mean == pytest.approx(np.mean(differences)) and compared.difference.n == 6
+    # pairing removes what the samples have in common
+    assert compared.difference.half_width < 0.7 * np.hypot(compared.mean_auc.half_width, compared.mean_auc.half_width)
+    luck = [np.random.default_rng(seed).random(N_TEST) for seed in (0, 1, 2)]
+    assert compared.delta_accuracy.mean == pytest.approx(-np.mean([(u >= 0.75) & (u < 0.8) for u in luck]))
+
+
+def test_the_undefended_row_counts_only_the_targets_of_the_coalition(folder):
+    (table,) = build_tables(load_records(folder.root))
+    base = table.base
+    assert {t for _, t in base.cells["fedmia-ii"].units("mix")} == set(MEMBERS)
+    everyone = [t.groups["mix"].auc for r in load_records(folder.root) if r.record.defense.name == "none"
+                and r.record.attack.name == "fedmia-ii" for t in r.record.targets if t.target in MEMBERS]
+    assert base.means("auc")["fedmia-ii"] == pytest.approx(np.mean(everyone))
+    assert "Targets: clients 1, 2." in board(folder)
+
+
+def test_with_undefended_records_only_every_client_is_a_target(tmp_path):
+    text = board(Folder(tmp_path / "r", {"none": 1.0}).fill(seeds=(0,)))
+    assert "### Coalition none, server view" in text and "Targets: clients 0, 1, 2, 3." in text
+    assert "n = 4 a cell (1 seed x targets)" in text
+    assert "Mean AUC minus undefended" not in text
+
+
+def test_fewer_than_five_values_are_said_to_hold_no_training_variance(folder):
+    assert "Fewer than 5 seeds x targets" not in board(folder)
+    for path in (folder.root / "records").glob("*-2.*"):
+        path.unlink()
+    assert "Fewer than 5 seeds x targets" in board(folder)
+
+
+def test_failed_and_missing_cells_are_visible_and_cost_the_row_its_rank(folder):
+    folder.add("cofedmid", "fedmia-ii", 1, "failed", reason="exploded | <b>badly</b>\nat once")
+    folder.add("grad-sparse", "fedmia-ii", 0, "timeout", reason="over 10 s")
+    for suffix in (".json", ".npz"):
+        (folder.root / "records" / f"mixup-loss_series-2{suffix}").unlink()
+    text = board(folder)
+    rows = {r["defense"]: r for r in rows_of(text, "**AUC**")}
+    assert rows["cofedmid"]["fedmia-ii"].endswith("(n=4), failed (1/3)")
+    assert rows["grad-sparse"]["fedmia-ii"].endswith("(n=4), timeout (1/3)")
+    assert rows["mixup"]["loss-series"].endswith("(n=4), missing (1/3)")
+    assert next(iter(rows)) == "none (undefended)" and rows["none (undefended)"]["#"] == "1"
+    assert {rows[d]["#"] for d in ("cofedmid", "grad-sparse", "mixup")} == {"–"}  # noqa: RUF001
+    listed = {(r["defense"], r["outcome"]): r for r in rows_of(text, "## Cells without a score")}
+    assert listed["cofedmid", "failed"]["reason"] == r"exploded \| &lt;b&gt;badly&lt;/b&gt; at once"
+    assert listed["mixup", "missing"]["seeds"] == "2" and ("grad-sparse", "timeout") in listed
+
+
+def test_a_cell_without_any_score_shows_its_outcome_and_a_skipped_attack_keeps_the_rank(folder):
+    for seed in range(3):
+        folder.add("cofedmid", "fedmia-ii", seed, "skipped", reason="does not apply")
+        folder.add("mixup", "fedmia-ii", seed, "diverged", reason="NaN", view="client")
+    text = board(folder)
+    rows = {r["defense"]: r for r in rows_of(text, "**AUC**")}
+    assert rows["cofedmid"]["fedmia-ii"] == "skipped (3/3)" and rows["cofedmid"]["#"] == "1"
+    assert rows["mixup"]["fedmia-ii"] == "diverged (3/3)" and rows["mixup"]["#"] == "–"  # noqa: RUF001
+    assert "client view" not in text  # a cell that never knew its view does not open a second table
+
+
+def test_tf01_is_not_applicable_below_a_thousand_nonmembers_and_a_number_from_there_on(tmp_path, folder):
+    assert {r["loss-series"] for r in rows_of(board(folder), "**TF01")} == {"n/a"}
+    rich = Folder(tmp_path / "rich", {"none": 3.0, "mixup": 0.1}, n_ofl=1000).fill(seeds=(0,))
+    rows = rows_of(board(rich), "**TF01")
+    values = [float(r["loss-series"].strip("*").split()[0]) for r in rows]
+    assert rows[0]["defense"] == "mixup" and values[0] < 5 < values[1] <= 100
+    assert "worst TF01 / 100" in board(rich)
+
+
+def test_groups_pareto_and_provenance_are_there(folder):
+    text = board(folder)
+    groups = rows_of(text, "**AUC by group")
+    assert [k for k in groups[0] if k.endswith("mean")] == [
+        "ofl (outside) mean", "ifl (other clients) mean", "canary (mislabelled) mean",
+    ]  # fmt: skip
+    front = {r["defense"]: r for r in rows_of(text, "**Privacy against utility**")}
+    assert front["none (undefended)"]["on the front"] == "yes"  # the most accurate
+    assert front["cofedmid"]["on the front"] == "yes" and front["mixup"]["on the front"] == "no"
+    assert "0123456789ab with uncommitted changes" in text and "last run started: 2026-03-03T10:00:00+00:00" in text
+    assert "audited rounds: 10, 20, 30" in text and "sees every client's uploaded update" in text
+    assert "40 members and 160 non-members, 60 from outside the federation, 100 from other clients" in text
+
+
+def test_views_are_judged_apart(folder):
+    for seed in range(3):
+        for defense in LEAK:
+            folder.add(defense, "blackbox", seed, view="external")
+    text = board(folder)
+    assert "### Coalition pair, external view" in text and "### Coalition pair, server view" in text
+    assert "blackbox" not in rows_of(text, "**AUC**")[0].keys() - {"blackbox"}
+    assert {t.view: t.attacks for t in build_tables(load_records(folder.root))} == {
+        "external": ("blackbox",), "server": ("fedmia-ii", "loss-series"),
+    }  # fmt: skip
+
+
+def test_accuracy_with_an_active_adversary_is_kept_apart(folder):
+    for seed in range(3):
+        for defense in LEAK:
+            folder.add(defense, "fedpoisonmia", seed, run_key=f"{defense}/{seed}/poisoned",
+                       utility=Utility(accuracy=0.25, n_test=N_TEST))
+    text = board(folder)
+    assert rows_of(text, "**Accuracy (%) with the active adversary")[0]["fedpoisonmia"] == "25.0"
+    assert all(float(r["accuracy (%)"].split()[0]) > 60 for r in rows_of(text, "**AUC**"))
+
+
+def test_an_inverted_attack_is_pointed_out(tmp_path):
+    text = board(Folder(tmp_path / "r", {"none": 1.0, "flip": -1.0}).fill())
+    assert "inverted, the scores would leak): flip / fedmia-ii, flip / loss-series." in text
+
+
+def test_runtime_is_not_compared_across_machines(folder):
+    for seed in range(3):
+        for attack in folder.attacks:
+            folder.add("mixup", attack, seed, provenance={**PROVENANCE, "cpu": "another"})
+    rows = {r["defense"]: r["runtime"] for r in rows_of(board(folder), "**AUC**")}
+    assert rows["mixup"] == "n/a" and rows["cofedmid"] == "1.50x" and rows["none (undefended)"] == "1"
+
+
+def test_only_the_latest_of_two_records_of_one_cell_counts(folder):
+    folder.add("mixup", "fedmia-ii", 0, "failed", stem="older", key="old", reason="old code",
+               measured=Measured(started="2020-01-01T00:00:00+00:00", wall_s=1, cpu_s=1, train_cpu_s=1, signals_cpu_s=0,
+                                 attack_cpu_s=0, peak_memory_mb=1))  # fmt: skip
+    text = board(folder)
+    assert "failed" not in text and "1 records of earlier code, parameters or plans are not shown." in text
+
+
+def test_excluded_candidates_take_no_part_in_the_paired_difference(folder):
+    (plain,) = (r for r in load_records(folder.root) if r.path.stem == "mixup-fedmia_ii-0")
+    before = plain.candidates(1)
+    kind, scores = before.kind.copy(), before.scores.astype(np.float32)
+    kind[:5] = -1
+    scores[:5] = 1e6
+    for attack in folder.attacks:
+        folder.add("mixup", attack, 0, arrays={"t1_kind": kind, "t1_scores": scores})
+    (table,) = build_tables(load_records(folder.root))
+    with_outliers = compare(table)["mixup"].difference.mean
+    scores[:5] = -1e6
+    for attack in folder.attacks:
+        folder.add("mixup", attack, 0, arrays={"t1_kind": kind, "t1_scores": scores})
+    assert compare(build_tables(load_records(folder.root))[0])["mixup"].difference.mean == with_outliers
+
+
+def test_records_whose_candidates_differ_are_not_paired(folder):
+    folder.add("mixup", "fedmia-ii", 0, ids_from=7)
+    with pytest.raises(UserError, match=r"mixup-fedmia_ii-0\.json and .*other candidates"):
+        board(folder)
+
+
+# ---------------------------------------------------------------- other people's files
+
+
+def test_markup_from_records_is_inert(tmp_path):
+    evil = "<script>x</script>|a\n# b `c` [d](javascript:e) *f*"
+    folder = Folder(tmp_path / "r", {"none": 1.0, evil: 0.5}, attacks=("a|b",)).fill(
+        seeds=(0,), setting="s\n\n# <img src=x>", facts={"dataset|": "<i>\n|"}
+    )
+    text = board(folder)
+    assert "<script" not in text and "<img" not in text and "<i>" not in text
+    assert not re.search(r"^# (b|<|&lt;)", text, re.M)
+    assert r"&lt;script&gt;x&lt;/script&gt;\|a \# b \`c\` \[d\](javascript:e) \*f\*" in text
+    assert len({len(r) for r in rows_of(text, "**AUC**")}) == 1  # no cell broke its row
+    assert all(path.parent == tmp_path / "p" for path in write_plots(load_records(folder.root), tmp_path / "p"))
+
+
+def test_escape_cuts_and_keeps_ordinary_names():
+    assert escape("fedmia-ii") == "fedmia-ii"
+    assert len(escape("x" * 999)) == 200
+    assert escape("a\x1b[31m\u202eb\u2028c") == "a \\[31m b c"
+
+
+def edited(path, **change):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": SCHEMA_VERSION + 1}, "made by a newer fedbench .*upgrade"),
+        ({"schema_version": "1"}, "is not a version"),
+        ({"surprise": 1}, "not a valid record .surprise"),
+        ({"utility": None}, "without utility"),
+        ({"utility": {"accuracy": 7, "n_test": 5}}, "accuracy is not between 0 and 1"),
+    ],
+)
+def test_a_record_that_cannot_be_used_names_file_and_reason(folder, change, message):
+    path = folder.root / "records" / "mixup-fedmia_ii-0.json"
+    edited(path, **change)
+    with pytest.raises(UserError, match=rf"mixup-fedmia_ii-0\.json: .*{message}"):
+        load_records(folder.root)
+
+
+def test_damaged_and_foreign_files_are_all_reported_at_once(folder):
+    records = folder.root / "records"
+    truncated, foreign = records / "mixup-fedmia_ii-0.json", records / "zz.json"
+    truncated.write_bytes(truncated.read_bytes()[:100])
+    foreign.write_text("[1, 2]")
+    (records / "nan.json").write_text('{"schema_version": NaN}')
+    half = records / "mixup-fedmia_ii-1.npz"
+    half.write_bytes(half.read_bytes()[:500])
+    (records / "mixup-fedmia_ii-2.npz").unlink()
+    with pytest.raises(UserError) as caught:
+        load_records(folder.root)
+    found = {Path(m.split(": ")[0]).name: m for m in caught.value.messages}
+    assert "not a complete JSON file" in found["mixup-fedmia_ii-0.json"]
+    assert "not a fedbench record" in found["zz.json"] and "NaN is not a JSON number" in found["nan.json"]
+    assert "BadZipFile" in found["mixup-fedmia_ii-1.npz"] and "missing, though" in found["mixup-fedmia_ii-2.npz"]
+    assert len(found) == 5 and all("\n" not in m for m in found.values())
+
+
+def undigested(path):
+    digests = {k: v for k, v in json.loads(path.read_text())["digests"].items() if k != "scores"}
+    edited(path, digests=digests)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros(3, np.float32), "differ in length"),
+        (np.zeros(200, np.float64), "float64, expected float32"),
+        (np.zeros((100, 2), np.float32), "not a vector"),
+        (np.array(["x"] * 200, dtype=object), "not a vector of plain numbers"),
+    ],
+)
+def test_arrays_of_another_shape_or_kind_are_refused_before_they_are_read(folder, array, message):
+    path = folder.root / "records" / "mixup-fedmia_ii-0.json"
+    with np.load(path.with_suffix(".npz"), allow_pickle=False) as found:
+        arrays = {**found, "t1_scores": array}
+    np.savez(path.with_suffix(".npz"), **arrays)
+    with pytest.raises(UserError, match="sha256"):
+        load_records(folder.root)
+    undigested(path)
+    with pytest.raises(UserError, match=rf"mixup-fedmia_ii-0\.npz: .*{message}"):
+        load_records(folder.root)
+
+
+def test_scores_that_are_not_finite_and_unknown_kinds_are_refused_when_read(folder):
+    for arrays, message in (
+        ({"t1_scores": np.full(200, np.nan, np.float32)}, "not finite"),
+        ({"t1_kind": np.full(200, 9, np.int8)}, "outside -1..2"),
+    ):
+        folder.add("mixup", "fedmia-ii", 0, arrays=arrays)
+        with pytest.raises(UserError, match=rf"mixup-fedmia_ii-0\.npz: .*{message}"):
+            board(folder)
+
+
+def test_an_empty_folder_says_what_to_do(tmp_path):
+    with pytest.raises(UserError, match="no records found; `fedbench run SUITE`"):
+        load_records(tmp_path)
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_two_renders_are_equal_and_do_not_depend_on_the_order_of_records(folder):
+    records = load_records(folder.root)
+    assert render_board(records, "Demo") == render_board(records[::-1], "Demo")
+    assert table_plots(records) == table_plots(records[::-1])
+
+
+def test_write_board_links_the_plots_it_writes(folder):
+    path = write_board(folder.root)
+    assert path == folder.root / "leaderboard" / "board.md"
+    links = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", path.read_text())
+    assert len(links) == 2 and all((path.parent / link).read_bytes()[:4] == b"\x89PNG" for link in links)
+    assert all((path.parent / link).with_suffix(".svg").read_bytes()[:5] == b"<?xml" for link in links)
+    assert sorted(p.suffix for p in path.parent.iterdir()) == [".md", ".png", ".png", ".svg", ".svg"]
+
+
+def test_write_board_shows_the_last_plan_only(folder):
+    records = load_records(folder.root)
+    plan = [r.record.key for r in records if r.record.defense.name != "mixup"]
+    marker = {"schema_version": 1, "suite": "demo", "cells": plan}
+    (folder.root / "fedbench.json").write_text(json.dumps(marker))
+    text = write_board(folder.root).read_text()
+    assert "mixup" not in text and "6 records of earlier code, parameters or plans are not shown." in text
+
+
+def test_nothing_is_written_for_a_folder_that_cannot_be_read(folder):
+    (folder.root / "records" / "zz.json").write_text("{}")
+    with pytest.raises(UserError, match=r"zz\.json"):
+        write_board(folder.root)
+    assert not (folder.root / "leaderboard").exists()
+
+
+def test_the_roc_curves_rise_and_meet_the_table(tmp_path):
+    folder = Folder(tmp_path / "r", {"none": 2.0, "mixup": 0.5}, n_ofl=1000).fill(seeds=(0, 1))
+    (table,) = build_tables(load_records(folder.root))
+    grid = np.union1d(np.geomspace(1e-3, 1, 100), [0.001])
+    for row in table.rows:
+        for cell in row.cells.values():
+            tpr = mean_roc(cell, grid)
+            assert (np.diff(tpr) >= 0).all() and tpr[-1] == 1
+            assert 100 * tpr[grid == 0.001][0] == pytest.approx(cell.interval("tf01").mean)
+    assert len(roc_figure(table).axes) == 2
+
+
+def test_summary_for_the_terminal_follows_the_board(folder):
+    folder.add("mixup", "fedmia-ii", 0, "failed", reason="x")
+    headers, rows = summary_table(load_records(folder.root))
+    table = [dict(zip(headers, row, strict=True)) for row in rows]
+    assert [r["defense"] for r in table] == ["cofedmid", "grad-sparse", "none", "mixup"]
+    assert table[3]["cells"] == "1 failed, 5 ok" and table[3]["#"] == "-" and table[0]["cells"] == "6 ok"
+
+
+def test_the_stored_auc_is_the_one_of_the_stored_scores(folder):
+    loaded = load_records(folder.root)[0]
+    target = loaded.record.targets[0]
+    c = loaded.candidates(target.target)
+    assert target.groups["mix"].auc == auc(c.scores, c.kind == 0)
