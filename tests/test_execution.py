@@ -349,7 +349,7 @@ def test_two_runs_cannot_write_one_folder(tmp_path):
     ("change", "message"),
     [
         ({"federation": {"clients": 2000, "rounds": 2, "batch_size": 1, "optimizer": {"lr": 1.0}}}, "training samples for 2000"),
-        ({"partition": {"name": "dirichlet", "beta": 0.01, "min_samples": 50}}, "leaves client"),
+        ({"partition": {"name": "dirichlet", "beta": 0.01, "min_samples": 450}}, "leaves client"),
         ({"dataset": {"name": "digits", "params": {"test": 1000, "holdout": 900}}}, "leave none to train on"),
         ({"audit": {"nonmembers": 2}}, "no outside non-members"),
         ({"dataset": {"name": "digits"}, "model": {"name": "cnn-small", "params": {"channels": 6}}}, "multiple of 4"),

@@ -15,9 +15,14 @@ def gather(device: str, dtype: str) -> dict[str, Any]:
     return {
         "fedbench": metadata.version("fedbench"), "python": platform.python_version(),
         "torch": metadata.version("torch"), "numpy": metadata.version("numpy"), "git_commit": commit,
-        "git_dirty": dirty, "platform": platform.platform(), "cpu": _cpu(), "device": _device_name(device),
+        "git_dirty": dirty, "platform": _platform(), "cpu": _cpu(), "device": _device_name(device),
         "dtype": dtype, "threads": 1, "deterministic": True,
     }  # fmt: skip
+
+
+def _platform() -> str:
+    """Operating system, processor family and C library: what can change bits; not the kernel's build name."""
+    return " ".join(w for w in (platform.system(), platform.machine(), *platform.libc_ver()) if w)
 
 
 def _git() -> tuple[str | None, bool | None]:
