@@ -111,6 +111,14 @@ class Attack(Configured):
         """[n] float: one score a candidate, higher = member. Raise ``SkipCell(reason)`` where it does not apply."""
         raise NotImplementedError(f"{type(self).__name__} does not implement score(observations, audit)")
 
+    def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
+        """[R, n] float: a single-round attack's scores in every audited round; None for one that uses the trajectory.
+
+        ``score`` of such an attack is the last round's. The engine then also reports the round chosen on a separate
+        half of the candidates, and the labelled oracle ``best_round`` beside its null value (evaluation.md, 4).
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class Knowledge(Randomness):

@@ -14,7 +14,9 @@ from fedbench.core.contract.params import Configured
 class Data:
     """Three disjoint splits and the facts about them.
 
-    ``*_x``: [n, *input_shape] float32 (or integer tokens); ``*_y``: [n] int64 class ids 0..n_classes-1.
+    ``*_x``: [n, *input_shape] float32, integer tokens, or uint8 images [n, channels, height, width] with ``mean`` and
+    ``std`` (one value a channel, in units of 0..1): those stay uint8 on the device and are normalised there.
+    ``*_y``: [n] int64 class ids 0..n_classes-1.
     ``train`` is divided among the clients; ``test`` measures utility and nothing else; ``holdout`` has the
     distribution of ``train`` (label noise included) and is never trained on: the audit's outside non-members.
     ``*_canary``: [n] bool, deliberately mislabelled samples; all False where the dataset plants none.
@@ -29,6 +31,8 @@ class Data:
     n_classes: int
     train_canary: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     holdout_canary: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for split in ("train", "holdout"):
@@ -50,6 +54,7 @@ class Data:
                 h.update(f"{name}_{part}:{a.dtype}:{a.shape};".encode())
                 h.update(a.tobytes())
         h.update(self.train_canary.tobytes() + self.holdout_canary.tobytes())
+        h.update(f"{self.mean}{self.std}".encode() if self.mean else b"")
         return h.hexdigest()
 
 
