@@ -123,7 +123,7 @@ class _Planner:
         self, i: int, coalition: str, members: tuple[int, ...], defense: ResolvedUse, seed: int
     ) -> Job | None:
         setting, limits = self.spec.settings[i], self.spec.limits
-        federation, audit = setting.federation.model_dump(mode="json"), setting.audit.model_dump(mode="json")
+        federation, audit = setting.federation.model_dump(mode="json", exclude={"recipe"}), setting.audit.model_dump(mode="json")
         rule = setting.partition.model_dump()
         if rule["beta"] is not None:
             rule["beta"] = "inf" if math.isinf(rule["beta"]) else rule["beta"]

@@ -153,9 +153,11 @@ def _fresh_model(job: Job, data: Data, device: torch.device) -> tuple[FlatModel,
 
 def _config(federation: dict[str, Any]) -> TrainConfig:
     o = federation["optimizer"]
+    schedule = o["schedule"]
     return TrainConfig(
         federation["rounds"], federation["local_epochs"], federation["batch_size"], o["lr"], o["momentum"],
-        o["weight_decay"], o["decay"], federation["participation"],
+        o["weight_decay"], federation["participation"], schedule["name"], schedule["factor"] or 1.0,
+        tuple(schedule["rounds"] or ()),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,8 @@ from fedbench.core.federation.flat import FlatModel
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The federation's hyperparameters; ``lr_decay`` multiplies the learning rate after every round."""
+    """The federation's hyperparameters. ``schedule``: constant, exponential, cosine or milestones, with its ``factor``
+    and ``milestones`` (rounds after which the factor applies)."""
 
     rounds: int
     local_epochs: int
@@ -22,12 +24,24 @@ class TrainConfig:
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
-    lr_decay: float = 1.0
     participation: float = 1.0
+    schedule: str = "constant"
+    factor: float = 1.0
+    milestones: tuple[int, ...] = ()
 
     def lr_at(self, round: int) -> float:
-        """Learning rate of a round counted from 1."""
-        return self.lr * self.lr_decay ** (round - 1)
+        """Learning rate of a round counted from 1.
+
+        Cosine as FedMIA's released code has it: the rate is renewed AFTER each round e = 0, 1, ... to
+        lr (1 + cos(pi e / T)) / 2, so that rounds 1 and 2 share the first value (algorithms.md 2.1).
+        """
+        if self.schedule == "exponential":
+            return self.lr * self.factor ** (round - 1)
+        if self.schedule == "cosine":
+            return self.lr * (1 + math.cos(math.pi * max(round - 2, 0) / self.rounds)) / 2
+        if self.schedule == "milestones":
+            return self.lr * self.factor ** sum(round > m for m in self.milestones)
+        return self.lr
 
 
 @dataclass(frozen=True)

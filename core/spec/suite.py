@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedbench.core.spec.coalition import Coalition
+from fedbench.core.spec.optimizer import Optimizer, with_recipe
 from fedbench.core.spec.part import Name, Part, mistake
 from fedbench.core.spec.uses import MethodUse, Use, expand
 
@@ -38,25 +39,23 @@ class Partition(Part):
         return self
 
 
-class Optimizer(Part):
-    """The clients' optimiser, fresh in every round."""
-
-    name: Literal["sgd"] = Field("sgd", description="the rule")
-    lr: float = Field(gt=0, description="learning rate of round 1")
-    momentum: float = Field(0.0, ge=0, lt=1, description="momentum")
-    weight_decay: float = Field(0.0, ge=0, description="L2 penalty, added to the gradient")
-    decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
-
-
 class FederationSpec(Part):
     """The federation's size and hyperparameters."""
 
+    recipe: Literal["fedmia", "fedmia-released", "cofedmid"] | None = Field(
+        None, description="a paper's settings, for the fields that are not given here"
+    )
     clients: int = Field(ge=1, description="number of clients K")
     rounds: int = Field(ge=1, description="number of rounds T")
     local_epochs: int = Field(1, ge=1, description="epochs over its own data of a client in a round")
     batch_size: int = Field(ge=1, description="samples a training step")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients drawn in a round")
     optimizer: Optimizer = Field(description="the clients' optimiser")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe(cls, value: object) -> object:
+        return with_recipe(value)
 
 
 class AuditSpec(Part):

@@ -1,0 +1,149 @@
+"""The papers' numbers beside ours: which cells correspond, how far apart they are, and what was not run."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from fedbench.core import UserError
+from fedbench.leaderboard import text
+from fedbench.leaderboard.collect import Table
+
+METRICS = ("auc", "tf01")
+_COLUMNS = ("table", "dataset", "model", "partition", "case")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One published number and ours; ``ours`` is None where the cell was not run (or has no score)."""
+
+    metric: str
+    defense: str
+    attack: str
+    paper: float
+    paper_std: float | None
+    ours: float | None
+    half_width: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's, in the metric's unit."""
+        return None if self.ours is None else self.ours - self.paper
+
+
+@dataclass(frozen=True)
+class Match:
+    """One entry of a suite's ``reference`` against one of our tables."""
+
+    source: str
+    table: str
+    setting: str
+    coalition: str
+    pairs: tuple[Pair, ...]
+
+
+@cache
+def published(source: str) -> tuple[dict[str, str], ...]:
+    """The rows of ``leaderboard/reference/<source>.csv``; raises ``UserError`` for a paper that is not there."""
+    folder = files("fedbench.leaderboard.reference")
+    names = sorted(f.name.removesuffix(".csv") for f in folder.iterdir() if f.name.endswith(".csv"))
+    if source not in names:
+        raise UserError(f"no reference numbers of '{source}'; there are {', '.join(names)}")
+    with (folder / f"{source}.csv").open(encoding="utf-8", newline="") as f:
+        return tuple(csv.DictReader(f))
+
+
+def plain(name: str) -> str:
+    """A method's name without punctuation: ``fedmia-ii`` and ``fedmia_ii``, ``dp-sgd`` and ``dpsgd`` are the same."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def match(entry: dict[str, Any], tables: Sequence[Table]) -> list[Match]:
+    """The published cells of a ``reference`` entry beside ours, for every coalition that the paper has.
+
+    entry: ``source``, ``setting``, ``where`` (column -> value, of table, dataset, model, partition), ``case`` (our
+    coalition -> the paper's case; by default the same names), ``defenses`` and ``attacks`` (our label -> the paper's).
+    Raises ``UserError`` when the paper has no such rows.
+    """
+    where = {c: str(v) for c, v in entry.get("where", {}).items()}
+    rows = [r for r in published(entry["source"]) if all(r[c] == v for c, v in where.items()) and r["metric"] in METRICS]
+    if not rows:
+        have = sorted({tuple(r[c] for c in _COLUMNS[:4]) for r in published(entry["source"])})
+        raise UserError(f"reference {entry['source']} has no rows where {where}; it has {', '.join(map(str, have))}")
+    cases = entry.get("case") or {r["case"]: r["case"] for r in rows if r["case"] != "none"} or {"none": "none"}
+    found = []
+    for coalition, case in cases.items():
+        mine = [r for r in rows if r["attack"] not in ("", "avg") and (r["case"] == case or r["defense"] == "none")]
+        table = next((t for t in tables if t.setting == entry["setting"] and t.coalition == coalition), None)
+        pairs = tuple(_pair(r, table, entry) for r in mine)
+        found.append(Match(entry["source"], where.get("table", "all tables"), entry["setting"], coalition, pairs))
+    return found
+
+
+def _pair(row: dict[str, str], table: Table | None, entry: dict[str, Any]) -> Pair:
+    defense, attack = _ours(row["defense"], entry.get("defenses", {})), _ours(row["attack"], entry.get("attacks", {}))
+    std = float(row["std"]) if row["std"] else None
+    interval = None
+    for mine in table.rows if table is not None else ():
+        for label, cell in mine.cells.items():
+            if plain(mine.label) == plain(defense) and plain(label) == plain(attack):
+                interval = cell.interval("auc" if row["metric"] == "auc" else "tf01")
+    ours = (interval.mean, interval.half_width) if interval else (None, None)
+    return Pair(row["metric"], defense, attack, float(row["mean"]), std, *ours)
+
+
+def _ours(name: str, renamed: dict[str, str]) -> str:
+    return next((ours for ours, theirs in renamed.items() if theirs == name), name)
+
+
+def section(matches: Sequence[Match]) -> list[str]:
+    """Markdown: per match a table of ours, the paper's and the difference, and a summary of the reproduction."""
+    parts = ["## Beside the paper"]
+    for m in matches:
+        done = [p for p in m.pairs if p.ours is not None]
+        parts.append(f"### {text.escape(m.source)} {text.escape(m.table)}, {text.escape(m.setting)}, coalition {text.escape(m.coalition)}")
+        parts.append(_summary(m.pairs))
+        for metric in METRICS:
+            rows = [
+                [text.escape(p.defense), text.escape(p.attack), *_numbers(p)] for p in m.pairs if p.metric == metric
+            ]
+            if rows and any(p.metric == metric for p in done):
+                name = "AUC" if metric == "auc" else "TF01 (%)"
+                parts.append(text.table(["defense", "attack", f"ours {name}", "paper", "difference"], rows))
+    return parts
+
+
+def _numbers(p: Pair) -> list[str]:
+    digits = 3 if p.metric == "auc" else 2
+    paper = f"{p.paper:.{digits}f}" + (f" ± {p.paper_std:.{digits}f}" if p.paper_std is not None else "")
+    if p.ours is None or p.difference is None:
+        return ["not run", paper, ""]
+    half = "" if p.half_width is None or np.isnan(p.half_width) else f" ± {p.half_width:.{digits}f}"
+    return [f"{p.ours:.{digits}f}{half}", paper, f"{p.difference:+.{digits}f}"]
+
+
+def _summary(pairs: Sequence[Pair]) -> str:
+    """Rank correlation and mean absolute difference per metric, over the cells that were run; how many were not."""
+    lines = []
+    for metric in METRICS:
+        mine = [p for p in pairs if p.metric == metric]
+        done = [(p.ours, p.paper) for p in mine if p.ours is not None]
+        if not mine:
+            continue
+        line = f"{'AUC' if metric == 'auc' else 'TF01'}: {len(done)} of {len(mine)} published cells run"
+        if len(done) >= 3:
+            ours, paper = np.array(done, dtype=float).T
+            rank = stats.spearmanr(ours, paper).statistic
+            unit = "" if metric == "auc" else " percentage points"
+            shown = "n/a" if np.isnan(rank) else f"{rank:.2f}"
+            line += f"; rank correlation {shown}, mean absolute difference {np.abs(ours - paper).mean():.3f}{unit}"
+        lines.append(f"- {line}")
+    return "\n".join(lines)

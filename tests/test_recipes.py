@@ -1,0 +1,37 @@
+"""Recipes fill what a suite leaves out; schedules say what does not fit."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from fedbench.core.spec.optimizer import RECIPES, Schedule
+from fedbench.core.spec.suite import FederationSpec
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_alone_is_a_federation(name):
+    spec = FederationSpec.model_validate({"recipe": name})
+    assert (spec.clients, spec.batch_size, spec.local_epochs, spec.optimizer.lr) == (10, 100, 1, 0.1)
+    assert spec.rounds == (100 if name == "cofedmid" else 300)
+    assert spec.optimizer.schedule.name == ("cosine" if name == "fedmia-released" else "exponential")
+
+
+def test_given_fields_win_one_by_one():
+    spec = FederationSpec.model_validate({"recipe": "fedmia", "rounds": 7, "optimizer": {"lr": 0.5, "schedule": "constant"}})
+    assert (spec.rounds, spec.optimizer.lr, spec.optimizer.momentum, spec.batch_size) == (7, 0.5, 0.9, 100)
+    assert spec.optimizer.schedule.name == "constant"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("exponential", "exponential needs a factor"),
+        ({"name": "cosine", "factor": 0.5}, "cosine takes no factor"),
+        ({"name": "milestones", "factor": 0.1}, "milestones needs rounds"),
+        ({"name": "exponential", "factor": 0.1, "rounds": [3]}, "exponential takes no rounds"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_says_so(value, message):
+    with pytest.raises(ValidationError, match=message):
+        Schedule.model_validate(value)
