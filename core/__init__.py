@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from fedbench.core.contract.model import Model
     from fedbench.core.contract.params import Params
     from fedbench.core.contract.signal import Probe, Signal
+    from fedbench.core.data.archive import unpack
+    from fedbench.core.data.cache import Arrays, cached, file_lines
+    from fedbench.core.data.check import check_labels
+    from fedbench.core.data.download import Remote, fetch
+    from fedbench.core.data.folders import data_folder
+    from fedbench.core.data.images import Labelled, class_folders, decode_images
 
 _HOME = {
     "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "Shadow"),
@@ -44,13 +50,24 @@ _HOME = {
     "params": ("Params",),
     "signal": ("Probe", "Signal"),
 }  # fmt: skip
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
+_TOOLS = {  # what data-set plugins share
+    "archive": ("unpack",),
+    "cache": ("Arrays", "cached", "file_lines"),
+    "check": ("check_labels",),
+    "download": ("Remote", "fetch"),
+    "folders": ("data_folder",),
+    "images": ("Labelled", "class_folders", "decode_images"),
+}  # fmt: skip
+_MODULE = {name: f"fedbench.core.contract.{module}" for module, names in _HOME.items() for name in names}
+_MODULE |= {name: f"fedbench.core.data.{module}" for module, names in _TOOLS.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
     "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext", "Federation",
     "Attack", "ActiveAttack", "Observations", "Audit", "Shadow", "Knowledge",
     "Dataset", "Data", "Model", "Signal", "Probe",
+    "data_folder", "Remote", "fetch", "unpack", "cached", "Arrays", "file_lines", "class_folders", "decode_images", "Labelled",
+    "check_labels",
     "UserError", "SkipCell", "Diverged",
 ]  # fmt: skip
 
@@ -58,4 +75,4 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
 def __getattr__(name: str) -> Any:
     if name not in _MODULE:
         raise AttributeError(f"module 'fedbench.core' has no attribute {name!r}")
-    return getattr(import_module(f"fedbench.core.contract.{_MODULE[name]}"), name)
+    return getattr(import_module(_MODULE[name]), name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,6 +13,7 @@ import pluggy
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT, Component, Hooks
+from fedbench.core.explain import explain
 from fedbench.core.nearest import did_you_mean
 
 # kind -> where its base class lives; the hook of a kind is ``fedbench_<kind>s``
@@ -100,20 +100,6 @@ def discover_plugins() -> list[PluginStatus]:
             entries = dict.fromkeys(_entries(dist))
             found[_canonical(name)] = [_load(entry, name, version) for entry in entries]
     return sorted((p for plugins in found.values() for p in plugins), key=lambda p: (p.distribution, p.entry_point))
-
-
-def explain(exc: BaseException) -> str:
-    """One line about an exception of somebody's code: its type, its message, and the innermost line it came from."""
-    if isinstance(exc, SystemExit):
-        text = f"it called sys.exit({exc.code!r})"
-    elif isinstance(exc, SyntaxError):
-        return f"{type(exc).__name__}: {exc.msg} ({exc.filename}:{exc.lineno})"
-    else:
-        text = " ".join(f"{type(exc).__name__}: {exc}".split()).removesuffix(":")
-    frames = [f for f in traceback.extract_tb(exc.__traceback__) if not f.filename.startswith("<frozen")]
-    if frames and frames[-1].filename not in (__file__, import_module.__code__.co_filename):
-        text += f" ({frames[-1].filename}:{frames[-1].lineno})"
-    return text
 
 
 def _identity(dist: Distribution) -> tuple[str, str]:

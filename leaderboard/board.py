@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedbench.core.store.files import write_atomically
-from fedbench.core.store.results import MARKER, Results
-from fedbench.leaderboard.load import LoadedRecord, load_records
+from fedbench.core.store.reading import load_records
+from fedbench.core.store.results import Results
 from fedbench.leaderboard.plots import table_plots
 from fedbench.leaderboard.render import REGENERATE, render_board, summary_table
 
@@ -19,7 +19,7 @@ def write_board(
     Raises UserError for records that cannot be used (see :func:`load_records`); then nothing is written.
     """
     root = Path(results_dir)
-    records, superseded = planned(root, load_records(root))
+    records, superseded = Results(root).planned(load_records(root))
     suites = sorted({r.record.suite for r in records})
     drawn = table_plots(records) if plots else {}
     links = {table: [name for name in files if name.endswith(".png")] for table, files in drawn.items()}
@@ -32,16 +32,7 @@ def write_board(
     return path
 
 
-def planned(root: Path, records: list[LoadedRecord]) -> tuple[list[LoadedRecord], int]:
-    """(records of the folder's last plan, how many others there are); all of them where no plan is known."""
-    if not (root / MARKER).is_file():
-        return records, 0
-    keys = set(Results.open(root).marker().get("cells") or ())
-    kept = [r for r in records if r.record.key in keys]
-    return (kept, len(records) - len(kept)) if kept else (records, 0)
-
-
 def summary_of(results_dir: Path | str) -> tuple[list[str], list[list[str]]]:
     """(headers, rows) of the folder's last plan for a terminal, in the board's order."""
     root = Path(results_dir)
-    return summary_table(planned(root, load_records(root))[0])
+    return summary_table(Results(root).planned(load_records(root))[0])

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedbench.core.metrics import Interval, combined_interval
+from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Group, Score
-from fedbench.leaderboard.load import LoadedRecord
 
 UNDEFENDED = "none"
 MISSING = "missing"  # no record at all: not run yet

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard import text
 from fedbench.leaderboard.collect import MISSING, Table
-from fedbench.leaderboard.load import LoadedRecord
 
 MAX_VALUES = 8
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from fedbench.core.metrics import pareto_front, roc_curve
 from fedbench.core.store.files import write_atomically
+from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.collect import Cell, Row, Table, build_tables
 from fedbench.leaderboard.compare import compare
-from fedbench.leaderboard.load import LoadedRecord
 from fedbench.leaderboard.text import slug
 
 if TYPE_CHECKING:

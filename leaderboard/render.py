@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Group, Score
 from fedbench.leaderboard import text
 from fedbench.leaderboard.collect import Table, build_tables, newest
 from fedbench.leaderboard.compare import Comparison, compare
 from fedbench.leaderboard.foot import cells_without_scores, provenance
-from fedbench.leaderboard.load import LoadedRecord
 from fedbench.leaderboard.setting import describe
 from fedbench.leaderboard.tables import (
     accuracy_under_attack,

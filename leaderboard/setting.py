@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard import text
-from fedbench.leaderboard.load import LoadedRecord
 
 VIEWS = {
     "server": "sees every client's uploaded update in every audited round",

@@ -14,11 +14,11 @@ import pytest
 from fedbench.core import UserError
 from fedbench.core.metrics import auc, combined_interval, score_groups
 from fedbench.core.store.files import npz_bytes
+from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import SCHEMA_VERSION, Measured, Record, RoundRow, TargetScores, Utility
 from fedbench.leaderboard.board import write_board
 from fedbench.leaderboard.collect import build_tables
 from fedbench.leaderboard.compare import compare
-from fedbench.leaderboard.load import load_records
 from fedbench.leaderboard.plots import mean_roc, roc_figure, table_plots, write_plots
 from fedbench.leaderboard.render import render_board, summary_table
 from fedbench.leaderboard.text import escape
@@ -437,7 +437,7 @@ def test_write_board_links_the_plots_it_writes(folder):
 
 def test_write_board_shows_the_last_plan_only(folder):
     records = load_records(folder.root)
-    plan = [r.record.key for r in records if r.record.defense.name != "mixup"]
+    plan = [r.path.stem for r in records if r.record.defense.name != "mixup"]
     marker = {"schema_version": 1, "suite": "demo", "cells": plan}
     (folder.root / "fedbench.json").write_text(json.dumps(marker))
     text = write_board(folder.root).read_text()

@@ -14,7 +14,7 @@ Examples:
 @click.argument("results", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Say what would go; delete nothing.")
 def command(results: Path, dry_run: bool) -> None:
-    """Delete the cached observations in RESULTS. Records, scores and boards stay.
+    """Delete the cached observations and the workers' logs in RESULTS. Records, scores and boards stay.
 
     Without its cache, a run is trained again when a new attack is added to the suite.
     """
@@ -22,11 +22,12 @@ def command(results: Path, dry_run: bool) -> None:
 
     store = Results.open(results.absolute())
     with store.lock():
-        files = sorted(store.cache.glob("*.npz"))
+        files = [*sorted(store.cache.glob("*.npz")), *sorted(store.logs.glob("*.log"))]
         size = sum(f.stat().st_size for f in files)
         if not dry_run:
             for f in files:
                 f.unlink()
             store.sweep()
     verb = "would delete" if dry_run else "deleted"
-    click.echo(f"{verb} {len(files)} cached runs, {size / 2**20:.1f} MiB; {len(list(store.records.glob('*.json')))} records stay")
+    kept = len(list(store.records.glob("*.json")))
+    click.echo(f"{verb} {len(files)} cached runs and logs, {size / 2**20:.1f} MiB; {kept} records stay")

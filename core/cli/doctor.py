@@ -13,6 +13,7 @@ import click
 
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.table import show_table
+from fedbench.core.data.folders import data_folder
 
 _PACKAGES = (
     "fedbench", "torch", "torchvision", "numpy", "scikit-learn", "pydantic", "pluggy", "ruamel.yaml", "click", "rich",
@@ -39,13 +40,9 @@ def command(ctx: click.Context) -> None:
         ctx.exit(1)
 
 
-def data_folder() -> Path:
-    """Where local data sets are looked for: ``$FEDBENCH_DATA``, else ``fedbench`` in the user's cache folder."""
-    chosen = os.environ.get("FEDBENCH_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "fedbench"
+def usable_cores() -> int:
+    """Cores that this process may use; where the system does not say, all of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _versions(problems: list[str]) -> Iterator[Row]:
@@ -58,8 +55,7 @@ def _versions(problems: list[str]) -> Iterator[Row]:
 
 
 def _devices(problems: list[str]) -> Iterator[Row]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield "cores", f"{cores} usable of {os.cpu_count()}"
+    yield "cores", f"{usable_cores()} usable of {os.cpu_count()}"
     try:
         import torch
     except (ImportError, OSError) as exc:  # OSError: a shared library of torch is missing

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -33,6 +36,10 @@ Examples:
 Exit status: 0 success, 1 a cell failed, 2 a mistake in the command or suite,
 130 interrupted.
 """
+
+
+# a folder that cannot be read or written: the user's to mend, not a defect of fedbench
+_OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.ENOENT, errno.EIO}
 
 
 class LazyGroup(click.Group):
@@ -68,6 +75,11 @@ class LazyGroup(click.Group):
             for message in exc.messages:
                 click.echo(message, err=True)
             raise click.exceptions.Exit(2) from None
+        except OSError as exc:
+            if exc.errno not in _OF_THE_MACHINE:
+                raise
+            click.echo(f"{exc.filename or 'a file'}: {exc.strerror}", err=True)
+            raise click.exceptions.Exit(2) from None
 
 
 @click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,6 +93,9 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status. A user's mistake is a message, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that has no letter for "±" shows a question mark
     try:
         status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
@@ -89,6 +104,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.ClickException as exc:
         exc.show()
         return exc.exit_code
+    except BrokenPipeError:  # the reader has seen enough (`fedbench list | head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
     return status if isinstance(status, int) else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -15,6 +14,7 @@ from rich.console import Console
 from fedbench.core.cli.options import overrides_option, suite_argument
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
+from fedbench.core.explain import one_line
 
 _EPILOG = """\b
 Examples:
@@ -97,7 +97,9 @@ def _folder(suite: str, results: Path | None) -> Path:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    from fedbench.core.cli.doctor import usable_cores
+
+    return usable_cores()
 
 
 def _device(wanted: str) -> str:
@@ -113,7 +115,7 @@ def _device(wanted: str) -> str:
         raise UserError(f"--device {wanted}: only cpu and cuda are supported")
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise UserError(f"--device {wanted}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu")
-    return wanted
+    return "cpu" if device.type == "cpu" else wanted
 
 
 def _parse_only(only: tuple[str, ...]) -> dict[str, set[str]]:
@@ -162,6 +164,11 @@ def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder:
     except KeyboardInterrupt:
         console.print(f"interrupted: {display.done} of {cells} cells are done and kept; the same command goes on from here")
         raise
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or folder}: {error.strerror}; {display.done} of {cells} cells are done and kept: make room, "
+            "then the same command goes on from here"
+        ) from error
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -171,9 +178,9 @@ def _failures(console: Console, plan: Any, store: Any) -> bool:
     rows = []
     for job in plan.jobs:
         for cell in job.cells:
-            record = store.read(cell.stem)
-            if record is not None and record.outcome != "ok":
-                rows.append((record.outcome, job.title, cell.attack.label, record.reason))
+            loaded = store.read(cell.stem)
+            if loaded is not None and loaded.record.outcome != "ok":
+                rows.append((loaded.record.outcome, job.title, cell.attack.label, one_line(loaded.record.reason)))
     if rows:
         show_table(["outcome", "run", "attack", "reason"], rows, title="cells without a score")
     failed = [r for r in rows if r[0] != "skipped"]

@@ -3,92 +3,113 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from fedbench.core.cli.options import examples
+from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
+from fedbench.core.explain import one_line
 from fedbench.core.nearest import by_nearness
 
+if TYPE_CHECKING:
+    from fedbench.core.store.reading import LoadedRecord
+    from fedbench.core.store.record import Record
 
-@click.command(epilog="""\b
-Examples:
-  fedbench show results/partial_defense                        the records there are
-  fedbench show results/partial_defense cofedmid--fedmia-ii    every record whose name contains the text
-  fedbench show results/partial_defense 4f21c0 --history       a key's first letters will do
-  fedbench show results/partial_defense 4f21c0 --json""")
+
+@click.command(epilog=examples(
+    "fedbench show results/partial_defense                      every record",
+    "fedbench show results/partial_defense cofedmid--fedmia-ii  those whose name contains the text",
+    "fedbench show results/partial_defense 4f21c0 --history     a key's first letters will do",
+    "fedbench show results/partial_defense 4f21c0 --json",
+))  # fmt: skip
 @click.argument("results", type=click.Path(path_type=Path))
 @click.argument("cell", required=False)
 @click.option("--history", is_flag=True, help="The cell's rounds: accuracy and training loss of the global model.")
-@click.option("--json", "as_json", is_flag=True, help="The record as it is on disk.")
+@click.option("--json", "as_json", is_flag=True, help="The record as it is on disk; of several, one after the other.")
 def command(results: Path, cell: str | None, history: bool, as_json: bool) -> None:
-    """Show the record of CELL (part of its file name, or of its key) in RESULTS."""
+    """Show the record of CELL (part of its file name, or of its key) in RESULTS; of several, a line each."""
+    found = find(results.absolute(), cell)
+    if as_json:
+        for loaded in found:
+            click.echo(loaded.path.read_text(encoding="utf-8").rstrip())
+    elif len(found) == 1:
+        _print(found[0].record, found[0].path.stem)
+        if history:
+            _print_history(found[0].record)
+    elif history:
+        raise UserError(f"--history shows one cell, but {len(found)} contain '{cell or ''}': name one of them")
+    else:
+        rows = [(loaded.record.outcome, *_headline(loaded.record), loaded.path.stem) for loaded in found]
+        show_table(("outcome", "AUC", "TF01 %", "cell"), rows)
+
+
+def find(root: Path, cell: str | None) -> list[LoadedRecord]:
+    """The records whose name contains ``cell`` or, where none does, whose key begins with it; UserError for none."""
+    from fedbench.core.store.reading import read_all, record_paths
     from fedbench.core.store.results import Results
 
-    store = Results.open(results.absolute())
-    stems = sorted(p.stem for p in store.records.glob("*.json"))
-    found = [s for s in stems if cell is None or cell in s] or [s for s in stems if _key_matches(store, s, cell)]
+    paths = record_paths(Results.open(root).records)
+    if not paths:
+        raise UserError(f"{root}: no records yet; `fedbench run SUITE` writes them")
+    named = [p for p in paths if cell is None or cell in p.stem]
+    found = read_all(named) if named else [r for r in read_all(paths) if r.record.key.startswith(cell or "")]
     if not found:
-        near = ", ".join(by_nearness(cell or "", stems)[:3]) or "none"
-        raise UserError(f"no record in {store.records} contains '{cell}'; the nearest are {near}")
-    if len(found) > 1:
-        for stem in found:
-            record = store.read(stem)
-            assert record is not None
-            click.echo(f"{record.outcome:9}{_headline(record):32}{stem}")
-        return
-    if as_json:
-        click.echo(store.path(found[0]).read_text())
-        return
-    _print(store.read(found[0]), found[0], history)
+        near = ", ".join(by_nearness(cell or "", [p.stem for p in paths])[:3])
+        raise UserError(f"no record in {root} has '{cell}' in its name or key; the nearest are {near}")
+    return found
 
 
-def _key_matches(store, stem: str, cell: str | None) -> bool:
-    record = store.read(stem)
-    return cell is not None and record is not None and record.key.startswith(cell)
-
-
-def _headline(record) -> str:
+def _headline(record: Record) -> tuple[str, str]:
     mix = record.pooled.get("mix")
-    if mix is None:
-        return record.reason[:30]
-    tf01 = "n/a" if mix.tf01 is None else f"{mix.tf01:.2f} %"
-    return f"AUC {mix.auc:.3f}  TF01 {tf01}"
+    return (one_line(record.reason, 60), "") if mix is None else (_number(mix.auc), _number(mix.tf01))
 
 
-def _print(record, stem: str, history: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.4g}"
 
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(f"{stem}\n{record.outcome} {record.reason}".rstrip())
-    console.print(f"key {record.key}\nrun {record.run_key}")
-    console.print(f"defense {record.defense.label} {record.defense.params}")
-    console.print(f"attack  {record.attack.label} {record.attack.params} (view: {record.view})")
-    console.print(f"setting {record.setting}, coalition {record.coalition} {record.members}, seed {record.seed}")
+
+def _print(record: Record, stem: str) -> None:
+    lines = [
+        stem,
+        f"{record.outcome} {record.reason}".rstrip(),
+        f"key {record.key}",
+        f"run {record.run_key}",
+        f"defense {record.defense.label} {record.defense.params}",
+        f"attack  {record.attack.label} {record.attack.params} (view: {record.view})",
+        f"setting {record.setting}, coalition {record.coalition} {record.members}, seed {record.seed}",
+    ]
     if record.utility:
-        console.print(f"test accuracy {record.utility.accuracy:.4f} (n={record.utility.n_test})")
-    for note in record.notes:
-        console.print(f"note: {note}")
-    table = Table("target", "group", "AUC", "TF01 %", "advantage", "members", "non-members")
-    rows = [(str(t.target), t.groups) for t in record.targets] + [("pooled", record.pooled)]
-    for target, groups in rows:
-        for group, s in groups.items():
-            values = [s.auc, s.tf01, s.advantage]
-            shown = ["n/a" if v is None else f"{v:.4g}" for v in values]
-            table.add_row(target, group, *shown, str(s.n_members), str(s.n_nonmembers))
-    if record.targets:
-        console.print(table)
-    if history:
-        rounds = Table("round", "test accuracy", "training loss")
-        for row in record.history:
-            rounds.add_row(str(row.round), f"{row.accuracy:.4f}", "n/a" if row.train_loss is None else f"{row.train_loss:.4f}")
-        console.print(rounds)
+        lines.append(f"test accuracy {record.utility.accuracy:.4f} (n={record.utility.n_test})")
+    _say(lines + [f"note: {note}" for note in record.notes])
+    scores = [(str(t.target), t.groups) for t in record.targets] + [("pooled", record.pooled)]
+    rows = [
+        (target, group, _number(s.auc), _number(s.tf01), _number(s.advantage), s.n_members, s.n_nonmembers)
+        for target, groups in scores
+        for group, s in groups.items()
+    ]
+    if rows:
+        show_table(("target", "group", "AUC", "TF01 %", "advantage", "members", "non-members"), rows)
+    _say(_origin(record))
+
+
+def _origin(record: Record) -> list[str]:
     m, p = record.measured, record.provenance
-    console.print(
+    commit = f"{(p.git_commit or 'wheel')[:12]}{' dirty' if p.git_dirty else ''}"
+    return [
         f"measured {m.started}: wall {m.wall_s} s, CPU {m.cpu_s} s (training {m.train_cpu_s}, signals {m.signals_cpu_s}, "
-        f"attack {m.attack_cpu_s}), peak {m.peak_memory_mb} MB"
-    )
-    console.print(
-        f"fedbench {p.fedbench} ({(p.git_commit or 'wheel')[:12]}{' dirty' if p.git_dirty else ''}), Python {p.python}, "
-        f"torch {p.torch}, {p.cpu}, {p.device}, {p.dtype}, {p.threads} thread"
-    )
+        f"attack {m.attack_cpu_s}), peak {m.peak_memory_mb} MB",
+        f"fedbench {p.fedbench} ({commit}), Python {p.python}, torch {p.torch}, {p.cpu}, {p.device}, {p.dtype}, "
+        f"{p.threads} thread",
+    ]
+
+
+def _print_history(record: Record) -> None:
+    rows = [(row.round, f"{row.accuracy:.4f}", _number(row.train_loss)) for row in record.history]
+    show_table(("round", "test accuracy", "training loss"), rows)
+
+
+def _say(lines: list[str]) -> None:
+    for line in lines:
+        click.echo(one_line(line, 10_000))  # whatever the record holds, one line each

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedbench.core.spec import LoadedSuite, Resolved
 
 # Further checks, "module:function": called with (loaded, resolved), they raise UserError. Imported when needed.
-CHECKS: tuple[str, ...] = ()
+CHECKS: tuple[str, ...] = ("fedbench.core.execution.plan:check_plan",)
 
 
 @click.command(epilog=examples(
@@ -26,11 +26,13 @@ CHECKS: tuple[str, ...] = ()
 ))  # fmt: skip
 @suites_argument
 @overrides_option
-def command(suites: tuple[str, ...], overrides: tuple[str, ...]) -> None:
+@click.option("--data/--no-data", default=True, show_default=True,
+              help="Also load the data: partitions, audit sets, whether the model fits. All that `run` would refuse.")
+def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> None:
     """Check suites without running them.
 
-    SUITE is a file or the name of a shipped suite. Everything is checked that needs no data: the form of the file,
-    names of components and their parameters, coalitions. All mistakes are printed at once, one a line, with the place.
+    SUITE is a file or the name of a shipped suite. The form of the file, names of components and their parameters,
+    coalitions, and then what needs the data. All mistakes are printed at once, one a line, with the place.
     """
     from fedbench.core.registry import Registry
 
@@ -38,7 +40,7 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...]) -> None:
     mistakes: list[str] = []
     for suite in suites:
         try:
-            loaded, resolved = check(suite, registry, overrides)
+            loaded, resolved = check(suite, registry, overrides, data)
         except UserError as exc:
             mistakes += exc.messages
         else:
@@ -47,13 +49,13 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...]) -> None:
         raise UserError(*mistakes)
 
 
-def check(suite: str, registry: Registry, overrides: tuple[str, ...] = ()) -> tuple[LoadedSuite, Resolved]:
-    """The suite and its components; raises ``UserError`` with every mistake, those of ``CHECKS`` included."""
+def check(suite: str, registry: Registry, overrides: tuple[str, ...] = (), data: bool = True) -> tuple[LoadedSuite, Resolved]:
+    """The suite and its components; raises ``UserError`` with every mistake, with ``data`` those of ``CHECKS`` too."""
     from fedbench.core.spec import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
-    for extra in _extra_checks():
+    for extra in _extra_checks() if data else ():
         try:
             extra(loaded, resolved)
         except UserError as exc:

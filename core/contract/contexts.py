@@ -72,7 +72,7 @@ class Federation:
 class MemberData:
     """One client's own training data.
 
-    ``x``: [n, *input]; ``y``: [n] int64. ``soft``: None or [n, C] target probabilities, used instead of ``y`` by the
+    ``x``: [n, *input], byte images as stored (``ctx.normalise`` gives floats); ``y``: [n] int64. ``soft``: None or [n, C] target probabilities, used instead of ``y`` by the
     default loss. ``held_out``: [n] bool, samples this member keeps out of training (a validation part); they leave the
     audit lists, since they are neither trained on nor strangers. Build a changed copy with ``dataclasses.replace``.
     """
@@ -85,7 +85,7 @@ class MemberData:
 
 @dataclass(frozen=True)
 class Batch:
-    """One training batch. ``index``: [B] positions in the member's data; ``flag``: None or [B] from ``select``.
+    """One training batch, ``x`` normalised floats. ``index``: [B] positions in the member's data; ``flag``: None or [B] from ``select``.
 
     ``soft``: None or [B, C] target probabilities, used instead of ``y`` by the default loss.
     """
@@ -153,6 +153,12 @@ class MemberContext(Randomness):
         if self.run_epochs is None:
             raise RuntimeError("ctx.train() is available in local_train only")
         self.run_epochs()
+
+    def normalise(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, *input] float32 as the model takes it: byte images normalised, anything else unchanged."""
+        from fedbench.core.federation.normalise import as_floats
+
+        return as_floats(self.model, x)
 
     def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Cross-entropy [n] of the live model in eval mode, without gradients; leaves the mode as it was."""

@@ -67,6 +67,13 @@ class Dataset(Configured):
     default_model: str = "mlp"
     licence: str = "unknown"
     citation: str = ""
+    home: str = ""  # where the data come from, a URL
+    size_mb: float | None = None  # of the download; 0: nothing to download, None: yours
+
+    @classmethod
+    def here(cls) -> str | bool:
+        """Whether the data can be used on this machine without a download; a string says in which form."""
+        return True
 
     def load(self, seed: int) -> Data:
         """The splits for ``seed``; the same seed gives the same bits on every machine."""

@@ -26,6 +26,7 @@ class Defense(Configured):
     """
 
     n_models: int = 1  # how many global models the server keeps (``assign`` picks among them)
+    parts: tuple[Defense, ...] = ()  # the defenses that a composite applies: it acts wherever one of them does
 
     def begin(self, ctx: CoalitionContext) -> None:
         """Plan once, before round 1, from public facts only."""
@@ -78,4 +79,6 @@ class Defense(Configured):
 
 def overrides(defense: Defense, phase: str) -> bool:
     """Whether ``defense`` acts in ``phase``; the engine takes the plain fast path where it does not."""
+    if defense.parts:
+        return any(overrides(part, phase) for part in defense.parts)
     return getattr(type(defense), phase) is not getattr(Defense, phase)

@@ -64,6 +64,14 @@ def audit_set(shards: Shards, n_holdout: int, target: int, nonmembers: int, seed
     return AuditSet(target, *pick)
 
 
+def opaque_names(n: int, seed: int) -> np.ndarray:
+    """[n] what each sample of train ++ hold-out is called in front of an attack: a keyed permutation of 0..n-1.
+
+    The position itself would tell the hold-out (larger numbers: certain non-members) from the training data.
+    """
+    return numpy_rng(seed, "opaque names").permutation(n)
+
+
 def pool_of(audits: list[AuditSet]) -> np.ndarray:
     """Sorted ids of every sample that some target's audit needs: what the engine measures."""
     return np.unique(np.concatenate([a.ids for a in audits]))

@@ -8,13 +8,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from fedbench.core.execution.job import Job
-from fedbench.core.execution.worker import Clock, child_main, record_for
+from fedbench.core.execution.job import Cell, Job
+from fedbench.core.execution.worker import Clock, child_main, log_path, record_for
 from fedbench.core.store.record import Outcome
 from fedbench.core.store.results import Results
 
@@ -42,11 +42,20 @@ class _Running:
     clock: Clock
     deadline: float
     done: set[str] = field(default_factory=set)
+    judging: str | None = None
+    """key of the cell whose attack is at work"""
     complete: bool = False
+
+    def undone(self) -> list[Cell]:
+        """The cells without a record."""
+        return [c for c in self.job.cells if c.key not in self.done]
 
 
 def execute(jobs: Iterable[Job], workers: int, watcher: Watcher) -> None:
-    """Run every job, at most ``workers`` at a time. On an interrupt the workers are stopped; what is finished stays."""
+    """Run every job, at most ``workers`` at a time. On an interrupt the workers are stopped; what is finished stays.
+
+    Raises ``OSError`` when the results folder cannot be written.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     waiting, running = list(jobs), list[_Running]()
@@ -58,6 +67,8 @@ def execute(jobs: Iterable[Job], workers: int, watcher: Watcher) -> None:
             for r in [r for r in running if _over(r, watcher)]:
                 running.remove(r)
                 watcher.finished(r.job)
+                if rest := r.undone():  # an attack took its process with it; the training is in the cache
+                    waiting.insert(0, replace(r.job, cells=tuple(rest)))
             watcher.tick()
     finally:
         for r in running:
@@ -83,49 +94,67 @@ def _listen(running: list[_Running], watcher: Watcher) -> None:
 
 
 def _drain(r: _Running, watcher: Watcher) -> None:
-    with contextlib.suppress(EOFError, OSError):
-        while not r.pipe.closed and r.pipe.poll():
+    while not r.pipe.closed:
+        try:
+            if not r.pipe.poll():
+                return
             kind, what = r.pipe.recv()
-            if kind == "round":
-                watcher.advanced(r.job, what)
-            elif kind == "cell":
-                r.done.add(what[0])
-                watcher.cell(r.job, *what)
-            else:
-                r.complete = True
-        return
-    r.pipe.close()
+        except (EOFError, OSError):
+            r.pipe.close()
+        else:
+            _hand_on(r, kind, what, watcher)
+
+
+def _hand_on(r: _Running, kind: str, what: Any, watcher: Watcher) -> None:
+    if kind == "round":
+        watcher.advanced(r.job, what)
+    elif kind == "cell":
+        r.done.add(what[0])
+        watcher.cell(r.job, *what)
+    elif kind == "judging":
+        r.judging = what
+    elif kind == "unwritable":
+        raise OSError(*what)
+    else:
+        r.complete = True
 
 
 def _over(r: _Running, watcher: Watcher) -> bool:
-    """Whether this run has ended, by itself or by its limit; cells it leaves unfinished are recorded with the reason."""
+    """Whether this run has ended, by itself or by its limit; what it leaves undone is recorded with the reason.
+
+    Where an attack was at work, only its cell is; the run's other cells stay undone.
+    """
     if not r.process.is_alive():
         _drain(r, watcher)
         if not r.complete:
-            _record_rest(r, "failed", _death(r.process.exitcode), watcher)
+            _blame(r, "failed", _death(r), watcher)
     elif time.monotonic() > r.deadline:
         _drain(r, watcher)
         _kill(r)
-        _record_rest(r, "timeout", f"stopped at the limit of {r.job.run_seconds:g} s (limits.run_seconds)", watcher)
+        _blame(r, "timeout", f"stopped at the limit of {r.job.run_seconds:g} s (limits.run_seconds)", watcher)
     else:
         return False
     _kill(r)  # reaps the process, and whatever a plugin left running in its group
     return True
 
 
-def _death(code: int | None) -> str:
+def _death(r: _Running) -> str:
+    code = r.process.exitcode
     if code is not None and code < 0:
         hint = " - out of memory?" if -code == signal.SIGKILL else ""
-        return f"the worker was killed by {signal.Signals(-code).name}{hint}"
-    return f"the worker ended early with exit status {code}; a plugin may have called exit"
+        reason = f"the worker was killed by {signal.Signals(-code).name}{hint}"
+    else:
+        reason = f"the worker ended early with exit status {code}; a plugin may have called exit"
+    log = log_path(r.job)
+    return f"{reason}; see logs/{log.name}" if log.exists() and log.stat().st_size else reason
 
 
-def _record_rest(r: _Running, outcome: Outcome, reason: str, watcher: Watcher) -> None:
-    results = Results(Path(r.job.results))
-    for cell in r.job.cells:
-        if cell.key not in r.done:
-            results.write(cell.stem, record_for(r.job, cell, outcome, reason, r.clock.measured()))
-            watcher.cell(r.job, cell.key, outcome, reason)
+def _blame(r: _Running, outcome: Outcome, reason: str, watcher: Watcher) -> None:
+    results, undone = Results(Path(r.job.results)), r.undone()
+    for cell in [c for c in undone if c.key == r.judging] or undone:
+        results.write(cell.stem, record_for(r.job, cell, outcome, reason, r.clock.outside()))
+        r.done.add(cell.key)
+        watcher.cell(r.job, cell.key, outcome, reason)
 
 
 def _kill(r: _Running) -> None:
@@ -134,3 +163,6 @@ def _kill(r: _Running) -> None:
             how()
     r.process.join()
     r.pipe.close()
+    log = log_path(r.job)
+    if log.exists() and not log.stat().st_size:
+        log.unlink()

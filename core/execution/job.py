@@ -40,11 +40,12 @@ class Use:
 
 @dataclass(frozen=True)
 class Cell:
-    """One attack on one run. ``stem`` names its files."""
+    """One attack on one run. ``stem`` names its files; ``view`` is what the attack sees."""
 
     key: str
     stem: str
     attack: Use
+    view: str
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _scores_of(
 
 def _audit(job: Job, ids: np.ndarray, scene: Scene, target: int) -> Audit:
     key = key_for(job.seed, "attack", client=target)
-    return Audit(key, torch.device(job.device), ids, scene.y_of(ids), scene.data.n_classes, target)
+    return Audit(key, torch.device(job.device), scene.names[ids], scene.y_of(ids), scene.data.n_classes, target)
 
 
 def _by_colluders(job: Job, attack: Attack, audits: list[AuditSet]) -> dict[tuple[int, ...], list[AuditSet]]:
@@ -102,10 +102,11 @@ def _by_colluders(job: Job, attack: Attack, audits: list[AuditSet]) -> dict[tupl
 def _collude(
     job: Job, attack: Attack, colluders: tuple[int, ...], scene: Scene, trained: Trained, pool: np.ndarray
 ) -> str:
-    shadows = []
+    shadows, order = [], scene.presented
+    shown = pool[order]
     for j in colluders:
-        own = np.isin(pool, scene.shards[j]) & ~np.isin(pool, trained.held_out)
-        seen = observe("server", j, trained.rows, trained.rounds, trained.signals, np.arange(len(pool)))
-        shadows.append(Shadow(j, seen, pool, scene.y_of(pool), own, j in job.members))
-    attack.fit(shadows, _audit(job, pool, scene, -1))
+        own = np.isin(shown, scene.shards[j]) & ~np.isin(shown, trained.held_out)
+        seen = observe("server", j, trained.rows, trained.rounds, trained.signals, order)
+        shadows.append(Shadow(j, seen, scene.names[shown], scene.y_of(shown), own, j in job.members))
+    attack.fit(shadows, _audit(job, shown, scene, -1))
     return f"colluding with client {', '.join(f'{s.client}' + (' (defended)' if s.defended else '') for s in shadows)}"

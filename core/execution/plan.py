@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import CONTRACT_VERSION
 from fedbench.core.data.audit import split_digest
 from fedbench.core.digest import engine_digest, source_digest
+from fedbench.core.execution.fitness import data_mistake, declaration_mistake, try_model
 from fedbench.core.execution.job import Cell, Job, Use, key_of
 from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.train import make_scene
+from fedbench.core.explain import explain
 from fedbench.core.registry import RegisteredComponent, Registry
 from fedbench.core.spec.coalition import resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
@@ -29,6 +31,7 @@ PHASES = (
     "aggregate", "after_round",
 )  # fmt: skip
 _DTYPE = "float32"
+_MOST_OF_A_NAME = 48  # letters: five names and a key stay below the 255 that a file name may have
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class Plan:
 
     @property
     def cells(self) -> list[str]:
-        """Every cell's key."""
-        return [cell.key for job in self.jobs for cell in job.cells]
+        """Every cell's stem."""
+        return [cell.stem for job in self.jobs for cell in job.cells]
 
     def only(self, **wanted: set[str]) -> Plan:
         """The part whose ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed`` are among the wanted ones."""
@@ -70,6 +73,11 @@ def make_plan(loaded: LoadedSuite, resolved: Resolved, registry: Registry, resul
     return _Planner(loaded, resolved, registry, results, device).plan()
 
 
+def check_plan(loaded: LoadedSuite, resolved: Resolved) -> None:
+    """Everything ``fedbench run`` would refuse: data, partitions, audits, models. Raises ``UserError`` with all of it."""
+    make_plan(loaded, resolved, Registry.discover(), Path(), "cpu")
+
+
 def undefended(defense: Defense) -> bool:
     """Whether a defense acts in no phase: one plain run then serves every coalition of its setting."""
     return defense.n_models == 1 and not any(overrides(defense, p) for p in PHASES)
@@ -90,25 +98,59 @@ class _Planner:
         self.problems: list[str] = []
 
     def plan(self) -> Plan:
+        defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]
+        attacks = [(use, made) for use in self.resolved.attacks if (made := self._made("attack", use))]
         jobs: dict[str, Job] = {}
         for i, setting in enumerate(self.spec.settings):
             for coalition in self.resolved.settings[i].coalitions:
                 members = tuple(resolve_coalition(coalition, setting.federation.clients))
-                for defense in self.resolved.defenses:
-                    plain = undefended(defense.build())
-                    where = ("none", ()) if plain else (coalition.name, members)
+                for use, defense in defenses:
+                    where = ("none", ()) if undefended(defense) else (coalition.name, members)
                     for seed in self.spec.seeds:
-                        for job in self._jobs(i, *where, defense, seed):
-                            jobs.setdefault(job.run_key, job)
+                        for job in self._jobs(i, *where, use, attacks, seed):
+                            self._note_twins(jobs.setdefault(job.run_key, job), job)
         if self.problems:
             raise UserError(*dict.fromkeys(self.problems))
         return Plan(self.spec.name, self.spec.title or self.spec.name, list(jobs.values()))
 
+    def _made(self, kind: str, use: ResolvedUse) -> Any:
+        """The component, or None with its mistake noted."""
+
+        def build() -> Any:
+            made = use.build()
+            if mistake := declaration_mistake(made):
+                raise UserError(f"{kind} '{use.name}': {mistake}")
+            return made
+
+        return self._ask(self._place(use), f"{kind} '{use.name}'", build)
+
+    def _place(self, use: ResolvedUse) -> str:
+        return f"{self.loaded.path}:{use.position[0]}:{use.position[1]}"
+
+    def _ask(self, place: str, who: str, question: Callable[[], Any]) -> Any:
+        """What somebody's code answers, or None with its failure noted: here nothing may end in a traceback."""
+        try:
+            return question()
+        except UserError as error:
+            self.problems += [f"{place}: {message}" for message in error.messages]
+        except (Exception, SystemExit) as error:
+            self.problems.append(f"{place}: {who}: {explain(error)}")
+        return None
+
+    def _note_twins(self, kept: Job, job: Job) -> None:
+        """Two rows of the suite that are one training would be one row of the board: refused, not dropped."""
+        kinds = ("setting", "coalition", "defense")
+        one, two = ((j.setting, j.coalition, j.defense.label) for j in (kept, job))
+        for kind, a, b in zip(kinds, one, two, strict=True):
+            if a != b:
+                same = f"hold the same clients {list(job.members)}" if kind == "coalition" else "are the same in all that counts"
+                self.problems.append(f"{self.loaded.path}: setting '{job.setting}': the {kind}s '{a}' and '{b}' {same}: remove one")
+
     def _jobs(
-        self, i: int, coalition: str, members: tuple[int, ...], defense: ResolvedUse, seed: int
-    ) -> Iterable[Job]:
+        self, i: int, coalition: str, members: tuple[int, ...], defense: ResolvedUse,
+        attacks: list[tuple[ResolvedUse, Attack]], seed: int,
+    ) -> Iterable[Job]:  # fmt: skip
         """The passive run with all passive attacks, and one run for every active one."""
-        attacks = [(a, a.build()) for a in self.resolved.attacks]
         passive = [(a, made) for a, made in attacks if not isinstance(made, ActiveAttack)]
         base = self._base(i, coalition, members, defense, seed)
         if base is None:
@@ -130,16 +172,18 @@ class _Planner:
         clients = federation["clients"]
         wanted = audit["targets"]
         targets = tuple(wanted) if wanted != "coalition" else members or tuple(range(clients))
-        dataset = self._of(self.resolved.settings[i].dataset)
-        try:
-            data, digest = self._load(dataset, seed)
-            scene = make_scene(data, rule, federation, audit, targets, seed)
-            if seed == self.spec.seeds[0]:
-                self._try_model(i, data)
-        except UserError as error:
-            line, column = self.loaded.position(("settings", i))
-            where = f"{self.loaded.path}:{line}:{column}: setting '{setting.name}'"
-            self.problems += [f"{where}: {message}" for message in error.messages]
+        used = self.resolved.settings[i]
+        dataset = self._of(used.dataset)
+        line, column = self.loaded.position(("settings", i))
+        where = f"{self.loaded.path}:{line}:{column}: setting '{setting.name}'"
+        found = self._ask(where, f"dataset '{dataset.name}'", lambda: self._load(dataset, seed))
+        if found is None:
+            return None
+        data, digest = found
+        scene = self._ask(where, "partition", lambda: make_scene(data, rule, federation, audit, targets, seed))
+        if seed == self.spec.seeds[0]:
+            self._ask(where, f"model '{used.model.name}'", lambda: try_model(used.model.build(), data))
+        if scene is None:
             return None
         digests = {"data": digest, "split": split_digest(scene.shards, scene.audits), "engine": self.engine}
         return Job(
@@ -152,6 +196,8 @@ class _Planner:
         at = (key_of(dataset.identity()), seed)
         if at not in self._loads:
             data = dataset.make().load(seed)
+            if mistake := data_mistake(data):
+                raise UserError(f"the dataset '{dataset.name}' (seed {seed}): {mistake}")
             self._loads[at] = data, data.digest()
         return self._loads[at]
 
@@ -166,13 +212,6 @@ class _Planner:
     def _of(self, use: ResolvedUse) -> Use:
         return self._use(use.registered, use.params, use.label)
 
-    def _try_model(self, i: int, data: Data) -> None:
-        """Does the architecture fit the input? Asked before anything is trained."""
-        import torch
-
-        with torch.random.fork_rng(devices=[]):
-            self.resolved.settings[i].model.build().build(data.input_shape, data.n_classes)
-
     def _with_cells(self, base: Job, attacks: list[tuple[ResolvedUse, Attack]]) -> Job:
         run_key = key_of(_identity(base, self.provenance))
         job = replace(base, run_key=run_key)
@@ -181,7 +220,7 @@ class _Planner:
             attack = self._of(use)
             needs = {n: self.signals[n].identity() for n in sorted(made.needs) if n in self.signals}
             key = key_of({"run": run_key, "attack": attack.identity(), "signals": needs})
-            cells.append(Cell(key, _stem(job, attack, key), attack))
+            cells.append(Cell(key, _stem(job, attack, key), attack, made.view))
         return replace(job, cells=tuple(cells))
 
 
@@ -199,7 +238,7 @@ def _identity(job: Job, provenance: dict[str, Any]) -> dict[str, Any]:
 def _stem(job: Job, attack: Use, key: str) -> str:
     """A file name people can read; the key's first letters make it unique."""
     words = [job.setting, job.coalition, job.defense.label, attack.label, f"s{job.seed}", key[:12]]
-    return "--".join(re.sub(r"[^A-Za-z0-9=.,_-]+", "_", w) for w in words)
+    return "--".join(re.sub(r"[^A-Za-z0-9=.,_-]+", "_", w)[:_MOST_OF_A_NAME] for w in words)
 
 
 def _only_text(wanted: dict[str, set[str]]) -> str:

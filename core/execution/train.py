@@ -15,11 +15,12 @@ import torch
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.dataset import Data
-from fedbench.core.data.audit import EXCLUDED, AuditSet, audit_set, pool_of
+from fedbench.core.data.audit import EXCLUDED, AuditSet, audit_set, opaque_names, pool_of
 from fedbench.core.data.partition import Shards, partition
 from fedbench.core.execution.job import Job
 from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.loop import Federation
+from fedbench.core.federation.normalise import wrap
 from fedbench.core.federation.setup import Setup, TrainConfig
 from fedbench.core.rng import key_for
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, Recorder
@@ -35,11 +36,17 @@ class Scene:
     data: Data
     shards: Shards
     audits: list[AuditSet]
+    names: np.ndarray  # what an attack calls a sample: it must not learn the position in train ++ holdout
 
     @property
     def pool(self) -> np.ndarray:
         """Sorted ids of every audited sample (positions in train ++ holdout)."""
         return pool_of(self.audits)
+
+    @property
+    def presented(self) -> np.ndarray:
+        """[N] positions in the pool in the order an attack gets to see them: by name, so that order tells nothing."""
+        return np.argsort(self.names[self.pool])
 
     def x_of(self, ids: np.ndarray) -> np.ndarray:
         """[n, *input] samples of these ids."""
@@ -80,7 +87,7 @@ def make_scene(
     clients = federation["clients"]
     shards = partition(data.train_y, clients, seed, **{**rule, "beta": float(rule.get("beta") or 1.0)})
     audits = [audit_set(shards, len(data.holdout_y), t, audit["nonmembers"], seed) for t in targets]
-    return Scene(data, shards, audits)
+    return Scene(data, shards, audits, opaque_names(len(data.train_y) + len(data.holdout_y), seed))
 
 
 def audited_rounds(rounds: int, every: int) -> set[int]:
@@ -102,10 +109,11 @@ def train(job: Job, scene: Scene, attacks: list[Attack], on_round: Callable[[int
         for s in scene.shards
     ]
     pool_x, pool_y = (torch.from_numpy(a).to(device) for a in (scene.x_of(scene.pool), scene.y_of(scene.pool)))
+    shuffled = torch.from_numpy(scene.presented).to(device)
     adversary = next((a for a in attacks if isinstance(a, ActiveAttack)), None)
     setup = Setup(
         _config(job.federation), job.seed, flat, clients, scene.data.n_classes, job.defense.make(), job.members, initial,
-        adversary, (pool_x, pool_y) if adversary else None,
+        adversary, (pool_x[shuffled], pool_y[shuffled]) if adversary else None,
     )  # fmt: skip
     wanted = needed_signals(attacks)
     recorder = Recorder(
@@ -147,7 +155,7 @@ def _fresh_model(job: Job, data: Data, device: torch.device) -> tuple[FlatModel,
     flats = []
     for j in range(n_models):
         torch.random.default_generator.manual_seed(key_for(job.seed, "init", client=j) >> 1)
-        flats.append(FlatModel(builder.build(data.input_shape, data.n_classes), device))
+        flats.append(FlatModel(wrap(builder.build(data.input_shape, data.n_classes), data), device))
     return flats[0], torch.stack([f.params.clone() for f in flats])
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import faulthandler
 import hashlib
 import os
+import random
 import resource
+import signal
+import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +19,16 @@ from typing import Any
 
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.execution.job import Cell, Job
+from fedbench.core.explain import message_of, named, one_line, origin
+from fedbench.core.rng import key_for
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.record import Measured, Outcome, Provenance, Record, RoundRow, Utility
 from fedbench.core.store.results import Results
 
 Report = Callable[[str, Any], None]
+STRANGERS = (Exception, SystemExit)  # what other people's code may raise
+_PR_SET_PDEATHSIG = 1
+_NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "MemoryError")
 
 
 @dataclass
@@ -35,6 +44,13 @@ class Clock:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return cls(now, time.perf_counter(), time.process_time())
 
+    def outside(self) -> Measured:
+        """As seen by the parent of a process that is gone: its own time, not its work."""
+        wall = round(time.perf_counter() - self.wall, 3)
+        return Measured(
+            started=self.started, wall_s=wall, cpu_s=0, train_cpu_s=0, signals_cpu_s=0, attack_cpu_s=0, peak_memory_mb=0
+        )
+
     def measured(self, training: dict[str, float] | None = None, attack_cpu: float = 0.0) -> Measured:
         training = training or {"train_cpu_s": 0.0, "signals_cpu_s": 0.0}
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -48,11 +64,10 @@ class Clock:
 
 def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Measured, **more: Any) -> Record:
     """A record with everything the job already knows."""
-    view = more.pop("view", "server")
     return Record(
         key=cell.key, run_key=job.run_key, outcome=outcome, reason=reason, suite=job.suite, setting=job.setting,
         coalition=job.coalition, members=list(job.members), seed=job.seed, defense=job.defense.recorded(),
-        attack=cell.attack.recorded(), view=view, facts=job.facts(), provenance=Provenance(**job.provenance),
+        attack=cell.attack.recorded(), view=cell.view, facts=job.facts(), provenance=Provenance(**job.provenance),
         measured=measured, **{"digests": job.digests, **more},
     )  # fmt: skip
 
@@ -66,48 +81,66 @@ def run_job(job: Job, report: Report) -> None:
         _finish(results, job, cell, record_for(job, cell, "failed", reason, clock.measured()), None, report)
     if not attacks:
         return
+    settle(job, job.run_key)  # the attacks' constructors ran
     try:
         scene, trained = _train(job, [a for _, a in attacks], report)
-    except Exception as error:
-        outcome, reason = explain(error)
-        for cell, attack in attacks:
-            record = record_for(job, cell, outcome, reason, clock.measured(), view=attack.view)
-            _finish(results, job, cell, record, None, report)
+    except STRANGERS as error:
+        outcome, reason = outcome_of(error)
+        for cell, _ in attacks:
+            _finish(results, job, cell, record_for(job, cell, outcome, reason, clock.measured()), None, report)
         return
     for cell, attack in attacks:
+        report("judging", cell.key)
+        settle(job, cell.key)
         record, scores = _judge(job, cell, attack, scene, trained, clock)
         _finish(results, job, cell, record, scores, report)
 
 
 def prepare_process(job: Job) -> None:
-    """One thread, deterministic kernels, float32 as declared, and no more memory than allowed."""
+    """Deterministic kernels, float32 as declared, and no more memory than allowed."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
-    import torch
-
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    settle(job, "start")
     if job.memory_gb:
         limit = int(job.memory_gb * 2**30)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def explain(error: BaseException) -> tuple[Outcome, str]:
+def settle(job: Job, purpose: str) -> None:
+    """Put the process's global state where it belongs: what one plugin changed never reaches the next.
+
+    The harness draws nothing from the global generators. They are keyed all the same, so that a plugin that does is
+    repeatable, whatever ran before it.
+    """
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.set_grad_enabled(True)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    key = key_for(job.seed, f"global generators/{purpose}")
+    random.seed(key)
+    np.random.seed(key % 2**32)
+    torch.manual_seed(key >> 1)
+
+
+def outcome_of(error: BaseException) -> tuple[Outcome, str]:
     """The outcome and the one-line reason a failure is recorded with; unexpected ones name file and line."""
+    said = one_line(message_of(error))
     if isinstance(error, SkipCell):
-        return "skipped", str(error)
+        return "skipped", said
     if isinstance(error, Diverged):
-        return "diverged", str(error)
-    if isinstance(error, MemoryError) or "not enough memory" in str(error):
-        return "failed", f"out of memory: {error}"
+        return "diverged", said
+    if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
+        return "failed", f"out of memory: {said or 'an allocation failed'} (see limits.memory_gb)"
     if isinstance(error, UserError):
-        return "failed", str(error)
-    cause: BaseException = error.__cause__ or error
-    frames = traceback.extract_tb(cause.__traceback__)
-    where = f" [{Path(frames[-1].filename).name}:{frames[-1].lineno}]" if frames else ""
-    text = str(error) if error.__cause__ else f"{type(error).__name__}: {error}"
-    return "failed", f"{text}{where}"
+        return "failed", said
+    frame = origin(error.__cause__ or error)
+    where = f" [{Path(frame.filename).name}:{frame.lineno}]" if frame else ""
+    return "failed", (said if error.__cause__ and said else named(error)) + where
 
 
 def _make_attacks(job: Job) -> tuple[list[tuple[Cell, Any]], list[tuple[Cell, str]]]:
@@ -115,8 +148,8 @@ def _make_attacks(job: Job) -> tuple[list[tuple[Cell, Any]], list[tuple[Cell, st
     for cell in job.cells:
         try:
             made.append((cell, cell.attack.make()))
-        except Exception as error:
-            failed.append((cell, explain(error)[1]))
+        except STRANGERS as error:
+            failed.append((cell, outcome_of(error)[1]))
     return made, failed
 
 
@@ -125,6 +158,11 @@ def _train(job: Job, attacks: list[Any], report: Report) -> tuple[Any, Any]:
     from fedbench.core.signals.measure import COALITION, GLOBAL
 
     scene = train.set_scene(job)
+    if (digest := scene.data.digest()) != job.digests["data"]:
+        raise UserError(
+            f"the dataset '{job.dataset.name}' gave other data than when the run was planned (digest {digest[:12]} after "
+            f"{job.digests['data'][:12]}): load(seed) must depend on nothing but its parameters and the seed"
+        )
     views = {a.view for a in attacks}
     extra = ({GLOBAL} if views & {"client", "external"} else set()) | (
         {COALITION} if "coalition" in views and job.members else set()
@@ -135,7 +173,8 @@ def _train(job: Job, attacks: list[Any], report: Report) -> tuple[Any, Any]:
     if trained is None:
         trained = train.train(job, scene, attacks, lambda t: report("round", t))
         if not job.adversary:
-            train.save(job, trained)
+            with contextlib.suppress(OSError):  # without room for its cache, a run is trained again for a new attack
+                train.save(job, trained)
     return scene, trained
 
 
@@ -143,11 +182,11 @@ def _judge(job: Job, cell: Cell, attack: Any, scene: Any, trained: Any, clock: C
     from fedbench.core.execution.judge import judge
 
     utility = Utility(accuracy=float(trained.test_correct.mean()), n_test=len(trained.test_correct))
-    common = {"view": attack.view, "utility": utility, "history": [RoundRow(**row) for row in trained.history]}
+    common = {"utility": utility, "history": [RoundRow(**row) for row in trained.history]}
     try:
         verdict = judge(job, cell, attack, scene, trained)
-    except Exception as error:
-        outcome, reason = explain(error)
+    except STRANGERS as error:
+        outcome, reason = outcome_of(error)
         return record_for(job, cell, outcome, reason, clock.measured(trained.measured), **common), None
     scores = npz_bytes({**verdict.arrays, "test_correct": trained.test_correct})
     record = record_for(
@@ -164,9 +203,10 @@ def _finish(results: Results, job: Job, cell: Cell, record: Record, scores: byte
 
 
 def child_main(job: Job, connection: Any) -> None:
-    """Entry of the worker process: its own process group, gone when the parent is gone."""
+    """Entry of the worker process: its own process group, gone when the parent is gone; its output goes to its log."""
     os.setpgid(0, 0)
     _die_with_parent()
+    _write_to(log_path(job))
 
     def report(kind: str, what: Any) -> None:
         connection.send((kind, what))
@@ -176,11 +216,29 @@ def child_main(job: Job, connection: Any) -> None:
         report("done", None)
     except KeyboardInterrupt:
         pass
+    except OSError as error:  # the results folder is full or gone: nothing can be recorded there
+        report("unwritable", (error.errno, error.strerror, error.filename or job.results))
     finally:
         connection.close()
 
 
+def log_path(job: Job) -> Path:
+    """Where a worker's own output goes: what plugins print, and the traceback of a crash."""
+    return Results(Path(job.results)).logs / f"{job.run_key[:32]}.log"
+
+
+def _write_to(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "ab") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace", line_buffering=True)
+    faulthandler.enable()
+
+
 def _die_with_parent() -> None:
+    import ctypes
     import multiprocessing
     import threading
     from multiprocessing import connection
@@ -189,8 +247,11 @@ def _die_with_parent() -> None:
     if parent is None:
         return
 
+    if sys.platform == "linux":  # also where a plugin holds the interpreter's lock, so that no thread can act
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
     def watch() -> None:
         connection.wait([parent.sentinel])
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)  # with whatever a plugin has started
 
     threading.Thread(target=watch, daemon=True).start()

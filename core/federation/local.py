@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core.contract.contexts import Batch, MemberContext, MemberData, Selection
 from fedbench.core.contract.defense import overrides
+from fedbench.core.federation.normalise import as_floats
 from fedbench.core.federation.optimizer import FlatSGD
 from fedbench.core.federation.phases import PhaseError, call, call_for_rows
 from fedbench.core.federation.setup import Setup
@@ -34,8 +35,11 @@ class LocalTrainer:
         self.flat.bind_grad()
         self.optimizer.reset()
         self.flat.module.train()
-        # Dropout and third-party code may draw from torch's own generator: key that too, so that order never matters.
-        torch.random.default_generator.manual_seed(key_for(self.setup.seed, "module", round, client) >> 1)
+        # Dropout and third-party code may draw from torch's own generators: key those too, so that order never matters.
+        key = key_for(self.setup.seed, "module", round, client) >> 1
+        torch.random.default_generator.manual_seed(key)
+        if start.is_cuda:
+            torch.cuda.manual_seed_all(key)
         return torch.Generator().manual_seed(key_for(self.setup.seed, "shuffle", round, client) >> 1)
 
     def plain(self, data: MemberData, shuffle: torch.Generator, round: int) -> None:
@@ -64,6 +68,9 @@ class LocalTrainer:
             raise PhaseError(f"{type(defense).__name__}.select ({where}) returned {type(selection).__name__}, not Selection")
         if len(selection.index) == 0:
             return
+        if ctx.data.held_out is not None and bool(ctx.data.held_out[selection.index].any()):
+            # held-out samples leave the audit: training on them would be a leak that nobody measures
+            raise PhaseError(f"{type(defense).__name__}.select ({where}) selected samples that `prepare` held out")
         self.flat.module.train()
 
         def run_epochs() -> None:
@@ -81,13 +88,15 @@ class LocalTrainer:
         lr = config.lr_at(ctx.round)
         order = torch.randperm(len(selection.index), generator=shuffle).to(selection.index.device)
         for pick in order.split(config.batch_size):
-            batch = _batch(ctx.data, selection, pick)
+            batch = _batch(self.flat.module, ctx.data, selection, pick)
             if phases["transform"]:
                 batch = call(defense, "transform", batch, epoch_ctx, where=where)
-            self.flat.grad.zero_()
             gradient = call(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
             if gradient is None:
-                call(defense, "loss", self.flat.module(batch.x), batch, epoch_ctx, where=where).backward()
+                loss = call(defense, "loss", self.flat.module(batch.x), batch, epoch_ctx, where=where)
+                self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients on the way to its loss
+                self.flat.grad.zero_()
+                loss.backward()
             else:
                 self.flat.grad.copy_(gradient)
             self.optimizer.step(lr)
@@ -107,10 +116,10 @@ def trainable(data: MemberData) -> torch.Tensor:
     return torch.nonzero(~data.held_out).reshape(-1)
 
 
-def _batch(data: MemberData, selection: Selection, pick: torch.Tensor) -> Batch:
+def _batch(module: torch.nn.Module, data: MemberData, selection: Selection, pick: torch.Tensor) -> Batch:
     index = selection.index[pick]
     return Batch(
-        data.x[index], data.y[index], index,
+        as_floats(module, data.x[index]), data.y[index], index,
         None if data.soft is None else data.soft[index],
         None if selection.flag is None else selection.flag[pick],
     )  # fmt: skip

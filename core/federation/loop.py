@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -67,7 +68,14 @@ class Federation:
             return data
         ctx = self._member_context("prepare", 0, k, data, self.models[0])
         self.setup.flat.params.copy_(self.models[0])
-        return call(self.defense, "prepare", data, ctx, where=f"client {k}, before round 1")
+        prepared = call(self.defense, "prepare", data, ctx, where=f"client {k}, before round 1")
+        if len(prepared.y) != len(data.y) or len(prepared.x) != len(data.y):
+            # who is a member is decided by position: a sample dropped here would still count as trained on
+            raise PhaseError(
+                f"{type(self.defense).__name__}.prepare (client {k}) returned {len(prepared.y)} samples for "
+                f"{len(data.y)}; mark those kept out of training in `held_out`"
+            )
+        return prepared
 
     # -- the round -----------------------------------------------------------------------------------------------
 
@@ -88,7 +96,7 @@ class Federation:
         if not bool(torch.isfinite(self.models).all()):
             raise Diverged(f"round {t}: the aggregated model is not finite; lower the learning rate")
         self._after_round(t, cohort, starts)
-        return RoundResult(uploads, self.models, steps)
+        return RoundResult(uploads, self.models, self.buffers.clone(), steps)
 
     def _cohort(self, t: int) -> tuple[int, ...]:
         n = len(self.setup.clients)
@@ -118,10 +126,12 @@ class Federation:
                 trainer.plain(self.clients[k], shuffle, t)
                 torch.sub(flat.params, start, out=updates[row])
             buffers[row] = flat.buffers
-        return Uploads(t, cohort, updates, buffers, [self.assignment[k] for k in cohort], starts)
+        model_of = [self.assignment[k] for k in cohort]
+        return Uploads(t, cohort, updates, buffers, model_of, starts, self.buffers.clone())
 
     def _assign(self, t: int, k: int, starts: torch.Tensor) -> int:
         self.setup.flat.params.copy_(starts[self.assignment[k]])
+        self.setup.flat.buffers.copy_(self.buffers[self.assignment[k]])
         ctx = self._member_context("assign", t, k, self.clients[k], starts[self.assignment[k]])
         where = f"client {k}, round {t}"
         choice = call(self.defense, "assign", starts, ctx, where=where)
@@ -149,25 +159,32 @@ class Federation:
         level = ("none", "own", "honest", "rule").index(adversary.knowledge)
         assert self.setup.candidates is not None
         x, y = self.setup.candidates
-        start = uploads.starts[uploads.model_of[rows[0]]]
+        j = uploads.model_of[rows[0]]
+        start = uploads.starts[j]
         self.setup.flat.params.copy_(start)
+        self.setup.flat.buffers.copy_(uploads.start_buffers[j])
         knowledge = Knowledge(
             key_for(self.setup.seed, "adversary", t), self.setup.device, self.setup.facts, t,
             tuple(uploads.participants[r] for r in rows), start, self.setup.flat.module, x, y, self._memory("adversary"),
             own=uploads.updates[rows] if level >= 1 else None,
             honest=uploads.updates[honest] if level >= 2 else None,
-            rule=(lambda u: self._rule(t, u, torch.full((len(u),), 1 / len(u), device=u.device), uploads, 0))
-            if level >= 3 else None,
+            rule=(lambda u: self._probe(t, u, uploads, j)) if level >= 3 else None,
         )  # fmt: skip
         shape = (len(rows), uploads.updates.shape[1])
         uploads.updates[rows] = call_for_rows(adversary, "craft", shape, t, knowledge, where=f"round {t}")
 
-    def _rule(self, t: int, updates: torch.Tensor, weights: torch.Tensor, uploads: Uploads, j: int) -> torch.Tensor:
+    def _probe(self, t: int, updates: torch.Tensor, uploads: Uploads, j: int) -> torch.Tensor:
+        """The rule as an adversary tries it: the server's own coins stay secret and its memory as it is."""
+        weights = torch.full((len(updates),), 1 / len(updates), device=updates.device)
+        return self._rule(t, updates, weights, uploads, j, "probe", deepcopy(self._memory(("server", j))))
+
+    def _rule(
+        self, t: int, updates: torch.Tensor, weights: torch.Tensor, uploads: Uploads, j: int, purpose: str, memory: dict
+    ) -> torch.Tensor:
         rows = tuple(k for k, m in zip(uploads.participants, uploads.model_of, strict=True) if m == j)
         ctx = ServerContext(
-            self._key(f"aggregate{j}", t), self.setup.device, self.setup.facts, t, uploads.starts[j], rows,
-            self._memory(("server", j)), j,
-        )  # fmt: skip
+            self._key(f"{purpose}{j}", t), self.setup.device, self.setup.facts, t, uploads.starts[j], rows, memory, j
+        )
         shape = (updates.shape[1],)
         return call_for_rows(self.defense, "aggregate", shape, updates, weights, ctx, where=f"server, round {t}")
 
@@ -181,7 +198,8 @@ class Federation:
             weights = self._sizes[[uploads.participants[r] for r in rows]]
             weights = weights / weights.sum()
             everyone = len(rows) == len(uploads.model_of)
-            steps[j] = self._rule(t, uploads.updates if everyone else uploads.updates[rows], weights, uploads, j)
+            mine = uploads.updates if everyone else uploads.updates[rows]
+            steps[j] = self._rule(t, mine, weights, uploads, j, "aggregate", self._memory(("server", j)))
             self.buffers[j] = weights @ uploads.buffers[rows]
         return steps
 

@@ -16,7 +16,8 @@ from fedbench.core.federation.flat import FlatModel
 @dataclass(frozen=True)
 class TrainConfig:
     """The federation's hyperparameters. ``schedule``: constant, exponential, cosine or milestones, with its ``factor``
-    and ``milestones`` (rounds after which the factor applies)."""
+    and ``milestones`` (rounds after which the factor applies). ``weight_order``: "clients", or "shuffled" to give each
+    update the weight |D_j| of another random participant, as FedMIA's released code does (algorithms.md 13, F6)."""
 
     rounds: int
     local_epochs: int
@@ -28,6 +29,7 @@ class TrainConfig:
     schedule: str = "constant"
     factor: float = 1.0
     milestones: tuple[int, ...] = ()
+    weight_order: str = "clients"
 
     def lr_at(self, round: int) -> float:
         """Learning rate of a round counted from 1.
@@ -49,7 +51,8 @@ class Setup:
     """One training. ``clients``: each client's own data; ``members``: the ids that defend, ascending.
 
     ``initial``: [s, P] the starting parameters of the s global models. ``candidates``: what an active adversary wants
-    to know about (x, y), None without one.
+    to know about (x, y), None without one. ``keep_unprotected``: also hand out the updates as they were before
+    ``protect`` and ``coordinate``.
     """
 
     config: TrainConfig
@@ -62,6 +65,7 @@ class Setup:
     initial: torch.Tensor
     adversary: ActiveAttack | None = None
     candidates: tuple[torch.Tensor, torch.Tensor] | None = None
+    keep_unprotected: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -89,7 +93,8 @@ class Uploads:
     """What the server holds after a round, before it aggregates.
 
     ``participants``: ids in row order; ``updates``: [n, P] as uploaded; ``buffers``: [n, B] client buffers as uploaded;
-    ``model_of``: [n] index of the global model each one started from; ``starts``: [s, P] those models.
+    ``model_of``: [n] index of the global model each one started from; ``starts``: [s, P] those models, and
+    ``start_buffers`` [s, B] their buffers.
     """
 
     round: int
@@ -98,12 +103,14 @@ class Uploads:
     buffers: torch.Tensor
     model_of: list[int]
     starts: torch.Tensor
+    start_buffers: torch.Tensor
 
 
 @dataclass
 class RoundResult:
-    """A finished round: the uploads, and the global models and steps [s, P] that came of them."""
+    """A finished round: the uploads, and the global models [s, P], buffers [s, B] and steps [s, P] that came of them."""
 
     uploads: Uploads
     models: torch.Tensor
+    buffers: torch.Tensor
     steps: torch.Tensor

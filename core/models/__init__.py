@@ -11,3 +11,15 @@ _HERE = "fedbench.core.models"
 def fedbench_models():
     yield Component("mlp", f"{_HERE}.mlp:MLP", "fully connected network with ReLU on the flattened input")
     yield Component("cnn-small", f"{_HERE}.cnn_small:SmallCNN", "two 3x3 convolutions with GroupNorm, one hidden layer")
+    yield Component(
+        "resnet18", f"{_HERE}.resnet18:ResNet18", "ResNet18 with a 3x3 stem and GroupNorm, as in FedMIA",
+        "He et al., CVPR 2016",
+    )  # fmt: skip
+    yield Component(
+        "wrn-16-4", f"{_HERE}.wrn_16_4:WideResNet16x4", "Wide ResNet 16-4 with GroupNorm and ReLU before norm",
+        "De et al., arXiv 2204.13650, 2022; Aerni et al., CCS 2024",
+    )  # fmt: skip
+    yield Component(
+        "alexnet", f"{_HERE}.alexnet:AlexNet", "five convolutions, global max-pool, as in FedMIA",
+        "Krizhevsky et al., NeurIPS 2012",
+    )  # fmt: skip

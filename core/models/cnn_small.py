@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 from torch import nn
 
-from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.model import Model
 from fedbench.core.contract.params import Params as Base
+from fedbench.core.models.images import require_images
 
 
 class SmallCNN(Model):
@@ -23,10 +23,7 @@ class SmallCNN(Model):
         hidden: int = Field(64, ge=1, description="width of the hidden layer, in units")
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        if len(input_shape) != 3 or min(input_shape[1:]) < 4:
-            raise UserError(
-                f"cnn-small needs images [channels, height >= 4, width >= 4], not {list(input_shape)}; use the model 'mlp'"
-            )
+        require_images("cnn-small", input_shape, 4)
         depth, height, width = input_shape
         c = self.params.channels
         return nn.Sequential(

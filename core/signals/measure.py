@@ -47,14 +47,14 @@ class Recorder:
         """Measure one round: on what the server really received, in eval mode, on un-augmented inputs."""
         uploads = result.uploads
         present = [r for r in self.rows if r == GLOBAL or r in uploads.participants or self._coalition_present(r, uploads)]
-        updates, starts = self._rows(present, uploads, result)
+        updates, buffers, starts = self._rows(present, uploads, result)
         where = [self.rows.index(r) for r in present]
         was_training = self.flat.module.training
         self.flat.module.eval()
         try:
-            self._forward(where, updates, starts, uploads.starts)
+            self._forward(where, updates, buffers, starts, uploads.starts)
             if self.gradients:
-                self._gradients(where, updates, starts, uploads.starts)
+                self._gradients(where, updates, starts, uploads)
         finally:
             self.flat.module.train(was_training)
         self.rounds.append(uploads.round)
@@ -66,23 +66,28 @@ class Recorder:
     def _coalition_present(self, row: int, uploads: Uploads) -> bool:
         return row == COALITION and any(k in uploads.participants for k in self.members)
 
-    def _rows(self, present: list[int], uploads: Uploads, result: RoundResult) -> tuple[torch.Tensor, list[int]]:
-        """([m, P] updates, [m] index of the model each starts from) of the present rows."""
+    def _rows(
+        self, present: list[int], uploads: Uploads, result: RoundResult
+    ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """([m, P] updates, [m, B] buffers, [m] index of the model each starts from) of the present rows."""
         position = {k: i for i, k in enumerate(uploads.participants)}
-        updates, starts = [], []
+        updates, buffers, starts = [], [], []
         for row in present:
             if row == GLOBAL:
                 updates.append(result.steps[0])
+                buffers.append(result.buffers[0])
                 starts.append(0)
             elif row == COALITION:  # A_t = sum n_k L_k / sum n_k over the coalition (algorithms.md 4.8)
                 mine = [k for k in self.members if k in position]
                 n = torch.tensor([float(self.sizes[k]) for k in mine], device=self.x.device)
                 updates.append((n / n.sum()) @ uploads.updates[[position[k] for k in mine]])
+                buffers.append((n / n.sum()) @ uploads.buffers[[position[k] for k in mine]])
                 starts.append(uploads.model_of[position[mine[0]]])
             else:
                 updates.append(uploads.updates[position[row]])
+                buffers.append(uploads.buffers[position[row]])
                 starts.append(uploads.model_of[position[row]])
-        return torch.stack(updates), starts
+        return torch.stack(updates), torch.stack(buffers), starts
 
     def _put(self, name: str, shape: tuple[int, int], where: list[int] | slice, values: torch.Tensor) -> None:
         column = np.full(shape, np.nan, np.float32)
@@ -90,12 +95,15 @@ class Recorder:
         self._columns.setdefault(name, []).append(column)
 
     @torch.no_grad()
-    def _forward(self, where: list[int], updates: torch.Tensor, starts: list[int], models: torch.Tensor) -> None:
+    def _forward(
+        self, where: list[int], updates: torch.Tensor, buffers: torch.Tensor, starts: list[int], models: torch.Tensor
+    ) -> None:
         if not self.signals:
             return
         measured: dict[str, list[torch.Tensor]] = {name: [] for name in self.signals}
-        for update, j in zip(updates, starts, strict=True):
+        for update, buffer, j in zip(updates, buffers, starts, strict=True):
             torch.add(models[j], update, out=self.flat.params)
+            self.flat.buffers.copy_(buffer)  # running statistics are part of what was uploaded
             parts: dict[str, list[torch.Tensor]] = {name: [] for name in self.signals}
             for x, y in zip(self.x.split(_FORWARD_CHUNK), self.y.split(_FORWARD_CHUNK), strict=True):
                 probe = Probe(self.flat.module, update, x, y, self.flat.module(x))
@@ -106,7 +114,7 @@ class Recorder:
         for name, rows in measured.items():
             self._put(name, (len(self.rows), len(self.y)), where, torch.stack(rows))
 
-    def _gradients(self, where: list[int], updates: torch.Tensor, starts: list[int], models: torch.Tensor) -> None:
+    def _gradients(self, where: list[int], updates: torch.Tensor, starts: list[int], uploads: Uploads) -> None:
         groups: dict[int, list[int]] = {}
         for i, j in enumerate(starts):
             groups.setdefault(j, []).append(i)
@@ -115,13 +123,14 @@ class Recorder:
         norm = torch.full((len(updates), 1), torch.nan, device=self.x.device)
         sq = torch.full((len(updates), n), torch.nan, device=self.x.device)
         for j, rows in groups.items():
-            self.flat.params.copy_(models[j])
+            self.flat.params.copy_(uploads.starts[j])
+            self.flat.buffers.copy_(uploads.start_buffers[j])
             features = gradient_features(self.flat.module, self.x, self.y, -updates[rows])
             dot[rows], sq[rows] = features.dot, features.sq
             norm[rows, 0] = features.update_sq
         self._put("grad-dot", (m, n), where, dot)
         self._put("update-sq", (m, 1), where, norm)
-        if len(models) == 1:  # every client received the same model: one row says it all
+        if len(uploads.starts) == 1:  # every client received the same model: one row says it all
             self._put("grad-sq", (1, n), [0], sq[:1])
         else:
             self._put("grad-sq", (m, n), where, sq)
@@ -142,13 +151,14 @@ def observe(
     last = slice(-1, None) if view == "external" else slice(None)
 
     def cut(a: np.ndarray) -> np.ndarray:
-        a = a[last]
-        a = a[:, chosen] if a.shape[1] > 1 else a
-        return a[:, :, pick] if a.shape[2] > 1 else a
+        seen = a[last]
+        seen = seen[:, chosen] if a.shape[1] > 1 else seen
+        seen = seen[:, :, pick] if a.shape[2] > 1 else seen
+        return seen.copy() if np.may_share_memory(seen, a) else seen  # what an attack writes to is its own
 
     # An outsider holds the final model, not the step that led to it.
     hidden = GRADIENT_SIGNALS if view == "external" else frozenset()
     signals = {name: cut(a) for name, a in arrays.items() if name not in hidden} if chosen else {}
     ids = np.array([rows[i] for i in chosen], dtype=np.int64)
     position = int(np.flatnonzero(ids == target)[0]) if view == "server" else 0
-    return Observations(view, rounds[last], ids, position, signals)
+    return Observations(view, rounds[last].copy(), ids, position, signals)

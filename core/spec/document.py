@@ -17,6 +17,9 @@ from fedbench.core.contract.errors import UserError
 
 Loc = tuple[str | int, ...]
 MAX_BYTES = 2**20
+MAX_NODES = 500_000
+MAX_DEPTH = 50
+_TOO_DEEP = "nested too deeply"
 
 
 @dataclass(frozen=True)
@@ -81,16 +84,19 @@ def read(path: Path) -> Document:
         _refuse_bad_keys(root, str(path))
         return Document(path, text, _construct(root, str(path)), root)
     except RecursionError:
-        raise UserError(f"{path}:1:1: nested too deeply") from None
+        raise UserError(f"{path}:1:1: {_TOO_DEEP}") from None
 
 
 def parse_value(text: str, name: str) -> Any:
     """A YAML value from the command line; ``name`` leads the error messages."""
-    root = _compose(text, name)
-    if root is None:
-        return None
-    _refuse_bad_keys(root, name)
-    return _construct(root, name)
+    try:
+        root = _compose(text, name)
+        if root is None:
+            return None
+        _refuse_bad_keys(root, name)
+        return _construct(root, name)
+    except RecursionError:
+        raise UserError(f"{name}: {_TOO_DEEP}") from None
 
 
 def _compose(text: str, name: str) -> Node | None:
@@ -150,6 +156,8 @@ def _syntax_words(exc: Exception, text: str, name: str) -> str:
 
 def _refuse_bad_keys(root: Node, name: str) -> None:
     found = _bad_keys(root, set(), set())
+    if not found and (size := _expanded(root, {}, 1)) > MAX_NODES:
+        found = [(root, f"its aliases stand for {size:,} values, more than {MAX_NODES:,}: write them out where needed")]
     if found:
         raise UserError(*(f"{name}:{n.start_mark.line + 1}:{n.start_mark.column + 1}: {text}" for n, text in found))
 
@@ -167,6 +175,17 @@ def _bad_keys(node: Node, done: set[int], inside: set[int]) -> list[tuple[Node, 
         found += _bad_keys(item[1] if isinstance(node, MappingNode) else item, done, inside)
     inside.remove(id(node))
     return found
+
+
+def _expanded(node: Node, known: dict[int, int], depth: int) -> int:
+    """How many values ``node`` holds once every alias is replaced by what it stands for."""
+    if depth > MAX_DEPTH:
+        raise RecursionError
+    if id(node) not in known:
+        inner = [i for item in node.value for i in (item if isinstance(node, MappingNode) else (item,))] if (
+            isinstance(node, MappingNode | SequenceNode)) else []  # fmt: skip
+        known[id(node)] = 1 + sum(_expanded(n, known, depth + 1) for n in inner)
+    return known[id(node)]
 
 
 def _own_bad_keys(node: MappingNode) -> list[tuple[Node, str]]:

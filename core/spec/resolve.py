@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.discovery import explain
+from fedbench.core.explain import explain
 from fedbench.core.registry import RegisteredComponent, Registry
 from fedbench.core.spec import messages
 from fedbench.core.spec.checks import valid, valid_items

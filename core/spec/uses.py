@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from fedbench.core.spec.part import LABEL_PATTERN, Part, mistake
+
+MAX_ROWS = 1000
 
 
 class Use(Part):
@@ -42,6 +45,9 @@ class MethodUse(Use):
         for name in self.grid:
             if name in self.params:
                 raise mistake(f"'{name}' is given in both params and grid: keep one")
+        rows = math.prod(map(len, self.grid.values()))
+        if rows > MAX_ROWS:
+            raise mistake(f"the grid has {rows:,} combinations, more than {MAX_ROWS:,}: split it")
         return self
 
 

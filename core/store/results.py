@@ -8,23 +8,24 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
+from fedbench.core.store.reading import LoadedRecord, parse_json, read_record
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 
 MARKER = "fedbench.json"
-_MAX_RECORD_BYTES = 16 * 2**20
+_MAX_MARKER_BYTES = 64 * 2**20
+_RESTORE = "restore it or name another folder with --results"
 
 
 class Results:
-    """``root``/fedbench.json (marker + manifest), records/, cache/, leaderboard/."""
+    """``root``/fedbench.json (marker + manifest), records/, cache/, logs/, leaderboard/."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.records = root / "records"
         self.cache = root / "cache"
+        self.logs = root / "logs"
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -32,53 +33,58 @@ class Results:
     def create(cls, root: Path, suite: str) -> Results:
         """Open ``root`` for writing, making it if needed. Raises ``UserError`` for a folder that is not ours."""
         results = cls(root)
-        if root.exists() and not root.is_dir():
-            raise UserError(f"{root}: is a file; name a folder with --results")
-        if root.exists() and any(root.iterdir()) and not (root / MARKER).exists():
-            raise UserError(
-                f"{root}: not empty and not a fedbench results folder (no {MARKER}); nothing was touched - "
-                "name another folder with --results"
-            )
-        if (root / MARKER).exists():
-            found = results.marker().get("suite")
+        try:
+            if root.exists() and not root.is_dir():
+                raise UserError(f"{root}: is a file; name a folder with --results")
+            if not results._marked():
+                results._claim(suite)
+            found = results.marker()["suite"]
             if found != suite:
                 raise UserError(
                     f"{root}: holds the results of suite '{found}', not '{suite}'; nothing was touched - "
                     "name another folder with --results"
                 )
-        try:
-            results.records.mkdir(parents=True, exist_ok=True)
-            results.cache.mkdir(exist_ok=True)
-            if not (root / MARKER).exists():
-                results._write_marker({"schema_version": SCHEMA_VERSION, "suite": suite, "cells": []})
+            for folder in (results.records, results.cache, results.logs):
+                folder.mkdir(exist_ok=True)
         except OSError as error:
             raise UserError(f"{root}: cannot be written ({error.strerror}); name another folder with --results") from error
         return results
 
+    def _marked(self) -> bool:
+        return (self.root / MARKER).exists()
+
+    def _claim(self, suite: str) -> None:
+        """The marker comes first, so that a folder is ours or untouched, whenever the process is killed."""
+        if self.root.exists() and any(not p.name.startswith(TEMPORARY_PREFIX) for p in self.root.iterdir()):
+            raise UserError(
+                f"{self.root}: not empty and not a fedbench results folder (no {MARKER}); nothing was touched - "
+                "name another folder with --results"
+            )
+        self._write_marker({"schema_version": SCHEMA_VERSION, "suite": suite, "cells": []})
+
     @classmethod
     def open(cls, root: Path) -> Results:
         """Open an existing results folder for reading."""
-        if not (root / MARKER).is_file():
+        if not (root / MARKER).exists():
             raise UserError(f"{root}: not a fedbench results folder (no {MARKER}); run `fedbench run SUITE` first")
         results = cls(root)
         results.marker()
         return results
 
     def marker(self) -> dict:
-        """The folder's own facts: schema version, suite, and the cell keys of the last plan."""
+        """The folder's own facts: schema version, suite, and the cells (stems of their files) of the last plan."""
         path = self.root / MARKER
-        try:
-            facts = json.loads(path.read_bytes())
-            version = int(facts["schema_version"])
-            str(facts["suite"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{path}: unreadable ({type(error).__name__}: {error}); restore it or name another folder with --results"
-            ) from error
+        facts = parse_json(path, _MAX_MARKER_BYTES, _RESTORE)
+        version = facts.get("schema_version") if isinstance(facts, dict) else None
+        if type(version) is not int or not isinstance(facts.get("suite"), str):
+            raise UserError(f"{path}: unreadable (no schema_version and suite); {_RESTORE}")
         if version > SCHEMA_VERSION:
             raise UserError(
                 f"{path}: schema {version} is newer than this fedbench understands ({SCHEMA_VERSION}); upgrade fedbench"
             )
+        cells = facts.setdefault("cells", [])
+        if not (isinstance(cells, list) and all(isinstance(c, str) for c in cells)):
+            raise UserError(f"{path}: unreadable (its cells are not a list of names); {_RESTORE}")
         return facts
 
     def _write_marker(self, facts: dict) -> None:
@@ -91,11 +97,15 @@ class Results:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """One `fedbench run` a folder; the lock dies with its process, however that ends."""
-        with open(self.root / ".lock", "a") as handle:
+        with contextlib.ExitStack() as stack:
             try:
+                handle = stack.enter_context(open(self.root / ".lock", "a"))
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise UserError(f"{self.root}: another `fedbench run` is writing here; wait for it or use --results") from error
+            except OSError as error:
+                why = f"cannot be written ({error.strerror})"
+                raise UserError(f"{self.root}: {why}; name another folder with --results") from error
             yield
 
     # -- records -------------------------------------------------------------------------------------------------
@@ -104,10 +114,16 @@ class Results:
         """Where the record of a cell lies."""
         return self.records / f"{stem}.json"
 
-    def read(self, stem: str) -> Record | None:
-        """The record, or None where there is none. Raises ``UserError`` for one this version cannot read."""
+    def read(self, stem: str) -> LoadedRecord | None:
+        """The record, or None where there is none. Raises ``UserError`` for one that cannot be used (see ``reading``)."""
         path = self.path(stem)
         return read_record(path) if path.exists() else None
+
+    def planned(self, loaded: list[LoadedRecord]) -> tuple[list[LoadedRecord], int]:
+        """(those of the last plan, how many others there are); all of them where none belongs to a plan."""
+        cells = set(self.marker()["cells"]) if self._marked() else set()
+        kept = [r for r in loaded if r.path.stem in cells]
+        return (kept, len(loaded) - len(kept)) if kept else (loaded, 0)
 
     def write(self, stem: str, record: Record, scores: bytes | None = None) -> None:
         """Scores first, then the record that refers to them: a record on disk is always complete."""
@@ -120,30 +136,6 @@ class Results:
 
     def sweep(self) -> None:
         """Remove temporary files a killed process left behind."""
-        for folder in (self.root, self.records, self.cache):
+        for folder in (self.root, self.records, self.cache, self.logs):
             for stray in folder.glob(f"{TEMPORARY_PREFIX}*"):
                 stray.unlink(missing_ok=True)
-
-
-def read_record(path: Path) -> Record:
-    """One record. Raises ``UserError`` naming the file, the reason and the remedy."""
-    remedy = "restore it, or delete the file to compute the cell again"
-    try:
-        if path.stat().st_size > _MAX_RECORD_BYTES:
-            raise UserError(f"{path}: larger than {_MAX_RECORD_BYTES // 2**20} MiB; not a record - {remedy}")
-        raw = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: unreadable ({type(error).__name__}: {error}); {remedy}") from error
-    version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise UserError(
-            f"{path}: schema {version} is newer than this fedbench understands ({SCHEMA_VERSION}); upgrade fedbench "
-            "or use another results folder"
-        )
-    try:
-        return Record.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "record"
-        raise UserError(f"{path}: not a record of this fedbench ({where}: {first['msg']}); {remedy}") from error
-

@@ -37,3 +37,31 @@ def fedbench_attacks():
         "seqmia", f"{_HERE}.seqmia:SeqMIA", "recurrent net on five signals, trained on a colluding client",
         "Li et al., CCS 2024",
     )  # fmt: skip
+    yield Component(
+        "blackbox-loss", f"{_HERE}.blackbox_loss:BlackboxLoss", "negative loss on the target's uploaded model, one round",
+        "Yeom et al., CSF 2018",
+    )  # fmt: skip
+    yield Component(
+        "grad-cosine", f"{_HERE}.grad_single:GradCosine", "cosine of the sample's gradient and the update, one round",
+        "Li et al., ICLR 2023",
+    )  # fmt: skip
+    yield Component(
+        "grad-diff", f"{_HERE}.grad_single:GradDiff", "how much the sample's gradient lengthens the update, one round",
+        "Li et al., ICLR 2023",
+    )  # fmt: skip
+    yield Component(
+        "grad-norm", f"{_HERE}.grad_single:GradNorm", "minus the squared norm of the sample's gradient, one round",
+        "Nasr et al., CCS 2018",
+    )  # fmt: skip
+    yield Component(
+        "fedmia", f"{_HERE}.fedmia_lifted:LiftedFedMIA", "FedMIA's test on any measurement or signal",
+        "Zhu et al., CVPR 2025",
+    )  # fmt: skip
+    yield Component(
+        "cs-mia", f"{_HERE}.cs_mia:CSMIA", "net on the series of confidences, trained on a colluding client",
+        "Gu et al., Information Sciences 2022",
+    )  # fmt: skip
+    yield Component(
+        "fta", f"{_HERE}.fta_global:FTA", "how fast the loss falls on the global model: a participant's view",
+        "Chang et al., USENIX Security 2024",
+    )  # fmt: skip

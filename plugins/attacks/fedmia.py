@@ -7,13 +7,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
+from scipy.special import stdtr
 
 from fedbench.core import Attack, Audit, Observations, Params, SkipCell
-from fedbench.plugins.attacks.measures import MEASURES, of_others, of_target
+from fedbench.plugins.attacks.measures import MEASURES, Measure, of_others, of_target
 from fedbench.plugins.attacks.series import time_average
-
-GUARD = 1e-8  # added to the variance, so that identical shadows are no division by zero
 
 
 class FedMIA(Attack):
@@ -22,7 +21,12 @@ class FedMIA(Attack):
     A client that trained on the candidate itself (another client's sample as non-member) stands out upwards; the filter
     takes it out of the estimate. The published 3-sigma rule cannot fire with nine or fewer other clients: no value of n
     lies further than sqrt(n - 1) population deviations from their mean.
-    Source: Zhu et al. (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0.
+    Phi takes mu and v for known. With tail ``student`` they are estimates from n values: for Gaussian measurements
+    (M_k - mu) / (s sqrt(1 + 1/n)) has Student's t distribution with n - 1 degrees of freedom, and Lambda_t is its
+    probability, uniform for a non-member however few the others are. In one round with equal n the two tails rank
+    candidates alike; they differ in what they mean, and in the average over rounds.
+    Source: Zhu et al. (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0. The predictive t: Student,
+    Biometrika 1908; Hahn, JASA 1969.
     """
 
     class Params(Params):
@@ -33,16 +37,33 @@ class FedMIA(Attack):
             "deviations of the remaining clients",
         )
         ddof: int = Field(1, ge=0, le=1, description="the variance divides by clients kept - ddof (faithful: 0)")
+        tail: Literal["normal", "student"] = Field(
+            "normal", description="normal: Phi (the paper's); student: predictive t of the clients kept, for few of them"
+        )
+        guard: float = Field(
+            1e-8, gt=0, description="added to the variance, in squared units of the measurement, against identical values"
+        )
+
+        @model_validator(mode="after")
+        def _student_needs_the_sample_variance(self):
+            if self.tail == "student" and self.ddof != 1:
+                raise ValueError("tail 'student' needs ddof 1: Student's t is defined with the sample variance")
+            return self
 
     measure: ClassVar[str]
 
     @property
+    def lifted(self) -> Measure:
+        """The measurement it lifts."""
+        return MEASURES[self.measure]
+
+    @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         """The signals of the measurement it lifts."""
-        return MEASURES[self.measure].needs
+        return self.lifted.needs
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        measured = MEASURES[self.measure].of(observations)
+        measured = self.lifted.of(observations)
         rounds = zip(of_target(measured, observations), of_others(measured, observations), strict=True)
         likelihood = np.stack([self._round(target, others) for target, others in rounds])
         if np.isnan(likelihood).all():
@@ -54,8 +75,9 @@ class FedMIA(Attack):
         others = others[~np.isnan(others).all(axis=1)]
         if len(others) < 2:
             return np.full_like(target, np.nan)
-        mean, variance = out_distribution(others, FILTERS[self.params.filter](others), self.params.ddof)
-        return torch.special.ndtr(torch.from_numpy((target - mean) / np.sqrt(variance))).numpy()
+        keep = FILTERS[self.params.filter](others)
+        mean, variance = out_distribution(others, keep, self.params.ddof)
+        return TAILS[self.params.tail]((target - mean) / np.sqrt(variance + self.params.guard), keep.sum(axis=0))
 
 
 class FedMIAI(FedMIA):
@@ -75,7 +97,7 @@ def out_distribution(others: np.ndarray, keep: np.ndarray, ddof: int) -> tuple[n
     count = keep.sum(axis=0)
     mean = np.where(count > 0, np.where(keep, others, 0.0).sum(axis=0) / np.maximum(count, 1), others.min(axis=0))
     squares = np.where(keep, (others - mean) ** 2, 0.0).sum(axis=0)
-    return mean, squares / np.maximum(count - ddof, 1) + GUARD
+    return mean, squares / np.maximum(count - ddof, 1)
 
 
 def keep_all(others: np.ndarray) -> np.ndarray:
@@ -111,3 +133,17 @@ FILTERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mad": within_three_mad,
     "loo": within_three_sigma_of_the_rest,
 }
+
+
+def normal_tail(z: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Phi(z). Equation 11."""
+    return torch.special.ndtr(torch.from_numpy(z)).numpy()
+
+
+def student_tail(z: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """P(t <= z / sqrt(1 + 1/n)) with n - 1 degrees of freedom for n values ``kept``; never fewer than one degree."""
+    n = np.maximum(kept, 2)
+    return np.asarray(stdtr(n - 1, z / np.sqrt(1 + 1 / n)))
+
+
+TAILS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {"normal": normal_tail, "student": student_tail}

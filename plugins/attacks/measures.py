@@ -9,6 +9,8 @@ import numpy as np
 
 from fedbench.core import Observations, SkipCell
 
+LEAST_DOUBT = 2.0**-24  # the smallest 1 - p_y that float32 logits can tell from 0
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -18,9 +20,9 @@ class Measure:
     of: Callable[[Observations], np.ndarray]
 
 
-def negative_loss(observations: Observations) -> np.ndarray:
-    """-CE(L_{k,t}(x), y). Source: Yeom et al., CSF 2018."""
-    return -np.asarray(observations["loss"], np.float64)
+def signal(name: str, sign: int = 1) -> Measure:
+    """A signal as it was measured, turned over for ``sign`` -1."""
+    return Measure(frozenset({name}), lambda observations: sign * np.asarray(observations[name], np.float64))
 
 
 def grad_cosine(observations: Observations) -> np.ndarray:
@@ -33,10 +35,43 @@ def grad_cosine(observations: Observations) -> np.ndarray:
     return np.where(length == 0, 0.0 * dot, dot / np.where(length == 0, 1.0, length))  # 0 * NaN stays NaN
 
 
+def grad_diff(observations: Observations) -> np.ndarray:
+    """|I_k|^2 - |I_k - g_i|^2 = 2 <I_k, g_i> - |g_i|^2, the pseudo-gradient taken as it is.
+
+    Source: Li et al., ICLR 2023 (Gradient-Diff). They subtract gradients; a pseudo-gradient is a learning rate and many
+    steps away from one, and an attacker does not know the factor, so on some settings |g_i|^2 decides alone.
+    """
+    return 2 * np.asarray(observations["grad-dot"], np.float64) - np.asarray(observations["grad-sq"], np.float64)
+
+
+def rescaled_confidence(observations: Observations) -> np.ndarray:
+    """ln(p_y / (1 - p_y)) from the loss, with 1 - p_y no less than 2^-24: closer to a Gaussian than loss or p_y.
+
+    Source: Carlini et al. (LiRA), S&P 2022, section IV.C; Chang et al. (FTA), USENIX Security 2024, who add 1e-45 to
+    both parts, which throws every saturated prediction far from all others.
+    """
+    loss = np.asarray(observations["loss"], np.float64)
+    return -loss - np.log(np.maximum(-np.expm1(-loss), LEAST_DOUBT))
+
+
 MEASURES = {
-    "loss": Measure(frozenset({"loss"}), negative_loss),
+    "loss": signal("loss", -1),  # Yeom et al., CSF 2018
+    "confidence": signal("confidence"),  # Yeom et al., CSF 2018
+    "rescaled": Measure(frozenset({"loss"}), rescaled_confidence),
+    "modified-entropy": signal("modified-entropy", -1),  # Song & Mittal, USENIX Security 2021
+    "entropy": signal("entropy", -1),  # Salem et al., NDSS 2019, as the next two
+    "max-prob": signal("max-prob"),
+    "std-prob": signal("std-prob"),
     "grad-cosine": Measure(frozenset({"grad-dot", "grad-sq", "update-sq"}), grad_cosine),
+    "grad-diff": Measure(frozenset({"grad-dot", "grad-sq"}), grad_diff),
+    "grad-norm": signal("grad-sq", -1),  # squared, as in FedMIA's code; Nasr et al., CCS 2018
 }
+
+
+def measure_of(name: str, sign: int = 1) -> Measure:
+    """The measurement called ``name``, or the signal of that name (anybody's); turned over for ``sign`` -1."""
+    known = MEASURES.get(name, signal(name))
+    return known if sign == 1 else Measure(known.needs, lambda observations: -known.of(observations))
 
 
 def of_target(measured: np.ndarray, observations: Observations) -> np.ndarray:
@@ -45,8 +80,12 @@ def of_target(measured: np.ndarray, observations: Observations) -> np.ndarray:
 
 
 def of_others(measured: np.ndarray, observations: Observations) -> np.ndarray:
-    """[R, M-1, n]: every other client's row of a measurement; raises ``SkipCell`` in a view without other clients."""
+    """[R, M-1, n]: every other client's row of a measurement.
+
+    Raises ``SkipCell`` in a view without other clients, and for a measurement that is the same for all of them.
+    """
     if len(observations.clients) < 2:
         raise SkipCell(f"the view '{observations.view}' shows no other client to compare with")
-    full = np.broadcast_to(measured, (measured.shape[0], len(observations.clients), measured.shape[2]))
-    return np.delete(full, observations.target, axis=1)
+    if measured.shape[1] == 1:
+        raise SkipCell("this measurement does not depend on the client, so the others say nothing about the target")
+    return np.delete(measured, observations.target, axis=1)

@@ -19,6 +19,8 @@ class Digits(Dataset):
     default_model = "mlp"
     licence = "CC BY 4.0"
     citation = "E. Alpaydin, C. Kaynak: Optical recognition of handwritten digits. UCI, 1998 (scikit-learn's copy)"
+    home = "https://archive.ics.uci.edu/dataset/80"
+    size_mb = 0.0
 
     class Params(Base):
         test: int = Field(397, ge=1, le=1795, description="test samples, clean labels")
@@ -26,6 +28,11 @@ class Digits(Dataset):
         label_noise: float = Field(
             0.0, ge=0, le=1, description="share of mislabelled canaries in train and hold-out, as a fraction"
         )
+
+    @classmethod
+    def here(cls) -> str | bool:
+        """Always: it comes with scikit-learn."""
+        return "built in"
 
     def load(self, seed: int) -> Data:
         from sklearn.datasets import load_digits

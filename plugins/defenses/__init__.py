@@ -38,3 +38,22 @@ def fedbench_defenses():
         "coalition: class partition, sample recycling, noise that cancels in the aggregate",
         "Bai et al., CoFedMID",
     )  # fmt: skip
+    yield Component(
+        "perturb", f"{_HERE}.perturb:Perturb", "clip each member's update and add Gaussian noise",
+        "Zhu et al., CVPR 2025 (FedMIA)",
+    )  # fmt: skip
+    yield Component(
+        "quantize", f"{_HERE}.quantize:Quantize", "upload each tensor's update in a few bits an entry",
+        "Zhu et al., CVPR 2025 (FedMIA)",
+    )  # fmt: skip
+    yield Component(
+        "data-augmentation", f"{_HERE}.data_augmentation:DataAugmentation",
+        "show images shifted, mirrored, rotated and relit", "Shorten & Khoshgoftaar, Journal of Big Data 2019",
+    )  # fmt: skip
+    yield Component(
+        "data-sampling", f"{_HERE}.data_sampling:DataSampling", "train on a part of the batches each round",
+        "Zhu et al., CVPR 2025 (FedMIA)",
+    )  # fmt: skip
+    yield Component(
+        "instahide", f"{_HERE}.instahide:InstaHide", "train on sign-masked mixtures of images", "Huang et al., ICML 2020"
+    )

@@ -1,10 +1,11 @@
-"""Reads a results folder. Records and arrays may come from anybody, so they are data: bounded, checked, never run."""
+"""Read records and what lies beside them. They may come from anybody, so they are data: bounded, checked, never run."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from fedbench.core import UserError
+from fedbench.core.contract.errors import UserError
+from fedbench.core.explain import one_line
+from fedbench.core.store.arrays import ArrayFile, Malformed
 from fedbench.core.store.record import SCHEMA_VERSION, Record
-from fedbench.leaderboard.arrays import ArrayFile, Malformed
 
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 100_000
-RERUN = "delete it and run its suite again"
+MAX_DEPTH = 40
+RERUN = "delete it and run its suite again to compute the cell anew"
+_KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 
 
 @dataclass(frozen=True)
@@ -78,16 +82,27 @@ def load_records(folder: Path | str) -> list[LoadedRecord]:
     Raises UserError naming every file that cannot be used, why, and what to do about it.
     """
     records = Path(folder) / "records"
-    paths = sorted(p for p in records.glob("*.json") if not p.name.startswith("."))
+    paths = record_paths(records)
     if not paths:
         raise UserError(f"{records}: no records found; `fedbench run SUITE` writes them")
+    return read_all(paths)
+
+
+def record_paths(records: Path) -> list[Path]:
+    """The record files of a folder, in the order of their names. UserError for more than any suite has."""
+    paths = sorted(p for p in records.glob("*.json") if not p.name.startswith("."))
     if len(paths) > MAX_RECORDS:
         raise UserError(f"{records}: {len(paths)} records, more than the {MAX_RECORDS} a board can hold; split them")
+    return paths
+
+
+def read_all(paths: Iterable[Path]) -> list[LoadedRecord]:
+    """The records at ``paths``; UserError with the mistakes of all of them."""
     loaded: list[LoadedRecord] = []
     problems: list[str] = []
     for path in paths:
         try:
-            loaded.append(_load(path))
+            loaded.append(read_record(path))
         except UserError as error:
             problems.extend(error.messages)
     if problems:
@@ -95,35 +110,51 @@ def load_records(folder: Path | str) -> list[LoadedRecord]:
     return loaded
 
 
-def _load(path: Path) -> LoadedRecord:
-    loaded = LoadedRecord(_validated(_parsed(path), path), path)
+def read_record(path: Path) -> LoadedRecord:
+    """One record, checked together with the arrays beside it. UserError names the file, the reason and the remedy."""
+    loaded = LoadedRecord(_validated(parse_json(path, MAX_RECORD_BYTES, RERUN), path), path)
     if loaded.record.outcome == "ok":
         loaded.check()
     return loaded
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def parse_json(path: Path, most: int, remedy: str) -> Any:
+    """What a JSON file of at most ``most`` bytes holds. UserError for anything that is not one, FIFOs included."""
     try:
-        if path.stat().st_size > MAX_RECORD_BYTES:
-            raise UserError(f"{path}: larger than {MAX_RECORD_BYTES >> 20} MiB, no fedbench record is; remove it")
+        if not path.is_file():
+            raise UserError(f"{path}: not a regular file; {remedy}")
+        if path.stat().st_size > most:
+            raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}")
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        _refuse_deep(content)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not a complete JSON file ({_brief(str(error))}); {RERUN}") from error
-    if not isinstance(content, dict) or "schema_version" not in content:
-        raise UserError(f"{path}: not a fedbench record (it has no schema_version); move it out of the results folder")
+        raise UserError(f"{path}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
     return content
+
+
+def _refuse_deep(content: Any) -> None:
+    """Nothing that fedbench writes is nested deeper; what reads it may recurse."""
+    level = [content]
+    for _ in range(MAX_DEPTH):
+        boxes = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [inner for box in boxes for inner in box]
+        if not level:
+            return
+    raise ValueError(f"nested deeper than {MAX_DEPTH}")
 
 
 def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def _validated(content: dict[str, Any], path: Path) -> Record:
+def _validated(content: Any, path: Path) -> Record:
+    if not isinstance(content, dict) or "schema_version" not in content:
+        raise UserError(f"{path}: not a fedbench record (it has no schema_version); move it out of the results folder")
     version = content["schema_version"]
     if type(version) is not int or version < 1:
-        raise UserError(f"{path}: schema_version {_brief(repr(version))} is not a version; {RERUN}")
+        raise UserError(f"{path}: schema_version {one_line(repr(version), 120)} is not a version; {RERUN}")
     if version > SCHEMA_VERSION:
         raise UserError(
             f"{path}: made by a newer fedbench (record schema {version}; this one reads up to {SCHEMA_VERSION}); "
@@ -134,9 +165,11 @@ def _validated(content: dict[str, Any], path: Path) -> Record:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: not a valid record ({_brief(where)}: {_brief(first['msg'])}); {RERUN}") from error
-    for what in _impossible(record):
+        raise UserError(f"{path}: not a valid record ({one_line(where, 120)}: {one_line(first['msg'], 120)}); {RERUN}") from error
+    if (what := next(_impossible(record), None)) is not None:
         raise UserError(f"{path}: not a valid record ({what}); {RERUN}")
+    if (named := _KEY_IN_NAME.search(path.stem)) and not record.key.startswith(named.group(1)):
+        raise UserError(f"{path}: holds another cell's record (key {one_line(record.key, 12)}): it was renamed; {RERUN}")
     return record
 
 
@@ -153,8 +186,3 @@ def _impossible(record: Record) -> Iterator[str]:
             yield f"{name} is not between 0 and {top}"
     if not all(math.isfinite(v) for v in (record.measured.train_cpu_s, record.measured.wall_s)):
         yield "measured times are not finite"
-
-
-def _brief(text: str, limit: int = 120) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-from fedbench.core import UserError
+from fedbench.core.contract.errors import UserError
 
 MAX_FILE_BYTES = 1 << 30
 MAX_ARRAY_BYTES = 1 << 28  # 32 million candidates
@@ -32,6 +32,8 @@ class ArrayFile:
 
     def __enter__(self) -> ArrayFile:
         try:
+            if self.path.exists() and not self.path.is_file():
+                raise Malformed("not a regular file")
             if self.path.stat().st_size > MAX_FILE_BYTES:
                 raise Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB")
             self._zip = zipfile.ZipFile(self.path)

@@ -1,0 +1,178 @@
+"""Downloads that resume, and are used only after their checksum has been verified."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from fedbench.core.contract.errors import UserError
+
+OFFLINE = "FEDBENCH_OFFLINE"
+_BLOCK = 1 << 18
+_TIMEOUT = 30  # seconds without a byte
+_MOST_REQUESTS = 20  # of one download; each must have brought bytes
+_RANGE_NOT_SATISFIABLE = 416
+
+
+@dataclass(frozen=True)
+class Remote:
+    """One file to download. ``urls`` are tried in order; ``checksum`` is ``md5:<hex>`` or ``sha256:<hex>`` as the
+    authors publish it; ``size`` is exact, in bytes: not one byte more is accepted."""
+
+    name: str
+    urls: tuple[str, ...]
+    checksum: str
+    size: int
+
+    def how_to_get(self, folder: Path) -> str:
+        """For an error message: what to download, from where, its checksum, and where to put it."""
+        kind, _, hexdigest = self.checksum.partition(":")
+        size = f"{self.size / 1e6:.1f} MB" if self.size >= 1e5 else f"{self.size:,} bytes"
+        return f"download {self.urls[0]} ({size}, {kind} {hexdigest}) and put it at {folder / self.name}"
+
+
+def fetch(remote: Remote, folder: Path) -> Path:
+    """The verified file ``folder / remote.name``; downloaded when it is not there, continued when a part is.
+
+    ``$FEDBENCH_OFFLINE`` forbids the network. Raises ``UserError`` when the file cannot be had, or does not have the
+    checksum: what was downloaded is then deleted, a file that was already there is left alone and not used.
+    """
+    path = folder / remote.name
+    if not path.exists():
+        if os.environ.get(OFFLINE):
+            raise UserError(f"{remote.name} is not in {folder} and ${OFFLINE} is set: {remote.how_to_get(folder)}")
+        with writable(folder), locked(folder):
+            if not path.exists():
+                _download(remote, path)
+                return path
+    found = checksum_of(path, remote.checksum)
+    if found != remote.checksum:
+        raise UserError(
+            f"{path}: its checksum is {found}, not {remote.checksum}: truncated or changed, so it is not used; "
+            f"delete it and run again, or {remote.how_to_get(folder)}"
+        )
+    return path
+
+
+def checksum_of(path: Path, like: str) -> str:
+    """``kind:hex`` of a file, with the kind (``md5``, ``sha256``) of ``like``."""
+    kind = like.partition(":")[0]
+    with open(path, "rb") as f:
+        return f"{kind}:{hashlib.file_digest(f, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()}"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time changes ``folder``; the lock dies with its process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """Turn a full disk or a folder that may not be written into a ``UserError``."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or folder}: {error.strerror or error}; free some space, or set FEDBENCH_DATA to a folder "
+            "of yours"
+        ) from error
+
+
+def _download(remote: Remote, path: Path) -> None:
+    part = path.with_name(path.name + ".part")
+    # A part left by an earlier run may be spoilt: after it has failed the checksum, the first address is asked afresh.
+    urls = [*remote.urls[:1], *remote.urls] if part.exists() else list(remote.urls)
+    problems = []
+    for url in urls:
+        try:
+            _complete(url, part, remote.size)
+        except _Unavailable as error:
+            problems.append(f"{url}: {error}")
+            continue
+        found = checksum_of(part, remote.checksum)
+        if found == remote.checksum:
+            os.replace(part, path)
+            return
+        part.unlink()
+        problems.append(f"{url}: the checksum is {found}, not {remote.checksum}; what came was deleted")
+    kept = f"; {_size(part):,} of {remote.size:,} bytes are kept and the next run continues" if _size(part) else ""
+    raise UserError(
+        f"cannot download {remote.name}: {'; '.join(problems)}{kept}. Or by hand: {remote.how_to_get(path.parent)}"
+    )
+
+
+class _Unavailable(Exception):
+    """This address does not give the file; another may."""
+
+
+def _complete(url: str, part: Path, size: int) -> None:
+    """Ask for the missing bytes until ``part`` has ``size`` of them, as long as every request brings some."""
+    for _ in range(_MOST_REQUESTS):
+        have = _size(part)
+        if have == size:
+            return
+        if have > size:
+            part.unlink()
+            have = 0
+        missing = f"{(size - have) / 1e6:.1f} of {size / 1e6:.1f} MB"
+        print(f"fedbench: downloading {url} ({missing}) to {part.parent}", file=sys.stderr)
+        try:
+            _ask(url, part, have, size)
+            reason = "the connection ended early"
+        except (OSError, HTTPException) as error:
+            if isinstance(error, OSError) and str(error.filename) == str(part):
+                raise  # this machine's disk, not the server
+            reason = f"{type(error).__name__}: {error}"
+        if _size(part) <= have:
+            raise _Unavailable(f"{reason} ({have:,} of {size:,} bytes)")
+    if _size(part) != size:
+        raise _Unavailable(f"{_MOST_REQUESTS} requests brought only {_size(part):,} of {size:,} bytes")
+
+
+def _ask(url: str, part: Path, have: int, size: int) -> None:
+    """One request; a server that ignores the range sends everything, and the part starts again."""
+    headers = {"User-Agent": "fedbench", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    try:
+        answer = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
+    except HTTPError as error:
+        if error.code == _RANGE_NOT_SATISFIABLE:  # the server's file ends before ours: not the same file
+            part.unlink()
+        raise
+    with answer:
+        resumed = answer.status == 206
+        if resumed and not (answer.headers["Content-Range"] or "").startswith(f"bytes {have}-"):
+            raise OSError("the server answered with another range than the one asked for")
+        room = size - (have if resumed else 0)
+        with open(part, "ab" if resumed else "wb") as out:
+            while room >= 0 and (block := answer.read(min(_BLOCK, room + 1))):
+                room -= len(block)
+                _write(out, block, part)
+    if room < 0:
+        part.unlink()
+        raise _Unavailable(f"it sends more than the {size:,} bytes expected; what came was deleted")
+
+
+def _write(out, block: bytes, part: Path) -> None:
+    try:
+        out.write(block)
+    except OSError as error:  # says which file, so that a full disk is not taken for a broken connection
+        raise OSError(error.errno, error.strerror, str(part)) from error
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,173 @@
+"""Class folders of image files -> one uint8 array."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from fedbench.core.contract.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+Fit = Literal["stretch", "crop"]
+_MODE = {1: "L", 3: "RGB"}
+_MOST_PIXELS = 2**26  # of one image file
+_MOST_BYTES = 2**34  # of all decoded images
+_MOST_PROBLEMS = 10
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Image files and their class: ``files`` [n] paths, ``y`` [n] int64, an index into the sorted class ``names``."""
+
+    files: list[str]
+    y: np.ndarray
+    names: list[str]
+
+
+def class_folders(root: Path, names: Sequence[str] | None = None, at_least: int = 1) -> Labelled:
+    """The images below ``root/<class>/``, sorted by class, then by path; hidden and other files do not count.
+
+    ``names`` are the classes wanted (default: every folder found). Raises ``UserError`` for no class folder, an
+    unknown class, and a class with fewer than ``at_least`` images.
+    """
+    found = sorted(p.name for p in _entries(root) if p.is_dir() and not p.name.startswith("."))
+    if not found:
+        raise UserError(f"{root}: no class folders; expected {root}/<class>/<image>{{{','.join(SUFFIXES)}}}")
+    unknown = sorted(set(found) - set(names)) if names is not None else []
+    if unknown:
+        raise UserError(f"{root / unknown[0]}: an unknown class; the classes are {', '.join(names or ())}; remove the folder")
+    wanted = sorted(names) if names is not None else found
+    groups = [_images_below(str(root / name)) if name in found else [] for name in wanted]
+    short = [f"{root / n}: {_count(g)}" for n, g in zip(wanted, groups, strict=True) if len(g) < at_least]
+    if short:
+        raise UserError(*(
+            f"{s}, at least {at_least} needed; add images or remove the class"
+            f"{'' if 'no image' not in s else ' (files read: ' + ', '.join(SUFFIXES) + ')'}" for s in short[:_MOST_PROBLEMS]
+        ))  # fmt: skip
+    y = np.repeat(np.arange(len(wanted)), [len(g) for g in groups]).astype(np.int64)
+    return Labelled([f for g in groups for f in g], y, wanted)
+
+
+def decode_images(
+    files: Sequence[str | Path], size: int | None = None, channels: int | None = None, fit: Fit = "stretch"
+) -> np.ndarray:
+    """[n, C, H, W] uint8.
+
+    ``size``: side of the square result, in pixels; None keeps the images, which must then agree. ``fit``: "stretch"
+    to the square, or "crop" the largest square from the middle. ``channels``: 1 or 3 converts (colours weighted by
+    ITU-R 601-2, transparency dropped); None keeps, and the images must agree. 8 bits a channel only. Raises
+    ``UserError`` naming every unreadable or odd file (the first 10) and the remedy.
+    """
+    out: np.ndarray | None = None
+    problems: list[str] = []
+    for i, file in enumerate(files):
+        try:
+            pixels = _pixels(file, size, channels, fit)
+            if out is None:
+                out = _room(len(files), pixels.shape, file)
+                first = file
+            out[i] = _agreeing(pixels, out.shape[1:], file, first)
+        except _Odd as error:
+            problems.append(str(error))
+            if len(problems) == _MOST_PROBLEMS:
+                break
+    if problems or out is None:
+        raise UserError(*(problems or ["there are no images to decode"]))
+    return np.ascontiguousarray(out.transpose(0, 3, 1, 2))
+
+
+class _Odd(Exception):
+    """A file that is not as it should be; the text names it and the remedy."""
+
+
+def _pixels(file: str | Path, size: int | None, channels: int | None, fit: Fit) -> np.ndarray:
+    """[H, W, C] of one file."""
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise _Odd(f"{file}: {image.width}x{image.height} pixels are too many; scale it down")
+            if size is not None:
+                image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a fraction of its size where that is enough
+            image.load()
+            a = np.asarray(_resized(_converted(image, channels, file), size, fit))
+    except _Odd:
+        raise
+    except Exception as error:  # the readers of damaged files raise whatever they stumble over
+        raise _Odd(
+            f"{file}: not a readable image ({type(error).__name__}: {error}); replace or remove it"
+        ) from error
+    return a[:, :, None] if a.ndim == 2 else a
+
+
+def _converted(image: Image, channels: int | None, file: str | Path) -> Image:
+    if image.mode[0] in "IF":
+        raise _Odd(f"{file}: more than 8 bits a channel (mode {image.mode}); save it with 8")
+    if channels is not None:
+        return image if image.mode == _MODE[channels] else image.convert(_MODE[channels])
+    if image.mode not in _MODE.values():
+        raise _Odd(f"{file}: neither grey nor RGB (mode {image.mode}); set 'channels' to 1 or 3 to convert")
+    return image
+
+
+def _resized(image: Image, size: int | None, fit: Fit) -> Image:
+    from PIL import Image as pil
+    from PIL import ImageOps
+
+    if size is None or image.size == (size, size):
+        return image
+    if fit == "crop":
+        return ImageOps.fit(image, (size, size), pil.Resampling.BILINEAR)
+    return image.resize((size, size), pil.Resampling.BILINEAR)
+
+
+def _agreeing(pixels: np.ndarray, shape: tuple[int, ...], file: str | Path, first: str | Path) -> np.ndarray:
+    if pixels.shape == shape:
+        return pixels
+    if pixels.shape[2] != shape[2]:
+        kind = {1: "grey", 3: "RGB"}
+        raise _Odd(
+            f"{file}: {kind[pixels.shape[2]]}, but {first} is {kind[shape[2]]}; set 'channels' to 1 or 3 to convert them"
+        )
+    (h, w), (h0, w0) = pixels.shape[:2], shape[:2]
+    raise _Odd(f"{file}: {w}x{h} pixels, but {first} has {w0}x{h0}; set 'size' to resize them")
+
+
+def _room(n: int, shape: tuple[int, ...], file: str | Path) -> np.ndarray:
+    needed = n * int(np.prod(shape))
+    if needed > _MOST_BYTES:
+        raise UserError(
+            f"{os.path.dirname(file)}: {n:,} images of {shape[1]}x{shape[0]} pixels need {needed / 2**30:.0f} GiB decoded; set a "
+            "smaller 'size'"
+        )
+    return np.empty((n, *shape), np.uint8)
+
+
+def _entries(root: Path) -> list[Path]:
+    try:
+        return list(root.iterdir())
+    except OSError as error:
+        raise UserError(f"{root}: cannot be read as a folder ({error.strerror})") from error
+
+
+def _images_below(folder: str) -> list[str]:
+    found = [
+        os.path.join(at, name)
+        for at, _, names in os.walk(folder)
+        for name in names
+        if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+    ]
+    return sorted(found)
+
+
+def _count(group: list[str]) -> str:
+    return {0: "no image", 1: "a single image"}.get(len(group), f"{len(group)} images")

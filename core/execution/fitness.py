@@ -1,0 +1,92 @@
+"""Is what a plugin made fit to be used? Asked before anything is trained."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedbench.core.contract.attack import Attack, View
+from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.model import Model
+from fedbench.core.explain import explain
+from fedbench.core.federation.normalise import wrap
+
+_SPLITS = ("train", "test", "holdout")
+
+
+def declaration_mistake(made: Any) -> str:
+    """What is wrong with the facts that a defense or an attack states about itself, or nothing."""
+    if isinstance(made, Defense) and not (type(made.n_models) is int and made.n_models >= 1):
+        return f"n_models is {made.n_models!r}, expected an integer >= 1"
+    if isinstance(made, Attack):
+        if isinstance(made.needs, str) or not _all_text(made.needs):
+            return f"needs is {made.needs!r}, expected a frozenset of names of signals"
+        if made.view not in get_args(View):
+            return f"view is {made.view!r}, expected one of {', '.join(get_args(View))}"
+        if not (type(made.colluders) is int and made.colluders >= 0):
+            return f"colluders is {made.colluders!r}, expected an integer >= 0"
+    return ""
+
+
+def _all_text(names: Any) -> bool:
+    return isinstance(names, frozenset | set | tuple | list) and all(isinstance(n, str) for n in names)
+
+
+def data_mistake(data: Any) -> str:
+    """What makes a dataset's answer unusable, or nothing."""
+    if not isinstance(data, Data):
+        return f"load returned {type(data).__name__}, expected fedbench.core.Data"
+    if type(data.n_classes) is not int or data.n_classes < 2:
+        return f"n_classes is {data.n_classes!r}, expected an integer >= 2"
+    found = (mistake for split in _SPLITS for mistake in [_split_mistake(data, split)] if mistake)
+    return next(found, "")
+
+
+def _split_mistake(data: Data, split: str) -> str:
+    x, y = getattr(data, f"{split}_x"), getattr(data, f"{split}_y")
+    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
+        return f"{split}_x and {split}_y must be numpy arrays"
+    if y.dtype != np.int64 or y.ndim != 1:
+        return f"{split}_y is {y.dtype} {list(y.shape)}, expected int64 [n]"
+    if len(x) != len(y):
+        return f"{split}_x has {len(x)} samples, {split}_y {len(y)}"
+    if x.shape[1:] != data.train_x.shape[1:] or x.dtype != data.train_x.dtype:
+        return f"{split}_x is {x.dtype} {list(x.shape)}, train_x {data.train_x.dtype} {list(data.train_x.shape)}"
+    if split != "holdout" and len(y) == 0:
+        return f"the {split} split is empty"
+    if len(y) and not 0 <= y.min() <= y.max() < data.n_classes:
+        return f"{split}_y holds labels from {y.min()} to {y.max()}, expected 0 to {data.n_classes - 1}"
+    if x.dtype.hasobject or (np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all()):
+        return f"{split}_x holds values that are not finite numbers"
+    canary = getattr(data, f"{split}_canary", None)
+    if canary is not None and (canary.dtype != bool or len(canary) != len(y)):
+        return f"{split}_canary is {canary.dtype} [{len(canary)}], expected bool [{len(y)}]"
+    return ""
+
+
+def try_model(model: Model, data: Data) -> bool:
+    """True when the architecture takes the data set's samples and gives one logit a class; ``UserError`` otherwise."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = model.build(data.input_shape, data.n_classes)
+        if not isinstance(module, nn.Module):
+            raise UserError(f"the model {type(model).__name__} built {type(module).__name__}, expected a torch.nn.Module")
+        if not list(module.parameters()):
+            raise UserError(f"the model {type(model).__name__} has no parameters to train")
+        x = torch.from_numpy(np.ascontiguousarray(data.train_x[:2]))
+        try:
+            out = wrap(module, data).eval()(x)
+        except Exception as error:
+            what = f"does not take samples of shape {list(data.input_shape)}"
+            raise UserError(f"the model {type(model).__name__} {what}: {explain(error)}") from error
+        if not isinstance(out, torch.Tensor) or tuple(out.shape) != (len(x), data.n_classes):
+            found = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+            raise UserError(
+                f"the model {type(model).__name__} answers {len(x)} samples with {found}, expected "
+                f"[{len(x)}, {data.n_classes}]"
+            )
+    return True

@@ -1,0 +1,66 @@
+"""Attacks that learn from a colluding client: sample-wise cross-fitting keeps learning and evaluation apart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedbench.core import Attack, Audit, Observations, Shadow, SkipCell
+
+FOLDS = 2
+
+
+class CrossFitted(Attack):
+    """Learns from one colluding client: its own models, its own members against the rest of the pool.
+
+    A sample may be in the colluder's pool and among the candidates; it is scored by the net that never saw it.
+    A subclass implements ``features``, ``learn`` and ``logit``.
+    """
+
+    colluders = 1
+
+    def features(self, observations: Observations) -> np.ndarray:
+        """[n, ...] float32: what the net reads about each sample on the target's row."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement features(observations)")
+
+    def learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> Any:
+        """A net fitted to ``x`` [n, ...] and ``member`` [n] int64, 0 or 1."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement learn(x, member, generator)")
+
+    def logit(self, net: Any, x: torch.Tensor) -> torch.Tensor:
+        """[n]: the net's score of ``x``, higher = member; gradients are disabled."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement logit(net, x)")
+
+    def fit(self, shadows: Sequence[Shadow], audit: Audit) -> None:
+        if not shadows:
+            raise SkipCell("no client other than the target is left to collude with the attacker")
+        shadow = shadows[0]
+        x = torch.from_numpy(self.features(shadow.observations))
+        member = torch.from_numpy(shadow.member.astype(np.int64))
+        self._key = audit.key
+        fold = torch.from_numpy(folds(shadow.ids, self._key))
+        self._nets: list[Any] = []
+        for f in range(FOLDS):
+            seen = fold != f
+            if len(member[seen].unique()) < 2:
+                raise SkipCell("the colluding client has too few samples to learn from in each fold")
+            self._nets.append(self.learn(x[seen], member[seen], audit.generator))
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        x, fold = torch.from_numpy(self.features(observations)), folds(audit.ids, self._key)
+        score = np.empty(len(fold), np.float64)
+        for f, net in enumerate(self._nets):
+            unseen = fold == f
+            with torch.no_grad():
+                score[unseen] = self.logit(net, x[unseen]).double().numpy()
+        return score
+
+
+def folds(ids: np.ndarray, key: int) -> np.ndarray:
+    """[n] 0 or 1 by a keyed hash of the id alone, so that a sample is in one fold wherever it appears."""
+    secret = (key & (2**64 - 1)).to_bytes(8, "little")
+    return np.array([hashlib.blake2b(str(i).encode(), key=secret, digest_size=1).digest()[0] % FOLDS for i in ids])

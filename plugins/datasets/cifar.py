@@ -1,0 +1,130 @@
+"""CIFAR-10 and CIFAR-100: the official binary version, or class folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedbench.core import Arrays, Remote, UserError, cached, check_labels, data_folder, fetch, file_lines, unpack
+from fedbench.plugins.datasets.imageset import HALF, ImageSet, Statistics, check_counts, folder_arrays
+
+_PIXELS = (3, 32, 32)
+_MOST_BYTES = 400_000_000  # unpacked: 184 MB of records and some text
+# FedMIA's code normalises CIFAR-10 and CIFAR-100 with these; the deviations are the mean over images of each image's
+# own, smaller than those of all pixels.
+_FEDMIA: Statistics = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+
+
+class _Cifar(ImageSet):
+    home = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    licence = "none stated; the authors ask to be cited"
+    citation = "A. Krizhevsky: Learning multiple layers of features from tiny images. Technical report, 2009"
+    expected = (50_000, 10_000)
+    remote: ClassVar[Remote]
+    folder: ClassVar[str]
+    train_files: ClassVar[tuple[str, ...]]
+    test_file: ClassVar[str]
+    label_bytes: ClassVar[int]  # of a record; the last one is the class
+    own: ClassVar[Statistics]
+
+    class Params(ImageSet.Params):
+        normalise: Literal["own", "fedmia", "half"] = Field(
+            "own",
+            description="channel mean and standard deviation: of this set's training pixels, FedMIA's (CIFAR-10's, for "
+            "CIFAR-100 too), or 0.5 and 0.5",
+        )
+
+    @classmethod
+    def places(cls) -> list[Path]:
+        root = data_folder()
+        return [root / cls.folder, root / cls.remote.name, root / cls.name / "train"]
+
+    def statistics(self, arrays: Arrays) -> Statistics:
+        return {"own": self.own, "fedmia": _FEDMIA, "half": HALF}[self.params.normalise]
+
+    def arrays(self) -> Arrays:
+        root = data_folder()
+        binary, archive, folders = self.places()
+        if not binary.exists() and not archive.exists() and folders.exists():
+            return folder_arrays(type(self), [folders, folders.parent / "test"], channels=3)
+        if not binary.exists():
+            unpack(self._archive(root), root, self.folder, _MOST_BYTES)
+        files = [binary / n for n in (*self.train_files, self.test_file)]
+        absent = [f for f in files if not f.exists()]
+        if absent:
+            raise UserError(f"{absent[0]} is missing: delete {binary} and run again, or {self.remote.how_to_get(root)}")
+        return cached(self.name, [self.name, *file_lines(files, root)], lambda: self._read(files))
+
+    def _archive(self, root: Path) -> Path:
+        try:
+            return fetch(self.remote, root)
+        except UserError as error:
+            raise UserError(
+                *error.messages[:-1],
+                f"{error.messages[-1]} (the binary version; the python version is a pickle and is not read), or put class "
+                f"folders in {root / self.name}/{{train,test}}/<class>",
+            ) from error
+
+    def _read(self, files: list[Path]) -> Arrays:
+        parts = [self._records(f) for f in files]
+        x, y = (np.concatenate([p[i] for p in parts[:-1]]) for i in (0, 1))
+        check_counts(type(self), str(files[0].parent), len(y), len(parts[-1][1]))
+        return {"train_x": x, "train_y": y, "test_x": parts[-1][0], "test_y": parts[-1][1]}
+
+    def _records(self, file: Path) -> tuple[np.ndarray, np.ndarray]:
+        """Records of label byte(s), then 3,072 pixels: channel, row, column (the data set's web page)."""
+        raw = np.fromfile(file, np.uint8)
+        length = self.label_bytes + int(np.prod(_PIXELS))
+        if len(raw) == 0 or len(raw) % length:
+            raise UserError(
+                f"{file}: {len(raw):,} bytes are no whole number of {length:,}-byte records: truncated; delete "
+                f"{file.parent} and run again, or {self.remote.how_to_get(data_folder())}"
+            )
+        records = raw.reshape(-1, length)
+        y = records[:, self.label_bytes - 1].astype(np.int64)
+        assert self.n_classes is not None
+        check_labels(y, self.n_classes, f"{file}")
+        return np.ascontiguousarray(records[:, self.label_bytes :]).reshape(-1, *_PIXELS), y
+
+
+class Cifar10(_Cifar):
+    """60,000 colour images 32x32, 10 classes; official split 50,000 / 10,000.
+
+    Read from ``cifar-10-batches-bin`` (downloaded), else from class folders ``cifar10/{train,test}/<class>``.
+    """
+
+    name = "cifar10"
+    n_classes = 10
+    size_mb = 170.1
+    remote = Remote(
+        "cifar-10-binary.tar.gz", ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+        "md5:c32a1d4ab5d03f1284b67883e8d87530", 170_052_171,
+    )  # fmt: skip
+    folder = "cifar-10-batches-bin"
+    train_files = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+    test_file = "test_batch.bin"
+    label_bytes = 1
+    own = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # computed from the 50,000 training images
+
+
+class Cifar100(_Cifar):
+    """60,000 colour images 32x32, 100 (fine) classes; official split 50,000 / 10,000.
+
+    Read from ``cifar-100-binary`` (downloaded), else from class folders ``cifar100/{train,test}/<class>``.
+    """
+
+    name = "cifar100"
+    n_classes = 100
+    size_mb = 168.5
+    remote = Remote(
+        "cifar-100-binary.tar.gz", ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+        "md5:03b5dce01913d631647c71ecec9e9cb8", 168_513_733,
+    )  # fmt: skip
+    folder = "cifar-100-binary"
+    train_files = ("train.bin",)
+    test_file = "test.bin"
+    label_bytes = 2
+    own = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # computed from the 50,000 training images

@@ -1,0 +1,156 @@
+"""What all image sets share: decoded once and cached, then split by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from fedbench.core import (
+    Arrays,
+    Data,
+    Dataset,
+    Labelled,
+    UserError,
+    cached,
+    class_folders,
+    data_folder,
+    decode_images,
+    file_lines,
+)
+from fedbench.core import Params as Base
+from fedbench.plugins.datasets.canaries import mislabel
+from fedbench.plugins.datasets.splits import Wanted, rng_for, split
+
+# (mean, std) a channel, of pixels in 0..1.
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+HALF: Statistics = ((0.5,) * 3, (0.5,) * 3)
+_FEWEST_STEPS = 1 / 255  # of the standard deviation: images of one colour stay finite
+
+
+class ImageSet(Dataset):
+    """uint8 images [n, C, H, W]; the hold-out is set aside from the official test set by seed, class by class.
+
+    ``label_noise`` mislabels a share of train and hold-out, never of test. A subclass says where its images are:
+    ``arrays()`` with train_x, train_y, test_x, test_y, and ``statistics()`` where they are published.
+    """
+
+    default_model = "cnn-small"
+    name: ClassVar[str] = ""
+    n_classes: ClassVar[int | None] = None  # None: as many as are found
+    expected: ClassVar[tuple[int, int] | None] = None  # images to train on, to test on
+    home: ClassVar[str] = ""
+    size_mb: ClassVar[float | None] = None  # to download; None: not ours to say
+
+    class Params(Base):
+        train: int | None = Field(
+            None, ge=1, description="training images, drawn by seed, each class keeping its share; null: all"
+        )
+        test: int | None = Field(
+            None, ge=1, description="test images, clean labels; null: all that the hold-out leaves of the test set"
+        )
+        holdout: int = Field(
+            2000, ge=1, description="outside non-members, set aside from the official test set, never trained on"
+        )
+        label_noise: float = Field(
+            0.0, ge=0, le=1, description="share of mislabelled canaries in train and hold-out, as a fraction"
+        )
+
+    @classmethod
+    def here(cls) -> str | bool:
+        """Where the data lies on this machine, or False."""
+        return next((str(p) for p in cls.places() if p.exists()), False)
+
+    @classmethod
+    def places(cls) -> list[Path]:
+        """Files or folders any of which is the whole data set."""
+        return [data_folder() / cls.name]
+
+    def arrays(self) -> Arrays:
+        """train_x [n, C, H, W] uint8, train_y [n] int64, and test_x, test_y unless there is no test set."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement arrays()")
+
+    def statistics(self, arrays: Arrays) -> Statistics:
+        """Mean and standard deviation of each channel; here those of the decoded training images."""
+        return tuple(arrays["mean"].tolist()), tuple(arrays["std"].tolist())
+
+    def load(self, seed: int) -> Data:
+        a, p, who = self.arrays(), self.params, self.name
+        test_x, test_y = (a["test_x"], a["test_y"]) if "test_y" in a else (a["train_x"], a["train_y"])
+        found = split(a["train_y"], a.get("test_y"), Wanted(p.train, p.test, p.holdout), seed, who)
+        n_classes = int(a["train_y"].max()) + 1
+        train = slice(None) if found.train is None else found.train
+        noisy = [
+            mislabel(y, p.label_noise, n_classes, rng_for(seed, f"noise-{part}"))
+            for part, y in (("t", a["train_y"][train]), ("h", test_y[found.holdout]))
+        ]
+        (train_y, train_canary), (hold_y, hold_canary) = noisy
+        return Data(
+            a["train_x"][train], train_y, test_x[found.test], test_y[found.test], test_x[found.holdout], hold_y, n_classes,
+            train_canary, hold_canary, *self.statistics(a),
+        )  # fmt: skip
+
+
+def folder_arrays(
+    who: type[ImageSet], folders: Sequence[Path], **decoding: Any
+) -> Arrays:
+    """Arrays of one or two class-folder trees (train, test), decoded once. The test tree's classes are those of train.
+
+    Raises ``UserError`` for a wrong class or image count, a training class with a single image, and unreadable files.
+    """
+    trees = [class_folders(folders[0], at_least=2)]
+    if who.n_classes is not None and len(trees[0].names) != who.n_classes:
+        raise UserError(
+            f"{folders[0]}: {len(trees[0].names)} class folders, {who.name} has {who.n_classes}; unpack it again, or use "
+            "the data set 'image-folder'"
+        )
+    trees += [_test_tree(f, trees[0].names) for f in folders[1:]]
+    files = [f for tree in trees for f in tree.files]
+    if who.expected is not None:
+        check_counts(who, str(folders[0].parent), *(len(t.files) for t in trees))
+    import PIL
+
+    source = [who.name, f"pillow {PIL.__version__}", repr(sorted(decoding.items())), *file_lines(files, folders[0].parent)]
+    return cached(who.name, source, lambda: decode_trees(trees, **decoding))
+
+
+def decode_trees(trees: Sequence[Labelled], **decoding: Any) -> Arrays:
+    """Decode all trees as one, so that they agree, with the statistics of the first."""
+    x = decode_images([f for tree in trees for f in tree.files], **decoding)
+    cut = len(trees[0].files)
+    arrays = {"train_x": x[:cut], "train_y": trees[0].y, **moments(x[:cut])}
+    return arrays if len(trees) == 1 else {**arrays, "test_x": x[cut:], "test_y": trees[1].y}
+
+
+def moments(x: np.ndarray) -> Arrays:
+    """``mean`` and ``std`` [C] of uint8 images in units of 0..1, to 4 decimals, from exact histograms."""
+    levels = np.arange(256) / 255
+    shares = [np.bincount(x[:, c].ravel(), minlength=256) / x[:, c].size for c in range(x.shape[1])]
+    mean = np.array([s @ levels for s in shares])
+    std = np.sqrt([s @ (levels - m) ** 2 for s, m in zip(shares, mean, strict=True)])
+    return {"mean": mean.round(4), "std": np.maximum(std, _FEWEST_STEPS).round(4)}
+
+
+def check_counts(who: type[ImageSet], where: str, *found: int) -> None:
+    """Raises ``UserError`` when the official numbers of training and test images are not there."""
+    if who.expected is not None and tuple(found) != who.expected:
+        have, want = (" + ".join(f"{n:,}" for n in counts) for counts in (found, who.expected))
+        raise UserError(
+            f"{where}: {have} images (train + test), {who.name} has {want}: fewer or more than the official set; delete it "
+            "and get it again, or use the data set 'image-folder' for a part of it (train: N draws N by seed)"
+        )
+
+
+def _test_tree(folder: Path, names: list[str]) -> Labelled:
+    """A test folder may lack a class of train, but not add one."""
+    tree = class_folders(folder)
+    unknown = sorted(set(tree.names) - set(names))
+    if unknown:
+        raise UserError(
+            f"{folder / unknown[0]}: a class that the training folder does not have; add it there or remove it here"
+        )
+    position = np.array([names.index(n) for n in tree.names])
+    return Labelled(tree.files, position[tree.y], names)

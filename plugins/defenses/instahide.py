@@ -1,0 +1,121 @@
+"""InstaHide: train on encodings, each a mixture of images under a random sign mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch.nn.functional import one_hot
+
+from fedbench.core import Batch, Defense, MemberContext, Params, UserError
+
+
+class InstaHide(Defense):
+    """Replace each sample by m * (l_1 x_1 + ... + l_k x_k) with k of the member's samples and a sign mask m.
+
+    x_1 is the sample itself, the others are distinct ones of the member's training data, every one used equally often.
+    The weights l are uniform on the simplex with no weight above ``bound``, labels are mixed with them, and m is
+    uniform in {-1, +1} for every input value. The whole client is encoded anew in every local epoch. Test and
+    audit samples reach the model as they are, which costs accuracy: the model has learnt on masked inputs.
+    Source: Huang et al. (ICML 2020), section 3 and algorithm 1, inside-dataset; FedMIA's code has k = 3, bound .65.
+    The encoding is no encryption: Carlini et al. (IEEE S&P 2021) recover images from it.
+    """
+
+    class Params(Params):
+        k: int = Field(3, ge=1, le=8, description="samples in a mixture, the encoded one included; 1: the mask alone")
+        bound: float = Field(0.65, gt=0, le=1, description="largest weight of one sample in a mixture (k above 1)")
+
+        @model_validator(mode="after")
+        def _feasible(self):
+            if self.k > 1 and self.bound * self.k <= 1:
+                raise ValueError(f"{self.k} weights of at most {self.bound:g} cannot sum to 1: raise bound above 1/k")
+            return self
+
+    def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
+        if not batch.x.is_floating_point():
+            raise UserError("instahide: inputs of integers (tokens) cannot be mixed")
+        plan = self._plan(ctx)
+        weights, others = plan.weights[batch.index].to(batch.x), plan.partners(batch.index)
+        data, classes = ctx.data, ctx.federation.n_classes
+        each = [(batch.x, _target(batch.y, batch.soft, classes))]  # as earlier transformations left it
+        for o in others:
+            soft = None if data.soft is None else data.soft[o]
+            each.append((ctx.normalise(data.x[o]), _target(data.y[o], soft, classes)))
+        x = sum(_rows(weights[:, j], part) * part for j, (part, _) in enumerate(each))
+        target = sum(weights[:, j, None] * part for j, (_, part) in enumerate(each))
+        mask = 2 * torch.randint(0, 2, batch.x.shape, generator=ctx.generator, dtype=torch.int8) - 1
+        return replace(batch, x=x * mask.to(batch.x), soft=target)
+
+    def _plan(self, ctx: MemberContext) -> Plan:
+        """Who is mixed with whom, and how much, in this local epoch."""
+        epoch, plan = ctx.memory.get("plan", (None, None))
+        if epoch != ctx.epoch:
+            held = ctx.data.held_out
+            usable = np.arange(len(ctx.data.y)) if held is None else np.flatnonzero(~held.cpu().numpy())
+            if len(usable) < self.params.k:
+                raise UserError(
+                    f"instahide: client {ctx.client} has {len(usable)} samples and cannot mix {self.params.k}; lower k"
+                )
+            plan = draw_plan(len(ctx.data.y), usable, self.params.k, self.params.bound, ctx.rng, ctx.data.y.device)
+            ctx.memory["plan"] = ctx.epoch, plan
+        return plan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An epoch's mixtures. ``ring``: [m] usable samples in random order; ``place``: [n] a sample's place in it.
+
+    ``shifts``: k - 1 distances along the ring to a sample's partners; ``weights``: [n, k] by sample.
+    """
+
+    ring: torch.Tensor
+    place: torch.Tensor
+    shifts: tuple[int, ...]
+    weights: torch.Tensor
+
+    def partners(self, index: torch.Tensor) -> list[torch.Tensor]:
+        """k - 1 vectors [B]: the samples mixed with ``index`` [B]."""
+        return [self.ring[(self.place[index] + s) % len(self.ring)] for s in self.shifts]
+
+
+def draw_plan(
+    n: int, usable: np.ndarray, k: int, bound: float, rng: np.random.Generator, device: torch.device
+) -> Plan:
+    """Distinct partners, never the sample itself, each sample being partner k - 1 times: distinct shifts of a ring."""
+    ring = rng.permutation(usable)
+    place = np.zeros(n, np.int64)
+    place[ring] = np.arange(len(ring))
+    shifts = tuple(int(s) + 1 for s in rng.choice(len(ring) - 1, k - 1, replace=False)) if k > 1 else ()
+    weights = np.ones((n, 1)) if k == 1 else bounded_weights(n, k, bound, rng)
+    ring_, place_, weights_ = (torch.from_numpy(a).to(device) for a in (ring, place, weights.astype(np.float32)))
+    return Plan(ring_, place_, shifts, weights_)
+
+
+def bounded_weights(n: int, k: int, bound: float, rng: np.random.Generator) -> np.ndarray:
+    """[n, k] float64, each row uniform on the simplex with no entry above ``bound`` (> 1/k).
+
+    By rejection, from the smaller of two simplices that hold that set: all weights, or bound minus those of a simplex
+    of side k * bound - 1 (entries at most ``bound``, some perhaps negative).
+    """
+    side = k * bound - 1
+
+    def draw(rows: int) -> np.ndarray:
+        even = rng.dirichlet(np.ones(k), rows)
+        return bound - side * even if side < 1 else even
+
+    weights = draw(n)
+    while len(bad := np.flatnonzero(((weights > bound) | (weights < 0)).any(1))):
+        weights[bad] = draw(len(bad))
+    return weights
+
+
+def _target(y: torch.Tensor, soft: torch.Tensor | None, classes: int) -> torch.Tensor:
+    """[B, C] target probabilities."""
+    return one_hot(y, classes).float() if soft is None else soft
+
+
+def _rows(weights: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """[B] as a column that scales the samples of ``like`` [B, ...]."""
+    return weights.view(-1, *[1] * (like.ndim - 1))

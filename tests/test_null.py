@@ -1,0 +1,540 @@
+"""Null and sanity tests through the real engine: without a leak there is none to find, and a real one is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from ruamel.yaml import YAML
+from tiny import tiny_clients, tiny_setup, train_all
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedbench.core import ActiveAttack, Attack, Defense, Selection, Signal, SkipCell
+from fedbench.core.cli.run import build_plan
+from fedbench.core.data.audit import EXCLUDED, MEMBER, OFL, audit_set
+from fedbench.core.execution.job import Job, Use
+from fedbench.core.execution.judge import judge
+from fedbench.core.execution.train import Scene, Trained, kinds_of, set_scene, train
+from fedbench.core.federation.loop import Federation
+from fedbench.core.federation.phases import PhaseError
+from fedbench.core.metrics import combined_interval
+from fedbench.core.signals.logits import Loss
+from fedbench.core.signals.measure import COALITION, GLOBAL, Recorder, observe
+from fedbench.plugins.defenses.cofedmid import CoFedMID
+
+ATTACKS = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "seqmia")
+MEMBERS, NONMEMBERS, K = 120, 1100, 10
+AUC_SD = np.sqrt((MEMBERS + NONMEMBERS + 1) / 12 / MEMBERS / NONMEMBERS)  # of one AUC without a leak (Mann-Whitney)
+LUCKY = 9  # members above the second best non-member, over nine shuffles
+
+SUITE = {
+    "schema": 1, "name": "null", "seeds": [0],
+    "settings": [{
+        "name": "digits",
+        "dataset": {"name": "digits", "params": {"test": 397, "holdout": 200, "label_noise": 0.3}},
+        "model": {"name": "mlp", "params": {"hidden": [128, 64]}},
+        "federation": {
+            "clients": K, "rounds": 30, "local_epochs": 3, "batch_size": 20,
+            "optimizer": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005},
+        },
+        "audit": {"every": 5, "nonmembers": NONMEMBERS, "targets": [0, 1, 2]},
+    }],
+    "coalitions": ["half"], "defenses": ["none", "cofedmid", "dp-sgd", "grad-noise"],
+    "attacks": [*ATTACKS[:-1], {"name": "seqmia", "params": {"epochs": 10}}],
+}  # fmt: skip
+
+
+class Tail(Signal):
+    """Not of the samples: the last parameters of the measured model, one in the place of each sample."""
+
+    def measure(self, probe):
+        return torch.cat([p.reshape(-1) for p in probe.model.parameters()])[-len(probe.y) :].float()
+
+
+class Moved(Signal):
+    """Not of the samples: the last entries of the update."""
+
+    def measure(self, probe):
+        return probe.update[-len(probe.y) :].float()
+
+
+class Reads(Attack):
+    """Asks for what the tests want to see; ``view`` ``client`` adds the global model's row."""
+
+    needs = frozenset({"tail", "moved", "loss"})
+    view = "client"
+
+
+class Guess(Attack):
+    """Knows nothing."""
+
+    def score(self, observations, audit):
+        return audit.rng.random(len(audit.ids))
+
+
+class Oracle(Attack):
+    """Is told."""
+
+    members: frozenset[int] = frozenset()
+    needs = frozenset({"loss"})
+
+    def score(self, observations, audit):
+        return np.array([float(i in self.members) for i in audit.ids])
+
+
+class Vandal(Attack):
+    """Writes to whatever it is given, draws from every generator, and learns from a colluder it overwrites."""
+
+    needs = frozenset({"loss", "grad-dot", "grad-sq", "update-sq", "entropy"})
+    colluders = 1
+
+    def fit(self, shadows, audit):
+        for a in (shadows[0].ids, shadows[0].y, shadows[0].member, shadows[0].observations.rounds, audit.ids, audit.y):
+            a[:] = 0
+        self.score(shadows[0].observations, audit)
+
+    def score(self, observations, audit):
+        for a in (*observations.signals.values(), observations.rounds, observations.clients, audit.y, audit.ids):
+            a[:] = 7
+        audit.rng.random(99)
+        audit.randn(99)
+        return np.zeros(len(audit.ids))
+
+
+class HoldsOut(Defense):
+    """The first quarter of a member's samples stays out; what they are is replaced if ``spoil``."""
+
+    spoil = False
+
+    def prepare(self, data, ctx):
+        held = torch.arange(len(data.y)) < len(data.y) // 4
+        return spoilt(replace(data, held_out=held)) if self.spoil else replace(data, held_out=held)
+
+
+class HoldsOutSpoilt(HoldsOut):
+    spoil = True
+
+
+class CoFedMIDSpoilt(CoFedMID):
+    def prepare(self, data, ctx):
+        return spoilt(super().prepare(data, ctx))
+
+
+def spoilt(data):
+    """The same member with other samples in the place of those held out."""
+    x, y = data.x.clone(), data.y.clone()
+    x[data.held_out], y[data.held_out] = 1 - x[data.held_out], (y[data.held_out] + 1) % 10
+    return replace(data, x=x, y=y)
+
+
+def use(cls: type, **params) -> Use:
+    return Use(cls.__name__, cls.__name__, params, f"{cls.__module__}:{cls.__qualname__}", "tests 0", "0")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("null")
+    YAML().dump(SUITE, folder / "null.yaml")
+    return {j.defense.label: j for j in build_plan(folder / "null.yaml", (), folder / "results", "cpu").jobs}
+
+
+def small(job: Job, *, optimizer: dict | None = None, audit: dict | None = None, **federation) -> Job:
+    """The job with a narrow model, one local epoch, and these changes; it can also measure parameters."""
+    merged = {**job.federation, "local_epochs": 1, **federation}
+    merged["optimizer"] = {**merged["optimizer"], **(optimizer or {})}
+    model = replace(job.model, params={"hidden": [32]})
+    signals = {**job.signals, "tail": use(Tail), "moved": use(Moved)}
+    return replace(job, federation=merged, model=model, signals=signals, audit={**job.audit, **(audit or {})})
+
+
+def run(job: Job, attacks: list[Attack] | None = None) -> tuple[Scene, Trained]:
+    scene = set_scene(job)
+    return scene, train(job, scene, attacks if attacks is not None else made(job), lambda t: None)
+
+
+def made(job: Job) -> list[Attack]:
+    return [c.attack.make() for c in job.cells]
+
+
+def verdicts(job: Job, scene: Scene, trained: Trained):
+    """Attack name -> its verdict."""
+    return {c.attack.name: judge(job, c, c.attack.make(), scene, trained) for c in job.cells}
+
+
+def verdict_of(job: Job, attack: Attack, scene: Scene, trained: Trained):
+    return judge(job, replace(job.cells[0], attack=use(type(attack))), attack, scene, trained)
+
+
+@pytest.fixture(scope="module")
+def leaking(plan):
+    """The one expensive training: undefended and overfitted."""
+    job = plan["none"]
+    return job, *run(job)
+
+
+# -- a leak, and the same run without one --------------------------------------------------------------------------
+
+
+def test_the_undefended_overfitted_run_leaks_to_every_attack(leaking):
+    for name, verdict in verdicts(*leaking).items():
+        scores = [t.groups["mix"] for t in verdict.targets]
+        interval = combined_interval([s.auc for s in scores], [s.auc_se for s in scores])
+        assert interval.low > 0.5, (name, interval)
+        assert min(s.auc for s in scores) > 0.5, name
+
+
+def test_shuffled_membership_is_chance_for_every_attack_on_a_leaking_run(leaking):
+    job, scene, trained = leaking
+    rng, repeats = np.random.default_rng(0), 3
+    found = {name: [] for name in ATTACKS}
+    for _ in range(repeats):
+        orders = [rng.permutation(len(a.ids)) for a in scene.audits]
+        audits = [replace(a, kind=a.kind[o], owner=a.owner[o]) for a, o in zip(scene.audits, orders, strict=True)]
+        for name, verdict in verdicts(job, replace(scene, audits=audits), trained).items():
+            found[name] += [t.groups["mix"] for t in verdict.targets]
+    for name, scores in found.items():
+        n = len(scores)  # independent shuffles
+        assert n == 3 * repeats
+        assert abs(np.mean([s.auc for s in scores]) - 0.5) < 4 * AUC_SD / np.sqrt(n), name
+        # One false positive is allowed: 2 * 120 / 1101 members are expected above the second best non-member, 2.0 in
+        # all, with a deviation of 1.5.
+        assert sum(s.tf01 * MEMBERS / 100 for s in scores) <= LUCKY, name
+
+
+def test_non_members_redrawn_every_round_would_not_pass_as_chance(leaking, monkeypatch):
+    """The shuffled-membership test can fail: misaligned candidates (FedMIA's code) show in it."""
+    import fedbench.core.execution.judge as module
+
+    job, scene, trained = leaking
+    rng = np.random.default_rng(0)
+    audits = [replace(a, kind=a.kind[o := rng.permutation(len(a.ids))], owner=a.owner[o]) for a in scene.audits]
+
+    def misaligned(view, target, rows, rounds, arrays, pick):
+        seen = observe(view, target, rows, rounds, arrays, pick)
+        others = np.flatnonzero(next(a.kind for a in audits if a.target == target) != MEMBER)
+        for a in seen.signals.values():
+            for r in range(len(a)):
+                if a.shape[2] > 1:
+                    a[r][:, others] = a[r][:, rng.permutation(others)]
+        return seen
+
+    monkeypatch.setattr(module, "observe", misaligned)
+    cell = next(c for c in job.cells if c.attack.name == "loss-series")
+    verdict = judge(job, cell, cell.attack.make(), replace(scene, audits=audits), trained)
+    assert sum(t.groups["mix"].tf01 * MEMBERS / 100 for t in verdict.targets) > LUCKY
+
+
+def test_an_untrained_federation_is_chance_for_every_attack(plan):
+    everyone = replace(plan["none"], targets=tuple(range(K)))
+    job = small(everyone, optimizer={"lr": 1e-30}, rounds=6, audit={"every": 1})
+    scene, trained = run(job)
+    for name, verdict in verdicts(job, scene, trained).items():
+        aucs = [t.groups["mix"].auc for t in verdict.targets]
+        if name in ("avg-cosine", "fedmia-i", "fedmia-ii"):  # all clients upload the same: nothing but ties
+            assert aucs == [0.5] * K, name
+        assert max(abs(a - 0.5) for a in aucs) < 4 * AUC_SD, (name, aucs)
+        assert abs(np.mean(aucs) - 0.5) < 4 * AUC_SD / np.sqrt(K), (name, aucs)
+
+
+# -- guessing and knowing -------------------------------------------------------------------------------------------
+
+
+def test_guessing_is_chance_and_knowing_is_perfect_in_every_group(leaking):
+    job, scene, trained = leaking
+    for t in verdict_of(job, Guess(), scene, replace(trained, signals={"loss": trained.signals["loss"]})).targets:
+        assert abs(t.groups["mix"].auc - 0.5) < 4 * AUC_SD and t.groups["mix"].tf01 < 3
+    for audit in scene.audits:
+        oracle = Oracle()
+        oracle.members = frozenset(scene.names[scene.shards[audit.target]].tolist())
+        verdict = verdict_of(job, oracle, replace(scene, audits=[audit]), trained)
+        for group, score in verdict.pooled.items():
+            assert score.auc == 1 and score.advantage == 1, group
+        assert verdict.pooled["mix"].tf01 == 100
+        assert (verdict.pooled["mix"].n_members, verdict.pooled["mix"].n_nonmembers) == (MEMBERS, NONMEMBERS)
+        assert (verdict.pooled["ofl"].n_nonmembers, verdict.pooled["ifl"].n_nonmembers) == (110, 990)
+        oracle.members = frozenset(scene.names.tolist()) - oracle.members
+        worst = verdict_of(job, oracle, replace(scene, audits=[audit]), trained).pooled["mix"]
+        assert worst.auc == 0 and worst.tf01 == 0 and worst.advantage == 0
+
+
+# -- the candidates -------------------------------------------------------------------------------------------------
+
+
+def test_candidates_are_the_same_for_every_attack_and_defense(plan, leaking):
+    assert len({job.digests["split"] for job in plan.values()}) == 1
+    seen: dict[int, set[bytes]] = {0: set(), 1: set(), 2: set()}
+    for job in plan.values():
+        assert job.targets == (0, 1, 2)
+        for audit in set_scene(job).audits:
+            seen[audit.target].add(audit.ids.tobytes() + audit.kind.tobytes())
+    for verdict in verdicts(*leaking).values():
+        for target in seen:
+            kind = verdict.arrays[f"t{target}_kind"].astype(np.int64)
+            seen[target].add(verdict.arrays[f"t{target}_ids"].tobytes() + kind.tobytes())
+    assert {target: len(lists) for target, lists in seen.items()} == {0: 1, 1: 1, 2: 1}
+
+
+def test_the_candidates_of_a_seed_and_target_never_change():
+    shards = [np.arange(k, 60, 4) for k in range(4)]
+    assert audit_set(shards, 20, 1, 32, 0).digest() == PINNED
+    others = {audit_set(shards, 20, t, n, s).digest() for t, n, s in ((1, 32, 1), (2, 32, 0), (1, 36, 0))}
+    assert PINNED not in others and len(others) == 3
+
+
+PINNED = "da838023c58d9f3482800ec7202494328c4e23856c2f4ad5c5ca8e3e70c2d4b8"
+
+
+def test_neither_the_name_nor_the_place_of_a_candidate_tells_anything(leaking):
+    job, scene, trained = leaking
+    seen = {}
+
+    class Clerk(Attack):
+        needs = frozenset({"loss"})
+        colluders = 1
+
+        def fit(self, shadows, audit):
+            seen["shown"], seen["loss"] = shadows[0].ids, shadows[0].observations["loss"][-1, 0]
+            assert np.array_equal(audit.ids, shadows[0].ids)
+
+        def score(self, observations, audit):
+            at = {name: i for i, name in enumerate(seen["shown"])}
+            where = [at[name] for name in audit.ids]  # one name for a sample, whoever asks
+            np.testing.assert_array_equal(observations["loss"][-1, 0], seen["loss"][where])
+            return audit.ids.astype(float)
+
+    verdict = verdict_of(job, Clerk(), scene, trained)
+    for t in verdict.targets:
+        for group, n0 in (("mix", NONMEMBERS), ("ofl", 110), ("ifl", 990)):
+            sd = np.sqrt((MEMBERS + n0 + 1) / 12 / MEMBERS / n0)
+            assert abs(t.groups[group].auc - 0.5) < 4 * sd, group
+    outside = np.isin(seen["shown"], scene.names[len(scene.data.train_y) :])
+    assert abs(np.flatnonzero(outside).mean() / len(outside) - 0.5) < 4 * np.sqrt(1 / 12 / outside.sum())
+
+
+def test_an_active_adversary_gets_its_candidates_in_an_order_that_tells_nothing(plan):
+    given = {}
+
+    class Notes(ActiveAttack):
+        needs = frozenset({"loss"})
+
+        def craft(self, round, knowledge):
+            given["x"] = knowledge.x
+            return knowledge.own
+
+    job = small(plan["none"], rounds=1)
+    scene, _ = run(job, [Notes()])
+    pool = [tuple(x.reshape(-1).tolist()) for x in scene.x_of(scene.pool)]
+    place = {x: i for i, x in enumerate(pool)}
+    order = np.array([place[tuple(x.reshape(-1).tolist())] for x in given["x"]])
+    assert np.array_equal(np.sort(order), np.sort([place[x] for x in pool]))  # the same samples
+    assert abs(np.corrcoef(order, np.arange(len(order)))[0, 1]) < 4 / np.sqrt(len(order))
+
+
+# -- company, absence, held-out samples -----------------------------------------------------------------------------
+
+
+def test_no_bit_of_a_cell_depends_on_the_other_attacks(plan):
+    job = small(plan["dp-sgd"], rounds=4, audit={"every": 2})
+    wanted = [c for c in job.cells if c.attack.name in ("fedmia-i", "seqmia")]
+    scene, trained = run(job, [c.attack.make() for c in wanted])
+    alone = [judge(job, c, c.attack.make(), scene, trained) for c in wanted]
+    scene, trained = run(job, [Vandal(), Reads(), *made(job)])
+    crowd = []
+    for c in wanted:
+        verdict_of(job, Vandal(), scene, trained)
+        crowd.append(judge(job, c, c.attack.make(), scene, trained))
+    for a, b in zip(alone, crowd, strict=True):
+        assert a.pooled == b.pooled and a.arrays.keys() == b.arrays.keys()
+        for name in a.arrays:
+            assert a.arrays[name].tobytes() == b.arrays[name].tobytes(), name
+
+
+def test_under_partial_participation_every_attack_scores_or_says_why_not(plan):
+    job = small(plan["none"], rounds=12, participation=0.5, audit={"every": 2})
+    scene, trained = run(job)
+    present = ~np.isnan(trained.signals["loss"]).any(axis=2)
+    assert (present.sum(axis=1) == K // 2).all() and np.array_equal(present, ~np.isnan(trained.signals["loss"]).all(axis=2))
+    assert np.array_equal(present, ~np.isnan(trained.signals["grad-dot"]).any(axis=2))
+    for cell in job.cells:
+        for audit in scene.audits:
+            rounds = int(present[:, audit.target].sum())
+            enough = rounds >= (2 if cell.attack.name.startswith("fta") else 1)
+            try:
+                verdict = judge(job, cell, cell.attack.make(), replace(scene, audits=[audit]), trained)
+            except SkipCell as reason:
+                assert not enough and "audited round" in str(reason), (cell.attack.name, rounds, str(reason))
+            else:
+                assert enough and np.isfinite(verdict.arrays[f"t{audit.target}_scores"]).all()
+
+
+def test_a_target_that_is_never_there_is_skipped_with_the_reason(plan):
+    job = small(plan["none"], rounds=2, participation=0.1, audit={"every": 1})
+    scene, trained = run(job)
+    absent = np.isnan(trained.signals["loss"]).all(axis=(0, 2))
+    away = next(a for a in scene.audits if absent[a.target])
+    for cell in job.cells:
+        with pytest.raises(SkipCell, match=r"audited round|other client|too few"):
+            judge(job, cell, cell.attack.make(), replace(scene, audits=[away]), trained)
+
+
+@pytest.mark.parametrize(
+    ("honest", "changed"),
+    [(use(HoldsOut), use(HoldsOutSpoilt)),
+     # rewards count from the sixth on: until then the bandit cannot pass on what it saw in the validation part
+     (use(CoFedMID, recycle_from=2, val_min=12), use(CoFedMIDSpoilt, recycle_from=2, val_min=12))],
+)  # fmt: skip
+def test_held_out_samples_touch_no_parameter_and_no_metric(plan, honest, changed):
+    base = small(plan["cofedmid"], rounds=6, audit={"every": 1})
+    scene, a = run(replace(base, defense=honest), [Reads()])
+    _, b = run(replace(base, defense=changed), [Reads()])
+    assert a.signals["tail"].tobytes() == b.signals["tail"].tobytes()
+    assert np.array_equal(a.held_out, b.held_out) and len(a.held_out) == 5 * (30 if "Holds" in honest.name else 12)
+    assert np.isin(a.held_out, np.concatenate([scene.shards[k] for k in base.members])).all()
+    oracle = Oracle()  # wrong about exactly the samples that do not count
+    oracle.members = frozenset(scene.names[np.setdiff1d(scene.shards[0], a.held_out)].tolist())
+    audit = scene.audits[0]
+    verdict = verdict_of(base, oracle, replace(scene, audits=[audit]), a)
+    assert verdict.pooled["mix"].auc == 1
+    assert verdict.pooled["mix"].n_members == MEMBERS - len(a.held_out) // 5
+    assert np.array_equal(verdict.arrays["t0_kind"] == EXCLUDED, np.isin(audit.ids, a.held_out))
+    assert (kinds_of(audit, a)[audit.kind == OFL] == OFL).all()
+
+
+def test_samples_cannot_leave_the_audit_on_the_quiet():
+    class Drops(Defense):
+        def prepare(self, data, ctx):
+            return replace(data, x=data.x[:6], y=data.y[:6])
+
+    class TrainsOnHeldOut(Defense):
+        def prepare(self, data, ctx):
+            return replace(data, held_out=torch.arange(len(data.y)) < 3)
+
+        def select(self, ctx):
+            return Selection(torch.arange(2, 9))
+
+    with pytest.raises(PhaseError, match=r"Drops.prepare \(client 0\) returned 6 samples for 12.*held_out"):
+        Federation(tiny_setup(Drops()))
+    with pytest.raises(PhaseError, match="selected samples that `prepare` held out"):
+        train_all(tiny_setup(TrainsOnHeldOut()))
+
+
+# -- noise through the real loop ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", ["scalar", "vector"])
+def test_coalition_noise_is_in_every_upload_and_not_in_the_aggregate(plan, noise):
+    base = small(plan["cofedmid"], rounds=4, optimizer={"lr": 0.02}, audit={"every": 1})
+    base = replace(base, partition={**base.partition, "name": "dirichlet", "beta": 1.0})  # unequal weights
+    params = {"partition": False, "compensation": False, "sigma": 0.1, "ratio": 0.3, "noise": noise}
+    scene, on = run(replace(base, defense=use(CoFedMID, **params)), [Reads()])
+    _, off = run(replace(base, defense=use(CoFedMID, **params | {"perturbation": False})), [Reads()])
+    assert len({len(s) for s in scene.shards}) > 5
+    at_global, tail = on.rows.index(GLOBAL), (on.signals["tail"], off.signals["tail"])
+    np.testing.assert_allclose(tail[0][:, at_global], tail[1][:, at_global], atol=2e-6)
+    assert np.array_equal(on.test_correct, off.test_correct)
+    apart = np.abs(tail[0] - tail[1]).max(axis=2)  # [R, rows]
+    assert (apart[:, list(base.members)] > 1e-3).all() and (apart[:, len(base.members) : K] < 2e-6).all()
+
+
+def test_dp_noise_has_its_stated_size_in_the_uploads_and_is_fresh_everywhere(plan):
+    sigma, clip, lr = 8.0, 0.5, 0.01
+    job = small(plan["dp-sgd"], rounds=3, optimizer={"lr": lr, "momentum": 0.0, "weight_decay": 0.0}, audit={"every": 1})
+    job = replace(job, defense=replace(job.defense, params={"sigma": sigma, "clip": clip}))
+    _, trained = run(job, [Reads()])
+    moved = trained.signals["moved"][:, list(job.members)].astype(np.float64)  # [R, d, N]
+    batches = [20] * (MEMBERS // 20)
+    deviation = lr * sigma * clip * np.sqrt(sum(1 / b**2 for b in batches))
+    # the clipped gradients add at most lr * C * 6 over all parameters, 1e-4 of it
+    measured = np.sqrt((moved**2).mean(axis=2))
+    assert np.abs(measured / deviation - 1).max() < 4 / np.sqrt(2 * moved.shape[2])
+    rows = moved.reshape(-1, moved.shape[2])
+    correlation = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
+    assert np.abs(correlation).max() < 5 / np.sqrt(moved.shape[2])
+    plain = trained.signals["moved"][:, len(job.members) : K]
+    assert np.sqrt((plain**2).mean()) < deviation / 5  # the others add none
+
+
+# -- what is measured, and what an adversary may try ----------------------------------------------------------------
+
+
+def test_running_statistics_are_measured_as_uploaded_and_averaged():
+    """A model with buffers: each row has its own, the gradients those of the model that was sent out."""
+    torch.random.default_generator.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    clients = tiny_clients()
+    clients = [replace(c, x=c.x * (k + 1)) for k, c in enumerate(clients)]
+    setup = tiny_setup(module=module, members=(0, 1), clients=clients)
+    x, y = torch.randn(9, 4, generator=torch.Generator().manual_seed(1)), torch.arange(9) % 3
+    federation = Federation(setup)
+    recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, True, 4, (0, 1), ["server", "client", "coalition"], [12] * 4)
+
+    def losses(params, buffers):
+        setup.flat.params.copy_(params)
+        setup.flat.buffers.copy_(buffers)
+        setup.flat.module.eval()
+        return cross_entropy(setup.flat.module(x), y, reduction="none")
+
+    starts, kept = federation.models.clone(), federation.buffers.clone()
+    for result in federation.rounds():
+        recorder.record(result)
+        u = result.uploads
+        expected = [losses(u.starts[0] + u.updates[k], u.buffers[k]) for k in range(4)]
+        expected.append(losses(federation.models[0], federation.buffers[0]))
+        expected.append(losses(u.starts[0] + u.updates[:2].mean(0), u.buffers[:2].mean(0)))
+        assert recorder.rows[4:] == [GLOBAL, COALITION]
+        measured = recorder.arrays()
+        torch.testing.assert_close(torch.from_numpy(measured["loss"][-1]), torch.stack(expected).detach())
+        before = losses(starts[0], kept[0])
+        norms = [torch.autograd.grad(before[i], list(setup.flat.module.parameters()), retain_graph=True) for i in range(9)]
+        sq = torch.stack([sum((g**2).sum() for g in gs) for gs in norms])
+        torch.testing.assert_close(torch.from_numpy(measured["grad-sq"][-1, 0]), sq, rtol=1e-4, atol=1e-6)
+        starts, kept = federation.models.clone(), federation.buffers.clone()
+
+
+def test_trying_the_rule_tells_an_adversary_neither_the_servers_coins_nor_changes_its_memory():
+    class NoisyServer(Defense):
+        def aggregate(self, updates, weights, ctx):
+            ctx.memory["calls"] = ctx.memory.get("calls", 0) + 1
+            self.calls, self.coins = ctx.memory["calls"], ctx.randn(4)
+            return weights @ updates
+
+    class Prober(ActiveAttack):
+        knowledge = "rule"
+
+        def craft(self, round, knowledge):
+            for _ in range(2):
+                knowledge.rule(torch.zeros(4, len(knowledge.start)))
+            self.coins = server.coins
+            return knowledge.own
+
+    server, prober = NoisyServer(), Prober()
+    candidates = torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)
+    train_all(tiny_setup(server, adversary=prober, candidates=candidates))
+    assert server.calls == 3 and not torch.equal(prober.coins, server.coins)
+
+
+def test_a_loss_that_uses_or_drops_gradients_on_its_way_still_trains():
+    class Drops(Defense):
+        def loss(self, logits, batch, ctx):
+            ctx.model.zero_grad()
+            return cross_entropy(logits, batch.y)
+
+    class Uses(Defense):
+        def loss(self, logits, batch, ctx):
+            cross_entropy(ctx.model(batch.x + 1), batch.y).backward()
+            return cross_entropy(logits, batch.y)
+
+    plain = train_all(tiny_setup())[0].models
+    for defense in (Drops(), Uses()):
+        assert torch.equal(train_all(tiny_setup(defense))[0].models, plain), type(defense).__name__
