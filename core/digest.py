@@ -13,7 +13,10 @@ from fedbench.core.contract.errors import UserError
 
 _PROJECT = "fedbench"
 _MAX_BYTES = 32 * 2**20  # of one foreign package; beyond it, only what the module imports is hashed
-_ENGINE = ("contract", "federation", "signals", "data", "metrics", "models")
+_ENGINE = ("contract", "federation", "signals", "metrics", "models")
+_ENGINE_FILES = (
+    "rng.py", "data/partition.py", "data/audit.py", "execution/train.py", "execution/judge.py", "execution/misalign.py",
+)  # fmt: skip
 
 
 def source_digest(module_name: str) -> str:
@@ -37,7 +40,7 @@ def source_digest(module_name: str) -> str:
 def engine_digest() -> str:
     """Hex sha256 over the harness's own code that can change a score."""
     core = Path(__file__).parent
-    files = [p for part in _ENGINE for p in (core / part).rglob("*.py")] + [core / "rng.py"]
+    files = [p for part in _ENGINE for p in (core / part).rglob("*.py")] + [core / name for name in _ENGINE_FILES]
     return _hash((p.relative_to(core).as_posix(), p) for p in files)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedbench.core.store.files import write_atomically
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.results import Results
+from fedbench.core.store.results import MARKER, Results
 from fedbench.leaderboard.plots import table_plots
 from fedbench.leaderboard.render import REGENERATE, render_board, summary_table
 
@@ -20,10 +20,11 @@ def write_board(
     """
     root = Path(results_dir)
     records, superseded = Results(root).planned(load_records(root))
-    suites = sorted({r.record.suite for r in records})
+    facts = Results(root).marker() if (root / MARKER).is_file() else {}
+    title = title or facts.get("title") or f"Leaderboard: {', '.join(sorted({r.record.suite for r in records}))}"
     drawn = table_plots(records) if plots else {}
     links = {table: [name for name in files if name.endswith(".png")] for table, files in drawn.items()}
-    board = render_board(records, title or f"Leaderboard: {', '.join(suites)}", regenerate, links, superseded)
+    board = render_board(records, str(title), regenerate, links, superseded, facts.get("reference") or ())
     for files in drawn.values():
         for name, content in files.items():
             write_atomically(root / "leaderboard" / name, content)

@@ -57,8 +57,7 @@ def published(source: str) -> tuple[dict[str, str], ...]:
     names = sorted(f.name.removesuffix(".csv") for f in folder.iterdir() if f.name.endswith(".csv"))
     if source not in names:
         raise UserError(f"no reference numbers of '{source}'; there are {', '.join(names)}")
-    with (folder / f"{source}.csv").open(encoding="utf-8", newline="") as f:
-        return tuple(csv.DictReader(f))
+    return tuple(csv.DictReader((folder / f"{source}.csv").read_text(encoding="utf-8").splitlines()))
 
 
 def plain(name: str) -> str:
@@ -109,7 +108,8 @@ def section(matches: Sequence[Match]) -> list[str]:
     parts = ["## Beside the paper"]
     for m in matches:
         done = [p for p in m.pairs if p.ours is not None]
-        parts.append(f"### {text.escape(m.source)} {text.escape(m.table)}, {text.escape(m.setting)}, coalition {text.escape(m.coalition)}")
+        where = ", ".join(map(text.escape, (f"{m.source} {m.table}", m.setting, f"coalition {m.coalition}")))
+        parts.append(f"### {where}")
         parts.append(_summary(m.pairs))
         for metric in METRICS:
             rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Group, Score
@@ -10,7 +11,9 @@ from fedbench.leaderboard import text
 from fedbench.leaderboard.collect import Table, build_tables, newest
 from fedbench.leaderboard.compare import Comparison, compare
 from fedbench.leaderboard.foot import cells_without_scores, provenance
+from fedbench.leaderboard.papers import match, section
 from fedbench.leaderboard.setting import describe
+from fedbench.leaderboard.sweep import sweep_table
 from fedbench.leaderboard.tables import (
     accuracy_under_attack,
     auc_table,
@@ -39,11 +42,13 @@ def render_board(
     regenerate: str = REGENERATE,
     plots: Mapping[tuple[str, str, str, str], Sequence[str]] | None = None,
     superseded: int = 0,
+    reference: Sequence[dict[str, Any]] = (),
 ) -> str:
     """Markdown board of ``records``.
 
     ``regenerate``: the command shown as the way to make it again. ``plots``: relative paths of images by (suite,
-    setting, coalition, view). ``superseded``: how many records were left out before the call. Raises UserError when
+    setting, coalition, view). ``superseded``: how many records were left out before the call. ``reference``: the
+    suite's entries of published numbers. Raises UserError when
     records that must share their candidates do not.
     """
     current, old = newest(records)
@@ -60,6 +65,8 @@ def render_board(
             same = [t for t in tables if (t.suite, t.setting) == (table.suite, table.setting)]
             parts += [f"## Setting {text.escape(name)}", describe([r for t in same for r in t.records])]
         parts += _section(table, (plots or {}).get((table.suite, table.setting, table.coalition, table.view), ()))
+    if reference:
+        parts += section([m for entry in reference for m in match(entry, tables)])
     parts += cells_without_scores(tables)
     parts.append(provenance(current))
     return "\n\n".join(parts) + "\n"
@@ -80,6 +87,7 @@ def _section(table: Table, plots: Sequence[str]) -> list[str]:
         parts += ["**Mean AUC minus undefended**, over the attacks both have, on the same samples"]
         parts += [paired_table(table, compared)]
     parts += pareto_table(table, compared)
+    parts += sweep_table(table, compared)
     where = f"{table.setting}, coalition {table.coalition}, {table.view} view"
     for path in plots:
         what = "ROC curves" if path.startswith("roc-") else "Privacy against utility"

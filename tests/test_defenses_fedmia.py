@@ -387,18 +387,25 @@ def test_sampling_trains_on_that_many_whole_batches_fresh_every_round():
 
 
 def test_every_sample_is_drawn_equally_often():
-    data, counts = MemberData(torch.zeros(20, 4), torch.zeros(20, dtype=torch.int64)), Counter()
-    for key in range(2000):
-        counts.update(DataSampling(fraction=0.5).select(member(data, key=key)).index.tolist())
-    assert len(counts) == 20
-    assert all(900 <= c <= 1100 for c in counts.values())  # 1000 expected, standard deviation 22
+    clients = [MemberData(torch.randn(20, 4), torch.arange(20) % 3) for _ in range(2)]
+    epochs = watched(DataSampling(fraction=0.5), clients=clients, members=(0,), rounds=100, local_epochs=2)
+    counts = Counter(i for batches in epochs.values() for b in batches for i in b)
+    assert len(counts) == 20 and len(epochs) == 200
+    assert all(70 <= c <= 130 for c in counts.values())  # 100 expected, standard deviation 7
+
+
+def test_the_local_epochs_of_a_round_draw_anew():
+    clients = tiny_clients(samples=40)
+    epochs = watched(DataSampling(fraction=0.5), clients=clients, rounds=2, local_epochs=3)
+    draws = {tuple(sorted(i for b in batches for i in b)) for batches in epochs.values()}
+    assert len(draws) == len(epochs) == 2 * 2 * 3
 
 
 def test_sampling_leaves_held_out_samples_alone():
     held = torch.arange(20) < 10
     data = MemberData(torch.zeros(20, 4), torch.zeros(20, dtype=torch.int64), held_out=held)
-    index = DataSampling(fraction=0.5).select(member(data)).index
-    assert len(index) == 5 and (index >= 10).all()
+    selection = DataSampling(fraction=0.5).select(member(data))
+    assert selection.batches == 1 and selection.index.tolist() == list(range(10, 20))
 
 
 @pytest.mark.parametrize(("at_zero", "batches"), [("one", 1), ("all", 3)])

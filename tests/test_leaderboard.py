@@ -84,7 +84,7 @@ class Folder:
             common = np.random.default_rng([seed, t]).normal(size=len(kind))  # what a sample's score has everywhere
             own = np.random.default_rng([seed, t, *attack.encode(), *defense.encode()]).normal(size=len(kind))
             shift = self.leak[defense] * (1 + 0.1 * len(attack))
-            scores = (common + 0.4 * own + shift * (kind == 0)).astype(np.float32)
+            scores = (common + 0.4 * own + shift * (kind == 0)).astype(np.float64)
             canary = np.arange(len(kind)) % 20 == 0
             ids = np.arange(len(kind)) + 1000 * t + ids_from
             arrays |= {f"t{t}_scores": scores, f"t{t}_kind": kind, f"t{t}_ids": ids, f"t{t}_canary": canary}
@@ -296,7 +296,7 @@ def test_only_the_latest_of_two_records_of_one_cell_counts(folder):
 def test_excluded_candidates_take_no_part_in_the_paired_difference(folder):
     (plain,) = (r for r in load_records(folder.root) if r.path.stem == "mixup-fedmia_ii-0")
     before = plain.candidates(1)
-    kind, scores = before.kind.copy(), before.scores.astype(np.float32)
+    kind, scores = before.kind.copy(), before.scores.copy()
     kind[:5] = -1
     scores[:5] = 1e6
     for attack in folder.attacks:
@@ -384,9 +384,9 @@ def undigested(path):
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.zeros(3, np.float32), "differ in length"),
-        (np.zeros(200, np.float64), "float64, expected float32"),
-        (np.zeros((100, 2), np.float32), "not a vector"),
+        (np.zeros(3, np.float64), "differ in length"),
+        (np.zeros(200, np.float32), "float32, expected float64"),
+        (np.zeros((100, 2), np.float64), "not a vector"),
         (np.array(["x"] * 200, dtype=object), "not a vector of plain numbers"),
     ],
 )
@@ -404,7 +404,7 @@ def test_arrays_of_another_shape_or_kind_are_refused_before_they_are_read(folder
 
 def test_scores_that_are_not_finite_and_unknown_kinds_are_refused_when_read(folder):
     for arrays, message in (
-        ({"t1_scores": np.full(200, np.nan, np.float32)}, "not finite"),
+        ({"t1_scores": np.full(200, np.nan, np.float64)}, "not finite"),
         ({"t1_kind": np.full(200, 9, np.int8)}, "outside -1..2"),
     ):
         folder.add("mixup", "fedmia-ii", 0, arrays=arrays)

@@ -31,7 +31,7 @@ settings:
     dataset: digits
     partition: iid
     federation:
-      clients: 6
+      clients: 4
       rounds: 10
       batch_size: 20
       optimizer: {name: sgd, lr: 0.1}
@@ -99,7 +99,7 @@ FIELD_MISTAKES = {
         "suite.yaml:10:15: settings[0].federation.rounds: expected an integer >= 1, found the text 'ten'"),
     "float for an integer": (("rounds: 10", "rounds: 10.0"),
         "suite.yaml:10:15: settings[0].federation.rounds: expected an integer >= 1, found 10.0"),
-    "bool for an integer": (("clients: 6", "clients: true"),
+    "bool for an integer": (("clients: 4", "clients: true"),
         "suite.yaml:9:16: settings[0].federation.clients: expected an integer >= 1, found true"),
     "null for an integer": (("batch_size: 20", "batch_size:"),
         "suite.yaml:11:7: settings[0].federation.batch_size: expected an integer >= 1, found nothing (null)"),

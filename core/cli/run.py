@@ -64,7 +64,7 @@ def command(
     with store.lock():
         store.sweep()
         jobs = pending(wanted.jobs, store, rerun)
-        store.set_manifest(plan.cells)
+        store.set_manifest(plan.cells, plan.title, plan.reference)
         _execute(console, jobs, workers or _cores(), wanted, folder)
         show_board(folder, plots)
         sys.exit(1 if _failures(console, wanted, store) else 0)

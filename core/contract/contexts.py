@@ -72,9 +72,10 @@ class Federation:
 class MemberData:
     """One client's own training data.
 
-    ``x``: [n, *input], byte images as stored (``ctx.normalise`` gives floats); ``y``: [n] int64. ``soft``: None or [n, C] target probabilities, used instead of ``y`` by the
-    default loss. ``held_out``: [n] bool, samples this member keeps out of training (a validation part); they leave the
-    audit lists, since they are neither trained on nor strangers. Build a changed copy with ``dataclasses.replace``.
+    ``x``: [n, *input], byte images as stored (``ctx.normalise`` gives floats); ``y``: [n] int64. ``soft``: None or
+    [n, C] target probabilities, used instead of ``y`` by the default loss. ``held_out``: [n] bool, samples this member
+    keeps out of training (a validation part); they leave the audit lists, since they are neither trained on nor
+    strangers. Build a changed copy with ``dataclasses.replace``.
     """
 
     x: torch.Tensor
@@ -85,9 +86,10 @@ class MemberData:
 
 @dataclass(frozen=True)
 class Batch:
-    """One training batch, ``x`` normalised floats. ``index``: [B] positions in the member's data; ``flag``: None or [B] from ``select``.
+    """One training batch, ``x`` normalised floats. ``index``: [B] positions in the member's data.
 
-    ``soft``: None or [B, C] target probabilities, used instead of ``y`` by the default loss.
+    ``flag``: None or [B] from ``select``. ``soft``: None or [B, C] target probabilities, used instead of ``y`` by the
+    default loss.
     """
 
     x: torch.Tensor
@@ -99,10 +101,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Selection:
-    """What ``select`` returns: ``index`` [m] int64 positions to train on; ``flag`` None or [m] per-sample flags."""
+    """What ``select`` returns: ``index`` [m] int64 positions to train on; ``flag`` None or [m] per-sample flags.
+
+    ``batches``: train on only so many of each local epoch's shuffled batches; None: on all.
+    """
 
     index: torch.Tensor
     flag: torch.Tensor | None = None
+    batches: int | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -21,21 +21,36 @@ class Use:
     target: str
     distribution: str
     digest: str
+    then: tuple[Use, ...] = ()
+    """defenses applied after this one"""
 
     def identity(self) -> dict[str, Any]:
         """What can change the answer: not the label."""
-        return {"name": self.name, "params": self.params, "distribution": self.distribution, "digest": self.digest}
+        own = {"name": self.name, "params": self.params, "distribution": self.distribution, "digest": self.digest}
+        return own | ({"then": [part.identity() for part in self.then]} if self.then else {})
 
     def make(self) -> Any:
-        """The component itself."""
+        """The component itself; with what follows it, one that applies all in order."""
         module, _, name = self.target.partition(":")
-        return getattr(import_module(module), name)(**self.params)
+        made = getattr(import_module(module), name)(**self.params)
+        if not self.then:
+            return made
+        from fedbench.core.federation.compose import Composite
+
+        return Composite([made, *(part.make() for part in self.then)])
 
     def recorded(self) -> ComponentUse:
-        """As it stands in a record."""
+        """As it stands in a record; a composition under the names of all, each with its own parameters."""
+        if not self.then:
+            return ComponentUse(
+                name=self.name, label=self.label, params=self.params, distribution=self.distribution, digest=self.digest
+            )
+        parts = [replace(self, then=()), *self.then]
+        packages = dict.fromkeys(part.distribution for part in parts)
         return ComponentUse(
-            name=self.name, label=self.label, params=self.params, distribution=self.distribution, digest=self.digest
-        )
+            name="+".join(part.name for part in parts), label=self.label, params={p.name: p.params for p in parts},
+            distribution=", ".join(packages), digest=key_of([part.identity() for part in parts]),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

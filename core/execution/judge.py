@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 
@@ -10,13 +11,15 @@ import torch
 
 from fedbench.core.contract.attack import Attack, Audit, Shadow
 from fedbench.core.contract.errors import SkipCell
-from fedbench.core.data.audit import EXCLUDED, AuditSet
+from fedbench.core.data.audit import EXCLUDED, MEMBER, AuditSet
 from fedbench.core.execution.job import Cell, Job
+from fedbench.core.execution.misalign import redrawn
 from fedbench.core.execution.train import Scene, Trained, kinds_of
+from fedbench.core.metrics.bestround import round_report
 from fedbench.core.metrics.groups import score_groups
 from fedbench.core.rng import key_for, numpy_rng
 from fedbench.core.signals.measure import observe
-from fedbench.core.store.record import Score, TargetScores
+from fedbench.core.store.record import RoundScores, Score, TargetScores
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,22 @@ def judge(job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained) 
     """All targets of one cell. Raises ``SkipCell`` where the attack does not apply, :class:`BadScores` for bad output."""
     began = time.process_time()
     pool = scene.pool
-    scores, notes = {}, []
+    scores: dict[int, np.ndarray] = {}
+    by_round: dict[int, np.ndarray | None] = {}
+    notes: list[str] = []
     for colluders, audits in _by_colluders(job, attack, scene.audits).items():
         if colluders:
             notes.append(_collude(job, attack, colluders, scene, trained, pool))
         for audit in audits:
-            scores[audit.target] = _scores_of(job, attack, audit, scene, trained, pool)
+            scores[audit.target], by_round[audit.target] = _scores_of(job, attack, audit, scene, trained, pool)
     cpu = time.process_time() - began
     arrays: dict[str, np.ndarray] = {}
     targets, everyone = [], []
     for audit in scene.audits:
         s, kind, canary = scores[audit.target], kinds_of(audit, trained), scene.canary_of(audit.ids)
-        targets.append(TargetScores(target=audit.target, groups=_groups(job, cell, audit.target, s, kind, canary)))
+        groups = _groups(job, cell, audit.target, s, kind, canary)
+        rounds = _rounds(job, by_round[audit.target], kind, audit.target, trained.rounds)
+        targets.append(TargetScores(target=audit.target, groups=groups, rounds=rounds))
         everyone.append((s, kind, canary))
         prefix = f"t{audit.target}_"
         arrays |= {f"{prefix}scores": s, f"{prefix}kind": kind.astype(np.int8), f"{prefix}ids": audit.ids}
@@ -64,21 +71,51 @@ def _groups(job: Job, cell: Cell, target: int, scores: np.ndarray, kind: np.ndar
     return score_groups(scores[keep], kind[keep], canary[keep], rng)
 
 
+def _rounds(
+    job: Job, scores: np.ndarray | None, kind: np.ndarray, target: int, rounds: np.ndarray
+) -> RoundScores | None:
+    """Last round, calibrated round and the labelled oracle of a single-round attack; None for a trajectory attack."""
+    if scores is None:
+        return None
+    keep = kind != EXCLUDED
+    if scores.shape != (len(rounds), len(kind)):
+        raise BadScores(f"score_rounds returned shape {list(scores.shape)}; expected [{len(rounds)}, {len(kind)}]")
+    report = round_report(scores[:, keep], kind[keep] == MEMBER, numpy_rng(job.seed, "best round", client=target))
+    facts = dataclasses.asdict(report)
+    return RoundScores(best_round=int(rounds[facts.pop("best_index")]), **facts)
+
+
 def _scores_of(
     job: Job, attack: Attack, audit: AuditSet, scene: Scene, trained: Trained, pool: np.ndarray
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """([n] scores, [R, n] those of every round for a single-round attack)."""
     observations = observe(
-        attack.view, audit.target, trained.rows, trained.rounds, trained.signals, np.searchsorted(pool, audit.ids)
-    )
+        attack.view, audit.target, trained.rows, trained.rounds, trained.signals,
+        _positions(job, scene, trained, pool, audit),
+    )  # fmt: skip
     if not observations.signals:
         raise SkipCell(f"the view '{attack.view}' is empty in this run (coalition: {job.coalition})")
-    out = attack.score(observations, _audit(job, audit.ids, scene, audit.target))
-    scores = np.asarray(out, dtype=np.float32)
+    asked = _audit(job, audit.ids, scene, audit.target)
+    # float64: tail probabilities near 1 would tie in float32, and TF01 lives there
+    scores = np.asarray(attack.score(observations, asked), dtype=np.float64)
     if scores.shape != (len(audit.ids),):
         raise BadScores(f"score returned shape {list(scores.shape)} for target {audit.target}; expected [{len(audit.ids)}]")
     if not np.isfinite(scores).all():
         raise BadScores(f"{int((~np.isfinite(scores)).sum())} of {len(scores)} scores of target {audit.target} are not finite")
-    return scores
+    by_round = attack.score_rounds(observations, asked)
+    return scores, None if by_round is None else np.asarray(by_round, dtype=np.float64)
+
+
+def _positions(job: Job, scene: Scene, trained: Trained, pool: np.ndarray, audit: AuditSet) -> np.ndarray:
+    """[n] positions of the candidates in the pool; [R, M, n] where the suite asks for the released code's redrawing."""
+    pick = np.searchsorted(pool, audit.ids)
+    if scene.aligned:
+        return pick
+    owners = np.full(len(scene.names), -1)
+    for k, shard in enumerate(scene.shards):
+        owners[shard] = k
+    shape = (len(trained.rounds), job.federation["clients"])
+    return redrawn(pick, audit.owner, owners[pool], shape, job.seed, audit.target)
 
 
 def _audit(job: Job, ids: np.ndarray, scene: Scene, target: int) -> Audit:
@@ -106,7 +143,16 @@ def _collude(
     shown = pool[order]
     for j in colluders:
         own = np.isin(shown, scene.shards[j]) & ~np.isin(shown, trained.held_out)
-        seen = observe("server", j, trained.rows, trained.rounds, trained.signals, order)
+        where = order if scene.aligned else _redrawn_pool(job, trained, order, own, j)
+        seen = observe("server", j, trained.rows, trained.rounds, trained.signals, where)
         shadows.append(Shadow(j, seen, scene.names[shown], scene.y_of(shown), own, j in job.members))
     attack.fit(shadows, _audit(job, shown, scene, -1))
     return f"colluding with client {', '.join(f'{s.client}' + (' (defended)' if s.defended else '') for s in shadows)}"
+
+
+def _redrawn_pool(job: Job, trained: Trained, order: np.ndarray, own: np.ndarray, j: int) -> np.ndarray:
+    """[R, M, N] the pool as the released code would show it to a colluder: its own samples in place, the rest redrawn."""
+    owner = np.where(own, j, -2)
+    owners_of_pool = np.empty_like(owner)
+    owners_of_pool[order] = owner
+    return redrawn(order, owner, owners_of_pool, (len(trained.rounds), job.federation["clients"]), job.seed, j)

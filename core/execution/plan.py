@@ -21,7 +21,9 @@ from fedbench.core.execution.job import Cell, Job, Use, key_of
 from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.train import make_scene
 from fedbench.core.explain import explain
+from fedbench.core.nearest import did_you_mean
 from fedbench.core.registry import RegisteredComponent, Registry
+from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.spec.coalition import resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedUse
@@ -41,6 +43,8 @@ class Plan:
     suite: str
     title: str
     jobs: list[Job]
+    reference: tuple[dict[str, Any], ...] = ()
+    """published numbers that the board prints beside ours"""
 
     @property
     def cells(self) -> list[str]:
@@ -65,7 +69,7 @@ class Plan:
                 jobs.append(replace(job, cells=cells))
         if not jobs:
             raise UserError(f"--only {_only_text(wanted)} leaves no cell; `fedbench run SUITE --dry-run` shows what there is")
-        return Plan(self.suite, self.title, jobs)
+        return replace(self, jobs=jobs)
 
 
 def make_plan(loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str) -> Plan:
@@ -104,14 +108,28 @@ class _Planner:
         for i, setting in enumerate(self.spec.settings):
             for coalition in self.resolved.settings[i].coalitions:
                 members = tuple(resolve_coalition(coalition, setting.federation.clients))
-                for use, defense in defenses:
+                for use, defense in self._wanted(i, defenses):
                     where = ("none", ()) if undefended(defense) else (coalition.name, members)
                     for seed in self.spec.seeds:
                         for job in self._jobs(i, *where, use, attacks, seed):
                             self._note_twins(jobs.setdefault(job.run_key, job), job)
         if self.problems:
             raise UserError(*dict.fromkeys(self.problems))
-        return Plan(self.spec.name, self.spec.title or self.spec.name, list(jobs.values()))
+        reference = tuple(entry.model_dump(mode="json") for entry in self.spec.reference)
+        return Plan(self.spec.name, self.spec.title or self.spec.name, list(jobs.values()), reference)
+
+    def _wanted(self, i: int, defenses: list[tuple[ResolvedUse, Any]]) -> list[tuple[ResolvedUse, Any]]:
+        """The defenses that a setting runs: all, or those it names."""
+        names = self.spec.settings[i].defenses
+        if names is None:
+            return defenses
+        labels = [use.label for use, _ in defenses]
+        for j, name in enumerate(names):
+            if name not in labels:
+                line, column = self.loaded.position(("settings", i, "defenses", j))
+                text = f"unknown label '{name}'{did_you_mean(name, labels)}; the suite's are {', '.join(labels)}"
+                self.problems.append(f"{self.loaded.path}:{line}:{column}: settings[{i}].defenses[{j}]: {text}")
+        return [(use, made) for use, made in defenses if use.label in names]
 
     def _made(self, kind: str, use: ResolvedUse) -> Any:
         """The component, or None with its mistake noted."""
@@ -144,7 +162,8 @@ class _Planner:
         for kind, a, b in zip(kinds, one, two, strict=True):
             if a != b:
                 same = f"hold the same clients {list(job.members)}" if kind == "coalition" else "are the same in all that counts"
-                self.problems.append(f"{self.loaded.path}: setting '{job.setting}': the {kind}s '{a}' and '{b}' {same}: remove one")
+                where = f"{self.loaded.path}: setting '{job.setting}'"
+                self.problems.append(f"{where}: the {kind}s '{a}' and '{b}' {same}: remove one")
 
     def _jobs(
         self, i: int, coalition: str, members: tuple[int, ...], defense: ResolvedUse,
@@ -159,10 +178,12 @@ class _Planner:
             yield self._with_cells(base, passive)
         for use, made in attacks:
             if isinstance(made, ActiveAttack):
-                yield self._with_cells(replace(base, adversary=self._of(use)), [(use, made)])
+                inside = self._base(i, coalition, members, defense, seed, made.malicious)
+                if inside is not None:
+                    yield self._with_cells(replace(inside, adversary=self._of(use)), [(use, made)])
 
     def _base(
-        self, i: int, coalition: str, members: tuple[int, ...], defense: ResolvedUse, seed: int
+        self, i: int, coalition: str, members: tuple[int, ...], defense: ResolvedUse, seed: int, malicious: int = 0
     ) -> Job | None:
         setting, limits = self.spec.settings[i], self.spec.limits
         federation, audit = setting.federation.model_dump(mode="json", exclude={"recipe"}), setting.audit.model_dump(mode="json")
@@ -171,7 +192,8 @@ class _Planner:
             rule["beta"] = "inf" if math.isinf(rule["beta"]) else rule["beta"]
         clients = federation["clients"]
         wanted = audit["targets"]
-        targets = tuple(wanted) if wanted != "coalition" else members or tuple(range(clients))
+        # an adversary does not infer the data of the clients it controls: the last ones
+        targets = tuple(wanted) if wanted != "coalition" else members or tuple(range(clients - malicious))
         used = self.resolved.settings[i]
         dataset = self._of(used.dataset)
         line, column = self.loaded.position(("settings", i))
@@ -210,7 +232,8 @@ class _Planner:
         return Use(registered.name, label, params, target, distribution, self._digests[module])
 
     def _of(self, use: ResolvedUse) -> Use:
-        return self._use(use.registered, use.params, use.label)
+        then = tuple(self._of(part) for part in use.then)
+        return replace(self._use(use.registered, use.params, use.label), then=then)
 
     def _with_cells(self, base: Job, attacks: list[tuple[ResolvedUse, Attack]]) -> Job:
         run_key = key_of(_identity(base, self.provenance))
@@ -218,7 +241,8 @@ class _Planner:
         cells = []
         for use, made in attacks:
             attack = self._of(use)
-            needs = {n: self.signals[n].identity() for n in sorted(made.needs) if n in self.signals}
+            names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted(made.needs)}
+            needs = {n: self.signals[base].identity() for n, base in names.items() if base in self.signals}
             key = key_of({"run": run_key, "attack": attack.identity(), "signals": needs})
             cells.append(Cell(key, _stem(job, attack, key), attack, made.view))
         return replace(job, cells=tuple(cells))

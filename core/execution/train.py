@@ -23,7 +23,7 @@ from fedbench.core.federation.loop import Federation
 from fedbench.core.federation.normalise import wrap
 from fedbench.core.federation.setup import Setup, TrainConfig
 from fedbench.core.rng import key_for
-from fedbench.core.signals.measure import GRADIENT_SIGNALS, Recorder
+from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.files import npz_bytes, read_npz, write_atomically
 
 _EVALUATION_CHUNK = 4096
@@ -37,11 +37,12 @@ class Scene:
     shards: Shards
     audits: list[AuditSet]
     names: np.ndarray  # what an attack calls a sample: it must not learn the position in train ++ holdout
+    aligned: bool = True
 
     @property
     def pool(self) -> np.ndarray:
-        """Sorted ids of every audited sample (positions in train ++ holdout)."""
-        return pool_of(self.audits)
+        """Sorted ids of every audited sample (positions in train ++ holdout); all of them where lists are redrawn."""
+        return pool_of(self.audits) if self.aligned else np.arange(len(self.names))
 
     @property
     def presented(self) -> np.ndarray:
@@ -87,7 +88,8 @@ def make_scene(
     clients = federation["clients"]
     shards = partition(data.train_y, clients, seed, **{**rule, "beta": float(rule.get("beta") or 1.0)})
     audits = [audit_set(shards, len(data.holdout_y), t, audit["nonmembers"], seed) for t in targets]
-    return Scene(data, shards, audits, opaque_names(len(data.train_y) + len(data.holdout_y), seed))
+    names = opaque_names(len(data.train_y) + len(data.holdout_y), seed)
+    return Scene(data, shards, audits, names, audit.get("align_nonmembers", True))
 
 
 def audited_rounds(rounds: int, every: int) -> set[int]:
@@ -111,13 +113,14 @@ def train(job: Job, scene: Scene, attacks: list[Attack], on_round: Callable[[int
     pool_x, pool_y = (torch.from_numpy(a).to(device) for a in (scene.x_of(scene.pool), scene.y_of(scene.pool)))
     shuffled = torch.from_numpy(scene.presented).to(device)
     adversary = next((a for a in attacks if isinstance(a, ActiveAttack)), None)
+    wanted = needed_signals(attacks)
     setup = Setup(
         _config(job.federation), job.seed, flat, clients, scene.data.n_classes, job.defense.make(), job.members, initial,
-        adversary, (pool_x[shuffled], pool_y[shuffled]) if adversary else None,
+        adversary, (pool_x[shuffled], pool_y[shuffled]) if adversary else None, any(n.endswith(PRE_DEFENSE) for n in wanted),
     )  # fmt: skip
-    wanted = needed_signals(attacks)
+    forward = {n: job.signals[b].make() for n in wanted if (b := n.removesuffix(PRE_DEFENSE)) in job.signals}
     recorder = Recorder(
-        flat, pool_x, pool_y, {n: u.make() for n, u in job.signals.items() if n in wanted}, bool(wanted & GRADIENT_SIGNALS),
+        flat, pool_x, pool_y, forward, bool(wanted & GRADIENT_SIGNALS),
         len(clients), job.members, {a.view for a in attacks}, [len(s) for s in scene.shards],
     )  # fmt: skip
     federation = Federation(setup)
@@ -165,7 +168,7 @@ def _config(federation: dict[str, Any]) -> TrainConfig:
     return TrainConfig(
         federation["rounds"], federation["local_epochs"], federation["batch_size"], o["lr"], o["momentum"],
         o["weight_decay"], federation["participation"], schedule["name"], schedule["factor"] or 1.0,
-        tuple(schedule["rounds"] or ()),
+        tuple(schedule["rounds"] or ()), federation["weight_order"],
     )  # fmt: skip
 
 

@@ -167,7 +167,7 @@ def _train(job: Job, attacks: list[Any], report: Report) -> tuple[Any, Any]:
     extra = ({GLOBAL} if views & {"client", "external"} else set()) | (
         {COALITION} if "coalition" in views and job.members else set()
     )
-    known = train.GRADIENT_SIGNALS | job.signals.keys()
+    known = train.GRADIENT_SIGNALS | job.signals.keys() | {f"{n}{train.PRE_DEFENSE}" for n in job.signals}
     wanted = train.needed_signals(attacks) & known  # an attack that needs more is skipped when it asks
     trained = None if job.adversary else train.load(job, wanted, extra)
     if trained is None:

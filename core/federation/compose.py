@@ -179,9 +179,10 @@ def _intersection(selections: list[Selection], data: MemberData, flagged: Select
     for other in selections[:-1]:
         wanted &= torch.zeros_like(wanted).index_fill(0, other.index, True)
     keep = wanted[index]
-    if flagged is None:
-        return Selection(index[keep])
+    batches = min((s.batches for s in selections if s.batches is not None), default=None)
+    if flagged is None or flagged.flag is None:
+        return Selection(index[keep], batches=batches)
     if flagged is selections[-1]:
-        return Selection(index[keep], flagged.flag[keep])
+        return Selection(index[keep], flagged.flag[keep], batches)
     flags = flagged.flag.new_zeros(len(data.y)).index_copy(0, flagged.index, flagged.flag)
-    return Selection(index[keep], flags[index[keep]])
+    return Selection(index[keep], flags[index[keep]], batches)

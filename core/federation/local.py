@@ -87,7 +87,7 @@ class LocalTrainer:
         epoch_ctx = replace(ctx, key=key, epoch=(ctx.round - 1) * config.local_epochs + e)
         lr = config.lr_at(ctx.round)
         order = torch.randperm(len(selection.index), generator=shuffle).to(selection.index.device)
-        for pick in order.split(config.batch_size):
+        for pick in order.split(config.batch_size)[: selection.batches]:
             batch = _batch(self.flat.module, ctx.data, selection, pick)
             if phases["transform"]:
                 batch = call(defense, "transform", batch, epoch_ctx, where=where)

@@ -109,6 +109,7 @@ class Federation:
         flat, trainer = self.setup.flat, self.trainer
         updates = torch.empty(len(cohort), flat.params.numel(), device=self.setup.device)
         buffers = torch.empty(len(cohort), flat.buffers.numel(), device=self.setup.device)
+        unprotected = torch.empty_like(updates) if self.setup.keep_unprotected else None
         for row, k in enumerate(cohort):
             defends = k in self.setup.members
             if defends and len(starts) > 1:
@@ -121,13 +122,18 @@ class Federation:
                 if trainer.phases["after_round"]:
                     self._trained[k] = flat.params.clone(), flat.buffers.clone()
                 protect = self._member_context("protect", t, k, self.clients[k], start)
-                updates[row] = trainer.protect(flat.params - start, protect)
+                update = flat.params - start
+                if unprotected is not None:
+                    unprotected[row] = update
+                updates[row] = trainer.protect(update, protect)
             else:
                 trainer.plain(self.clients[k], shuffle, t)
                 torch.sub(flat.params, start, out=updates[row])
+                if unprotected is not None:
+                    unprotected[row] = updates[row]
             buffers[row] = flat.buffers
         model_of = [self.assignment[k] for k in cohort]
-        return Uploads(t, cohort, updates, buffers, model_of, starts, self.buffers.clone())
+        return Uploads(t, cohort, updates, buffers, model_of, starts, self.buffers.clone(), unprotected)
 
     def _assign(self, t: int, k: int, starts: torch.Tensor) -> int:
         self.setup.flat.params.copy_(starts[self.assignment[k]])
@@ -195,13 +201,19 @@ class Federation:
             rows = [r for r, m in enumerate(uploads.model_of) if m == j]
             if not rows:
                 continue
-            weights = self._sizes[[uploads.participants[r] for r in rows]]
+            weights = self._sizes[[uploads.participants[r] for r in self._weight_order(t, rows)]]
             weights = weights / weights.sum()
             everyone = len(rows) == len(uploads.model_of)
             mine = uploads.updates if everyone else uploads.updates[rows]
             steps[j] = self._rule(t, mine, weights, uploads, j, "aggregate", self._memory(("server", j)))
             self.buffers[j] = weights @ uploads.buffers[rows]
         return steps
+
+    def _weight_order(self, t: int, rows: list[int]) -> list[int]:
+        """Whose size weighs each row: its own client's, unless a suite asks for the released code's mix-up."""
+        if self.setup.config.weight_order == "clients":
+            return rows
+        return [rows[i] for i in numpy_rng(self.setup.seed, "weight-order", t).permutation(len(rows))]
 
     def _after_round(self, t: int, cohort: tuple[int, ...], starts: torch.Tensor) -> None:
         if not self.trainer.phases["after_round"]:

@@ -94,7 +94,7 @@ class Uploads:
 
     ``participants``: ids in row order; ``updates``: [n, P] as uploaded; ``buffers``: [n, B] client buffers as uploaded;
     ``model_of``: [n] index of the global model each one started from; ``starts``: [s, P] those models, and
-    ``start_buffers`` [s, B] their buffers.
+    ``start_buffers`` [s, B] their buffers. ``unprotected``: [n, P] the updates before any protection, if asked for.
     """
 
     round: int
@@ -104,6 +104,7 @@ class Uploads:
     model_of: list[int]
     starts: torch.Tensor
     start_buffers: torch.Tensor
+    unprotected: torch.Tensor | None = None
 
 
 @dataclass

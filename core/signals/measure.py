@@ -15,7 +15,18 @@ from fedbench.core.signals.gradient import gradient_features
 
 GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
-_FORWARD_CHUNK = 2048
+# A signal measured on the local model as it was BEFORE its protection, which no server sees: FedMIA's released code
+# does so for the loss (algorithms.md 13, F4). Named `loss@pre-defense`; an attack that asks for it says so in its label.
+PRE_DEFENSE = "@pre-defense"
+# Input bytes a chunk on the CPU: larger ones fall out of the caches and pay page faults (measured on a small CNN with
+# 32x32 images: forward 2x, gradient features 1.9x slower at 2,048 and 512 samples than at 128 and 64).
+_FORWARD_BYTES, _GRADIENT_BYTES = 1_500_000, 800_000
+
+
+def chunk_of(x: torch.Tensor, bytes_: int) -> int:
+    """Samples a chunk: ``bytes_`` of float32 input on the CPU, 32 times that on an accelerator."""
+    numel = max(1, x[0].numel()) if len(x) else 1
+    return max(16, bytes_ * (1 if x.device.type == "cpu" else 32) // (4 * numel))
 
 
 class Recorder:
@@ -32,7 +43,9 @@ class Recorder:
         clients: int, members: tuple[int, ...], views: Iterable[View], sizes: list[int],
     ) -> None:  # fmt: skip
         self.flat, self.x, self.y = flat, x, y
-        self.signals, self.gradients = dict(signals), gradients
+        self.signals = {n: s for n, s in signals.items() if not n.endswith(PRE_DEFENSE)}
+        self.unprotected = {n.removesuffix(PRE_DEFENSE): s for n, s in signals.items() if n.endswith(PRE_DEFENSE)}
+        self.gradients = gradients
         self.members, self.sizes = members, sizes
         views = set(views)
         self.rows = list(range(clients))
@@ -47,12 +60,15 @@ class Recorder:
         """Measure one round: on what the server really received, in eval mode, on un-augmented inputs."""
         uploads = result.uploads
         present = [r for r in self.rows if r == GLOBAL or r in uploads.participants or self._coalition_present(r, uploads)]
-        updates, buffers, starts = self._rows(present, uploads, result)
+        updates, buffers, starts = self._rows(present, uploads, uploads.updates, result)
         where = [self.rows.index(r) for r in present]
         was_training = self.flat.module.training
         self.flat.module.eval()
         try:
-            self._forward(where, updates, buffers, starts, uploads.starts)
+            self._forward(self.signals, "", where, updates, buffers, starts, uploads.starts)
+            if self.unprotected and uploads.unprotected is not None:
+                before, _, _ = self._rows(present, uploads, uploads.unprotected, result)
+                self._forward(self.unprotected, PRE_DEFENSE, where, before, buffers, starts, uploads.starts)
             if self.gradients:
                 self._gradients(where, updates, starts, uploads)
         finally:
@@ -67,9 +83,12 @@ class Recorder:
         return row == COALITION and any(k in uploads.participants for k in self.members)
 
     def _rows(
-        self, present: list[int], uploads: Uploads, result: RoundResult
+        self, present: list[int], uploads: Uploads, sent: torch.Tensor, result: RoundResult
     ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """([m, P] updates, [m, B] buffers, [m] index of the model each starts from) of the present rows."""
+        """([m, P] updates, [m, B] buffers, [m] index of the model each starts from) of the present rows.
+
+        ``sent``: [n, P] the clients' updates, as uploaded or before protection.
+        """
         position = {k: i for i, k in enumerate(uploads.participants)}
         updates, buffers, starts = [], [], []
         for row in present:
@@ -80,11 +99,11 @@ class Recorder:
             elif row == COALITION:  # A_t = sum n_k L_k / sum n_k over the coalition (algorithms.md 4.8)
                 mine = [k for k in self.members if k in position]
                 n = torch.tensor([float(self.sizes[k]) for k in mine], device=self.x.device)
-                updates.append((n / n.sum()) @ uploads.updates[[position[k] for k in mine]])
+                updates.append((n / n.sum()) @ sent[[position[k] for k in mine]])
                 buffers.append((n / n.sum()) @ uploads.buffers[[position[k] for k in mine]])
                 starts.append(uploads.model_of[position[mine[0]]])
             else:
-                updates.append(uploads.updates[position[row]])
+                updates.append(sent[position[row]])
                 buffers.append(uploads.buffers[position[row]])
                 starts.append(uploads.model_of[position[row]])
         return torch.stack(updates), torch.stack(buffers), starts
@@ -96,23 +115,25 @@ class Recorder:
 
     @torch.no_grad()
     def _forward(
-        self, where: list[int], updates: torch.Tensor, buffers: torch.Tensor, starts: list[int], models: torch.Tensor
-    ) -> None:
-        if not self.signals:
+        self, signals: dict[str, Signal], suffix: str, where: list[int], updates: torch.Tensor, buffers: torch.Tensor,
+        starts: list[int], models: torch.Tensor,
+    ) -> None:  # fmt: skip
+        if not signals:
             return
-        measured: dict[str, list[torch.Tensor]] = {name: [] for name in self.signals}
+        measured: dict[str, list[torch.Tensor]] = {name: [] for name in signals}
+        chunk = chunk_of(self.x, _FORWARD_BYTES)
         for update, buffer, j in zip(updates, buffers, starts, strict=True):
             torch.add(models[j], update, out=self.flat.params)
             self.flat.buffers.copy_(buffer)  # running statistics are part of what was uploaded
-            parts: dict[str, list[torch.Tensor]] = {name: [] for name in self.signals}
-            for x, y in zip(self.x.split(_FORWARD_CHUNK), self.y.split(_FORWARD_CHUNK), strict=True):
+            parts: dict[str, list[torch.Tensor]] = {name: [] for name in signals}
+            for x, y in zip(self.x.split(chunk), self.y.split(chunk), strict=True):
                 probe = Probe(self.flat.module, update, x, y, self.flat.module(x))
-                for name, signal in self.signals.items():
+                for name, signal in signals.items():
                     parts[name].append(signal.measure(probe))
-            for name in self.signals:
+            for name in signals:
                 measured[name].append(torch.cat(parts[name]))
         for name, rows in measured.items():
-            self._put(name, (len(self.rows), len(self.y)), where, torch.stack(rows))
+            self._put(f"{name}{suffix}", (len(self.rows), len(self.y)), where, torch.stack(rows))
 
     def _gradients(self, where: list[int], updates: torch.Tensor, starts: list[int], uploads: Uploads) -> None:
         groups: dict[int, list[int]] = {}
@@ -125,7 +146,9 @@ class Recorder:
         for j, rows in groups.items():
             self.flat.params.copy_(uploads.starts[j])
             self.flat.buffers.copy_(uploads.start_buffers[j])
-            features = gradient_features(self.flat.module, self.x, self.y, -updates[rows])
+            features = gradient_features(
+                self.flat.module, self.x, self.y, -updates[rows], chunk_of(self.x, _GRADIENT_BYTES)
+            )
             dot[rows], sq[rows] = features.dot, features.sq
             norm[rows, 0] = features.update_sq
         self._put("grad-dot", (m, n), where, dot)
@@ -139,7 +162,9 @@ class Recorder:
 def observe(
     view: View, target: int | None, rows: list[int], rounds: np.ndarray, arrays: Mapping[str, np.ndarray], pick: np.ndarray
 ) -> Observations:
-    """What ``view`` sees of the samples at positions ``pick`` [n] of the pool; the target's row where it has one.
+    """What ``view`` sees of the samples at positions ``pick`` of the pool; the target's row where it has one.
+
+    ``pick``: [n], or [R, M, n] where every round and client has candidates of its own (the released code's quirk).
 
     ``target`` is a client id (None for views without client rows). Signals a view does not contain are not there.
     """
@@ -153,7 +178,11 @@ def observe(
     def cut(a: np.ndarray) -> np.ndarray:
         seen = a[last]
         seen = seen[:, chosen] if a.shape[1] > 1 else seen
-        seen = seen[:, :, pick] if a.shape[2] > 1 else seen
+        if a.shape[2] > 1 and pick.ndim == 1:
+            seen = seen[:, :, pick]
+        elif a.shape[2] > 1:
+            mine = pick[last][:, : len(chosen)]
+            seen = np.take_along_axis(np.broadcast_to(seen, (*mine.shape[:2], a.shape[2])), mine, axis=2)
         return seen.copy() if np.may_share_memory(seen, a) else seen  # what an attack writes to is its own
 
     # An outsider holds the final model, not the step that led to it.

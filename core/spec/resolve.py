@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,17 @@ class ResolvedUse:
     params: dict[str, Any]
     registered: RegisteredComponent
     position: tuple[int, int]
+    then: tuple[ResolvedUse, ...] = ()
+    """defenses applied after this one"""
 
     def build(self) -> Any:
-        """An instance with these parameters."""
-        return self.registered.load()(**self.params)
+        """An instance with these parameters; with what follows it, one that applies all in order."""
+        made = self.registered.load()(**self.params)
+        if not self.then:
+            return made
+        from fedbench.core.federation.compose import Composite
+
+        return Composite([made, *(part.build() for part in self.then)])
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,7 @@ def _resolve(document: Document, registry: Registry) -> tuple[dict[Loc, list[Res
     for kind in ("defense", "attack"):
         for loc, use in valid_items(document.data, f"{kind}s", MethodUse):
             resolver.add(kind, loc, use, list(expand(use)))
+            resolver.follow(kind, loc, use)
     for loc, setting in _mappings(document.data, "settings"):
         for kind in ("dataset", "model"):
             named = valid(setting.get(kind), Use)
@@ -140,6 +148,16 @@ class _Resolver:
             if params is not None:
                 rows.append(ResolvedUse(use.name, point.label, params, registered, position))
         self.uses[loc] = rows
+
+    def follow(self, kind: str, loc: Loc, use: MethodUse) -> None:
+        """Resolve the defenses that follow one; attacks do not compose."""
+        if use.then and kind != "defense":
+            self.problems.append(Problem((*loc, "then"), "only defenses can be applied one after the other"))
+            return
+        for j, part in enumerate(use.then):
+            self.add(kind, (*loc, "then", j), part, [Point(part.name, part.params, {})])
+        parts = tuple(row for j in range(len(use.then)) for row in self.uses.get((*loc, "then", j), []))
+        self.uses[loc] = [replace(row, then=parts) for row in self.uses.get(loc, [])]
 
     def add_default_model(self, loc: Loc) -> None:
         """The model of a setting that names none: its dataset's own."""

@@ -49,6 +49,9 @@ class FederationSpec(Part):
     rounds: int = Field(ge=1, description="number of rounds T")
     local_epochs: int = Field(1, ge=1, description="epochs over its own data of a client in a round")
     batch_size: int = Field(ge=1, description="samples a training step")
+    weight_order: Literal["clients", "shuffled"] = Field(
+        "clients", description="shuffled: updates get other clients' FedAvg weights, as in FedMIA's released code"
+    )
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients drawn in a round")
     optimizer: Optimizer = Field(description="the clients' optimiser")
 
@@ -68,6 +71,9 @@ class AuditSpec(Part):
     targets: Literal["coalition"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = Field(
         "coalition", description="whose data is attacked: the coalition's members, or a list of client ids"
     )
+    align_nonmembers: bool = Field(
+        True, description="false: other non-members in every round and for every client, as FedMIA's released code draws"
+    )
 
 
 class Setting(Part):
@@ -80,6 +86,9 @@ class Setting(Part):
     federation: FederationSpec = Field(description="size and hyperparameters")
     audit: AuditSpec = Field(default_factory=AuditSpec, description="what is measured")
     coalitions: list[Coalition] | None = Field(None, min_length=1, description="in place of the suite's")
+    defenses: list[str] | None = Field(
+        None, min_length=1, description="labels of the suite's defenses that run here; by default all"
+    )
 
 
 class Limits(Part):
@@ -87,6 +96,19 @@ class Limits(Part):
 
     run_seconds: float = Field(600.0, gt=0, description="wall time of one run, seconds")
     memory_gb: float | None = Field(None, gt=0, description="memory of one run, GiB; null: no limit")
+
+
+class Reference(Part):
+    """Published numbers to print beside ours (from ``leaderboard/reference/<source>.csv``)."""
+
+    source: Name = Field(description="the paper, e.g. fedmia")
+    setting: Name = Field(description="our setting that corresponds")
+    where: dict[Literal["table", "dataset", "model", "partition"], str] = Field(
+        default_factory=dict, description="which of the paper's rows: column -> value"
+    )
+    case: dict[str, str] = Field(default_factory=dict, description="our coalition -> the paper's case, where names differ")
+    defenses: dict[str, str] = Field(default_factory=dict, description="our label -> the paper's, where names differ")
+    attacks: dict[str, str] = Field(default_factory=dict, description="our label -> the paper's, where names differ")
 
 
 class SuiteSpec(Part):
@@ -103,6 +125,7 @@ class SuiteSpec(Part):
     defenses: list[MethodUse] = Field(min_length=1, description="the defenses to compare")
     attacks: list[MethodUse] = Field(min_length=1, description="the attacks that judge them")
     limits: Limits = Field(default_factory=Limits, description="what one run may consume")
+    reference: list[Reference] = Field(default_factory=list, description="published numbers to print beside ours")
 
     @field_validator("schema_version", mode="before")
     @classmethod

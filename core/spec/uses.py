@@ -39,6 +39,18 @@ class MethodUse(Use):
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         default_factory=dict, description="parameter -> list of values to try"
     )
+    then: list[Use] = Field(
+        default_factory=list, description="defenses applied after this one; a list of uses in place of a mapping says the same"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_list(cls, value: Any) -> Any:
+        """``[a, {name: b}]`` is a followed by b, one row."""
+        if not isinstance(value, list) or not value:
+            return value
+        first = {"name": value[0]} if isinstance(value[0], str) else value[0]
+        return {**first, "then": value[1:]} if isinstance(first, dict) else first
 
     @model_validator(mode="after")
     def _grid_fits(self) -> MethodUse:
@@ -62,7 +74,7 @@ class Point:
 
 def expand(use: MethodUse) -> Iterator[Point]:
     """The rows of a use: itself, or the cartesian product of its grid labelled like ``grad-noise[sigma=0.01]``."""
-    base = use.label or use.name
+    base = use.label or "+".join([use.name, *(part.name for part in use.then)])
     for picks in itertools.product(*(enumerate(values) for values in use.grid.values())):
         chosen = {name: value for name, (_, value) in zip(use.grid, picks, strict=True)}
         index = {name: i for name, (i, _) in zip(use.grid, picks, strict=True)}

@@ -52,7 +52,7 @@ class ArrayFile:
         reason = str(error) if isinstance(error, Malformed) else f"{type(error).__name__}: {error}"
         if isinstance(error, FileNotFoundError):
             reason = "missing, though its record says 'ok'"
-        return UserError(f"{self.path}: {reason}; {self.remedy}, or its record ({self.path.stem}.json) with it")
+        return UserError(f"{self.path}: {reason}; {self.remedy}")
 
     def sha256(self) -> str:
         """Hex sha256 of the file."""

@@ -13,8 +13,18 @@ TEMPORARY_PREFIX = ".tmp-"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content`` in one step; a kill at any moment leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace ``path`` by ``content`` in one step; a kill at any moment leaves the old file or the new one.
+
+    Raises ``OSError`` that names ``path``.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, content)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, content: bytes) -> None:
     handle, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as f:

@@ -45,7 +45,7 @@ class LoadedRecord:
         """Scores, kinds and ids of ``target``'s candidates; UserError when the file beside the record is unusable."""
         with self._arrays() as arrays:
             n = arrays.length(f"t{target}_scores")
-            scores = arrays.read(f"t{target}_scores", np.float32, n).astype(np.float64)
+            scores = arrays.read(f"t{target}_scores", np.float64, n)
             kind = arrays.read(f"t{target}_kind", np.int8, n)
             ids = arrays.read(f"t{target}_ids", np.int64, n)
             if not np.isfinite(scores[kind >= 0]).all():
@@ -67,13 +67,14 @@ class LoadedRecord:
                 raise Malformed("its sha256 is not the one in the record, so it belongs to another run")
             arrays.length("test_correct", np.bool_)
             for t in self.record.targets:
-                n = arrays.length(f"t{t.target}_scores", np.float32)
+                n = arrays.length(f"t{t.target}_scores", np.float64)
                 for part, dtype in (("kind", np.int8), ("ids", np.int64), ("canary", np.bool_)):
                     if arrays.length(f"t{t.target}_{part}", dtype) != n:
                         raise Malformed(f"'t{t.target}_{part}' and 't{t.target}_scores' differ in length")
 
     def _arrays(self) -> ArrayFile:
-        return ArrayFile(self.path.with_suffix(".npz"), RERUN)
+        again = "and run its suite again to compute the cell anew"
+        return ArrayFile(self.path.with_suffix(".npz"), f"delete its record ({self.path.name}) {again}")
 
 
 def load_records(folder: Path | str) -> list[LoadedRecord]:

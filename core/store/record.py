@@ -37,11 +37,30 @@ class Score(_Part):
     n_nonmembers: int
 
 
+class RoundScores(_Part):
+    """A single-round attack by how its round is chosen; TF01 in percent, None with too few non-members."""
+
+    last_auc: float
+    last_tf01: float | None
+    calibrated_auc: float | None
+    """round chosen on a random half of the candidates, judged on the other half"""
+    calibrated_tf01: float | None
+    best_round: int
+    best_auc: float
+    """labelled oracle: the round is chosen on the very answers; read it only beside its null value"""
+    best_tf01: float | None
+    null_best_auc: float
+    """the oracle's mean over shuffled memberships"""
+    null_best_tf01: float | None
+
+
 class TargetScores(_Part):
     """One target client; the groups a dataset does not have (no canaries) are absent."""
 
     target: int
     groups: dict[Group, Score]
+    rounds: RoundScores | None = None
+    """only of attacks that use a single round"""
 
 
 class ComponentUse(_Part):

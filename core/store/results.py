@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedbench.core.contract.errors import UserError
@@ -90,9 +90,12 @@ class Results:
     def _write_marker(self, facts: dict) -> None:
         write_atomically(self.root / MARKER, json.dumps(facts, indent=1).encode())
 
-    def set_manifest(self, cells: list[str]) -> None:
-        """Remember which cells the suite asks for now; records of earlier code or parameters stay, unlisted."""
-        self._write_marker({**self.marker(), "cells": cells})
+    def set_manifest(self, cells: list[str], title: str = "", reference: Sequence[dict] = ()) -> None:
+        """Remember which cells the suite asks for now, its title, and which published numbers go beside ours.
+
+        Records of earlier code or parameters stay, unlisted.
+        """
+        self._write_marker({**self.marker(), "title": title, "cells": cells, "reference": list(reference)})
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

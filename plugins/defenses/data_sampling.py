@@ -12,11 +12,8 @@ from fedbench.core import Defense, MemberContext, Params, Selection
 
 
 class DataSampling(Defense):
-    """Train on floor(p * batches) of a local epoch's shuffled batches, at least one; a fresh draw every round.
+    """Stop every local epoch after floor(p * batches) of its shuffled batches, at least one.
 
-    That many batches of a shuffled epoch are a uniform draw of floor(p * batches) * batch_size samples without
-    replacement, which is what is selected. Members select once a round: several local epochs share the draw, where
-    FedMIA's code stops every epoch early by itself.
     ``at_zero: all`` is that code's counter, which never reaches 0 batches: a fraction too small for one batch trains on
     everything.
     Source: Zhu et al. (FedMIA, CVPR 2025), A.2.2 "data sampling", p from .1 to 1.
@@ -36,7 +33,7 @@ class DataSampling(Defense):
         keep = batches_kept(batches, self.params.fraction, self.params.at_zero)
         if keep == batches:
             return None
-        return Selection(usable[ctx.randperm(len(usable))[: keep * size]])
+        return Selection(usable, batches=keep)
 
 
 def batches_kept(batches: int, fraction: float, at_zero: Literal["one", "all"] = "one") -> int:

@@ -43,8 +43,8 @@ class InstaHide(Defense):
         for o in others:
             soft = None if data.soft is None else data.soft[o]
             each.append((ctx.normalise(data.x[o]), _target(data.y[o], soft, classes)))
-        x = sum(_rows(weights[:, j], part) * part for j, (part, _) in enumerate(each))
-        target = sum(weights[:, j, None] * part for j, (_, part) in enumerate(each))
+        x = torch.stack([_rows(weights[:, j], part) * part for j, (part, _) in enumerate(each)]).sum(0)
+        target = torch.stack([weights[:, j, None] * part for j, (_, part) in enumerate(each)]).sum(0)
         mask = 2 * torch.randint(0, 2, batch.x.shape, generator=ctx.generator, dtype=torch.int8) - 1
         return replace(batch, x=x * mask.to(batch.x), soft=target)
 
