@@ -1,6 +1,8 @@
 """The commands that compute nothing: help, list, validate, plugins, doctor."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -8,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from test_registry import ANNOUNCE, BROKEN, DEFENSE, install, site  # noqa: F401 - site is a fixture
-from test_spec import GOOD, edited
+from test_spec import edited as edited_spec
 
 from fedbench.core.cli import main as cli_main
 from fedbench.core.cli import validate
@@ -16,7 +18,13 @@ from fedbench.core.cli.main import COMMANDS, cli, main
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry import Registry
 
+GOOD = edited_spec(("clients: 4", "clients: 6"))  # with four, pair and half are the same clients
 LIGHT = ("validate", "list", "plugins", "doctor")
+
+
+def edited(*changes: tuple[str, str]) -> str:
+    """GOOD with these replacements."""
+    return edited_spec(("clients: 4", "clients: 6"), *changes)
 
 
 def fedbench(*args: str):
@@ -91,6 +99,33 @@ def test_exit_status_of_main(monkeypatch, capsys, error, status, message):
 def test_main_returns_zero_and_usage_errors_two(capsys):
     assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("fedbench ")
     assert main(["list", "nonsense"]) == 2
+
+
+@pytest.mark.parametrize(("code", "status"), [(errno.ENOSPC, 2), (errno.EACCES, 2)])
+def test_a_disk_that_refuses_is_a_message(monkeypatch, capsys, code, status):
+    monkeypatch.setattr(cli_main.LazyGroup, "get_command", lambda *_: _raising(OSError(code, "no", "/some/file")))
+    assert main(["list"]) == status and capsys.readouterr().err == "/some/file: no\n"
+
+
+def test_a_defect_is_not_hidden_as_a_message(monkeypatch):
+    monkeypatch.setattr(cli_main.LazyGroup, "get_command", lambda *_: _raising(OSError(errno.EBADF, "no")))
+    with pytest.raises(OSError, match="no"):
+        main(["list"])
+
+
+def test_a_reader_that_closes_the_pipe_gets_no_traceback():
+    call = "from fedbench.core.cli.main import main; raise SystemExit(main(['list', '--params']))"
+    process = subprocess.Popen([sys.executable, "-c", call], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.wait() == 1 and process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_a_terminal_without_the_letter_gets_another():
+    call = "import click; from fedbench.core.cli import main; main.cli.main = lambda **_: click.echo('a \u2192 b'); main.main()"
+    env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, env=env)
+    assert done.returncode == 0 and done.stdout == "a ? b\n", done.stderr
 
 
 # list
@@ -188,6 +223,13 @@ def test_validate_with_overrides(tmp_path):
     result = fedbench("validate", str(tmp_path / "a.yaml"), "--set", "seeds=[x]")
     expected = f"{tmp_path}/a.yaml: --set seeds=[x]: seeds[0]: expected an integer, found the text 'x'\n"
     assert result.exit_code == 2 and result.stderr == expected
+
+
+def test_validate_finds_what_needs_the_data_unless_told_not_to(tmp_path):
+    (tmp_path / "a.yaml").write_text(edited(("partition: iid", "partition: {name: iid, min_samples: 900}")))
+    result = fedbench("validate", str(tmp_path / "a.yaml"))
+    assert result.exit_code == 2 and f"{tmp_path}/a.yaml:5:5: setting 'digits': " in result.stderr
+    assert fedbench("validate", "--no-data", str(tmp_path / "a.yaml")).exit_code == 0
 
 
 def refuse(loaded, resolved):

@@ -388,3 +388,11 @@ def test_the_members_data_is_what_the_parts_made_of_it_and_the_others_is_not():
         assert (data.soft is not None) == defended
         assert torch.equal(data.x, clients[k].x * 2 if defended else clients[k].x)
         assert isinstance(data, MemberData)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("relaxloss", RelaxLoss), ("cofedmid", lambda: CoFedMID(val_min=1)), ("dp-sgd", DPSGD)]
+)
+def test_a_defense_of_hard_labels_refuses_soft_targets(name, make):
+    with pytest.raises(UserError, match=f"{name} works on hard labels"):
+        train_all(tiny_setup(Composite([Mixup(alpha=1.0), make()])))

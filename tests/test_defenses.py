@@ -56,7 +56,10 @@ def batch(n: int, shape: tuple[int, ...] = (6,), classes: int = 4, seed: int = 0
 def test_every_announced_defense_exists_and_documents_its_params():
     components = list(defenses.fedbench_defenses())
     names = [c.name for c in components]
-    expected = ["none", "grad-sparse", "grad-noise", "dp-sgd", "mixup", "relaxloss", "hamp", "cofedmid"]
+    expected = [
+        "none", "grad-sparse", "grad-noise", "dp-sgd", "mixup", "relaxloss", "hamp", "cofedmid",
+        "perturb", "quantize", "data-augmentation", "data-sampling", "instahide",
+    ]  # fmt: skip
     assert names == expected
     for component in components:
         module, cls = component.target.split(":")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -374,6 +375,20 @@ def test_damaged_and_foreign_files_are_all_reported_at_once(folder):
     assert "not a fedbench record" in found["zz.json"] and "NaN is not a JSON number" in found["nan.json"]
     assert "BadZipFile" in found["mixup-fedmia_ii-1.npz"] and "missing, though" in found["mixup-fedmia_ii-2.npz"]
     assert len(found) == 5 and all("\n" not in m for m in found.values())
+
+
+def test_files_made_to_hurt_are_refused(folder):
+    records = folder.root / "records"
+    deep, renamed, pipe = (records / f"{name}.json" for name in ("deep", "x--0123456789ab", "pipe"))
+    facts = '{"a":' * 900 + "1" + "}" * 900
+    deep.write_text(f'{{"schema_version": 1, "facts": {facts}}}')
+    renamed.write_bytes((records / "mixup-fedmia_ii-0.json").read_bytes())
+    os.mkfifo(pipe)
+    with pytest.raises(UserError) as caught:
+        load_records(folder.root)
+    found = {Path(m.split(": ")[0]).name: m for m in caught.value.messages}
+    assert "nested deeper than" in found[deep.name] and "not a regular file" in found[pipe.name]
+    assert "another cell's record" in found[renamed.name] and len(found) == 3
 
 
 def undigested(path):

@@ -91,7 +91,7 @@ FIELD_MISTAKES = {
         "suite.yaml:10:7: settings[0].federation.rouns: unknown field - did you mean 'rounds'?"),
     "unknown field, none near": (("schema: 1", "schema: 1\nzzz: 1"),
         "suite.yaml:2:1: zzz: unknown field; the fields are schema, name, title, description, seeds, settings, "
-        "coalitions, defenses, attacks, limits"),
+        "coalitions, defenses, attacks, limits, reference"),
     "missing field": (("      rounds: 10\n", ""),
         "suite.yaml:8:5: settings[0].federation.rounds: required field is missing"),
     "missing at the top": (("name: small\n", ""), "suite.yaml:1:1: name: required field is missing"),
@@ -434,3 +434,40 @@ def test_positions_agree_with_ruamels_round_trip_loader(tmp_path):
     assert len(places) > 25
     for loc, (line, column) in places:
         assert loaded.position(loc) == (line + 1, column + 1), loc
+
+
+# files made to hurt
+
+
+def nested(levels: int, width: int = 9) -> str:
+    """A mapping whose last value stands for width ** levels scalars."""
+    rows = [f"      a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * width)}]\n" for i in range(levels)]
+    return "".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("- none", "- name: none\n    params:\n" + nested(9)), ":1:1: its aliases stand for "),
+        (("name: small", "name: small\ntitle: " + "[" * 5000 + "]" * 5000), ":1:1: nested too deeply"),
+        (("name: small", "name: small\ntitle: " + "[" * 90 + "]" * 90), ":1:1: nested too deeply"),
+        (("params: {sigma: 0.01}", f"grid: {{sigma: {list(range(40))}, b: {list(range(40))}}}"), "the grid has 1,600 combinations"),
+    ],
+)
+def test_a_file_made_to_hurt_is_refused_at_once(tmp_path, change, message):
+    (tmp_path / "suite.yaml").write_text(edited(change))
+    with pytest.raises(UserError, match=message):
+        load_and_check(tmp_path / "suite.yaml", Registry.discover())
+
+
+def test_a_few_aliases_are_fine(tmp_path):
+    shared = "params: &p {sigma: 0.01}}\n  - {name: grad-noise, label: again, params: *p}"
+    (tmp_path / "suite.yaml").write_text(edited(("params: {sigma: 0.01}}", shared)))
+    loaded, resolved = load_and_check(tmp_path / "suite.yaml", Registry.discover())
+    assert [d.params for d in resolved.defenses][1] == [d.params for d in resolved.defenses][2]
+
+
+def test_a_deep_value_of_set_is_refused(tmp_path):
+    (tmp_path / "suite.yaml").write_text(GOOD)
+    with pytest.raises(UserError, match=r"value: nested too deeply$"):
+        load_suite(tmp_path / "suite.yaml", ["seeds=" + "[" * 3000])

@@ -48,6 +48,9 @@ def tiny_setup(
 
 
 def train_all(setup: Setup) -> tuple[Federation, list[RoundResult]]:
-    """Run every round; uploads are copied, since the engine reuses nothing of them but may write to them."""
-    federation = Federation(setup)
-    return federation, list(federation.rounds())
+    """Run every round; the uploads are copied, since the engine uses their matrix again."""
+    federation, results = Federation(setup), []
+    for result in federation.rounds():
+        result.uploads.updates = result.uploads.updates.clone()
+        results.append(result)
+    return federation, results

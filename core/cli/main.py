@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -104,9 +103,6 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.ClickException as exc:
         exc.show()
         return exc.exit_code
-    except BrokenPipeError:  # the reader has seen enough (`fedbench list | head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
     return status if isinstance(status, int) else 0
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedbench.core.contract.errors import UserError
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -97,6 +99,12 @@ class Batch:
     index: torch.Tensor
     soft: torch.Tensor | None = None
     flag: torch.Tensor | None = None
+
+    def hard_labels(self, who: str) -> torch.Tensor:
+        """``y``, for a defense whose equations know no soft targets; raises ``UserError`` where the batch has some."""
+        if self.soft is not None:
+            raise UserError(f"{who} works on hard labels: it cannot follow a defense that makes soft targets (mixup, instahide)")
+        return self.y
 
 
 @dataclass(frozen=True)

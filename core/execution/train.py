@@ -26,7 +26,7 @@ from fedbench.core.rng import key_for
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.files import npz_bytes, read_npz, write_atomically
 
-_EVALUATION_CHUNK = 4096
+_EVALUATION_CHUNK = 512  # of a ResNet18: 1 GB of activations
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from fedbench.core.store.results import Results
 
 Report = Callable[[str, Any], None]
 STRANGERS = (Exception, SystemExit)  # what other people's code may raise
-_PR_SET_PDEATHSIG = 1
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "MemoryError")
 
 
@@ -238,20 +237,20 @@ def _write_to(path: Path) -> None:
 
 
 def _die_with_parent() -> None:
-    import ctypes
+    """A second process of the worker's group waits for the end of the parent, then ends the group.
+
+    No thread could do that while a plugin holds the interpreter's lock; what the plugin has started goes too.
+    """
     import multiprocessing
-    import threading
     from multiprocessing import connection
 
     parent = multiprocessing.parent_process()
-    if parent is None:
+    if parent is None or os.fork():
         return
-
-    if sys.platform == "linux":  # also where a plugin holds the interpreter's lock, so that no thread can act
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os.killpg(0, signal.SIGKILL)  # with whatever a plugin has started
-
-    threading.Thread(target=watch, daemon=True).start()
+    try:
+        kept: Any = parent.sentinel
+        os.closerange(0, kept)
+        os.closerange(kept + 1, 2**20)  # the pipe to the parent too: its end is how the parent sees the worker's
+        connection.wait([kept])
+    finally:
+        os.killpg(0, signal.SIGKILL)

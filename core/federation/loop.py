@@ -31,6 +31,7 @@ class Federation:
         self.buffers = setup.flat.buffers.repeat(len(self.models), 1)
         self.assignment = dict.fromkeys(range(len(setup.clients)), 0)
         self._memories: dict[Any, dict] = {}
+        self._rooms: dict[str, torch.Tensor] = {}
         self._trained: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         sizes = torch.tensor([float(len(d.y)) for d in setup.clients], dtype=torch.float64)
         self._sizes = sizes.to(torch.float32).to(setup.device)
@@ -80,7 +81,10 @@ class Federation:
     # -- the round -----------------------------------------------------------------------------------------------
 
     def rounds(self) -> Iterator[RoundResult]:
-        """Train; yields after every round, so that the caller measures what it wants."""
+        """Train; yields after every round, so that the caller measures what it wants.
+
+        The uploads of a round are valid until the next one: their matrix is used again.
+        """
         for t in range(1, self.setup.config.rounds + 1):
             yield self._round(t)
 
@@ -107,9 +111,10 @@ class Federation:
 
     def _train_cohort(self, t: int, cohort: tuple[int, ...], starts: torch.Tensor) -> Uploads:
         flat, trainer = self.setup.flat, self.trainer
-        updates = torch.empty(len(cohort), flat.params.numel(), device=self.setup.device)
+        updates = self._room("updates", len(cohort), flat.params.numel())
         buffers = torch.empty(len(cohort), flat.buffers.numel(), device=self.setup.device)
-        unprotected = torch.empty_like(updates) if self.setup.keep_unprotected else None
+        keep = self.setup.keep_unprotected
+        unprotected = self._room("unprotected", len(cohort), flat.params.numel()) if keep else None
         for row, k in enumerate(cohort):
             defends = k in self.setup.members
             if defends and len(starts) > 1:
@@ -134,6 +139,13 @@ class Federation:
             buffers[row] = flat.buffers
         model_of = [self.assignment[k] for k in cohort]
         return Uploads(t, cohort, updates, buffers, model_of, starts, self.buffers.clone(), unprotected)
+
+    def _room(self, name: str, n: int, width: int) -> torch.Tensor:
+        """[n, width] kept from round to round: fresh pages for every upload cost more than a training step."""
+        room = self._rooms.get(name)
+        if room is None or len(room) != n:
+            room = self._rooms[name] = torch.empty(n, width, device=self.setup.device)
+        return room
 
     def _assign(self, t: int, k: int, starts: torch.Tensor) -> int:
         self.setup.flat.params.copy_(starts[self.assignment[k]])

@@ -45,7 +45,7 @@ class Entropy(Signal):
 
 
 class ModifiedEntropy(Signal):
-    """-(1 - p_y) ln p_y - sum_{i != y} p_i ln(1 - p_i). Source: Song & Mittal, USENIX Security 2021, equation 8."""
+    """-(1 - p_y) ln p_y - sum_{i != y} p_i ln(1 - p_i). Source: Song & Mittal, USENIX Security 2021."""
 
     def measure(self, probe: Probe) -> torch.Tensor:
         log_p = probe.logits.log_softmax(1)

@@ -12,7 +12,7 @@ from fedbench.plugins.attacks.series import time_average
 class AvgCosine(Attack):
     """Score = mean over audited rounds of cos(grad CE(G_t; x, y), G_t - L_{k,t}).
 
-    Source: Li et al. (ICLR 2023), section 4, over the audited rounds as in CoFedMID (appendix D).
+    Source: Li et al. (ICLR 2023), over the audited rounds as in CoFedMID (appendix D).
     """
 
     needs = MEASURES["grad-cosine"].needs

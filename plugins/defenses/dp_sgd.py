@@ -48,7 +48,7 @@ class DPSGD(Defense):
     def local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
         if self.params.mode == "client":
             return None
-        size = len(batch.y)
+        size = len(batch.hard_labels("dp-sgd"))
         mean = self._clipped_sum(batch, ctx) / size
         return mean + (self.params.sigma * self.params.clip / size) * ctx.randn_like(mean)
 

@@ -30,7 +30,7 @@ class RelaxLoss(Defense):
 
     def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
         log_p = log_softmax(logits, 1)
-        ce = nll_loss(log_p, batch.y, reduction="none")
+        ce = nll_loss(log_p, batch.hard_labels("relaxloss"), reduction="none")
         epoch = ctx.epoch if self.params.parity == "global" else ctx.epoch % ctx.federation.local_epochs
         if epoch % 2 == 0:
             return (ce.mean() - self.params.alpha).abs()

@@ -163,7 +163,7 @@ class CoFedMID(Defense):
         return compensation.limit(recycled & ~assigned, int(p.recycle_limit * usable.sum() + 1e-9), ctx.rng)
 
     def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        loss = cross_entropy(logits, batch.y)
+        loss = cross_entropy(logits, batch.hard_labels("cofedmid"))
         if batch.flag is None:
             return loss
         p = self.params
