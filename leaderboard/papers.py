@@ -16,8 +16,11 @@ from scipy import stats
 from fedbench.core import UserError
 from fedbench.leaderboard import text
 from fedbench.leaderboard.collect import Table
+from fedbench.leaderboard.compare import compare
+from fedbench.leaderboard.sweep import base_point, sweeps
 
-METRICS = ("auc", "tf01")
+METRICS = ("auc", "tf01", "hypervolume")
+_NAMES = {"auc": "AUC", "tf01": "TF01 (%)", "hypervolume": "hypervolume"}
 _COLUMNS = ("table", "dataset", "model", "partition", "case")
 
 
@@ -90,13 +93,28 @@ def match(entry: dict[str, Any], tables: Sequence[Table]) -> list[Match]:
 def _pair(row: dict[str, str], table: Table | None, entry: dict[str, Any]) -> Pair:
     defense, attack = _ours(row["defense"], entry.get("defenses", {})), _ours(row["attack"], entry.get("attacks", {}))
     std = float(row["std"]) if row["std"] else None
-    interval = None
-    for mine in table.rows if table is not None else ():
-        for label, cell in mine.cells.items():
-            if plain(mine.label) == plain(defense) and plain(label) == plain(attack):
-                interval = cell.interval("auc" if row["metric"] == "auc" else "tf01")
-    ours = (interval.mean, interval.half_width) if interval else (None, None)
+    find = _hypervolume if row["metric"] == "hypervolume" else _interval
+    ours = find(table, plain(defense), plain(attack), row["metric"]) if table is not None else (None, None)
     return Pair(row["metric"], defense, attack, float(row["mean"]), std, *ours)
+
+
+def _interval(table: Table, defense: str, attack: str, metric: str) -> tuple[float | None, float | None]:
+    for row in table.rows:
+        for label, cell in row.cells.items():
+            if plain(row.label) == defense and plain(label) == attack:
+                interval = cell.interval("auc" if metric == "auc" else "tf01")
+                return (interval.mean, interval.half_width) if interval else (None, None)
+    return None, None
+
+
+def _hypervolume(table: Table, defense: str, attack: str, metric: str) -> tuple[float | None, float | None]:
+    """Over the strengths of the defense that were run, whatever their number; without an interval."""
+    compared = compare(table)
+    for sweep in sweeps(table, compared, least=1):
+        for label in sweep.points:
+            if plain(sweep.family) == defense and plain(label) == attack:
+                return sweep.hypervolume(label, base_point(table, label, compared)), None
+    return None, None
 
 
 def _ours(name: str, renamed: dict[str, str]) -> str:
@@ -116,13 +134,12 @@ def section(matches: Sequence[Match]) -> list[str]:
                 [text.escape(p.defense), text.escape(p.attack), *_numbers(p)] for p in m.pairs if p.metric == metric
             ]
             if rows and any(p.metric == metric for p in done):
-                name = "AUC" if metric == "auc" else "TF01 (%)"
-                parts.append(text.table(["defense", "attack", f"ours {name}", "paper", "difference"], rows))
+                parts.append(text.table(["defense", "attack", f"ours {_NAMES[metric]}", "paper", "difference"], rows))
     return parts
 
 
 def _numbers(p: Pair) -> list[str]:
-    digits = 3 if p.metric == "auc" else 2
+    digits = {"auc": 3, "tf01": 2}.get(p.metric, 4)
     paper = f"{p.paper:.{digits}f}" + (f" ± {p.paper_std:.{digits}f}" if p.paper_std is not None else "")
     if p.ours is None or p.difference is None:
         return ["not run", paper, ""]
@@ -138,11 +155,11 @@ def _summary(pairs: Sequence[Pair]) -> str:
         done = [(p.ours, p.paper) for p in mine if p.ours is not None]
         if not mine:
             continue
-        line = f"{'AUC' if metric == 'auc' else 'TF01'}: {len(done)} of {len(mine)} published cells run"
+        line = f"{_NAMES[metric].removesuffix(' (%)')}: {len(done)} of {len(mine)} published cells run"
         if len(done) >= 3:
             ours, paper = np.array(done, dtype=float).T
             rank = stats.spearmanr(ours, paper).statistic
-            unit = "" if metric == "auc" else " percentage points"
+            unit = " percentage points" if metric == "tf01" else ""
             shown = "n/a" if np.isnan(rank) else f"{rank:.2f}"
             line += f"; rank correlation {shown}, mean absolute difference {np.abs(ours - paper).mean():.3f}{unit}"
         lines.append(f"- {line}")

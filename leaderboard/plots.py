@@ -5,38 +5,24 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedbench.core.metrics import pareto_front, roc_curve
-from fedbench.core.store.files import write_atomically
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.collect import Cell, Row, Table, build_tables
 from fedbench.leaderboard.compare import compare
+from fedbench.leaderboard.style import COLOURS, DASHES, MARKERS, new_figure
+from fedbench.leaderboard.sweep_plot import sweep_figure
 from fedbench.leaderboard.text import slug
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe & Ito's palette, told apart with every common colour blindness; dashes and markers repeat the distinction.
-# 7 colours and 4 dashes share no factor, so 28 defenses differ in at least one of them.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F6A00")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-MARKERS = "oD^vP*X<>ph"
 LOWEST = 1e-4
 Key = tuple[str, str, str, str]
-
-
-def write_plots(records: Sequence[LoadedRecord], out_dir: Path | str) -> list[Path]:
-    """Write every plot of ``records`` as PNG and SVG into ``out_dir``; returns the paths."""
-    files = {name: content for plots in table_plots(records).values() for name, content in plots.items()}
-    paths = [Path(out_dir) / name for name in files]
-    for path, content in zip(paths, files.values(), strict=True):
-        write_atomically(path, content)
-    return paths
 
 
 def table_plots(records: Sequence[LoadedRecord]) -> dict[Key, dict[str, bytes]]:
@@ -44,7 +30,7 @@ def table_plots(records: Sequence[LoadedRecord]) -> dict[Key, dict[str, bytes]]:
     plots: dict[Key, dict[str, bytes]] = {}
     for table in build_tables(records):
         key = (table.suite, table.setting, table.coalition, table.view)
-        figures = {"tradeoff": tradeoff_figure(table), "roc": roc_figure(table)}
+        figures = {"tradeoff": tradeoff_figure(table), "roc": roc_figure(table), "sweep": sweep_figure(table)}
         plots[key] = {
             f"{kind}-{_stem(key)}.{suffix}": _saved(figure, suffix)
             for kind, figure in figures.items() if figure is not None
@@ -95,7 +81,7 @@ def roc_figure(table: Table) -> Figure | None:
     columns = 2 if len(attacks) in (2, 4) else min(3, len(attacks))
     rows = -(-len(attacks) // columns)
     lines = -(-len(styles) // 4)
-    figure = _figure(max(3.5 * columns, 5.0), 3.3 * rows + 0.75 + 0.22 * lines)
+    figure = new_figure(max(3.5 * columns, 5.0), 3.3 * rows + 0.75 + 0.22 * lines)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
     for axis, attack in zip(axes, attacks, strict=False):
         _roc_panel(axis, table, attack, grid, styles)
@@ -137,7 +123,7 @@ def tradeoff_figure(table: Table) -> Figure | None:
     ]  # fmt: skip
     if not rows:
         return None
-    figure = _figure(6.4, 4.2)
+    figure = new_figure(6.4, 4.2)
     axis = figure.subplots()
     for row, worst, accuracy in rows:
         spread = row.cells[worst[0]].interval("auc")
@@ -202,12 +188,6 @@ def _literal(text: str, limit: int = 40) -> str:
 
 def _title(table: Table) -> str:
     return _literal(f"{table.setting}, coalition {table.coalition}, {table.view} view", 90)
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
 def _saved(figure: Figure, suffix: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedbench.core import UserError
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Group, Score
 from fedbench.leaderboard import text
@@ -12,6 +13,7 @@ from fedbench.leaderboard.collect import Table, build_tables, newest
 from fedbench.leaderboard.compare import Comparison, compare
 from fedbench.leaderboard.foot import cells_without_scores, provenance
 from fedbench.leaderboard.papers import match, section
+from fedbench.leaderboard.rounds import round_table
 from fedbench.leaderboard.setting import describe
 from fedbench.leaderboard.sweep import sweep_table
 from fedbench.leaderboard.tables import (
@@ -66,10 +68,21 @@ def render_board(
             parts += [f"## Setting {text.escape(name)}", describe([r for t in same for r in t.records])]
         parts += _section(table, (plots or {}).get((table.suite, table.setting, table.coalition, table.view), ()))
     if reference:
-        parts += section([m for entry in reference for m in match(entry, tables)])
+        parts += _beside_papers(reference, tables)
     parts += cells_without_scores(tables)
     parts.append(provenance(current))
     return "\n\n".join(parts) + "\n"
+
+
+def _beside_papers(reference: Sequence[dict[str, Any]], tables: Sequence[Table]) -> list[str]:
+    """The published numbers; an entry that fits no paper is said, and costs nobody the board."""
+    matches, wrong = [], []
+    for entry in reference:
+        try:
+            matches += match(entry, tables)
+        except UserError as error:
+            wrong.append(f"- {text.escape(error, 400)}")
+    return section(matches) + (["\n".join(wrong)] if wrong else [])
 
 
 def _section(table: Table, plots: Sequence[str]) -> list[str]:
@@ -88,9 +101,10 @@ def _section(table: Table, plots: Sequence[str]) -> list[str]:
         parts += [paired_table(table, compared)]
     parts += pareto_table(table, compared)
     parts += sweep_table(table, compared)
+    parts += round_table(table)
     where = f"{table.setting}, coalition {table.coalition}, {table.view} view"
     for path in plots:
-        what = "ROC curves" if path.startswith("roc-") else "Privacy against utility"
+        what = {"roc": "ROC curves", "sweep": "Strengths of the defenses"}.get(path.partition("-")[0], "Privacy against utility")
         parts.append(f"![{what}: {text.escape(where)}]({path})")
     return parts
 

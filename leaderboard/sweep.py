@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,8 +36,8 @@ def family(label: str) -> str:
     return head if dash and tail.replace(".", "", 1).isdigit() else base
 
 
-def sweeps(table: Table, compared: dict[str, Comparison]) -> list[Sweep]:
-    """Every defense with more than one strength in the table, in the order of the names."""
+def sweeps(table: Table, compared: dict[str, Comparison], least: int = 2) -> list[Sweep]:
+    """Every defense with at least ``least`` strengths in the table, in the order of the names."""
     groups: dict[str, list[Row]] = {}
     for row in table.rows:
         if not row.undefended and _point(row, table.attacks[0], compared) is not None:
@@ -46,7 +45,7 @@ def sweeps(table: Table, compared: dict[str, Comparison]) -> list[Sweep]:
     found = []
     for name, rows in sorted(groups.items()):
         points = {a: np.array([p for r in rows if (p := _point(r, a, compared)) is not None]) for a in table.attacks}
-        if len(rows) > 1:
+        if len(rows) >= least:
             found.append(Sweep(name, tuple(r.label for r in rows), {a: p for a, p in points.items() if len(p)}))
     return found
 
@@ -78,10 +77,3 @@ def sweep_table(table: Table, compared: dict[str, Comparison]) -> list[str]:
     )
     return [note, text.table(["defense", "strengths", *map(text.escape, table.attacks)], rows)]
 
-
-def curves(table: Table, compared: dict[str, Comparison], attacks: Sequence[str]) -> list[tuple[str, str, np.ndarray]]:
-    """(family, attack, [n, 2] points sorted by test error) for the figure of the trade-off."""
-    return [
-        (s.family, a, s.points[a][np.argsort(s.points[a][:, 1])])
-        for s in sweeps(table, compared) for a in attacks if a in s.points
-    ]  # fmt: skip

@@ -192,11 +192,12 @@ def test_an_attack_that_wrecks_the_process_costs_its_cell_and_changes_no_other(t
     assert len(apart) == 4 and all(together[name] == apart[name] for name in apart)
 
 
+@pytest.mark.slow
 def test_an_attack_that_hangs_costs_its_cell(tmp_path, ill):
-    path = suite(tmp_path, attacks=["loss-series", "ill-sleeps", "ill-last"], limits={"run_seconds": 6})
+    path = suite(tmp_path, attacks=["loss-series", "ill-sleeps", "ill-last"], limits={"run_seconds": 15})
     invoke(path, "--results", tmp_path / "r", status=1)
     found = outcomes(tmp_path / "r")
-    assert found["ill-sleeps"] == ("timeout", "stopped at the limit of 6 s (limits.run_seconds)")
+    assert found["ill-sleeps"] == ("timeout", "stopped at the limit of 15 s (limits.run_seconds)")
     assert found["loss-series"][0] == found["ill-last"][0] == "ok"
 
 
@@ -322,7 +323,10 @@ def test_a_component_that_cannot_be_used_is_found_before_training(tmp_path, ill,
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"coalitions": ["pair", {"name": "mine", "clients": [1, 0]}]}, r"coalitions 'pair' and 'mine' hold the same clients \[0, 1\]"),
+        (
+            {"coalitions": ["pair", {"name": "mine", "clients": [1, 0]}]},
+            r"coalitions 'pair' and 'mine' hold the same clients \[0, 1\]",
+        ),
         ({"defenses": ["mixup", {"name": "mixup", "label": "again"}]}, "defenses 'mixup' and 'again' are the same"),
     ],
 )

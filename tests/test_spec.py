@@ -451,7 +451,7 @@ def nested(levels: int, width: int = 9) -> str:
         (("- none", "- name: none\n    params:\n" + nested(9)), ":1:1: its aliases stand for "),
         (("name: small", "name: small\ntitle: " + "[" * 5000 + "]" * 5000), ":1:1: nested too deeply"),
         (("name: small", "name: small\ntitle: " + "[" * 90 + "]" * 90), ":1:1: nested too deeply"),
-        (("params: {sigma: 0.01}", f"grid: {{sigma: {list(range(40))}, b: {list(range(40))}}}"), "the grid has 1,600 combinations"),
+        (("params: {sigma: 0.01}", f"grid: {{sigma: {list(range(40))}, b: {list(range(40))}}}"), "grid has 1,600 combinations"),
     ],
 )
 def test_a_file_made_to_hurt_is_refused_at_once(tmp_path, change, message):
@@ -463,7 +463,7 @@ def test_a_file_made_to_hurt_is_refused_at_once(tmp_path, change, message):
 def test_a_few_aliases_are_fine(tmp_path):
     shared = "params: &p {sigma: 0.01}}\n  - {name: grad-noise, label: again, params: *p}"
     (tmp_path / "suite.yaml").write_text(edited(("params: {sigma: 0.01}}", shared)))
-    loaded, resolved = load_and_check(tmp_path / "suite.yaml", Registry.discover())
+    _, resolved = load_and_check(tmp_path / "suite.yaml", Registry.discover())
     assert [d.params for d in resolved.defenses][1] == [d.params for d in resolved.defenses][2]
 
 

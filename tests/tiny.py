@@ -40,7 +40,7 @@ def tiny_setup(
     flat = FlatModel(module or tiny_module(), device)
     initial = [flat.params.clone()] + [FlatModel(tiny_module(seed=j), device).params for j in range(1, n_models)]
     config = {"rounds": 3, "local_epochs": 2, "batch_size": 5, "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
-    fields = {k: changes.pop(k) for k in ("seed", "adversary", "candidates") if k in changes}
+    fields = {k: changes.pop(k) for k in ("seed", "adversary", "candidates", "keep_unprotected") if k in changes}
     return Setup(
         TrainConfig(**{**config, **changes}), fields.pop("seed", 0), flat, clients or tiny_clients(), 3,
         defense or Defense(), members, torch.stack(initial), **fields,

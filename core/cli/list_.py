@@ -58,7 +58,20 @@ def _entries(registry: Registry, section: str, params: bool) -> Iterator[dict[st
             "name": component.name, "summary": component.summary, "paper": component.paper,
             "package": found.distribution, "version": found.version, "target": component.target,
         }  # fmt: skip
+        entry |= _facts(found) if section == "datasets" else {}
         yield entry | (_params(found) if params else {})
+
+
+def _facts(found: RegisteredComponent) -> dict[str, Any]:
+    """Licence, source and size of a dataset, and whether it is on this machine; why not, where it cannot be imported."""
+    try:
+        dataset = found.load()
+        here = dataset.here()
+    except Exception as exc:  # somebody's code: a list must not break on it
+        return {"licence": "?", "citation": "", "home": "", "size_mb": None, "here": False, "error": str(exc)}
+    return {
+        "licence": dataset.licence, "citation": dataset.citation, "home": dataset.home, "size_mb": dataset.size_mb, "here": here,
+    }  # fmt: skip
 
 
 def _params(found: RegisteredComponent) -> dict[str, Any]:
@@ -93,9 +106,22 @@ def _show(section: str, entries: list[dict[str, Any]], params: bool, title: str)
         show_table(("suite", "cells (at most)", "title"), suites, title)
     elif params:
         show_table((section.removesuffix("s"), *_PARAM_COLUMNS), _param_rows(entries), title)
+    elif section == "datasets":
+        columns = ("dataset", "summary", "licence", "download", "here", "citation")
+        show_table(columns, [(e["name"], e["summary"], e["licence"], _size(e), _here(e), e["citation"]) for e in entries], title)
     else:
         rows = [(e["name"], e["summary"], e["paper"], f"{e['package']} {e['version']}") for e in entries]
         show_table((section.removesuffix("s"), "summary", "paper", "package"), rows, title)
+
+
+def _size(entry: dict[str, Any]) -> str:
+    size = entry["size_mb"]
+    return "yours" if size is None else "-" if size == 0 else f"{size:,.0f} MB"
+
+
+def _here(entry: dict[str, Any]) -> str:
+    here = entry["here"]
+    return here if isinstance(here, str) else "yes" if here else "no"
 
 
 def _param_rows(entries: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:

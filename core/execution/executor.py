@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.execution.job import Cell, Job
-from fedbench.core.execution.worker import Clock, child_main, log_path, record_for
+from fedbench.core.execution.process import log_path
+from fedbench.core.execution.worker import Clock, child_main, record_for
 from fedbench.core.store.record import Outcome
 from fedbench.core.store.results import Results
 

@@ -13,10 +13,9 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.model import Model
+from fedbench.core.data.check import check_data
 from fedbench.core.explain import explain
 from fedbench.core.federation.normalise import wrap
-
-_SPLITS = ("train", "test", "holdout")
 
 
 def declaration_mistake(made: Any) -> str:
@@ -37,36 +36,21 @@ def _all_text(names: Any) -> bool:
     return isinstance(names, frozenset | set | tuple | list) and all(isinstance(n, str) for n in names)
 
 
-def data_mistake(data: Any) -> str:
-    """What makes a dataset's answer unusable, or nothing."""
+def require_data(data: Any, name: str) -> Data:
+    """What a dataset loaded, if it can be trained on; ``UserError`` with what is wrong with it otherwise."""
     if not isinstance(data, Data):
-        return f"load returned {type(data).__name__}, expected fedbench.core.Data"
+        raise UserError(f"dataset '{name}': load returned {type(data).__name__}, expected fedbench.core.Data")
     if type(data.n_classes) is not int or data.n_classes < 2:
-        return f"n_classes is {data.n_classes!r}, expected an integer >= 2"
-    found = (mistake for split in _SPLITS for mistake in [_split_mistake(data, split)] if mistake)
-    return next(found, "")
-
-
-def _split_mistake(data: Data, split: str) -> str:
-    x, y = getattr(data, f"{split}_x"), getattr(data, f"{split}_y")
-    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
-        return f"{split}_x and {split}_y must be numpy arrays"
-    if y.dtype != np.int64 or y.ndim != 1:
-        return f"{split}_y is {y.dtype} {list(y.shape)}, expected int64 [n]"
-    if len(x) != len(y):
-        return f"{split}_x has {len(x)} samples, {split}_y {len(y)}"
-    if x.shape[1:] != data.train_x.shape[1:] or x.dtype != data.train_x.dtype:
-        return f"{split}_x is {x.dtype} {list(x.shape)}, train_x {data.train_x.dtype} {list(data.train_x.shape)}"
-    if split != "holdout" and len(y) == 0:
-        return f"the {split} split is empty"
-    if len(y) and not 0 <= y.min() <= y.max() < data.n_classes:
-        return f"{split}_y holds labels from {y.min()} to {y.max()}, expected 0 to {data.n_classes - 1}"
-    if x.dtype.hasobject or (np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all()):
-        return f"{split}_x holds values that are not finite numbers"
-    canary = getattr(data, f"{split}_canary", None)
-    if canary is not None and (canary.dtype != bool or len(canary) != len(y)):
-        return f"{split}_canary is {canary.dtype} [{len(canary)}], expected bool [{len(y)}]"
-    return ""
+        raise UserError(f"dataset '{name}': n_classes is {data.n_classes!r}, expected an integer >= 2")
+    for split in ("train", "test", "holdout"):
+        x, y = getattr(data, f"{split}_x"), getattr(data, f"{split}_y")
+        if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)) or x.dtype.hasobject:
+            raise UserError(f"dataset '{name}': {split}_x and {split}_y must be numpy arrays of numbers")
+        if y.dtype != np.int64 or y.ndim != 1:
+            raise UserError(f"dataset '{name}': {split}_y is {y.dtype} {list(y.shape)}, expected int64 [n]")
+        if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+            raise UserError(f"dataset '{name}': {split}_x holds values that are not finite")
+    return check_data(data, name)
 
 
 def try_model(model: Model, data: Data) -> bool:

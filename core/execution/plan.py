@@ -16,7 +16,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import CONTRACT_VERSION
 from fedbench.core.data.audit import split_digest
 from fedbench.core.digest import engine_digest, source_digest
-from fedbench.core.execution.fitness import data_mistake, declaration_mistake, try_model
+from fedbench.core.execution.fitness import declaration_mistake, require_data, try_model
 from fedbench.core.execution.job import Cell, Job, Use, key_of
 from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.train import make_scene
@@ -217,9 +217,7 @@ class _Planner:
     def _load(self, dataset: Use, seed: int) -> tuple[Data, str]:
         at = (key_of(dataset.identity()), seed)
         if at not in self._loads:
-            data = dataset.make().load(seed)
-            if mistake := data_mistake(data):
-                raise UserError(f"the dataset '{dataset.name}' (seed {seed}): {mistake}")
+            data = require_data(dataset.make().load(seed), dataset.name)
             self._loads[at] = data, data.digest()
         return self._loads[at]
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import faulthandler
 import hashlib
-import os
-import random
 import resource
-import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +14,8 @@ from typing import Any
 
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.execution.job import Cell, Job
+from fedbench.core.execution.process import prepare_process, settle, stand_alone
 from fedbench.core.explain import message_of, named, one_line, origin
-from fedbench.core.rng import key_for
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.record import Measured, Outcome, Provenance, Record, RoundRow, Utility
 from fedbench.core.store.results import Results
@@ -93,37 +88,6 @@ def run_job(job: Job, report: Report) -> None:
         settle(job, cell.key)
         record, scores = _judge(job, cell, attack, scene, trained, clock)
         _finish(results, job, cell, record, scores, report)
-
-
-def prepare_process(job: Job) -> None:
-    """Deterministic kernels, float32 as declared, and no more memory than allowed."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
-    settle(job, "start")
-    if job.memory_gb:
-        limit = int(job.memory_gb * 2**30)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
-def settle(job: Job, purpose: str) -> None:
-    """Put the process's global state where it belongs: what one plugin changed never reaches the next.
-
-    The harness draws nothing from the global generators. They are keyed all the same, so that a plugin that does is
-    repeatable, whatever ran before it.
-    """
-    import numpy as np
-    import torch
-
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)
-    torch.set_grad_enabled(True)
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    key = key_for(job.seed, f"global generators/{purpose}")
-    random.seed(key)
-    np.random.seed(key % 2**32)
-    torch.manual_seed(key >> 1)
 
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str]:
@@ -203,9 +167,7 @@ def _finish(results: Results, job: Job, cell: Cell, record: Record, scores: byte
 
 def child_main(job: Job, connection: Any) -> None:
     """Entry of the worker process: its own process group, gone when the parent is gone; its output goes to its log."""
-    os.setpgid(0, 0)
-    _die_with_parent()
-    _write_to(log_path(job))
+    stand_alone(job)
 
     def report(kind: str, what: Any) -> None:
         connection.send((kind, what))
@@ -219,38 +181,3 @@ def child_main(job: Job, connection: Any) -> None:
         report("unwritable", (error.errno, error.strerror, error.filename or job.results))
     finally:
         connection.close()
-
-
-def log_path(job: Job) -> Path:
-    """Where a worker's own output goes: what plugins print, and the traceback of a crash."""
-    return Results(Path(job.results)).logs / f"{job.run_key[:32]}.log"
-
-
-def _write_to(path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with open(path, "ab") as log:
-        for stream in (1, 2):
-            os.dup2(log.fileno(), stream)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace", line_buffering=True)
-    faulthandler.enable()
-
-
-def _die_with_parent() -> None:
-    """A second process of the worker's group waits for the end of the parent, then ends the group.
-
-    No thread could do that while a plugin holds the interpreter's lock; what the plugin has started goes too.
-    """
-    import multiprocessing
-    from multiprocessing import connection
-
-    parent = multiprocessing.parent_process()
-    if parent is None or os.fork():
-        return
-    try:
-        kept: Any = parent.sentinel
-        os.closerange(0, kept)
-        os.closerange(kept + 1, 2**20)  # the pipe to the parent too: its end is how the parent sees the worker's
-        connection.wait([kept])
-    finally:
-        os.killpg(0, signal.SIGKILL)

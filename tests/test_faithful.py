@@ -1,0 +1,129 @@
+"""The published code's quirks as switches: each does what the ledger says, and is off by default."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_execution import invoke, records, suite
+from tiny import tiny_clients, tiny_setup, train_all
+
+from fedbench.core import Defense
+from fedbench.core.execution.misalign import redrawn
+from fedbench.core.metrics import tf01
+from fedbench.core.signals.logits import Loss
+from fedbench.core.signals.measure import PRE_DEFENSE, Recorder
+
+QUIET = {"clients": 4, "rounds": 8, "local_epochs": 1, "batch_size": 1000, "optimizer": {"lr": 1e-12}}
+
+
+# -- F1: misaligned non-members --------------------------------------------------------------------------------------
+
+
+def test_redrawn_keeps_members_and_owners_and_changes_the_rest():
+    rng = np.random.default_rng(0)
+    owners_of_pool = np.repeat([-1, 0, 1, 2], 50)
+    pick = np.concatenate([np.arange(50, 100), rng.choice(50, 20, False), 100 + rng.choice(50, 20, False)])
+    owner = owners_of_pool[pick]
+    out = redrawn(pick, owner, owners_of_pool, (3, 4), seed=0, target=0)
+    assert out.shape == (3, 4, 90) and (out[:, :, :50] == pick[:50]).all()
+    assert (owners_of_pool[out] == owner).all()
+    lists = {tuple(sorted(row[50:])) for block in out for row in block}
+    assert len(lists) == 12
+    assert all(len(set(row)) == 90 for block in out for row in block)
+    again = redrawn(pick, owner, owners_of_pool, (3, 4), seed=0, target=0)
+    assert np.array_equal(out, again)
+
+
+@pytest.mark.parametrize(("align", "low", "high"), [(True, 0, 2.0), (False, 2.0, 100.0)])
+def test_misaligned_nonmembers_make_a_leak_out_of_nothing(tmp_path, align, low, high):
+    """Nothing is learned, yet the time average separates members once non-members change from round to round."""
+    path = suite(
+        tmp_path,
+        settings=[{
+            "name": "null", "dataset": {"name": "digits", "params": {"test": 50, "holdout": 400, "label_noise": 0.3}},
+            "federation": QUIET, "audit": {"every": 1, "nonmembers": 1240, "align_nonmembers": align},
+        }],
+        attacks=["loss-series"], coalitions=["none"],
+    )  # fmt: skip
+    invoke(path, "--results", tmp_path / "r")
+    (record,) = records(tmp_path / "r").values()
+    found = [t["groups"]["mix"]["tf01"] for t in record["targets"]]
+    assert low <= np.mean(found) <= high
+
+
+def test_time_averages_of_redrawn_normals_inflate_tf01():
+    """The same in two lines of arithmetic: the mean of T draws varies sqrt(T) times less than a persistent value."""
+    rng = np.random.default_rng(0)
+    members, aligned = rng.normal(size=2000), rng.normal(size=10_000)
+    redrawn_means = rng.normal(size=(10, 10_000)).mean(0)
+    who = np.r_[np.ones(2000, bool), np.zeros(10_000, bool)]
+    assert tf01(np.r_[members, aligned], who) < 0.5 < 10 < tf01(np.r_[members, redrawn_means], who)
+
+
+# -- F4: the loss before the protection ------------------------------------------------------------------------------
+
+
+class Silence(Defense):
+    """Uploads nothing."""
+
+    def protect(self, update, ctx):
+        return torch.zeros_like(update)
+
+
+def test_pre_defense_signals_are_of_the_model_before_its_protection():
+    setup = tiny_setup(Silence(), members=(0,), rounds=1, keep_unprotected=True)
+    x, y = setup.clients[0].x, setup.clients[0].y
+    signals = {"loss": Loss(), f"loss{PRE_DEFENSE}": Loss()}
+    recorder = Recorder(setup.flat, x, y, signals, False, 4, (0,), {"server"}, [12] * 4)
+    from fedbench.core.federation.loop import Federation
+
+    for result in Federation(setup).rounds():
+        recorder.record(result)
+    arrays = recorder.arrays()
+    uploaded, before = arrays["loss"][0], arrays[f"loss{PRE_DEFENSE}"][0]
+    assert np.array_equal(uploaded[1:], before[1:])  # undefended clients
+    assert before[0].mean() < uploaded[0].mean()  # trained, against what it received
+    plain = tiny_setup(members=(), rounds=1)
+    recorder = Recorder(plain.flat, x, y, {"loss": Loss()}, False, 4, (), {"server"}, [12] * 4)
+    for result in Federation(plain).rounds():
+        recorder.record(result)
+    assert np.array_equal(recorder.arrays()["loss"][0][0], before[0])
+
+
+# -- F6: FedAvg weights in another order -----------------------------------------------------------------------------
+
+
+def test_shuffled_weights_are_the_same_weights_on_other_clients():
+    clients = tiny_clients()
+    for k, n in enumerate((3, 6, 9, 12)):
+        clients[k] = type(clients[k])(clients[k].x[:n], clients[k].y[:n])
+    seen = []
+
+    class Watch(Defense):
+        def aggregate(self, updates, weights, ctx):
+            seen.append(weights.tolist())
+            return weights @ updates
+
+    train_all(tiny_setup(Watch(), members=(), clients=clients, rounds=6, weight_order="shuffled"))
+    assert all(sorted(w) == pytest.approx([0.1, 0.2, 0.3, 0.4]) for w in seen)
+    assert len({tuple(w) for w in seen}) > 1
+    seen.clear()
+    train_all(tiny_setup(Watch(), members=(), clients=clients, rounds=2))
+    assert all(w == pytest.approx([0.1, 0.2, 0.3, 0.4]) for w in seen)
+
+
+# -- F9: the labelled oracle -----------------------------------------------------------------------------------------
+
+
+def test_a_single_round_attack_reports_last_calibrated_and_oracle_with_its_null(tmp_path):
+    invoke(suite(tmp_path, attacks=["blackbox-loss", "loss-series"]), "--results", tmp_path / "r")
+    found = records(tmp_path / "r")
+    assert all(t["rounds"] is None for t in found["none", "loss-series", 0]["targets"])
+    for t in found["none", "blackbox-loss", 0]["targets"]:
+        r = t["rounds"]
+        assert r["last_auc"] == pytest.approx(t["groups"]["mix"]["auc"])
+        assert r["best_auc"] >= r["last_auc"] and r["best_round"] in (2, 4)
+        assert 0.3 < r["null_best_auc"] < 0.7
+    board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
+    assert "Single-round attacks by their round" in board

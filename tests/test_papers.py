@@ -1,0 +1,89 @@
+"""Published numbers beside ours, and sweeps: the right cells, what was not run, and the summary."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from test_leaderboard import Folder
+
+from fedbench.core import UserError
+from fedbench.core.metrics import hypervolume
+from fedbench.core.store.reading import load_records
+from fedbench.leaderboard.collect import build_tables
+from fedbench.leaderboard.compare import compare
+from fedbench.leaderboard.papers import match, plain, published, section
+from fedbench.leaderboard.render import render_board
+from fedbench.leaderboard.sweep import base_point, family, sweeps
+
+ENTRY = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"}}
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    leak = {"none": 1.0, "grad-sparse": 0.8, "cofedmid": 0.1}
+    folder = Folder(tmp_path_factory.mktemp("papers") / "results", leak, n_ofl=1000).fill(seeds=(0, 1))
+    return build_tables(load_records(folder.root))
+
+
+def test_names_are_the_same_without_punctuation():
+    assert plain("fedmia-ii") == plain("fedmia_ii") and plain("dp-sgd") == plain("dpsgd") and plain("a") != plain("b")
+
+
+def test_every_published_cell_of_the_coalition_is_there_run_or_not(tables):
+    pair, half = sorted(match(ENTRY, tables), key=lambda m: m.coalition != "pair")
+    rows = [
+        r for r in published("cofedmid")
+        if r["table"] == "Table 1" and r["metric"] == "auc" and r["attack"] not in ("", "avg") and r["case"] in ("pair", "none")
+    ]  # fmt: skip
+    assert len(pair.pairs) == len(rows) and all(p.ours is None for p in half.pairs)  # we ran no half
+    done = {(p.defense, p.attack): p for p in pair.pairs if p.ours is not None}
+    assert {plain(d) for d, _ in done} == {"none", "gradsparse", "cofedmid"} and len(done) == 6
+    table = next(t for t in tables if t.coalition == "pair")
+    row = next(r for r in table.rows if r.label == "cofedmid")
+    mine = done["cofedmid", "fedmia_ii"]
+    assert mine.ours == row.cells["fedmia-ii"].interval("auc").mean and mine.paper == 0.57
+    assert mine.difference == pytest.approx(mine.ours - 0.57)
+
+
+def test_the_summary_counts_and_correlates(tables):
+    pair = next(m for m in match(ENTRY, tables) if m.coalition == "pair")
+    text = "\n".join(section([pair]))
+    ours, paper = np.array([(p.ours, p.paper) for p in pair.pairs if p.ours is not None]).T
+    rank = stats.spearmanr(ours, paper).statistic
+    assert f"AUC: 6 of {len(pair.pairs)} published cells run; rank correlation {rank:.2f}" in text
+    assert f"mean absolute difference {np.abs(ours - paper).mean():.3f}" in text
+    assert text.count("not run") == len(pair.pairs) - 6
+
+
+def test_an_entry_that_fits_no_paper_is_said_and_costs_no_board(tables):
+    records = [r for t in tables for r in t.records]
+    with pytest.raises(UserError, match="no rows where"):
+        match({**ENTRY, "where": {"table": "Table 99"}}, tables)
+    with pytest.raises(UserError, match="no reference numbers of 'nobody'; there are cofedmid, fedmia"):
+        match({**ENTRY, "source": "nobody"}, tables)
+    board = render_board(records, "t", reference=[{**ENTRY, "where": {"table": "Table 99"}}, ENTRY])
+    assert "has no rows where" in board and "cofedmid Table 1" in board
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [("grad-noise[sigma=0.1]", "grad-noise"), ("grad-noise-0.5", "grad-noise"), ("fedmia-ii", "fedmia-ii"), ("a+b-3", "a+b")],
+)
+def test_a_family_is_what_a_sweep_shares(label, expected):
+    assert family(label) == expected
+
+
+def test_hypervolume_of_a_sweep_includes_the_undefended_point(tmp_path):
+    leak = {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3, "cofedmid": 0.0}
+    folder = Folder(tmp_path / "results", leak, n_ofl=1000).fill(seeds=(0,))
+    (table,) = build_tables(load_records(folder.root))
+    compared = compare(table)
+    (sweep,) = sweeps(table, compared)
+    assert sweep.family == "mixup" and set(sweep.labels) == {"mixup-1", "mixup-2"}
+    rows = {r.label: r for r in table.rows}
+    points = [
+        (rows[name].means("tf01")["fedmia-ii"] / 100, 1 - compared[name].accuracy.mean) for name in ("none", "mixup-1", "mixup-2")
+    ]
+    found = sweep.hypervolume("fedmia-ii", base_point(table, "fedmia-ii", compared))
+    assert found == pytest.approx(hypervolume(np.array(points)))
