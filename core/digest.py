@@ -16,6 +16,7 @@ _MAX_BYTES = 32 * 2**20  # of one foreign package; beyond it, only what the modu
 _ENGINE = ("contract", "federation", "signals", "metrics", "models")
 _ENGINE_FILES = (
     "rng.py", "data/partition.py", "data/audit.py", "execution/train.py", "execution/judge.py", "execution/misalign.py",
+    "execution/process.py",
 )  # fmt: skip
 
 

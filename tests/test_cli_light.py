@@ -52,9 +52,15 @@ def test_help_is_quick_and_teaches():
     assert "Examples:\n    fedbench list " in text
 
 
-@pytest.mark.parametrize("what", ["", "defenses", "attacks", "datasets", "models", "signals", "suites"])
+@pytest.mark.parametrize("what", ["", "defenses", "attacks", "models", "signals", "suites"])
 def test_list_imports_no_target(what):
     assert imported_by("list", *what.split()) == set()
+
+
+def test_list_datasets_asks_the_classes_but_not_torch():
+    assert "torch" not in imported_by("list", "datasets")
+    text = fedbench("list", "datasets").output
+    assert "licence" in text and "CC BY 4.0" in text and "built in" in text and "170 MB" in text
 
 
 @pytest.mark.parametrize("name", LIGHT)

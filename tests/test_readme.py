@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -61,10 +62,10 @@ def test_each_example_is_found_alone(tmp_path, monkeypatch):
     for i, (kind, name) in enumerate([("defense", "update-noise"), ("attack", "last-loss"), ("dataset", "blobs")]):
         with monkeypatch.context() as patch:
             patch.syspath_prepend(str(install(tmp_path / str(i), "my_package", EXAMPLES[i])))
-            listed = CliRunner().invoke(cli, ["list", f"{kind}s"]).stdout
+            listed = CliRunner().invoke(cli, ["list", f"{kind}s", "--json"]).stdout
         sys.modules.pop("my_package", None)
-        (line,) = (line for line in listed.splitlines() if line.startswith(f"{name} "))
-        assert "my_package 1.0" in line
+        (found,) = (entry for entry in json.loads(listed)[f"{kind}s"] if entry["name"] == name)
+        assert (found["package"], found["version"]) == ("my_package", "1.0")
 
 
 def test_the_package_that_ci_installs_is_the_readmes():
@@ -77,8 +78,9 @@ def test_the_package_that_ci_installs_is_the_readmes():
 
 def test_the_two_commands_start_from_nothing_and_name_what_there_is():
     for name in ("run-command", "test-command"):
-        steps = [shlex.split(step) for step in marked(name).split(" && ")]
-        assert steps[0] == ["python3.11", "-m", "venv", ".venv"]
+        make_environment, *rest = marked(name).split(") && ")
+        assert make_environment.startswith("(python3.11 -m venv .venv || (apt-get update && apt-get install -y python3.11-venv")
+        steps = [[], *(shlex.split(step) for step in ") && ".join(rest).split(" && "))]
         assert steps[1][:3] == [".venv/bin/pip", "install", "-q"] and steps[1][3] == "-e"
         assert steps[2][0].startswith(".venv/bin/")
     assert steps[1][4] == ".[test]" and "pytest" in project()["project"]["optional-dependencies"]["test"]

@@ -362,15 +362,16 @@ def test_built_in_digests_differ_and_a_missing_module_is_an_error():
 
 def test_the_engine_digest_covers_what_can_change_a_score(tmp_path, monkeypatch):
     core = tmp_path / "core"
-    parts = ("contract", "federation", "signals", "data", "metrics", "models")
-    for part in (*parts, "cli"):
-        (core / part).mkdir(parents=True)
-        (core / part / "x.py").write_text("x = 1\n")
-    (core / "rng.py").write_text("x = 1\n")
+    covered = [core / part / "x.py" for part in digest._ENGINE] + [core / name for name in digest._ENGINE_FILES]
+    assert {"contract", "federation", "signals", "metrics"} <= set(digest._ENGINE)
+    assert {"rng.py", "execution/train.py", "execution/judge.py", "execution/process.py"} <= set(digest._ENGINE_FILES)
+    for path in (*covered, core / "cli" / "x.py"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x = 1\n")
     monkeypatch.setattr(digest, "__file__", str(core / "digest.py"))
     last = digest.engine_digest()
     (core / "cli" / "x.py").write_text("x = 2\n")
     assert last == digest.engine_digest()
-    for path in (*(core / part / "x.py" for part in parts), core / "rng.py"):
+    for path in covered:
         path.write_text("x = 2\n")
         assert last != (last := digest.engine_digest()), path

@@ -37,18 +37,19 @@ def command(what: str | None, params: bool, as_json: bool) -> None:
     registry = Registry.discover()
     sections = [what] if what else [*_KINDS, *([] if params else ["suites"])]
     if as_json:
-        found = {name: list(_entries(registry, name, params)) for name in sections}
+        found = {name: list(_entries(registry, name, params, what == "datasets")) for name in sections}
         click.echo(json.dumps(found, indent=2, default=str))
         return
     for i, name in enumerate(sections):
         if i:
             click.echo()
-        _show(name, list(_entries(registry, name, params)), params, title=name if len(sections) > 1 else "")
+        _show(name, list(_entries(registry, name, params, what == "datasets")), params, title=name if len(sections) > 1 else "")
     if registry.broken:
         click.echo(f"{len(registry.broken)} broken plugin(s): see `fedbench plugins`", err=True)
 
 
-def _entries(registry: Registry, section: str, params: bool) -> Iterator[dict[str, Any]]:
+def _entries(registry: Registry, section: str, params: bool, facts: bool) -> Iterator[dict[str, Any]]:
+    """One entry a component; ``facts``: also what only the class of a dataset knows, which imports it."""
     if section == "suites":
         yield from _suites()
         return
@@ -58,7 +59,7 @@ def _entries(registry: Registry, section: str, params: bool) -> Iterator[dict[st
             "name": component.name, "summary": component.summary, "paper": component.paper,
             "package": found.distribution, "version": found.version, "target": component.target,
         }  # fmt: skip
-        entry |= _facts(found) if section == "datasets" else {}
+        entry |= _facts(found) if facts else {}
         yield entry | (_params(found) if params else {})
 
 
@@ -106,7 +107,7 @@ def _show(section: str, entries: list[dict[str, Any]], params: bool, title: str)
         show_table(("suite", "cells (at most)", "title"), suites, title)
     elif params:
         show_table((section.removesuffix("s"), *_PARAM_COLUMNS), _param_rows(entries), title)
-    elif section == "datasets":
+    elif entries and "licence" in entries[0]:
         columns = ("dataset", "summary", "licence", "download", "here", "citation")
         show_table(columns, [(e["name"], e["summary"], e["licence"], _size(e), _here(e), e["citation"]) for e in entries], title)
     else:
