@@ -87,4 +87,5 @@ def test_every_suite_runs_end_to_end_at_toy_scale(name, images, tmp_path):
     if name == "papers/fedmia_table1":
         assert "AUC: 8 of 8 published cells run" in board and "| not run" not in board
     if name == "papers/fedmia_table2":
-        assert "Hypervolume over the sweep" in board and "hypervolume: 36 of 36 published cells run" in board
+        # a toy audit has too few non-members for TF01, hence no hypervolume: said, not invented
+        assert "hypervolume: 0 of 36 published cells run" in board and "not run" in board
