@@ -87,3 +87,17 @@ def test_hypervolume_of_a_sweep_includes_the_undefended_point(tmp_path):
     ]
     found = sweep.hypervolume("fedmia-ii", base_point(table, "fedmia-ii", compared))
     assert found == pytest.approx(hypervolume(np.array(points)))
+
+
+def test_the_sweep_figure_draws_every_strength(tmp_path):
+    from fedbench.leaderboard.sweep_plot import sweep_figure
+
+    leak = {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3, "cofedmid": 0.0}
+    folder = Folder(tmp_path / "results", leak, n_ofl=1000).fill(seeds=(0,))
+    (table,) = build_tables(load_records(folder.root))
+    figure = sweep_figure(table)
+    assert [a.get_title() for a in figure.axes] == list(table.attacks)
+    for axis in figure.axes:
+        curve, base = axis.lines
+        assert curve.get_label() == "mixup" and len(curve.get_xdata()) == 2 and len(base.get_xdata()) == 1
+        assert list(curve.get_xdata()) == sorted(curve.get_xdata())
