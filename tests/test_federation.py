@@ -269,6 +269,24 @@ def test_aggregate_replaces_fedavg():
     assert torch.equal(federation.models[0], expected)
 
 
+def test_a_rule_that_writes_to_its_rows_or_keeps_them_changes_nothing_that_was_received():
+    kept = []
+
+    class Toy(Defense):
+        def aggregate(self, updates, weights, ctx):
+            step = weights @ updates
+            updates.zero_()
+            kept.append((updates, updates.clone()))
+            return step
+
+    federation, results = train_all(tiny_setup(Toy(), members=(), rounds=2))
+    plain, expected = train_all(tiny_setup(members=(), rounds=2))
+    assert torch.equal(federation.models, plain.models)
+    for ours, theirs in zip(results, expected, strict=True):
+        assert torch.equal(ours.uploads.updates, theirs.uploads.updates)
+    assert all(torch.equal(now, then) for now, then in kept)
+
+
 def test_assign_keeps_two_global_models_apart():
     class Toy(Defense):
         n_models = 2

@@ -217,6 +217,8 @@ class Federation:
             weights = weights / weights.sum()
             everyone = len(rows) == len(uploads.model_of)
             mine = uploads.updates if everyone else uploads.updates[rows]
+            if everyone and overrides(self.defense, "aggregate"):
+                mine = mine.clone()  # a rule may write to its rows or keep them; what was received is still to be measured
             steps[j] = self._rule(t, mine, weights, uploads, j, "aggregate", self._memory(("server", j)))
             self.buffers[j] = weights @ uploads.buffers[rows]
         return steps
