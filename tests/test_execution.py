@@ -229,8 +229,10 @@ def test_ctrl_c_stops_cleanly_and_keeps_what_is_finished(tmp_path, toys):
     env = {**os.environ, "PYTHONPATH": str(toys)}
     words = ["run", str(path), "--results", str(tmp_path / "r"), "--no-plots", "--workers", "1"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedbench.core.cli.main", *words], env=env, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "fedbench.core.cli.main", *words], env=env, stdout=subprocess.PIPE, text=True,
+        # tests started in the background of a shell inherit an ignored SIGINT, and so would the command
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
     deadline = time.monotonic() + 60
     while not list((tmp_path / "r" / "records").glob("*.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
