@@ -18,6 +18,7 @@ from fedbench.core.contract.errors import UserError
 
 OFFLINE = "FEDBENCH_OFFLINE"
 _BLOCK = 1 << 18
+_HEADERS = {"User-Agent": "fedbench", "Accept-Encoding": "identity"}
 _TIMEOUT = 30  # seconds without a byte
 _MOST_REQUESTS = 20  # of one download; each must have brought bytes
 _RANGE_NOT_SATISFIABLE = 416
@@ -26,22 +27,30 @@ _RANGE_NOT_SATISFIABLE = 416
 @dataclass(frozen=True)
 class Remote:
     """One file to download. ``urls`` are tried in order; ``checksum`` is ``md5:<hex>`` or ``sha256:<hex>`` as the
-    authors publish it; ``size`` is exact, in bytes: not one byte more is accepted."""
+    authors publish it; ``size`` is exact, in bytes: not one byte more is accepted.
+
+    ``checksum`` None: the authors publish none. ``size`` is then the most the file may have, it must have the length its
+    server announces, and whoever reads it must verify the content."""
 
     name: str
     urls: tuple[str, ...]
-    checksum: str
+    checksum: str | None
     size: int
 
     def how_to_get(self, folder: Path) -> str:
         """For an error message: what to download, from where, its checksum, and where to put it."""
-        kind, _, hexdigest = self.checksum.partition(":")
         size = f"{self.size / 1e6:.1f} MB" if self.size >= 1e5 else f"{self.size:,} bytes"
-        return f"download {self.urls[0]} ({size}, {kind} {hexdigest}) and put it at {folder / self.name}"
+        fact = f"at most {size}, no published checksum"
+        if self.checksum is not None:
+            kind, _, hexdigest = self.checksum.partition(":")
+            fact = f"{size}, {kind} {hexdigest}"
+        return f"download {self.urls[0]} ({fact}) and put it at {folder / self.name}"
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
     """The verified file ``folder / remote.name``; downloaded when it is not there, continued when a part is.
+
+    Without a published checksum a download is the server's whole file, never continued by a later run, and unverified.
 
     ``$FEDBENCH_OFFLINE`` forbids the network. Raises ``UserError`` when the file cannot be had, or does not have the
     checksum: what was downloaded is then deleted, a file that was already there is left alone and not used.
@@ -54,6 +63,8 @@ def fetch(remote: Remote, folder: Path) -> Path:
             if not path.exists():
                 _download(remote, path)
                 return path
+    if remote.checksum is None:
+        return path
     found = checksum_of(path, remote.checksum)
     if found != remote.checksum:
         raise UserError(
@@ -98,16 +109,21 @@ def _download(remote: Remote, path: Path) -> None:
     problems = []
     for url in urls:
         try:
-            _complete(url, part, remote.size)
+            _complete(url, part, remote.size if remote.checksum else _announced(url, part, remote.size))
         except _Unavailable as error:
             problems.append(f"{url}: {error}")
             continue
+        if remote.checksum is None:
+            os.replace(part, path)
+            return
         found = checksum_of(part, remote.checksum)
         if found == remote.checksum:
             os.replace(part, path)
             return
         part.unlink()
         problems.append(f"{url}: the checksum is {found}, not {remote.checksum}; what came was deleted")
+    if remote.checksum is None:
+        part.unlink(missing_ok=True)
     kept = f"; {_size(part):,} of {remote.size:,} bytes are kept and the next run continues" if _size(part) else ""
     raise UserError(
         f"cannot download {remote.name}: {'; '.join(problems)}{kept}. Or by hand: {remote.how_to_get(path.parent)}"
@@ -116,6 +132,20 @@ def _download(remote: Remote, path: Path) -> None:
 
 class _Unavailable(Exception):
     """This address does not give the file; another may."""
+
+
+def _announced(url: str, part: Path, most: int) -> int:
+    """The length in bytes that the server announces. Drops a part that is there already: without a checksum nothing
+    would tell a file put together from two versions."""
+    part.unlink(missing_ok=True)
+    try:
+        with urlopen(Request(url, headers=_HEADERS, method="HEAD"), timeout=_TIMEOUT) as answer:
+            length = answer.headers["Content-Length"] or ""
+    except (OSError, HTTPException) as error:
+        raise _Unavailable(f"{type(error).__name__}: {error}") from error
+    if not length.isdigit() or not 0 < int(length) <= most:
+        raise _Unavailable(f"it announces {length or 'no'} bytes, 1 to {most:,} expected")
+    return int(length)
 
 
 def _complete(url: str, part: Path, size: int) -> None:
@@ -144,7 +174,7 @@ def _complete(url: str, part: Path, size: int) -> None:
 
 def _ask(url: str, part: Path, have: int, size: int) -> None:
     """One request; a server that ignores the range sends everything, and the part starts again."""
-    headers = {"User-Agent": "fedbench", "Accept-Encoding": "identity"}
+    headers = {**_HEADERS}
     if have:
         headers["Range"] = f"bytes={have}-"
     try:

@@ -23,3 +23,11 @@ def fedbench_models():
         "alexnet", f"{_HERE}.alexnet:AlexNet", "five convolutions, global max-pool, as in FedMIA",
         "Krizhevsky et al., NeurIPS 2012",
     )  # fmt: skip
+    yield Component(
+        "mlp-512-128", f"{_HERE}.mlp_512_128:MLP512x128", "two hidden layers of 512 and 128, as in FedPoisonMIA",
+        "FedPoisonMIA's released code",
+    )  # fmt: skip
+    yield Component(
+        "resnet20", f"{_HERE}.resnet20:ResNet20", "ResNet-20 for small images (16, 32, 64 channels), BatchNorm or GroupNorm",
+        "He et al., CVPR 2016",
+    )  # fmt: skip

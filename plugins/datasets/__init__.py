@@ -40,3 +40,23 @@ def fedbench_datasets():
     yield Component(
         "image-folder", f"{_HERE}.image_folder:ImageFolder", "any folder of class folders, resized and split by seed",
     )  # fmt: skip
+    yield Component(
+        "texas100", f"{_HERE}.texas100:Texas100", "67,330 hospital stays, 6,169 binary features, 100 classes; downloaded",
+        "Shokri et al., IEEE S&P 2017",
+    )  # fmt: skip
+    yield Component(
+        "purchase100", f"{_HERE}.purchase100:Purchase100",
+        "197,324 customers' purchases, 600 binary features, 100 classes; downloaded", "Shokri et al., IEEE S&P 2017",
+    )  # fmt: skip
+    yield Component(
+        "location30", f"{_HERE}.location30:Location30",
+        "5,010 people's check-ins in Bangkok, 446 binary features, 30 classes; downloaded", "Shokri et al., IEEE S&P 2017",
+    )  # fmt: skip
+    yield Component(
+        "stl10", f"{_HERE}.stl10:Stl10", "13,000 labelled colour images 96x96, 10 classes; downloaded (2.6 GB)",
+        "Coates et al., AISTATS 2011",
+    )  # fmt: skip
+    yield Component(
+        "fer2013", f"{_HERE}.fer2013:Fer2013", "35,887 faces 48x48, grey, 7 expressions; brought by you",
+        "Goodfellow et al., ICONIP 2013",
+    )  # fmt: skip

@@ -30,15 +30,17 @@ class Split:
     holdout: np.ndarray
 
 
-def split(train_y: np.ndarray, test_y: np.ndarray | None, want: Wanted, seed: int, name: str) -> Split:
+def split(
+    train_y: np.ndarray, test_y: np.ndarray | None, want: Wanted, seed: int, name: str, things: str = "images"
+) -> Split:
     """Disjoint splits in which each class keeps its share; ``holdout`` and ``test`` do not depend on ``want.train``.
 
     With a test pool the hold-out is set aside from it (evaluation protocol: never trained on, never used for test
     accuracy); without one (``test_y`` None) all three are drawn from the training pool. Raises ``UserError`` when
-    there are fewer images than asked, or a class is left without a training image.
+    there are fewer samples than asked, or a class is left without one to train on; ``things`` is what it calls them.
     """
     pool_y = train_y if test_y is None else test_y
-    kind = "images" if test_y is None else "test images"
+    kind = things if test_y is None else f"test {things}"
     n_holdout = _count(want.holdout, len(pool_y))
     default = _count(_TEST_SHARE, len(pool_y)) if test_y is None else len(pool_y) - n_holdout
     n_test = default if want.test is None else _count(want.test, len(pool_y))
@@ -52,7 +54,7 @@ def split(train_y: np.ndarray, test_y: np.ndarray | None, want: Wanted, seed: in
     rest = np.setdiff1d(everything, holdout, assume_unique=True)
     test = draw(rest, pool_y, n_test, rng_for(seed, "test"))
     free = np.arange(len(train_y)) if test_y is not None else np.setdiff1d(rest, test, assume_unique=True)
-    return Split(_train(free, train_y, want.train, seed, name), test, holdout)
+    return Split(_train(free, train_y, want.train, seed, name, things), test, holdout)
 
 
 def draw(pool: np.ndarray, y: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -72,16 +74,16 @@ def rng_for(seed: int, purpose: str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox([seed, int.from_bytes(purpose.encode()[:8], "little")]))
 
 
-def _train(free: np.ndarray, y: np.ndarray, n: int | None, seed: int, name: str) -> np.ndarray | None:
+def _train(free: np.ndarray, y: np.ndarray, n: int | None, seed: int, name: str, things: str) -> np.ndarray | None:
     if n is not None and n > len(free):
-        raise UserError(f"{name} has {len(free):,} training images, {n:,} asked for (train): lower it")
+        raise UserError(f"{name} has {len(free):,} training {things}, {n:,} asked for (train): lower it")
     chosen = free if n is None else draw(free, y, n, rng_for(seed, "train"))
     classes = np.unique(y)
     absent = np.setdiff1d(classes, y[chosen])
     if len(absent):
         raise UserError(
-            f"{name}: with {len(chosen):,} training images {len(absent)} of {len(classes)} classes have none (the first: "
-            f"class {absent[0]}); raise train, lower test and holdout, or add images"
+            f"{name}: with {len(chosen):,} training {things} {len(absent)} of {len(classes)} classes have none (the first: "
+            f"class {absent[0]}); raise train, lower test and holdout, or add {things}"
         )
     return None if len(chosen) == len(y) else chosen
 
