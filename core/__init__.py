@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Batch,
         CoalitionContext,
         Federation,
+        Layer,
         MemberContext,
         MemberData,
         Selection,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 _HOME = {
     "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "Shadow"),
     "contexts": (
-        "Batch", "CoalitionContext", "Federation", "MemberContext", "MemberData", "Selection", "ServerContext",
+        "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "Selection", "ServerContext",
     ),
     "dataset": ("Data", "Dataset"),
     "defense": ("Defense",),
@@ -64,6 +65,7 @@ _MODULE |= {name: f"fedbench.core.data.{module}" for module, names in _TOOLS.ite
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
     "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext", "Federation",
+    "Layer",
     "Attack", "ActiveAttack", "Observations", "Audit", "Shadow", "Knowledge",
     "Dataset", "Data", "Model", "Signal", "Probe",
     "data_folder", "Remote", "fetch", "unpack", "cached", "Arrays", "file_lines", "class_folders", "decode_images", "Labelled",

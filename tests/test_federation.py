@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from tiny import tiny_clients, tiny_module, tiny_setup, train_all
+from tiny import tiny_clients, tiny_insider, tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import ActiveAttack, Defense, Diverged, Selection, UserError
@@ -332,7 +332,6 @@ def test_after_round_sees_the_members_own_trained_model():
 class Flip(ActiveAttack):
     """Sends the opposite of what its clients would."""
 
-    malicious = 2
     knowledge = "own"
     seen: list
 
@@ -344,11 +343,10 @@ class Flip(ActiveAttack):
 @pytest.mark.parametrize("level", ["none", "own", "honest", "rule"])
 def test_a_malicious_client_crafts_its_rows_and_knows_no_more_than_its_level(level):
     attack = Flip()
-    attack.seen, attack.knowledge, attack.start_round = [], level, 2
+    attack.seen, attack.knowledge = [], level
     if level == "none":
         attack.craft = lambda round, k: (attack.seen.append(k), torch.ones(2, len(k.start)))[1]
-    x, y = torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64)
-    _, results = train_all(tiny_setup(members=(0,), adversary=attack, candidates=(x, y)))
+    _, results = train_all(tiny_setup(members=(0,), insider=tiny_insider(attack, malicious=2, start_round=2)))
     _, honest = train_all(tiny_setup(members=(0,)))
     assert torch.equal(results[0].uploads.updates, honest[0].uploads.updates)  # before start_round
     k = attack.seen[0]
@@ -366,7 +364,7 @@ def test_a_malicious_client_crafts_its_rows_and_knows_no_more_than_its_level(lev
 
 def test_a_client_cannot_defend_and_attack():
     with pytest.raises(UserError, match="client 3 cannot both defend and attack"):
-        train_all(tiny_setup(members=(3,), adversary=Flip(), candidates=(torch.zeros(1, 4), torch.zeros(1).long())))
+        train_all(tiny_setup(members=(3,), insider=tiny_insider(Flip())))
 
 
 # -- plugins that misbehave ------------------------------------------------------------------------------------------

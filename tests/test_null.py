@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from ruamel.yaml import YAML
-from tiny import tiny_clients, tiny_setup, train_all
+from tiny import tiny_clients, tiny_insider, tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -332,7 +332,8 @@ def test_an_active_adversary_gets_its_candidates_in_an_order_that_tells_nothing(
             given["x"] = knowledge.x
             return knowledge.own
 
-    job = small(plan["none"], rounds=1)
+    insider = {"malicious": 1, "knowledge": "own", "start_round": 1, "mask_set": 5, "assumed": 0}
+    job = replace(small(plan["none"], rounds=1), insider=insider)
     scene, _ = run(job, [Notes()])
     pool = [tuple(x.reshape(-1).tolist()) for x in scene.x_of(scene.pool)]
     place = {x: i for i, x in enumerate(pool)}
@@ -519,8 +520,7 @@ def test_trying_the_rule_tells_an_adversary_neither_the_servers_coins_nor_change
             return knowledge.own
 
     server, prober = NoisyServer(), Prober()
-    candidates = torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)
-    train_all(tiny_setup(server, adversary=prober, candidates=candidates))
+    train_all(tiny_setup(server, insider=tiny_insider(prober)))
     assert server.calls == 3 and not torch.equal(prober.coins, server.coins)
 
 

@@ -12,6 +12,11 @@ from fedbench.core.spec.suite import FederationSpec
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_alone_is_a_federation(name):
     spec = FederationSpec.model_validate({"recipe": name})
+    if name.startswith("fedpoisonmia"):
+        lr, keep = (0.001, True) if name.endswith("released") else (0.01, False)
+        assert (spec.clients, spec.batch_size, spec.participation, spec.rounds) == (10, 64, 0.8, 800)
+        assert (spec.optimizer.name, spec.optimizer.lr, spec.optimizer.keep_state) == ("adam", lr, keep)
+        return
     assert (spec.clients, spec.batch_size, spec.local_epochs, spec.optimizer.lr) == (10, 100, 1, 0.1)
     assert spec.rounds == (100 if name == "cofedmid" else 300)
     assert spec.optimizer.schedule.name == ("cosine" if name == "fedmia-released" else "exponential")

@@ -110,7 +110,7 @@ FIELD_MISTAKES = {
     "both bounds": (("batch_size: 20", "batch_size: 20\n      participation: 1.5"),
         "suite.yaml:12:22: settings[0].federation.participation: expected a number > 0 and <= 1, found 1.5"),
     "optimiser": (("name: sgd", "name: sdg"),
-        "suite.yaml:12:25: settings[0].federation.optimizer.name: expected 'sgd', found the text 'sdg' "
+        "suite.yaml:12:25: settings[0].federation.optimizer.name: expected 'sgd' or 'adam', found the text 'sdg' "
         "- did you mean 'sgd'?"),
     "list for a mapping": (("audit: {every: 5}", "audit: [5]"),
         "suite.yaml:13:12: settings[0].audit: expected a mapping, found a list"),
@@ -135,12 +135,12 @@ FIELD_MISTAKES = {
     "beta": (("partition: iid", "partition: {name: dirichlet, beta: 0}"),
         "suite.yaml:7:40: settings[0].partition.beta: expected a number > 0, found 0"),
     "partition name": (("partition: iid", "partition: {name: irid}"),
-        "suite.yaml:7:23: settings[0].partition.name: expected 'iid' or 'dirichlet', found the text 'irid' "
+        "suite.yaml:7:23: settings[0].partition.name: expected 'iid', 'dirichlet' or 'group-bias', found the text 'irid' "
         "- did you mean 'iid'?"),
     "audited rounds": (("every: 5", "every: 11"),
         "suite.yaml:13:20: settings[0].audit.every: expected an integer <= 10 (federation.rounds), found 11"),
     "targets word": (("every: 5", "targets: all"),
-        "suite.yaml:13:22: settings[0].audit.targets: expected 'coalition' or a list, found the text 'all'"),
+        "suite.yaml:13:22: settings[0].audit.targets: expected 'coalition' or 'honest' or a list, found the text 'all'"),
     "target type": (("every: 5", "targets: [0, a]"),
         "suite.yaml:13:26: settings[0].audit.targets[1]: expected an integer, found the text 'a'"),
     "target range": (("every: 5", "targets: [0, 4]"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedbench.core import Defense, MemberData
+from fedbench.core import ActiveAttack, Defense, MemberData
 from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.loop import Federation
-from fedbench.core.federation.setup import RoundResult, Setup, TrainConfig
+from fedbench.core.federation.setup import Insider, RoundResult, Setup, TrainConfig
 
 
 def tiny_module(width: int = 6, classes: int = 3, seed: int = 0) -> nn.Module:
@@ -40,11 +40,17 @@ def tiny_setup(
     flat = FlatModel(module or tiny_module(), device)
     initial = [flat.params.clone()] + [FlatModel(tiny_module(seed=j), device).params for j in range(1, n_models)]
     config = {"rounds": 3, "local_epochs": 2, "batch_size": 5, "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
-    fields = {k: changes.pop(k) for k in ("seed", "adversary", "candidates", "keep_unprotected") if k in changes}
+    fields = {k: changes.pop(k) for k in ("seed", "insider", "root", "keep_unprotected") if k in changes}
     return Setup(
         TrainConfig(**{**config, **changes}), fields.pop("seed", 0), flat, clients or tiny_clients(), 3,
         defense or Defense(), members, torch.stack(initial), **fields,
     )  # fmt: skip
+
+
+def tiny_insider(attack: ActiveAttack, malicious: int = 1, knowledge: str | None = None, start_round: int = 1) -> Insider:
+    """The last clients under one attacker, which gets to know what it needs; attack and mask set of 3 samples each."""
+    x, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.arange(6) % 3
+    return Insider(attack, malicious, knowledge or attack.knowledge, start_round, x[:3], y[:3], x[3:], y[3:])
 
 
 def train_all(setup: Setup) -> tuple[Federation, list[RoundResult]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 View = Literal["server", "client", "coalition", "external"]
 KnowledgeLevel = Literal["none", "own", "honest", "rule"]
+LEVELS: tuple[KnowledgeLevel, ...] = get_args(KnowledgeLevel)  # ascending
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,9 @@ class Attack(Configured):
     needs: frozenset[str] = frozenset()
     view: View = "server"
     colluders: int = 0
+    threshold: float | None = None
+    """the score above which the attack itself says "member"; None for one that only ranks. With ``score_rounds`` it
+    yields accuracy, precision and recall (the poisoning papers' metrics) beside AUC and TF01."""
 
     def fit(self, shadows: Sequence[Shadow], audit: Audit) -> None:
         """Learn from colluding clients; called before ``score`` when ``colluders`` > 0.
@@ -124,11 +128,17 @@ class Attack(Configured):
 class Knowledge(Randomness):
     """What an active adversary knows when it crafts its rows in one round.
 
-    ``clients``: ids it controls. ``start``: [P] global parameters; ``model``: a module to compute with (its parameters
-    are overwritten by the engine afterwards). ``x``, ``y``: the candidates whose membership it wants. ``own``: [m, P]
-    what its clients would honestly send, from level ``own``; ``honest``: [n, P] this round's other rows, from level
-    ``honest``; ``rule``: the server's aggregation, updates -> step, at level ``rule``. A field above the adversary's
-    level is None. ``memory`` persists over rounds.
+    ``clients``: ids it controls that take part in this round. ``start``: [P] global parameters; ``model``: a module to
+    compute with (its parameters are overwritten by the engine afterwards). ``x``, ``y``: the attack set, candidates
+    whose membership it wants, with their labels; ``mask_x``, ``mask_y``: the mask set, its own clients' training data.
+    ``own``: [m, P] what its clients would honestly send, from level ``own``; ``honest``: [n, P] this round's other
+    rows, from level ``honest``; ``rule``: the server's aggregation, updates -> step, at level ``rule``. A field above
+    the level that the setting grants is None. ``memory`` persists over rounds.
+
+    Its tools, each an update (parameters after minus ``start``) with the federation's optimiser at this round's rate,
+    fresh: ``step(x, y)`` [P], one step on all samples at once in training mode; ``train(x, y)`` [P], one pass in
+    batches of the federation's size in the given order; ``sample_steps(x, y)`` [n, P], one step on every sample alone
+    (eval mode: no sample has batch statistics of its own). ``logits(x)`` [n, C] are ``start``'s, in eval mode.
     """
 
     key: int
@@ -140,7 +150,13 @@ class Knowledge(Randomness):
     model: nn.Module
     x: torch.Tensor
     y: torch.Tensor
+    mask_x: torch.Tensor
+    mask_y: torch.Tensor
     memory: dict
+    step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    train: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    sample_steps: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    logits: Callable[[torch.Tensor], torch.Tensor]
     own: torch.Tensor | None = None
     honest: torch.Tensor | None = None
     rule: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -149,13 +165,11 @@ class Knowledge(Randomness):
 class ActiveAttack(Attack):
     """An attack that also controls clients during training; the run is trained with it inside.
 
-    ``malicious``: how many clients it controls (the last ids); ``start_round``: the first round it attacks in, before
-    which its clients behave honestly.
+    How many clients it controls, from which round on, and what it gets to know is the setting's ``adversary``.
+    ``knowledge``: the least it needs; where a setting grants less, the cell is skipped and says so.
     """
 
     knowledge: KnowledgeLevel = "own"
-    malicious: int = 1
-    start_round: int = 1
 
     def craft(self, round: int, knowledge: Knowledge) -> torch.Tensor:
         """[m, P]: the rows its clients submit instead of honest ones, one per present malicious client."""

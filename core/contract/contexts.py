@@ -59,7 +59,10 @@ class Randomness:
 
 @dataclass(frozen=True)
 class Federation:
-    """Public facts about the federation, known to everybody before round 1."""
+    """Public facts about the federation, known to everybody before round 1.
+
+    ``assumed_malicious``: how many malicious clients the server is told to expect, not the real number.
+    """
 
     clients: int
     rounds: int
@@ -68,6 +71,12 @@ class Federation:
     participation: float
     n_classes: int
     n_params: int
+    assumed_malicious: int = 0
+
+    @property
+    def cohort(self) -> int:
+        """Clients that take part in a round."""
+        return max(1, round(self.participation * self.clients))
 
 
 @dataclass(frozen=True)
@@ -198,11 +207,29 @@ class MemberContext(Randomness):
 
 
 @dataclass(frozen=True)
+class Layer:
+    """One trainable tensor of the model: elements ``start`` to ``stop`` of a flat vector [P], of this ``shape``."""
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+    def of(self, rows: torch.Tensor) -> torch.Tensor:
+        """[..., *shape]: this tensor's part of ``rows`` [..., P]."""
+        return rows[..., self.start : self.stop].reshape(*rows.shape[:-1], *self.shape)
+
+
+@dataclass(frozen=True)
 class ServerContext(Randomness):
     """What the server knows when it aggregates: this round's global parameters and who sent which row.
 
-    ``participants``: client id of each row of the update matrix. ``assumed_malicious`` is the number the server was
-    *told*, not the real one. ``memory`` persists over rounds. ``model_index`` names the global model (0 unless several).
+    ``participants``: client id of each row of the update matrix. ``assumed_malicious``: how many malicious rows the
+    server is told to expect (the federation's number, less the rows it has rejected as not finite). ``memory``
+    persists over rounds. ``model_index`` names the global model (0 unless several). ``layers``: where each tensor lies
+    in the flat vector; the last weight and bias are the output layer's. ``root``: the server's own small sample of the
+    data's distribution, disjoint from training, test and audit, of as many samples as the rule's ``root_samples``.
+    ``logits(params, x)``: [n, C] of any parameters [P], in eval mode.
     """
 
     key: int
@@ -214,3 +241,7 @@ class ServerContext(Randomness):
     memory: dict[str, Any]
     model_index: int = 0
     assumed_malicious: int = 0
+    layers: tuple[Layer, ...] = ()
+    input_shape: tuple[int, ...] = ()
+    root: MemberData | None = None
+    logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fedbench.core.contract.contexts import (
     Batch,
     CoalitionContext,
+    Federation,
     MemberContext,
     MemberData,
     Selection,
@@ -27,6 +28,10 @@ class Defense(Configured):
 
     n_models: int = 1  # how many global models the server keeps (``assign`` picks among them)
     parts: tuple[Defense, ...] = ()  # the defenses that a composite applies: it acts wherever one of them does
+    root_samples: int = 0  # how many samples of its own the server needs in ``aggregate`` (``ctx.root``)
+
+    def check(self, federation: Federation) -> None:
+        """Raise ``UserError`` for a federation this defense cannot serve; asked before anything is trained."""
 
     def begin(self, ctx: CoalitionContext) -> None:
         """Plan once, before round 1, from public facts only."""

@@ -12,13 +12,14 @@ from fedbench.core.data.partition import Shards
 from fedbench.core.rng import numpy_rng
 
 MEMBER, OFL, IFL = 0, 1, 2
+HONEST = -3  # the target of a list that asks about all honest clients together
 EXCLUDED = -1  # e.g. a sample that the defense held out of training: neither trained on nor a stranger
 
 
 @dataclass(frozen=True)
 class AuditSet:
-    """Candidates of one target. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER, OFL or IFL;
-    ``owner``: [n] the training client, -1 outside the federation. The order is random: a position tells nothing."""
+    """Candidates of one target: a client, or HONEST. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,
+    OFL or IFL; ``owner``: [n] the training client, -1 outside the federation. The order is random: it tells nothing."""
 
     target: int
     ids: np.ndarray
@@ -62,6 +63,62 @@ def audit_set(shards: Shards, n_holdout: int, target: int, nonmembers: int, seed
     order = rng.permutation(sum(map(len, ids)))
     pick = [np.concatenate(a)[order].astype(np.int64) for a in (ids, kinds, owners)]
     return AuditSet(target, *pick)
+
+
+def attack_set(shards: Shards, n_holdout: int, malicious: int, members: int, nonmembers: int, seed: int) -> AuditSet:
+    """``members`` drawn from all honest clients' samples together against ``nonmembers`` from the hold-out.
+
+    The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA, algorithms.md 3.2: 150 and
+    150)? The last ``malicious`` clients' samples are not asked about. Raises ``UserError`` where there are too few.
+    """
+    honest, n_train = len(shards) - malicious, sum(len(s) for s in shards)
+    rng = numpy_rng(seed, "attack set")
+    owner_of = np.concatenate([np.full(len(s), k) for k, s in enumerate(shards[:honest])])
+    every = np.concatenate(shards[:honest])
+    for what, wanted, there in (("members", members, len(every)), ("nonmembers", nonmembers, n_holdout)):
+        if wanted > there:
+            where = "all honest clients together" if what == "members" else "the hold-out"
+            raise UserError(f"audit.{what} = {wanted}, but {where} has {there} samples: lower it or load more data")
+    mine = rng.choice(len(every), members, replace=False)
+    outside = n_train + rng.choice(n_holdout, nonmembers, replace=False)
+    order = rng.permutation(members + nonmembers)
+    ids = np.concatenate([every[mine], outside])[order].astype(np.int64)
+    kind = np.repeat([MEMBER, OFL], [members, nonmembers])[order].astype(np.int64)
+    owner = np.concatenate([owner_of[mine], np.full(nonmembers, -1)])[order].astype(np.int64)
+    return AuditSet(HONEST, ids, kind, owner)
+
+
+def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> np.ndarray:
+    """[size] ids of the adversary's own samples, drawn from its clients' data. Raises ``UserError`` beyond what they hold."""
+    own = np.concatenate(shards[len(shards) - malicious :])
+    if size > len(own):
+        raise UserError(
+            f"adversary.mask_set = {size}, but its clients ({malicious}) hold {len(own)} samples: lower it, or give the "
+            "adversary more clients"
+        )
+    return np.sort(numpy_rng(seed, "mask set").choice(own, size, replace=False))
+
+
+def root_set(n_train: int, n_holdout: int, audits: list[AuditSet], size: int, seed: int) -> np.ndarray:
+    """[size] ids of the server's own samples: hold-out ones that no audit list asks about.
+
+    Raises ``UserError`` when fewer are left.
+    """
+    free = np.setdiff1d(np.arange(n_train, n_train + n_holdout), pool_of(audits))
+    if size > len(free):
+        raise UserError(
+            f"the rule wants a root set of {size} samples, but of the hold-out's {n_holdout} only {len(free)} are not asked "
+            "about: lower audit.nonmembers or the rule's root, or raise the dataset's hold-out"
+        )
+    return np.sort(numpy_rng(seed, "root set").choice(free, size, replace=False))
+
+
+def refuse_overlap(root: np.ndarray, shards: Shards, audits: list[AuditSet]) -> None:
+    """Raise ``UserError`` if the server's root set shares a sample with training data or an audit list: it would be leaked
+    membership, or a defense tuned on the answers."""
+    for what, ids in (("the training data", np.concatenate(shards)), ("the audit", pool_of(audits))):
+        if both := np.intersect1d(root, ids).tolist():
+            raise UserError(f"the root set overlaps {what} in {len(both)} samples (first id {both[0]}): refused")
 
 
 def opaque_names(n: int, seed: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbench.core.contract.attack import Attack, View
+from fedbench.core.contract.attack import LEVELS, ActiveAttack, Attack, View
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
@@ -22,6 +22,8 @@ def declaration_mistake(made: Any) -> str:
     """What is wrong with the facts that a defense or an attack states about itself, or nothing."""
     if isinstance(made, Defense) and not (type(made.n_models) is int and made.n_models >= 1):
         return f"n_models is {made.n_models!r}, expected an integer >= 1"
+    if isinstance(made, Defense) and not (type(made.root_samples) is int and made.root_samples >= 0):
+        return f"root_samples is {made.root_samples!r}, expected an integer >= 0"
     if isinstance(made, Attack):
         if isinstance(made.needs, str) or not _all_text(made.needs):
             return f"needs is {made.needs!r}, expected a frozenset of names of signals"
@@ -29,6 +31,10 @@ def declaration_mistake(made: Any) -> str:
             return f"view is {made.view!r}, expected one of {', '.join(get_args(View))}"
         if not (type(made.colluders) is int and made.colluders >= 0):
             return f"colluders is {made.colluders!r}, expected an integer >= 0"
+        if made.threshold is not None and not isinstance(made.threshold, int | float):
+            return f"threshold is {made.threshold!r}, expected a number or None"
+    if isinstance(made, ActiveAttack) and made.knowledge not in LEVELS:
+        return f"knowledge is {made.knowledge!r}, expected one of {', '.join(LEVELS)}"
     return ""
 
 
@@ -53,8 +59,9 @@ def require_data(data: Any, name: str) -> Data:
     return check_data(data, name)
 
 
-def try_model(model: Model, data: Data) -> bool:
-    """True when the architecture takes the data set's samples and gives one logit a class; ``UserError`` otherwise."""
+def try_model(model: Model, data: Data) -> int:
+    """Number of trainable parameters of an architecture that takes the data set's samples and gives one logit a class;
+    ``UserError`` otherwise."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = model.build(data.input_shape, data.n_classes)
         if not isinstance(module, nn.Module):
@@ -73,4 +80,4 @@ def try_model(model: Model, data: Data) -> bool:
                 f"the model {type(model).__name__} answers {len(x)} samples with {found}, expected "
                 f"[{len(x)}, {data.n_classes}]"
             )
-    return True
+        return sum(p.numel() for p in module.parameters() if p.requires_grad)

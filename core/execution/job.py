@@ -78,6 +78,8 @@ class Job:
     model: Use
     defense: Use
     adversary: Use | None
+    insider: dict[str, Any] | None
+    """the setting's adversary: malicious, knowledge, mask_set, start_round, assumed"""
     signals: dict[str, Use]
     partition: dict[str, Any]
     federation: dict[str, Any]
@@ -105,6 +107,7 @@ class Job:
             "federation": self.federation,
             "audit": self.audit,
             "adversary": self.adversary.label if self.adversary else None,
+            "insider": self.insider,
         }
 
 

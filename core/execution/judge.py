@@ -16,10 +16,11 @@ from fedbench.core.execution.job import Cell, Job
 from fedbench.core.execution.misalign import redrawn
 from fedbench.core.execution.train import Scene, Trained, kinds_of
 from fedbench.core.metrics.bestround import round_report
+from fedbench.core.metrics.decision import decision_report
 from fedbench.core.metrics.groups import score_groups
 from fedbench.core.rng import key_for, numpy_rng
 from fedbench.core.signals.measure import observe
-from fedbench.core.store.record import RoundScores, Score, TargetScores
+from fedbench.core.store.record import DecisionScores, RoundScores, Score, TargetScores
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def judge(job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained) 
     pool = scene.pool
     scores: dict[int, np.ndarray] = {}
     by_round: dict[int, np.ndarray | None] = {}
-    notes: list[str] = []
+    notes = _rejections(trained)
     for colluders, audits in _by_colluders(job, attack, scene.audits).items():
         if colluders:
             notes.append(_collude(job, attack, colluders, scene, trained, pool))
@@ -56,13 +57,26 @@ def judge(job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained) 
         s, kind, canary = scores[audit.target], kinds_of(audit, trained), scene.canary_of(audit.ids)
         groups = _groups(job, cell, audit.target, s, kind, canary)
         rounds = _rounds(job, by_round[audit.target], kind, audit.target, trained.rounds)
-        targets.append(TargetScores(target=audit.target, groups=groups, rounds=rounds))
+        said = by_round[audit.target]
+        decision = _decision(job, attack, s[None] if said is None else said, kind, audit.target, trained.rounds)
+        targets.append(TargetScores(target=audit.target, groups=groups, rounds=rounds, decision=decision))
         everyone.append((s, kind, canary))
         prefix = f"t{audit.target}_"
         arrays |= {f"{prefix}scores": s, f"{prefix}kind": kind.astype(np.int8), f"{prefix}ids": audit.ids}
         arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32)}
     pooled = _groups(job, cell, -1, *(np.concatenate(parts) for parts in zip(*everyone, strict=True)))
     return Verdict(targets, pooled, arrays, notes, cpu)
+
+
+def _rejections(trained: Trained) -> list[str]:
+    """Which malicious clients' rows the server dropped, for the record."""
+    rounds: dict[int, list[int]] = {}
+    for t, k in trained.rejected:
+        rounds.setdefault(k, []).append(t)
+    return [
+        f"the server rejected {len(ts)} row{'s' * (len(ts) > 1)} of client {k} that were not finite (first in round {ts[0]})"
+        for k, ts in sorted(rounds.items())
+    ]
 
 
 def _groups(job: Job, cell: Cell, target: int, scores: np.ndarray, kind: np.ndarray, canary: np.ndarray) -> dict:
@@ -83,6 +97,19 @@ def _rounds(
     report = round_report(scores[:, keep], kind[keep] == MEMBER, numpy_rng(job.seed, "best round", client=target))
     facts = dataclasses.asdict(report)
     return RoundScores(best_round=int(rounds[facts.pop("best_index")]), **facts)
+
+
+def _decision(
+    job: Job, attack: Attack, scores: np.ndarray, kind: np.ndarray, target: int, rounds: np.ndarray
+) -> DecisionScores | None:
+    """Accuracy, precision and recall of an attack that says "member" by a threshold of its own."""
+    keep = kind != EXCLUDED
+    if attack.threshold is None or len(set(kind[keep] == MEMBER)) < 2:
+        return None
+    rng = numpy_rng(job.seed, "decision", client=target)
+    facts = dataclasses.asdict(decision_report(scores[:, keep], kind[keep] == MEMBER, attack.threshold, rng))
+    best = facts.pop("best_index")
+    return DecisionScores(best_round=int(rounds[best] if len(scores) == len(rounds) else rounds[-1]), **facts)
 
 
 def _scores_of(

@@ -9,30 +9,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedbench.core.contract.attack import ActiveAttack, Attack
+from fedbench.core.contract.attack import ActiveAttack, Attack, KnowledgeLevel
+from fedbench.core.contract.contexts import Federation
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import CONTRACT_VERSION
-from fedbench.core.data.audit import split_digest
+from fedbench.core.data.audit import HONEST, split_digest
 from fedbench.core.digest import engine_digest, source_digest
 from fedbench.core.execution.fitness import declaration_mistake, require_data, try_model
 from fedbench.core.execution.job import Cell, Job, Use, key_of
 from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.train import make_scene
 from fedbench.core.explain import explain
+from fedbench.core.federation.precision import check_precision
 from fedbench.core.nearest import did_you_mean
 from fedbench.core.registry import RegisteredComponent, Registry
 from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.spec.coalition import resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedUse
+from fedbench.core.spec.suite import Adversary
 
 PHASES = (
     "begin", "prepare", "assign", "select", "transform", "loss", "local_step", "local_train", "protect", "coordinate",
     "aggregate", "after_round",
 )  # fmt: skip
 _DTYPE = "float32"
+_LEVELS: dict[str, KnowledgeLevel] = {"none": "none", "partial": "own", "full": "honest", "rule": "rule"}
 _MOST_OF_A_NAME = 48  # letters: five names and a key stay below the 255 that a file name may have
 
 
@@ -82,9 +86,9 @@ def check_plan(loaded: LoadedSuite, resolved: Resolved) -> None:
     make_plan(loaded, resolved, Registry.discover(), Path(), "cpu")
 
 
-def undefended(defense: Defense) -> bool:
-    """Whether a defense acts in no phase: one plain run then serves every coalition of its setting."""
-    return defense.n_models == 1 and not any(overrides(defense, p) for p in PHASES)
+def coalition_free(defense: Defense) -> bool:
+    """Whether no client does anything: one run (of an undefended federation, of a server's rule) serves every coalition."""
+    return defense.n_models == 1 and not any(overrides(defense, p) for p in PHASES if p != "aggregate")
 
 
 class _Planner:
@@ -108,28 +112,44 @@ class _Planner:
         for i, setting in enumerate(self.spec.settings):
             for coalition in self.resolved.settings[i].coalitions:
                 members = tuple(resolve_coalition(coalition, setting.federation.clients))
-                for use, defense in self._wanted(i, defenses):
-                    where = ("none", ()) if undefended(defense) else (coalition.name, members)
+                judges = self._wanted(i, "attacks", attacks)
+                insider = self._insider(i, judges)
+                if insider:  # who attacks does not defend
+                    members = tuple(k for k in members if k < setting.federation.clients - insider["malicious"])
+                for use, defense in self._wanted(i, "defenses", defenses):
+                    where = ("none", ()) if coalition_free(defense) else (coalition.name, members)
                     for seed in self.spec.seeds:
-                        for job in self._jobs(i, *where, use, attacks, seed):
+                        for job in self._jobs(i, *where, use, defense, judges, seed, insider):
                             self._note_twins(jobs.setdefault(job.run_key, job), job)
         if self.problems:
             raise UserError(*dict.fromkeys(self.problems))
         reference = tuple(entry.model_dump(mode="json") for entry in self.spec.reference)
         return Plan(self.spec.name, self.spec.title or self.spec.name, list(jobs.values()), reference)
 
-    def _wanted(self, i: int, defenses: list[tuple[ResolvedUse, Any]]) -> list[tuple[ResolvedUse, Any]]:
-        """The defenses that a setting runs: all, or those it names."""
-        names = self.spec.settings[i].defenses
+    def _wanted(self, i: int, kind: str, uses: list[tuple[ResolvedUse, Any]]) -> list[tuple[ResolvedUse, Any]]:
+        """The ``defenses`` or ``attacks`` that a setting runs: all, or those it names."""
+        names = getattr(self.spec.settings[i], kind)
         if names is None:
-            return defenses
-        labels = [use.label for use, _ in defenses]
+            return uses
+        labels = [use.label for use, _ in uses]
         for j, name in enumerate(names):
             if name not in labels:
-                line, column = self.loaded.position(("settings", i, "defenses", j))
+                line, column = self.loaded.position(("settings", i, kind, j))
                 text = f"unknown label '{name}'{did_you_mean(name, labels)}; the suite's are {', '.join(labels)}"
-                self.problems.append(f"{self.loaded.path}:{line}:{column}: settings[{i}].defenses[{j}]: {text}")
-        return [(use, made) for use, made in defenses if use.label in names]
+                self.problems.append(f"{self.loaded.path}:{line}:{column}: settings[{i}].{kind}[{j}]: {text}")
+        return [(use, made) for use, made in uses if use.label in names]
+
+    def _insider(self, i: int, attacks: list[tuple[ResolvedUse, Attack]]) -> dict[str, Any] | None:
+        """The setting's adversary in numbers; the default one where it names none but an active attack takes part."""
+        setting = self.spec.settings[i]
+        who = setting.adversary or (Adversary() if any(isinstance(a, ActiveAttack) for _, a in attacks) else None)
+        if who is None:
+            return None
+        malicious = who.malicious(setting.federation.clients)
+        return {
+            "malicious": malicious, "knowledge": _LEVELS[who.knowledge], "mask_set": who.mask_set,
+            "start_round": who.start_round, "assumed": malicious if who.assumed is None else who.assumed,
+        }  # fmt: skip
 
     def _made(self, kind: str, use: ResolvedUse) -> Any:
         """The component, or None with its mistake noted."""
@@ -166,34 +186,30 @@ class _Planner:
                 self.problems.append(f"{where}: the {kind}s '{a}' and '{b}' {same}: remove one")
 
     def _jobs(
-        self, i: int, coalition: str, members: tuple[int, ...], defense: ResolvedUse,
-        attacks: list[tuple[ResolvedUse, Attack]], seed: int,
+        self, i: int, coalition: str, members: tuple[int, ...], use: ResolvedUse, defense: Defense,
+        attacks: list[tuple[ResolvedUse, Attack]], seed: int, insider: dict[str, Any] | None,
     ) -> Iterable[Job]:  # fmt: skip
         """The passive run with all passive attacks, and one run for every active one."""
         passive = [(a, made) for a, made in attacks if not isinstance(made, ActiveAttack)]
-        base = self._base(i, coalition, members, defense, seed)
-        if base is None:
-            return
-        if passive:
-            yield self._with_cells(base, passive)
-        for use, made in attacks:
-            if isinstance(made, ActiveAttack):
-                inside = self._base(i, coalition, members, defense, seed, made.malicious)
-                if inside is not None:
-                    yield self._with_cells(replace(inside, adversary=self._of(use)), [(use, made)])
+        for adversary in (None, *(a for a, made in attacks if isinstance(made, ActiveAttack))):
+            mine = passive if adversary is None else [(a, made) for a, made in attacks if a is adversary]
+            base = self._base(i, coalition, members, use, defense, seed, insider, adversary) if mine else None
+            if base is not None:
+                yield self._with_cells(base, mine)
 
     def _base(
-        self, i: int, coalition: str, members: tuple[int, ...], defense: ResolvedUse, seed: int, malicious: int = 0
-    ) -> Job | None:
+        self, i: int, coalition: str, members: tuple[int, ...], use: ResolvedUse, defense: Defense, seed: int,
+        insider: dict[str, Any] | None, adversary: ResolvedUse | None,
+    ) -> Job | None:  # fmt: skip
         setting, limits = self.spec.settings[i], self.spec.limits
         federation, audit = setting.federation.model_dump(mode="json", exclude={"recipe"}), setting.audit.model_dump(mode="json")
         rule = setting.partition.model_dump()
         if rule["beta"] is not None:
             rule["beta"] = "inf" if math.isinf(rule["beta"]) else rule["beta"]
-        clients = federation["clients"]
         wanted = audit["targets"]
         # an adversary does not infer the data of the clients it controls: the last ones
-        targets = tuple(wanted) if wanted != "coalition" else members or tuple(range(clients - malicious))
+        honest = tuple(range(federation["clients"] - (insider["malicious"] if insider else 0)))
+        targets = tuple(wanted) if isinstance(wanted, list) else (HONEST,) if wanted == "honest" else members or honest
         used = self.resolved.settings[i]
         dataset = self._of(used.dataset)
         line, column = self.loaded.position(("settings", i))
@@ -202,16 +218,25 @@ class _Planner:
         if found is None:
             return None
         data, digest = found
-        scene = self._ask(where, "partition", lambda: make_scene(data, rule, federation, audit, targets, seed))
+        scene = self._ask(where, "partition", lambda: make_scene(
+            data, rule, federation, audit, targets, seed, insider, defense.root_samples, adversary is not None
+        ))  # fmt: skip
         if seed == self.spec.seeds[0]:
-            self._ask(where, f"model '{used.model.name}'", lambda: try_model(used.model.build(), data))
+            size = self._ask(where, f"model '{used.model.name}'", lambda: try_model(used.model.build(), data))
+            self._ask(where, "precision", lambda: check_precision(federation["precision"], self.device))
+            facts = Federation(
+                federation["clients"], federation["rounds"], federation["local_epochs"], federation["batch_size"],
+                federation["participation"], data.n_classes, size or 0, insider["assumed"] if insider else 0,
+            )  # fmt: skip
+            self._ask(f"{self._place(use)}: in {where}", f"defense '{use.name}'", lambda: defense.check(facts))
         if scene is None:
             return None
         digests = {"data": digest, "split": split_digest(scene.shards, scene.audits), "engine": self.engine}
         return Job(
             "", self.spec.name, setting.name, coalition, members, targets, seed, dataset,
-            self._of(self.resolved.settings[i].model), self._of(defense), None, self.signals, rule, federation, audit,
-            digests, self.device, str(self.results), self.provenance, limits.run_seconds, limits.memory_gb,
+            self._of(self.resolved.settings[i].model), self._of(use), self._of(adversary) if adversary else None, insider,
+            self.signals, rule, federation, audit, digests, self.device, str(self.results), self.provenance,
+            limits.run_seconds, limits.memory_gb,
         )  # fmt: skip
 
     def _load(self, dataset: Use, seed: int) -> tuple[Data, str]:
@@ -254,6 +279,8 @@ def _identity(job: Job, provenance: dict[str, Any]) -> dict[str, Any]:
         "partition": job.partition, "federation": job.federation, "audit": job.audit, "members": job.members,
         "targets": job.targets, "defense": job.defense.identity(), "seed": job.seed,
         "adversary": job.adversary.identity() if job.adversary else None,
+        # a plain run is the same whatever an adversary might do; what the server assumes reaches its rule all the same
+        "insider": job.insider if job.adversary else job.insider and job.insider["assumed"],
     }  # fmt: skip
 
 

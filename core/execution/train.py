@@ -5,23 +5,35 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedbench.core.contract.attack import ActiveAttack, Attack
+from fedbench.core.contract.attack import LEVELS, ActiveAttack, Attack
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.dataset import Data
-from fedbench.core.data.audit import EXCLUDED, AuditSet, audit_set, opaque_names, pool_of
+from fedbench.core.contract.errors import SkipCell
+from fedbench.core.data.audit import (
+    EXCLUDED,
+    AuditSet,
+    attack_set,
+    audit_set,
+    mask_set,
+    opaque_names,
+    pool_of,
+    refuse_overlap,
+    root_set,
+)
 from fedbench.core.data.partition import Shards, partition
 from fedbench.core.execution.job import Job
 from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.loop import Federation
 from fedbench.core.federation.normalise import wrap
-from fedbench.core.federation.setup import Setup, TrainConfig
+from fedbench.core.federation.precision import in_precision
+from fedbench.core.federation.setup import Insider, Setup, TrainConfig
 from fedbench.core.rng import key_for
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.files import npz_bytes, read_npz, write_atomically
@@ -38,6 +50,8 @@ class Scene:
     audits: list[AuditSet]
     names: np.ndarray  # what an attack calls a sample: it must not learn the position in train ++ holdout
     aligned: bool = True
+    mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the adversary's own samples
+    root: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the server's
 
     @property
     def pool(self) -> np.ndarray:
@@ -73,23 +87,37 @@ class Trained:
     test_correct: np.ndarray
     history: list[dict[str, Any]]
     measured: dict[str, float]
+    rejected: tuple[tuple[int, int], ...] = ()  # (round, malicious client) of rows that were not finite
 
 
 def set_scene(job: Job) -> Scene:
     """Load, partition and draw the audit lists; raises ``UserError`` for data that cannot carry the setting."""
     data = job.dataset.make().load(job.seed)
-    return make_scene(data, job.partition, job.federation, job.audit, job.targets, job.seed)
+    return make_scene(
+        data, job.partition, job.federation, job.audit, job.targets, job.seed, job.insider,
+        job.defense.make().root_samples, job.adversary is not None,
+    )  # fmt: skip
 
 
 def make_scene(
-    data: Data, rule: dict[str, Any], federation: dict[str, Any], audit: dict[str, Any], targets: tuple[int, ...], seed: int
-) -> Scene:
-    """The same from data already loaded."""
-    clients = federation["clients"]
-    shards = partition(data.train_y, clients, seed, **{**rule, "beta": float(rule.get("beta") or 1.0)})
-    audits = [audit_set(shards, len(data.holdout_y), t, audit["nonmembers"], seed) for t in targets]
-    names = opaque_names(len(data.train_y) + len(data.holdout_y), seed)
-    return Scene(data, shards, audits, names, audit.get("align_nonmembers", True))
+    data: Data, rule: dict[str, Any], federation: dict[str, Any], audit: dict[str, Any], targets: tuple[int, ...], seed: int,
+    insider: dict[str, Any] | None = None, root: int = 0, poisoned: bool = False,
+) -> Scene:  # fmt: skip
+    """The same from data already loaded. ``insider``: the setting's adversary, which attacks if ``poisoned``;
+    ``root``: how many samples the server's rule wants."""
+    clients, n_holdout = federation["clients"], len(data.holdout_y)
+    given = {k: v for k, v in rule.items() if v is not None}
+    shards = partition(data.train_y, clients, seed, **given | ({"beta": float(given["beta"])} if "beta" in given else {}))
+    malicious = insider["malicious"] if insider else 0
+    if audit["targets"] == "honest":
+        audits = [attack_set(shards, n_holdout, malicious, audit["members"], audit["nonmembers"], seed)]
+    else:
+        audits = [audit_set(shards, n_holdout, t, audit["nonmembers"], seed) for t in targets]
+    names = opaque_names(len(data.train_y) + n_holdout, seed)
+    mask = mask_set(shards, malicious, insider["mask_set"], seed) if insider and poisoned else np.zeros(0, np.int64)
+    roots = root_set(len(data.train_y), n_holdout, audits, root, seed) if root else np.zeros(0, np.int64)
+    refuse_overlap(roots, shards, audits)
+    return Scene(data, shards, audits, names, audit.get("align_nonmembers", True), mask, roots)
 
 
 def audited_rounds(rounds: int, every: int) -> set[int]:
@@ -110,21 +138,40 @@ def train(job: Job, scene: Scene, attacks: list[Attack], on_round: Callable[[int
         MemberData(torch.from_numpy(scene.data.train_x[s]).to(device), torch.from_numpy(scene.data.train_y[s]).to(device))
         for s in scene.shards
     ]
-    pool_x, pool_y = (torch.from_numpy(a).to(device) for a in (scene.x_of(scene.pool), scene.y_of(scene.pool)))
-    shuffled = torch.from_numpy(scene.presented).to(device)
-    adversary = next((a for a in attacks if isinstance(a, ActiveAttack)), None)
-    wanted = needed_signals(attacks)
+    pool_x, pool_y = _samples(scene, scene.pool, device)
+    wanted, config = needed_signals(attacks), _config(job)
     setup = Setup(
-        _config(job.federation), job.seed, flat, clients, scene.data.n_classes, job.defense.make(), job.members, initial,
-        adversary, (pool_x[shuffled], pool_y[shuffled]) if adversary else None, any(n.endswith(PRE_DEFENSE) for n in wanted),
+        config, job.seed, flat, clients, scene.data.n_classes, job.defense.make(), job.members, initial,
+        _insider(job, scene, attacks, device), MemberData(*_samples(scene, scene.root, device)) if len(scene.root) else None,
+        any(n.endswith(PRE_DEFENSE) for n in wanted),
     )  # fmt: skip
     forward = {n: job.signals[b].make() for n in wanted if (b := n.removesuffix(PRE_DEFENSE)) in job.signals}
     recorder = Recorder(
         flat, pool_x, pool_y, forward, bool(wanted & GRADIENT_SIGNALS),
         len(clients), job.members, {a.view for a in attacks}, [len(s) for s in scene.shards],
+        one_start=len(initial) == 1 and config.max_delay == 0,
     )  # fmt: skip
     federation = Federation(setup)
     return _run_rounds(job, scene, federation, recorder, on_round)
+
+
+def _samples(scene: Scene, ids: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """(x, y) of these samples on the device."""
+    return torch.from_numpy(scene.x_of(ids)).to(device), torch.from_numpy(scene.y_of(ids)).to(device)
+
+
+def _insider(job: Job, scene: Scene, attacks: list[Attack], device: torch.device) -> Insider | None:
+    """The run's adversary with what its setting grants it; raises ``SkipCell`` where that is less than it needs."""
+    attack = next((a for a in attacks if isinstance(a, ActiveAttack)), None)
+    if attack is None or job.insider is None:
+        return None
+    granted = job.insider["knowledge"]
+    if LEVELS.index(granted) < LEVELS.index(attack.knowledge):
+        raise SkipCell(f"the attack needs the knowledge '{attack.knowledge}', but the setting's adversary has '{granted}'")
+    x, y = _samples(scene, scene.pool[scene.presented], device)
+    return Insider(
+        attack, job.insider["malicious"], granted, job.insider["start_round"], x, y, *_samples(scene, scene.mask, device)
+    )
 
 
 def _run_rounds(
@@ -134,8 +181,10 @@ def _run_rounds(
     test = [torch.from_numpy(a).to(device) for a in (scene.data.test_x, scene.data.test_y)]
     audited = audited_rounds(federation.setup.config.rounds, job.audit["every"])
     history: list[dict[str, Any]] = []
+    rejected: list[tuple[int, int]] = []
     signals_cpu, correct, began = 0.0, np.zeros(0, bool), time.process_time()
     for result in federation.rounds():
+        rejected += [(result.uploads.round, k) for k in result.rejected]
         if (t := result.uploads.round) in audited:
             mark = time.process_time()
             recorder.record(result)
@@ -148,7 +197,7 @@ def _run_rounds(
     return Trained(
         recorder.rows, np.array(recorder.rounds), recorder.arrays(),
         np.sort(np.concatenate(held)) if held else np.zeros(0, np.int64), correct, history,
-        {"train_cpu_s": total - signals_cpu, "signals_cpu_s": signals_cpu},
+        {"train_cpu_s": total - signals_cpu, "signals_cpu_s": signals_cpu}, tuple(rejected),
     )  # fmt: skip
 
 
@@ -158,17 +207,19 @@ def _fresh_model(job: Job, data: Data, device: torch.device) -> tuple[FlatModel,
     flats = []
     for j in range(n_models):
         torch.random.default_generator.manual_seed(key_for(job.seed, "init", client=j) >> 1)
-        flats.append(FlatModel(wrap(builder.build(data.input_shape, data.n_classes), data), device))
+        module = in_precision(builder.build(data.input_shape, data.n_classes), job.federation["precision"])
+        flats.append(FlatModel(wrap(module, data), device))
     return flats[0], torch.stack([f.params.clone() for f in flats])
 
 
-def _config(federation: dict[str, Any]) -> TrainConfig:
-    o = federation["optimizer"]
+def _config(job: Job) -> TrainConfig:
+    f, o = job.federation, job.federation["optimizer"]
     schedule = o["schedule"]
     return TrainConfig(
-        federation["rounds"], federation["local_epochs"], federation["batch_size"], o["lr"], o["momentum"],
-        o["weight_decay"], federation["participation"], schedule["name"], schedule["factor"] or 1.0,
-        tuple(schedule["rounds"] or ()), federation["weight_order"],
+        f["rounds"], f["local_epochs"], f["batch_size"], o["lr"], o["momentum"], o["weight_decay"], f["participation"],
+        schedule["name"], schedule["factor"] or 1.0, tuple(schedule["rounds"] or ()), f["weight_order"], f["max_delay"],
+        f["precision"], o["name"], tuple(o["betas"] or (0.9, 0.999)), o["keep_state"],
+        job.insider["assumed"] if job.insider else 0,
     )  # fmt: skip
 
 

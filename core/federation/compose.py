@@ -11,6 +11,7 @@ import torch
 from fedbench.core.contract.contexts import (
     Batch,
     CoalitionContext,
+    Federation,
     MemberContext,
     MemberData,
     Selection,
@@ -43,6 +44,7 @@ class Composite(Defense):
             raise UserError("a list of defenses needs at least one; `none` is the defense that does nothing")
         self.parts = tuple(parts)
         self.n_models = max(part.n_models for part in parts)
+        self.root_samples = max(part.root_samples for part in parts)
         self._owners = {phase: self._owner(phase) for phase in EXCLUSIVE}
         self._shown: tuple[Any, list[Any]] = (None, [])
 
@@ -76,6 +78,10 @@ class Composite(Defense):
         return getattr(super(), phase)(*args, ctx) if i is None else self._call(phase, i, *args, ctx=ctx)
 
     # all parts, in order
+
+    def check(self, federation: Federation) -> None:
+        for part in self.parts:
+            part.check(federation)
 
     def begin(self, ctx: CoalitionContext) -> None:
         for i in self._acting("begin"):

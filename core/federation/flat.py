@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 from torch import nn
+
+from fedbench.core.contract.contexts import Layer
 
 
 class FlatModel:
     """Wraps ``module``: ``params`` [P], ``grad`` [P] and ``buffers`` [B] are live flat vectors its tensors view.
+    ``layers``: where each trainable tensor lies in them.
 
     Order: ``module.parameters()`` with ``requires_grad``. Floating-point buffers (running statistics) travel with a
     client's update but are not part of P, so noise and gradient features act on trainable parameters only.
@@ -15,7 +20,12 @@ class FlatModel:
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.module = module.to(device)
-        self._trainable = [p for p in module.parameters() if p.requires_grad]
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self._trainable = [p for _, p in named]
+        ends = list(accumulate(p.numel() for p in self._trainable))
+        self.layers = tuple(
+            Layer(name, end - p.numel(), end, tuple(p.shape)) for (name, p), end in zip(named, ends, strict=True)
+        )
         self._floating = [b for b in module.buffers() if b.is_floating_point()]
         with torch.no_grad():
             self.params = torch.cat([p.reshape(-1) for p in self._trainable])

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from fedbench.core.contract.contexts import Batch, MemberContext, MemberData, Selection
 from fedbench.core.contract.defense import overrides
 from fedbench.core.federation.normalise import as_floats
-from fedbench.core.federation.optimizer import FlatSGD
+from fedbench.core.federation.optimizer import make_optimizer
 from fedbench.core.federation.phases import PhaseError, call, call_for_rows
 from fedbench.core.federation.setup import Setup
 from fedbench.core.rng import key_for
@@ -24,23 +24,26 @@ class LocalTrainer:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.flat = setup.flat
-        self.optimizer = FlatSGD(setup.flat, setup.config.momentum, setup.config.weight_decay)
+        self.optimizer = make_optimizer(setup.flat, setup.config)
         self.phases = {p: overrides(setup.defense, p) for p in (*TRAINING_PHASES, "protect", "after_round")}
         self.defended = any(self.phases[p] for p in TRAINING_PHASES)
 
     def begin(self, start: torch.Tensor, buffers: torch.Tensor, round: int, client: int) -> torch.Generator:
-        """Load the received model, forget the optimiser, and give the client's shuffling generator of this round."""
+        """Load the received model, start the client's optimiser, and give the client's shuffling generator of this round."""
         self.flat.params.copy_(start)
         self.flat.buffers.copy_(buffers)
         self.flat.bind_grad()
-        self.optimizer.reset()
+        self.optimizer.reset(client)
         self.flat.module.train()
-        # Dropout and third-party code may draw from torch's own generators: key those too, so that order never matters.
-        key = key_for(self.setup.seed, "module", round, client) >> 1
-        torch.random.default_generator.manual_seed(key)
-        if start.is_cuda:
-            torch.cuda.manual_seed_all(key)
+        self.key_module(round, client)
         return torch.Generator().manual_seed(key_for(self.setup.seed, "shuffle", round, client) >> 1)
+
+    def key_module(self, round: int, client: int, purpose: str = "module") -> None:
+        """Dropout and third-party code may draw from torch's own generators: key those too, so that order never matters."""
+        key = key_for(self.setup.seed, purpose, round, client) >> 1
+        torch.random.default_generator.manual_seed(key)
+        if self.flat.params.is_cuda:
+            torch.cuda.manual_seed_all(key)
 
     def plain(self, data: MemberData, shuffle: torch.Generator, round: int) -> None:
         """SGD on cross-entropy over shuffled batches; the last one of an epoch may be smaller."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
 import torch
 
-from fedbench.core.contract.attack import Knowledge
+from fedbench.core.contract.attack import LEVELS, Knowledge
 from fedbench.core.contract.contexts import CoalitionContext, MemberContext, MemberData, ServerContext
 from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.errors import Diverged, UserError
+from fedbench.core.federation.insider import Bench
 from fedbench.core.federation.local import LocalTrainer
 from fedbench.core.federation.phases import PhaseError, call, call_for_rows, require_finite
+from fedbench.core.federation.precision import matmuls
+from fedbench.core.federation.sent import Sent
 from fedbench.core.federation.setup import RoundResult, Setup, Uploads
 from fedbench.core.rng import key_for, numpy_rng
 
@@ -24,15 +28,17 @@ class Federation:
     def __init__(self, setup: Setup) -> None:
         if overlap := set(setup.members) & set(setup.malicious):
             raise UserError(f"client {min(overlap)} cannot both defend and attack: shrink the coalition or the adversary")
+        call(setup.defense, "check", setup.facts, where="before round 1")
         self.setup = setup
         self.defense = setup.defense
         self.trainer = LocalTrainer(setup)
         self.models = setup.initial.clone()
         self.buffers = setup.flat.buffers.repeat(len(self.models), 1)
         self.assignment = dict.fromkeys(range(len(setup.clients)), 0)
+        self._past: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=setup.config.max_delay + 1)
         self._memories: dict[Any, dict] = {}
         self._rooms: dict[str, torch.Tensor] = {}
-        self._trained: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._trained: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         sizes = torch.tensor([float(len(d.y)) for d in setup.clients], dtype=torch.float64)
         self._sizes = sizes.to(torch.float32).to(setup.device)
         self._shares = tuple(float(w) for w in sizes / sizes.sum())
@@ -91,16 +97,19 @@ class Federation:
     def _round(self, t: int) -> RoundResult:
         cohort = self._cohort(t)
         starts = self.models.clone()
-        uploads = self._train_cohort(t, cohort, starts)
+        self._past.append((starts, self.buffers.clone()))
+        with matmuls(self.setup.config.precision):
+            uploads = self._train_cohort(t, cohort, starts)
         self._coordinate(t, uploads)
         self._attack(t, uploads)
-        require_finite(uploads.updates, cohort, t, self.defense)
-        steps = self._aggregate(t, uploads)
+        rejected = self._reject(uploads)
+        require_finite(uploads.updates, uploads.participants, t, self.defense)
+        steps = self._aggregate(t, uploads, len(rejected))
         self.models = starts + steps
         if not bool(torch.isfinite(self.models).all()):
             raise Diverged(f"round {t}: the aggregated model is not finite; lower the learning rate")
-        self._after_round(t, cohort, starts)
-        return RoundResult(uploads, self.models, self.buffers.clone(), steps)
+        self._after_round(t, cohort)
+        return RoundResult(uploads, self.models, self.buffers.clone(), steps, rejected)
 
     def _cohort(self, t: int) -> tuple[int, ...]:
         n = len(self.setup.clients)
@@ -115,17 +124,18 @@ class Federation:
         buffers = torch.empty(len(cohort), flat.buffers.numel(), device=self.setup.device)
         keep = self.setup.keep_unprotected
         unprotected = self._room("unprotected", len(cohort), flat.params.numel()) if keep else None
+        sent = Sent(self._past)
         for row, k in enumerate(cohort):
             defends = k in self.setup.members
             if defends and len(starts) > 1:
                 self.assignment[k] = self._assign(t, k, starts)
-            start = starts[self.assignment[k]]
-            shuffle = trainer.begin(start, self.buffers[self.assignment[k]], t, k)
+            start, buffer = sent.pick(self._delay(t, k), self.assignment[k])
+            shuffle = trainer.begin(start, buffer, t, k)
             if defends:
                 ctx = self._member_context("round", t, k, self.clients[k], start)
                 trainer.member(ctx, shuffle)
                 if trainer.phases["after_round"]:
-                    self._trained[k] = flat.params.clone(), flat.buffers.clone()
+                    self._trained[k] = flat.params.clone(), flat.buffers.clone(), start.clone()
                 protect = self._member_context("protect", t, k, self.clients[k], start)
                 update = flat.params - start
                 if unprotected is not None:
@@ -138,7 +148,15 @@ class Federation:
                     unprotected[row] = updates[row]
             buffers[row] = flat.buffers
         model_of = [self.assignment[k] for k in cohort]
-        return Uploads(t, cohort, updates, buffers, model_of, starts, self.buffers.clone(), unprotected)
+        return Uploads(t, cohort, updates, buffers, model_of, sent.of, *sent.stacked(), unprotected)
+
+    def _delay(self, t: int, k: int) -> int:
+        """Rounds by which the client's global model is old: U{0..max_delay}, and never before the first (Fang et al.,
+        ACSAC 2022, as FedPoisonMIA section 6.1.4 follows it). The adversary's clients are always up to date."""
+        longest = min(self.setup.config.max_delay, t - 1)
+        if longest == 0 or k in self.setup.malicious:
+            return 0
+        return int(numpy_rng(self.setup.seed, "delay", t, k).integers(0, longest + 1))
 
     def _room(self, name: str, n: int, width: int) -> torch.Tensor:
         """[n, width] kept from round to round: fresh pages for every upload cost more than a training step."""
@@ -169,27 +187,36 @@ class Federation:
         )
 
     def _attack(self, t: int, uploads: Uploads) -> None:
-        adversary = self.setup.adversary
+        insider = self.setup.insider
         rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
-        if adversary is None or not rows or t < adversary.start_round:
+        if insider is None or not rows or t < insider.start_round:
             return
         honest = [r for r in range(len(uploads.participants)) if r not in rows]
-        level = ("none", "own", "honest", "rule").index(adversary.knowledge)
-        assert self.setup.candidates is not None
-        x, y = self.setup.candidates
+        level = LEVELS.index(insider.knowledge)
         j = uploads.model_of[rows[0]]
-        start = uploads.starts[j]
-        self.setup.flat.params.copy_(start)
-        self.setup.flat.buffers.copy_(uploads.start_buffers[j])
+        start, key = uploads.starts[j], key_for(self.setup.seed, "adversary", t)
+        bench = Bench(self.setup, start, uploads.start_buffers[j], t)
+        self.trainer.key_module(t, rows[0], "adversary module")
         knowledge = Knowledge(
-            key_for(self.setup.seed, "adversary", t), self.setup.device, self.setup.facts, t,
-            tuple(uploads.participants[r] for r in rows), start, self.setup.flat.module, x, y, self._memory("adversary"),
+            key, self.setup.device, self.setup.facts, t, tuple(uploads.participants[r] for r in rows), start,
+            self.setup.flat.module, insider.x, insider.y, insider.mask_x, insider.mask_y, self._memory("adversary"),
+            bench.step, bench.train, bench.sample_steps, bench.logits,
             own=uploads.updates[rows] if level >= 1 else None,
             honest=uploads.updates[honest] if level >= 2 else None,
             rule=(lambda u: self._probe(t, u, uploads, j)) if level >= 3 else None,
         )  # fmt: skip
         shape = (len(rows), uploads.updates.shape[1])
-        uploads.updates[rows] = call_for_rows(adversary, "craft", shape, t, knowledge, where=f"round {t}")
+        with matmuls(self.setup.config.precision):
+            uploads.updates[rows] = call_for_rows(insider.attack, "craft", shape, t, knowledge, where=f"round {t}")
+
+    def _reject(self, uploads: Uploads) -> tuple[int, ...]:
+        """Drop the malicious rows that are not finite: an adversary must not be able to stop the federation."""
+        rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
+        bad = [r for r in rows if not bool(torch.isfinite(uploads.updates[r]).all())]
+        rejected = tuple(uploads.participants[r] for r in bad)
+        if bad:
+            uploads.keep([r for r in range(len(uploads.participants)) if r not in bad])
+        return rejected
 
     def _probe(self, t: int, updates: torch.Tensor, uploads: Uploads, j: int) -> torch.Tensor:
         """The rule as an adversary tries it: the server's own coins stay secret and its memory as it is."""
@@ -197,16 +224,28 @@ class Federation:
         return self._rule(t, updates, weights, uploads, j, "probe", deepcopy(self._memory(("server", j))))
 
     def _rule(
-        self, t: int, updates: torch.Tensor, weights: torch.Tensor, uploads: Uploads, j: int, purpose: str, memory: dict
-    ) -> torch.Tensor:
+        self, t: int, updates: torch.Tensor, weights: torch.Tensor, uploads: Uploads, j: int, purpose: str, memory: dict,
+        rejected: int = 0,
+    ) -> torch.Tensor:  # fmt: skip
         rows = tuple(k for k, m in zip(uploads.participants, uploads.model_of, strict=True) if m == j)
+        facts = self.setup.facts
         ctx = ServerContext(
-            self._key(f"{purpose}{j}", t), self.setup.device, self.setup.facts, t, uploads.starts[j], rows, memory, j
-        )
+            self._key(f"{purpose}{j}", t), self.setup.device, facts, t, uploads.starts[j], rows, memory, j,
+            max(0, facts.assumed_malicious - rejected), self.setup.flat.layers, self.setup.clients[0].x.shape[1:],
+            self.setup.root, lambda params, x: self._server_logits(j, params, x),
+        )  # fmt: skip
         shape = (updates.shape[1],)
         return call_for_rows(self.defense, "aggregate", shape, updates, weights, ctx, where=f"server, round {t}")
 
-    def _aggregate(self, t: int, uploads: Uploads) -> torch.Tensor:
+    @torch.no_grad()
+    def _server_logits(self, j: int, params: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        flat = self.setup.flat
+        flat.params.copy_(params)
+        flat.buffers.copy_(self.buffers[j])
+        flat.module.eval()
+        return torch.cat([flat.module(part) for part in x.split(512)])
+
+    def _aggregate(self, t: int, uploads: Uploads, rejected: int) -> torch.Tensor:
         """[s, P] steps; a model that nobody chose keeps still. Weights are |D_k|, renormalised among those present."""
         steps = torch.zeros_like(self.models)
         for j in range(len(self.models)):
@@ -219,7 +258,7 @@ class Federation:
             mine = uploads.updates if everyone else uploads.updates[rows]
             if everyone and overrides(self.defense, "aggregate"):
                 mine = mine.clone()  # a rule may write to its rows or keep them; what was received is still to be measured
-            steps[j] = self._rule(t, mine, weights, uploads, j, "aggregate", self._memory(("server", j)))
+            steps[j] = self._rule(t, mine, weights, uploads, j, "aggregate", self._memory(("server", j)), rejected)
             self.buffers[j] = weights @ uploads.buffers[rows]
         return steps
 
@@ -229,12 +268,12 @@ class Federation:
             return rows
         return [rows[i] for i in numpy_rng(self.setup.seed, "weight-order", t).permutation(len(rows))]
 
-    def _after_round(self, t: int, cohort: tuple[int, ...], starts: torch.Tensor) -> None:
+    def _after_round(self, t: int, cohort: tuple[int, ...]) -> None:
         if not self.trainer.phases["after_round"]:
             return
         for k in (k for k in cohort if k in self.setup.members):
-            params, buffers = self._trained.pop(k)
+            params, buffers, start = self._trained.pop(k)
             self.setup.flat.params.copy_(params)
             self.setup.flat.buffers.copy_(buffers)
-            ctx = self._member_context("after_round", t, k, self.clients[k], starts[self.assignment[k]])
+            ctx = self._member_context("after_round", t, k, self.clients[k], start)
             call(self.defense, "after_round", ctx, where=f"client {k}, round {t}")

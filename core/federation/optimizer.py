@@ -1,10 +1,26 @@
-"""SGD on flat vectors; the same arithmetic as torch.optim.SGD, four kernels a step."""
+"""The clients' optimisers on flat vectors: the same arithmetic as torch.optim's, a few kernels a step."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 
 from fedbench.core.federation.flat import FlatModel
+from fedbench.core.federation.setup import TrainConfig
+
+
+class Optimizer(Protocol):
+    """What the loop needs of one."""
+
+    def reset(self, client: int | None = None) -> None:
+        """Start a client's round: forget everything, or take up what this client's state was."""
+
+    def step(self, lr: float) -> None:
+        """One step on ``flat.grad`` (which it may overwrite)."""
+
+    def first_steps(self, gradients: torch.Tensor, lr: float) -> torch.Tensor:
+        """[n, P] in place: what a fresh optimiser's first step at ``flat.params`` makes of each row."""
 
 
 class FlatSGD:
@@ -19,7 +35,7 @@ class FlatSGD:
         self._weight_decay = weight_decay
         self._velocity = torch.zeros_like(flat.params)
 
-    def reset(self) -> None:
+    def reset(self, client: int | None = None) -> None:
         """Forget the momentum."""
         self._velocity.zero_()
 
@@ -31,3 +47,62 @@ class FlatSGD:
         if self._momentum:
             g = self._velocity.mul_(self._momentum).add_(g)
         p.sub_(g, alpha=lr)
+
+    def first_steps(self, gradients: torch.Tensor, lr: float) -> torch.Tensor:
+        """-lr (g + wd p): the momentum starts at the first gradient."""
+        if self._weight_decay:
+            gradients.add_(self._flat.params, alpha=self._weight_decay)
+        return gradients.mul_(-lr)
+
+
+class FlatAdam:
+    """Adam (Kingma & Ba, ICLR 2015, algorithm 1; L2 weight decay added to the gradient, eps 1e-8).
+
+    ``keep``: a client's moments and step count live on from round to round, though its parameters are replaced, as in
+    FedPoisonMIA's released code (algorithms.md 6.0); otherwise every round starts afresh.
+    """
+
+    EPS = 1e-8
+
+    def __init__(self, flat: FlatModel, betas: tuple[float, float], weight_decay: float, keep: bool) -> None:
+        self._flat, self._betas, self._weight_decay, self._keep = flat, betas, weight_decay, keep
+        self._states: dict[int, tuple[torch.Tensor, list[int]]] = {}
+        self._fresh = torch.zeros(2, flat.params.numel(), device=flat.params.device), [0]
+        self._moments, self._steps = self._fresh
+
+    def reset(self, client: int | None = None) -> None:
+        """Fresh moments, or the client's own from its last round."""
+        if self._keep and client is not None:
+            if client not in self._states:
+                self._states[client] = torch.zeros_like(self._fresh[0]), [0]
+            self._moments, self._steps = self._states[client]
+            return
+        self._moments, self._steps = self._fresh
+        self._moments.zero_()
+        self._steps[0] = 0
+
+    def step(self, lr: float) -> None:
+        """One step on ``flat.grad`` (which it may overwrite)."""
+        p, g = self._flat.params, self._flat.grad
+        if self._weight_decay:
+            g.add_(p, alpha=self._weight_decay)
+        self._steps[0] += 1
+        (first, second), (b1, b2), t = self._moments, self._betas, self._steps[0]
+        first.lerp_(g, 1 - b1)
+        second.mul_(b2).addcmul_(g, g, value=1 - b2)
+        torch.sqrt(second, out=g)
+        g.mul_((1 - b2**t) ** -0.5).add_(self.EPS)
+        p.addcdiv_(first, g, value=-lr / (1 - b1**t))
+
+    def first_steps(self, gradients: torch.Tensor, lr: float) -> torch.Tensor:
+        """-lr g / (|g| + eps): both moments' corrections cancel their weights."""
+        if self._weight_decay:
+            gradients.add_(self._flat.params, alpha=self._weight_decay)
+        return gradients.div_(gradients.abs().add_(self.EPS)).mul_(-lr)
+
+
+def make_optimizer(flat: FlatModel, config: TrainConfig) -> FlatSGD | FlatAdam:
+    """The one that the federation's clients use."""
+    if config.optimizer == "adam":
+        return FlatAdam(flat, config.betas, config.weight_decay, config.keep_state)
+    return FlatSGD(flat, config.momentum, config.weight_decay)

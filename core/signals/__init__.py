@@ -18,3 +18,4 @@ def fedbench_signals():
         "modified-entropy", f"{_LOGITS}:ModifiedEntropy", "entropy of the prediction, label included",
         "Song & Mittal, USENIX Security 2021",
     )  # fmt: skip
+    yield Component("margin", f"{_LOGITS}:Margin", "logit of the label minus the largest other", "Carlini et al., S&P 2022")

@@ -44,6 +44,17 @@ class Entropy(Signal):
         return -(log_p.exp() * log_p).sum(1).float()
 
 
+class Margin(Signal):
+    """Logit margin z_y - max_{j != y} z_j: > 0 exactly where the label alone has the largest logit (a tie gives 0).
+
+    Source: the hinge score of Carlini et al. (LiRA), S&P 2022; its sign is the decision of Yeom et al., CSF 2018.
+    """
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        logits, label = probe.logits.float(), probe.y[:, None]
+        return logits.gather(1, label).squeeze(1) - logits.scatter(1, label, -torch.inf).amax(1)
+
+
 class ModifiedEntropy(Signal):
     """-(1 - p_y) ln p_y - sum_{i != y} p_i ln(1 - p_i). Source: Song & Mittal, USENIX Security 2021."""
 

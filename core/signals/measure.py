@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fedbench.core.contract.attack import Observations, View
+from fedbench.core.contract.errors import SkipCell
 from fedbench.core.contract.signal import Probe, Signal
 from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.setup import RoundResult, Uploads
@@ -36,16 +37,17 @@ class Recorder:
     features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` = |I_k|^2 with g_i the gradient of sample i
     at the model client k RECEIVED and I_k = received - uploaded parameters (algorithms.md 1.1, 4.1).
     ``x``, ``y``: the pool of samples. ``views``: which extra rows to measure (the aggregate, the coalition's mean).
+    ``one_start``: whether all clients receive the same model in every round, so that one row of ``grad-sq`` says it all.
     """
 
     def __init__(
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
-        clients: int, members: tuple[int, ...], views: Iterable[View], sizes: list[int],
+        clients: int, members: tuple[int, ...], views: Iterable[View], sizes: list[int], one_start: bool = True,
     ) -> None:  # fmt: skip
         self.flat, self.x, self.y = flat, x, y
         self.signals = {n: s for n, s in signals.items() if not n.endswith(PRE_DEFENSE)}
         self.unprotected = {n.removesuffix(PRE_DEFENSE): s for n, s in signals.items() if n.endswith(PRE_DEFENSE)}
-        self.gradients = gradients
+        self.gradients, self.one_start = gradients, one_start
         self.members, self.sizes = members, sizes
         views = set(views)
         self.rows = list(range(clients))
@@ -100,13 +102,18 @@ class Recorder:
             elif row == COALITION:  # A_t = sum n_k L_k / sum n_k over the coalition (algorithms.md 4.8)
                 mine = [k for k in self.members if k in position]
                 n = torch.tensor([float(self.sizes[k]) for k in mine], device=self.x.device)
-                updates.append((n / n.sum()) @ sent[[position[k] for k in mine]])
-                buffers.append((n / n.sum()) @ uploads.buffers[[position[k] for k in mine]])
-                starts.append(uploads.model_of[position[mine[0]]])
+                share, at = n / n.sum(), [position[k] for k in mine]
+                begun = [uploads.start_of[i] for i in at]
+                mean = share @ sent[at]
+                if len(set(begun)) > 1:  # they trained on different models: what is averaged is where they ended
+                    mean += share @ uploads.starts[begun] - uploads.starts[begun[0]]
+                updates.append(mean)
+                buffers.append(share @ uploads.buffers[at])
+                starts.append(begun[0])
             else:
                 updates.append(sent[position[row]])
                 buffers.append(uploads.buffers[position[row]])
-                starts.append(uploads.model_of[position[row]])
+                starts.append(uploads.start_of[position[row]])
         return updates, torch.stack(buffers), starts
 
     def _put(self, name: str, shape: tuple[int, int], where: list[int] | slice, values: torch.Tensor) -> None:
@@ -155,7 +162,7 @@ class Recorder:
             norm[rows, 0] = features.update_sq
         self._put("grad-dot", (m, n), where, dot)
         self._put("update-sq", (m, 1), where, norm)
-        if len(uploads.starts) == 1:  # every client received the same model: one row says it all
+        if self.one_start:
             self._put("grad-sq", (1, n), [0], sq[:1])
         else:
             self._put("grad-sq", (m, n), where, sq)
@@ -191,5 +198,8 @@ def observe(
     hidden = GRADIENT_SIGNALS if view == "external" else frozenset()
     signals = {name: cut(a) for name, a in arrays.items() if name not in hidden} if chosen else {}
     ids = np.array([rows[i] for i in chosen], dtype=np.int64)
-    position = int(np.flatnonzero(ids == target)[0]) if view == "server" else 0
+    mine = np.flatnonzero(ids == target)
+    if view == "server" and len(mine) == 0:
+        raise SkipCell("it follows one client's rows, but the audit asks about all honest clients together")
+    position = int(mine[0]) if view == "server" else 0
     return Observations(view, rounds[last].copy(), ids, position, signals)

@@ -23,6 +23,7 @@ def cross_checks(document: Document) -> list[Problem]:
         *_names_differ(document, "name", _setting_names(document)),
         *_labels_differ(document),
         *(problem for loc, setting in settings for problem in _audit_fits(loc, setting)),
+        *(problem for loc, setting in settings for problem in _adversary_fits(loc, setting)),
         *_coalitions_fit(document, settings),
     ]
 
@@ -83,13 +84,29 @@ def _audit_fits(at: Loc, setting: Setting) -> Iterator[Problem]:
     if audit.every > federation.rounds:
         text = f"expected an integer <= {federation.rounds} (federation.rounds), found {audit.every}"
         yield Problem((*at, "audit", "every"), text)
-    targets = [] if audit.targets == "coalition" else list(audit.targets)
+    targets = [] if isinstance(audit.targets, str) else list(audit.targets)
     for i, target in enumerate(targets):
         if target >= federation.clients:
             text = f"there is no client {target}, federation.clients is {federation.clients} (ids count from 0)"
             yield Problem((*at, "audit", "targets", i), text)
         elif target in targets[:i]:
             yield Problem((*at, "audit", "targets", i), f"the client {target} is given twice")
+
+
+def _adversary_fits(at: Loc, setting: Setting) -> Iterator[Problem]:
+    if setting.adversary is None:
+        return
+    clients = setting.federation.clients
+    malicious = setting.adversary.malicious(clients)
+    if malicious >= clients:
+        text = f"{malicious} malicious clients of {clients} leave nobody to attack: use fewer, or more federation.clients"
+        yield Problem((*at, "adversary", "clients"), text)
+    if setting.adversary.start_round > setting.federation.rounds:
+        text = f"expected an integer <= {setting.federation.rounds} (federation.rounds), found {setting.adversary.start_round}"
+        yield Problem((*at, "adversary", "start_round"), text)
+    for i, target in enumerate([] if isinstance(setting.audit.targets, str) else setting.audit.targets):
+        if clients - malicious <= target < clients:
+            yield Problem((*at, "audit", "targets", i), f"the client {target} is malicious (the last {malicious} are)")
 
 
 def _coalitions_fit(document: Document, settings: list[tuple[Loc, Setting]]) -> Iterator[Problem]:

@@ -35,13 +35,27 @@ class Schedule(Part):
 
 
 class Optimizer(Part):
-    """The clients' optimiser, fresh in every round."""
+    """The clients' optimiser, fresh in every round unless ``keep_state``."""
 
-    name: Literal["sgd"] = Field("sgd", description="the rule")
+    name: Literal["sgd", "adam"] = Field("sgd", description="the rule")
     lr: float = Field(gt=0, description="learning rate of round 1")
-    momentum: float = Field(0.0, ge=0, lt=1, description="momentum")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
+    betas: list[Annotated[float, Field(ge=0, lt=1)]] | None = Field(
+        None, min_length=2, max_length=2, description="adam: decay of the two moments, [0.9, 0.999] by default"
+    )
+    keep_state: bool = Field(
+        False, description="adam: a client's moments live on from round to round, though its parameters are replaced"
+    )
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty, added to the gradient")
     schedule: Schedule = Field(default_factory=Schedule, description="the learning rate over the rounds")
+
+    @model_validator(mode="after")
+    def _fields_of_the_rule(self) -> Optimizer:
+        if self.name == "adam" and self.momentum:
+            raise mistake("adam takes no momentum: remove it, or set betas")
+        if self.name == "sgd" and (self.betas is not None or self.keep_state):
+            raise mistake("sgd takes neither betas nor keep_state: remove them, or use the name adam")
+        return self
 
 
 _FEDMIA: dict[str, Any] = {
@@ -50,12 +64,20 @@ _FEDMIA: dict[str, Any] = {
         "name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "schedule": {"name": "exponential", "factor": 0.99},
     },
 }  # fmt: skip
+# FedPoisonMIA: paper appendix E; `fedpoisonmia-released` as its code has it: learning rate 1e-3, and Adam's moments live on
+# over the rounds (algorithms.md 6.0). Both mean one local epoch where the paper's text has one mini-batch gradient.
+_FEDPOISONMIA: dict[str, Any] = {
+    "clients": 10, "rounds": 800, "local_epochs": 1, "batch_size": 64, "participation": 0.8,
+    "optimizer": {"name": "adam", "lr": 0.01},
+}  # fmt: skip
 # FedMIA: paper Table 3 and section 4.1; `fedmia-released` is what its run script passes (cosine over the rounds).
 # CoFedMID states 10 clients, 100 rounds, 1 local epoch and no optimiser; it builds on FedMIA's code base.
 RECIPES: dict[str, dict[str, Any]] = {
     "fedmia": _FEDMIA,
     "fedmia-released": {**_FEDMIA, "optimizer": {**_FEDMIA["optimizer"], "schedule": {"name": "cosine"}}},
     "cofedmid": {**_FEDMIA, "rounds": 100},
+    "fedpoisonmia": _FEDPOISONMIA,
+    "fedpoisonmia-released": {**_FEDPOISONMIA, "optimizer": {"name": "adam", "lr": 0.001, "keep_state": True}},
 }
 
 

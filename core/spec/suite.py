@@ -19,9 +19,14 @@ class Partition(Part):
 
     short_form = "a name"
 
-    name: Literal["iid", "dirichlet"] = Field("iid", description="iid: equal random shares; dirichlet: label skew")
+    name: Literal["iid", "dirichlet", "group-bias"] = Field(
+        "iid", description="iid: equal random shares; dirichlet: label skew; group-bias: clients grouped by label"
+    )
     beta: float | None = Field(
         None, gt=0, allow_inf_nan=True, description="concentration of dirichlet; smaller is more skewed, .inf is even"
+    )
+    bias: float | None = Field(
+        None, ge=0, le=1, description="group-bias: probability that a sample goes to its own label's group of clients"
     )
     min_samples: int = Field(1, ge=1, description="fewest samples of a client")
 
@@ -34,15 +39,19 @@ class Partition(Part):
     def _beta_of_dirichlet(self) -> Partition:
         if self.name == "dirichlet" and self.beta is None:
             raise mistake("dirichlet needs beta, e.g. {name: dirichlet, beta: 0.5}")
-        if self.name == "iid" and self.beta is not None:
-            raise mistake("iid takes no beta: remove it, or use the name dirichlet")
+        if self.name != "dirichlet" and self.beta is not None:
+            raise mistake(f"{self.name} takes no beta: remove it, or use the name dirichlet")
+        if self.name == "group-bias" and self.bias is None:
+            raise mistake("group-bias needs bias, e.g. {name: group-bias, bias: 0.5}")
+        if self.name != "group-bias" and self.bias is not None:
+            raise mistake(f"{self.name} takes no bias: remove it, or use the name group-bias")
         return self
 
 
 class FederationSpec(Part):
     """The federation's size and hyperparameters."""
 
-    recipe: Literal["fedmia", "fedmia-released", "cofedmid"] | None = Field(
+    recipe: Literal["fedmia", "fedmia-released", "cofedmid", "fedpoisonmia", "fedpoisonmia-released"] | None = Field(
         None, description="a paper's settings, for the fields that are not given here"
     )
     clients: int = Field(ge=1, description="number of clients K")
@@ -53,6 +62,12 @@ class FederationSpec(Part):
         "clients", description="shuffled: updates get other clients' FedAvg weights, as in FedMIA's released code"
     )
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients drawn in a round")
+    max_delay: int = Field(
+        0, ge=0, description="asynchronous: a client's global model is 0 to max_delay rounds old, uniformly; 0: synchronous"
+    )
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32", description="arithmetic of the training; parameters, updates and signals are float32 in any case"
+    )
     optimizer: Optimizer = Field(description="the clients' optimiser")
 
     @model_validator(mode="before")
@@ -66,14 +81,56 @@ class AuditSpec(Part):
 
     every: int = Field(1, ge=1, description="audited rounds are every, 2*every, ... and always the last one")
     nonmembers: int = Field(
-        10_000, ge=1, description="non-members a target: equal shares from outside and each other client, if they exist"
+        10_000, ge=1,
+        description="non-members a target: equal shares from outside and each other client, if they exist; with "
+        "targets: honest, so many from outside (150 by default)",
+    )  # fmt: skip
+    members: int | None = Field(
+        None, ge=1, description="with targets: honest, members drawn from all honest clients together (150 by default)"
     )
-    targets: Literal["coalition"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = Field(
-        "coalition", description="whose data is attacked: the coalition's members, or a list of client ids"
-    )
+    targets: Literal["coalition", "honest"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = Field(
+        "coalition",
+        description="whose data is attacked: the coalition's members, a list of client ids, or honest: was a sample used "
+        "by any honest client at all?",
+    )  # fmt: skip
     align_nonmembers: bool = Field(
         True, description="false: other non-members in every round and for every client, as FedMIA's released code draws"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _attack_set(cls, value: object) -> object:
+        if isinstance(value, dict) and value.get("targets") == "honest":
+            return {"members": 150, "nonmembers": 150, **value}
+        return value
+
+    @model_validator(mode="after")
+    def _fields_fit(self) -> AuditSpec:
+        if self.targets != "honest" and self.members is not None:
+            raise mistake("members is a number of honest targets only: remove it (all of a client's samples are asked about)")
+        if self.targets == "honest" and not self.align_nonmembers:
+            raise mistake("align_nonmembers: false redraws per client; targets: honest has none")
+        return self
+
+
+class Adversary(Part):
+    """Who attacks from inside the federation, and what it gets to know; every active attack of the setting is such."""
+
+    clients: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = Field(
+        1, description="number of malicious clients (the last ids), or their share of all"
+    )
+    knowledge: Literal["none", "partial", "full", "rule"] = Field(
+        "full", description="partial: its own clients' rows; full: also this round's honest rows; rule: the server's rule too"
+    )
+    mask_set: int = Field(300, ge=1, description="samples of its own that it hides behind, from its clients' data")
+    start_round: int = Field(1, ge=1, description="first round it attacks in; before, its clients are honest")
+    assumed: int | None = Field(
+        None, ge=0, description="malicious clients that the server's rule assumes; by default the real number"
+    )
+
+    def malicious(self, clients: int) -> int:
+        """How many of ``clients`` it controls."""
+        return self.clients if isinstance(self.clients, int) else max(1, round(self.clients * clients))
 
 
 class Setting(Part):
@@ -85,9 +142,15 @@ class Setting(Part):
     partition: Partition = Field(default_factory=Partition, description="who gets which samples")
     federation: FederationSpec = Field(description="size and hyperparameters")
     audit: AuditSpec = Field(default_factory=AuditSpec, description="what is measured")
+    adversary: Adversary | None = Field(
+        None, description="who attacks from inside; by default, where an active attack takes part, one client of full knowledge"
+    )
     coalitions: list[Coalition] | None = Field(None, min_length=1, description="in place of the suite's")
     defenses: list[str] | None = Field(
         None, min_length=1, description="labels of the suite's defenses that run here; by default all"
+    )
+    attacks: list[str] | None = Field(
+        None, min_length=1, description="labels of the suite's attacks that run here; by default all"
     )
 
 

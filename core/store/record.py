@@ -54,13 +54,37 @@ class RoundScores(_Part):
     null_best_tf01: float | None
 
 
+class DecisionScores(_Part):
+    """What an attack with a threshold of its own says, by how its round is chosen; fractions.
+
+    Accuracy is (TPR + TNR) / 2; precision is None where nobody was called a member.
+    """
+
+    last_accuracy: float
+    last_precision: float | None
+    last_recall: float
+    calibrated_accuracy: float | None
+    """round chosen on a random half of the candidates, judged on the other half"""
+    calibrated_precision: float | None
+    calibrated_recall: float | None
+    best_round: int
+    best_accuracy: float
+    """labelled oracle, as the poisoning papers report; read it only beside its null value"""
+    best_precision: float | None
+    best_recall: float
+    null_best_accuracy: float
+    """the oracle's mean over shuffled memberships"""
+
+
 class TargetScores(_Part):
-    """One target client; the groups a dataset does not have (no canaries) are absent."""
+    """One target client (-3: all honest clients together); the groups a dataset does not have (no canaries) are absent."""
 
     target: int
     groups: dict[Group, Score]
     rounds: RoundScores | None = None
     """only of attacks that use a single round"""
+    decision: DecisionScores | None = None
+    """only of attacks with a threshold of their own"""
 
 
 class ComponentUse(_Part):

@@ -1,0 +1,294 @@
+"""Adversaries inside the federation and servers under attack: what the engine grants, measures and refuses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import tiny_clients, tiny_insider, tiny_module, tiny_setup, train_all
+from torch.nn.functional import cross_entropy
+
+from fedbench.core import ActiveAttack, Defense, Diverged, MemberData, SkipCell, UserError
+from fedbench.core.data.audit import HONEST, MEMBER, OFL, attack_set, mask_set, refuse_overlap, root_set
+from fedbench.core.data.partition import partition
+from fedbench.core.federation.flat import FlatModel
+from fedbench.core.federation.insider import Bench
+from fedbench.core.federation.optimizer import FlatAdam
+from fedbench.core.federation.precision import check_precision, in_precision, matmuls
+from fedbench.core.signals.logits import Loss
+from fedbench.core.signals.measure import Recorder, observe
+
+CPU = torch.device("cpu")
+
+
+# -- the clients' optimiser ------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 6), st.sampled_from([0.0, 0.01]), st.integers(0, 5))
+@settings(max_examples=15, deadline=None)
+def test_adam_is_torchs_adam(steps, decay, seed):
+    ours, theirs = FlatModel(tiny_module(), CPU), tiny_module()
+    mine = FlatAdam(ours, (0.9, 0.999), decay, keep=False)
+    reference = torch.optim.Adam(theirs.parameters(), lr=0.05, weight_decay=decay)
+    g = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        x, y = torch.randn(5, 4, generator=g), torch.randint(0, 3, (5,), generator=g)
+        ours.grad.zero_()
+        cross_entropy(ours.module(x), y).backward()
+        mine.step(0.05)
+        reference.zero_grad()
+        cross_entropy(theirs(x), y).backward()
+        reference.step()
+    torch.testing.assert_close(ours.params, torch.nn.utils.parameters_to_vector(theirs.parameters()), rtol=1e-4, atol=1e-5)
+
+
+def test_a_client_keeps_its_moments_only_where_the_recipe_says_so():
+    flat = FlatModel(tiny_module(), CPU)
+    begun = flat.params.clone()
+
+    def update(optimizer, client, gradient):
+        flat.params.copy_(begun)
+        optimizer.reset(client)
+        flat.grad.fill_(gradient)
+        optimizer.step(0.1)
+        return flat.params - begun
+
+    keep, fresh = FlatAdam(flat, (0.9, 0.999), 0.0, keep=True), FlatAdam(flat, (0.9, 0.999), 0.0, keep=False)
+    first = update(keep, 0, 1.0)
+    assert torch.equal(update(keep, 1, 1.0), first)  # another client: a state of its own
+    assert not torch.allclose(update(keep, 0, -1.0), -first)  # the first client remembers
+    update(fresh, 0, 1.0)
+    torch.testing.assert_close(update(fresh, 0, -1.0), -first)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_first_steps_are_what_the_optimiser_makes_of_each_gradient(name):
+    setup = tiny_setup(optimizer=name, momentum=0.0 if name == "adam" else 0.9)
+    start = setup.initial[0]
+    bench = Bench(setup, start, setup.flat.buffers.clone(), 1)
+    x, y = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
+    rows = bench.sample_steps(x, y)
+    for i in range(4):
+        torch.testing.assert_close(rows[i], bench.step(x[i : i + 1], y[i : i + 1]), rtol=1e-3, atol=1e-6)
+
+
+def test_a_bench_trains_as_a_client_does_and_leaves_nothing_behind():
+    setup = tiny_setup(local_epochs=1, batch_size=100)
+    start = setup.initial[0].clone()
+    bench = Bench(setup, start, setup.flat.buffers.clone(), 1)
+    data = setup.clients[2]
+    _, results = train_all(tiny_setup(local_epochs=1, batch_size=100, rounds=1))
+    torch.testing.assert_close(bench.train(data.x, data.y), results[0].uploads.updates[2], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(bench.train(data.x, data.y), bench.step(data.x, data.y))
+    assert torch.equal(bench.logits(data.x), bench.logits(data.x))
+
+
+def test_samples_steps_beyond_memory_are_refused():
+    setup = tiny_setup()
+    bench = Bench(setup, torch.empty(20_000_000, device="meta"), setup.flat.buffers, 1)
+    with pytest.raises(UserError, match=r"takes 7 GiB: lower adversary\.mask_set"):
+        bench.sample_steps(torch.zeros(100, 4), torch.zeros(100).long())
+
+
+# -- rows that are not finite ------------------------------------------------------------------------------------------
+
+
+class Poison(ActiveAttack):
+    """Sends NaN in round 2."""
+
+    knowledge = "own"
+
+    def craft(self, round, knowledge):
+        return knowledge.own * (math.nan if round == 2 else 1.0)
+
+
+def test_a_malicious_row_that_is_not_finite_is_rejected_and_the_federation_goes_on():
+    class Assumes(Defense):
+        seen: list
+
+        def aggregate(self, updates, weights, ctx):
+            self.seen.append((ctx.round, ctx.participants, ctx.assumed_malicious))
+            return weights @ updates
+
+    rule = Assumes()
+    rule.seen = []
+    setup = tiny_setup(rule, members=(), insider=tiny_insider(Poison(), malicious=2), assumed_malicious=2)
+    federation, results = train_all(setup)
+    assert [r.rejected for r in results] == [(), (2, 3), ()]
+    assert results[1].uploads.participants == (0, 1) and len(results[1].uploads.updates) == 2
+    assert rule.seen == [(1, (0, 1, 2, 3), 2), (2, (0, 1), 0), (3, (0, 1, 2, 3), 2)]
+    assert bool(torch.isfinite(federation.models).all())
+    torch.testing.assert_close(results[1].steps[0], results[1].uploads.updates.mean(0))
+
+
+def test_an_honest_row_that_is_not_finite_still_ends_the_run():
+    class Breaks(Defense):
+        def protect(self, update, ctx):
+            return update * math.inf
+
+    with pytest.raises(Diverged, match="the upload of client 0"):
+        train_all(tiny_setup(Breaks(), members=(0,), insider=tiny_insider(Poison())))
+
+
+def test_a_round_whose_only_rows_are_rejected_keeps_the_model():
+    class Always(ActiveAttack):
+        def craft(self, round, knowledge):
+            return torch.full_like(knowledge.own, math.inf)
+
+    setup = tiny_setup(members=(), clients=tiny_clients(2), insider=tiny_insider(Always(), malicious=1), participation=0.5)
+    _, results = train_all(setup)
+    alone = [r for r in results if r.rejected]
+    for r in alone:
+        assert torch.equal(r.steps, torch.zeros_like(r.steps)) and r.uploads.participants == ()
+    assert alone, "no round drew the malicious client alone: choose another seed"
+
+
+# -- delays ------------------------------------------------------------------------------------------------------------
+
+
+def test_delayed_clients_train_on_older_models_within_the_bound():
+    setup = tiny_setup(members=(), rounds=8, max_delay=2, local_epochs=1)
+    models, seen = [setup.initial[0].clone()], set()
+    from fedbench.core.federation.loop import Federation
+
+    for result in Federation(setup).rounds():
+        u = result.uploads
+        assert torch.equal(u.starts[0], models[-1])
+        for r in range(len(u.participants)):
+            start = u.starts[u.start_of[r]]
+            ages = [age for age in range(len(models)) if torch.equal(start, models[-1 - age])]
+            assert ages and min(ages) <= min(2, u.round - 1)
+            seen.add(min(ages))
+        torch.testing.assert_close(result.models[0], models[-1] + u.updates.mean(0))
+        models.append(result.models[0].clone())
+    assert seen == {0, 1, 2}
+
+
+def test_without_delay_nothing_changes():
+    _, one = train_all(tiny_setup(members=()))
+    _, two = train_all(tiny_setup(members=(), max_delay=0))
+    assert torch.equal(one[-1].models, two[-1].models) and one[0].uploads.start_of == [0, 0, 0, 0]
+
+
+def test_signals_are_measured_at_the_model_each_client_really_had():
+    setup = tiny_setup(members=(0, 1), rounds=4, max_delay=3, local_epochs=1)
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(1))
+    y = torch.arange(7) % 3
+    from fedbench.core.federation.loop import Federation
+
+    federation = Federation(setup)
+    recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, True, 4, (0, 1), {"server", "coalition"}, [12] * 4, one_start=False)
+    checked = 0
+    for result in federation.rounds():
+        recorder.record(result)
+        u = result.uploads
+        ends = torch.stack([u.starts[u.start_of[r]] + u.updates[r] for r in range(4)])
+        for row, params in enumerate([*ends, ends[:2].mean(0)]):
+            setup.flat.params.copy_(params)
+            with torch.no_grad():
+                expected = cross_entropy(setup.flat.module(x), y, reduction="none")
+            torch.testing.assert_close(torch.from_numpy(recorder.arrays()["loss"][-1, row]), expected, rtol=1e-4, atol=1e-5)
+        checked += len(set(u.start_of[:2])) > 1
+    assert checked, "the coalition never trained on different models: choose another seed"
+    assert recorder.arrays()["grad-sq"].shape == (4, 5, 7)
+
+
+# -- the server's own samples ------------------------------------------------------------------------------------------
+
+
+def test_the_server_gets_its_root_set_the_layout_and_logits():
+    class Looks(Defense):
+        root_samples = 5
+
+        def aggregate(self, updates, weights, ctx):
+            assert ctx.root is not None and len(ctx.root.y) == 5
+            weight, bias = ctx.layers[-2:]
+            assert (weight.name, weight.shape, bias.shape) == ("2.weight", (3, 6), (3,)) and bias.stop == updates.shape[1]
+            module = tiny_module()
+            torch.nn.utils.vector_to_parameters(ctx.params, module.parameters())
+            torch.testing.assert_close(ctx.logits(ctx.params, ctx.root.x), module(ctx.root.x).detach())
+            assert torch.equal(bias.of(updates), updates[:, -3:])
+            return weights @ updates
+
+    root = MemberData(torch.randn(5, 4, generator=torch.Generator().manual_seed(2)), torch.arange(5) % 3)
+    train_all(tiny_setup(Looks(), members=(), rounds=1, root=root))
+
+
+def shards_of(clients=4, n=40):
+    return partition(np.arange(n) % 3, clients, seed=0)
+
+
+def test_the_attack_set_asks_about_honest_clients_and_the_hold_out():
+    shards = shards_of()
+    audit = attack_set(shards, 20, malicious=1, members=9, nonmembers=6, seed=3)
+    members, outside = audit.ids[audit.kind == MEMBER], audit.ids[audit.kind == OFL]
+    assert audit.target == HONEST and len(members) == 9 and len(outside) == 6 and len(set(audit.ids)) == 15
+    assert np.isin(members, np.concatenate(shards[:3])).all() and (outside >= 40).all()
+    for i, k in zip(audit.ids[audit.kind == MEMBER], audit.owner[audit.kind == MEMBER], strict=True):
+        assert i in shards[k]
+    assert audit.digest() == attack_set(shards, 20, 1, 9, 6, seed=3).digest() != attack_set(shards, 20, 1, 9, 6, 4).digest()
+    with pytest.raises(UserError, match=r"audit\.members = 31, but all honest clients together has 30"):
+        attack_set(shards, 20, 1, 31, 6, 0)
+    with pytest.raises(UserError, match=r"audit\.nonmembers = 21, but the hold-out has 20"):
+        attack_set(shards, 20, 1, 3, 21, 0)
+
+
+def test_the_mask_set_is_the_adversarys_own_and_no_larger_than_that():
+    shards = shards_of()
+    mask = mask_set(shards, 2, 15, seed=0)
+    assert len(set(mask)) == 15 and np.isin(mask, np.concatenate(shards[2:])).all()
+    with pytest.raises(UserError, match=r"adversary\.mask_set = 21, but its clients \(2\) hold 20"):
+        mask_set(shards, 2, 21, seed=0)
+
+
+def test_the_root_set_is_disjoint_from_training_and_audit_and_an_overlap_is_refused():
+    shards = shards_of()
+    audits = [attack_set(shards, 20, 1, 9, 12, seed=3)]
+    root = root_set(40, 20, audits, 8, seed=0)
+    assert (root >= 40).all() and not np.isin(root, audits[0].ids).any() and len(set(root)) == 8
+    refuse_overlap(root, shards, audits)
+    with pytest.raises(UserError, match="of the hold-out's 20 only 8 are not asked about"):
+        root_set(40, 20, audits, 9, seed=0)
+    with pytest.raises(UserError, match="overlaps the audit in 1 samples"):
+        refuse_overlap(np.append(root, audits[0].ids[audits[0].kind == OFL][0]), shards, audits)
+    with pytest.raises(UserError, match="overlaps the training data"):
+        refuse_overlap(np.append(root, 5), shards, [replace(audits[0], ids=np.array([50]))])
+
+
+def test_an_attack_that_follows_one_client_skips_the_question_about_all():
+    arrays = {"loss": np.zeros((1, 3, 5), np.float32)}
+    with pytest.raises(SkipCell, match="all honest clients together"):
+        observe("server", HONEST, [0, 1, -1], np.array([1]), arrays, np.arange(5))
+    assert observe("client", HONEST, [0, 1, -1], np.array([1]), arrays, np.arange(5))["loss"].shape == (1, 1, 5)
+
+
+# -- precision ---------------------------------------------------------------------------------------------------------
+
+
+def test_bf16_trains_in_bfloat16_and_evaluates_in_float32():
+    module = in_precision(tiny_module(), "bf16")
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    plain = tiny_module()(x)
+    assert torch.equal(module.eval()(x), plain)
+    low = module.train()(x)
+    assert low.dtype == torch.float32 and not torch.equal(low, plain)
+    torch.testing.assert_close(low, plain, rtol=2e-2, atol=2e-2)
+    assert torch.equal(low, low.to(torch.bfloat16).float())  # eight bits of mantissa
+    _, results = train_all(tiny_setup(module=in_precision(tiny_module(), "bf16")))
+    _, full = train_all(tiny_setup())
+    assert results[-1].models.dtype == torch.float32 and not torch.equal(results[-1].models, full[-1].models)
+
+
+def test_tf32_is_on_only_while_clients_train_and_only_where_there_is_such_a_device():
+    assert not torch.backends.cuda.matmul.allow_tf32
+    with matmuls("tf32"):
+        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
+    with pytest.raises(UserError, match="choose fp32 or bf16"):
+        check_precision("tf32", "cpu")
+    assert check_precision("tf32", "cuda:0") and check_precision("bf16", "cpu")
