@@ -65,3 +65,27 @@ def fedbench_attacks():
         "fta", f"{_HERE}.fta_global:FTA", "how fast the loss falls on the global model: a participant's view",
         "Chang et al., USENIX Security 2024",
     )  # fmt: skip
+    yield Component(
+        "passive", f"{_HERE}.poisoning.passive:Passive", "member iff the global model is right; nobody poisons",
+        "Yeom et al., CSF 2018",
+    )  # fmt: skip
+    yield Component(
+        "passive-trained", f"{_HERE}.poisoning.passive:PassiveTrained", "faithful: as passive, but trains on the attack set",
+        "Mo et al., ICCV 2025",
+    )  # fmt: skip
+    yield Component(
+        "gradient-ascent", f"{_HERE}.poisoning.gradient_ascent:GradientAscent", "active: ascends the attack set's loss",
+        "Nasr et al., S&P 2019",
+    )  # fmt: skip
+    yield Component(
+        "agrevader", f"{_HERE}.poisoning.agrevader:AGREvader", "active: wrong labels covered by an honest update, by distance",
+        "Zhang et al., CCS 2023",
+    )  # fmt: skip
+    yield Component(
+        "fedpoisonmia", f"{_HERE}.poisoning.fedpoisonmia:FedPoisonMIA", "active: wrong labels behind chosen samples, by angle",
+        "Mo et al., ICCV 2025",
+    )  # fmt: skip
+    yield Component(
+        "adaptive-atm", f"{_HERE}.poisoning.adaptive_atm:AdaptiveATM", "active: wrong labels pulled below ATM's trimming",
+        "Mo et al., ICCV 2025",
+    )  # fmt: skip
