@@ -77,6 +77,27 @@ def test_first_steps_are_what_the_optimiser_makes_of_each_gradient(name):
         torch.testing.assert_close(rows[i], bench.step(x[i : i + 1], y[i : i + 1]), rtol=1e-3, atol=1e-6)
 
 
+def test_local_batches_cuts_every_epoch_for_plain_clients_and_members_alike():
+    class Acts(Defense):
+        def transform(self, batch, ctx):
+            return batch
+
+    begun = {k: d for k, d in enumerate(tiny_clients())}
+    short = {"local_epochs": 1, "rounds": 1, "momentum": 0.0, "weight_decay": 0.0}
+    _, whole = train_all(tiny_setup(members=(), local_batches=3, **short))  # 12 samples in batches of 5: all of them
+    _, every = train_all(tiny_setup(members=(), **short))
+    assert torch.equal(whole[0].models, every[0].models)
+    _, one = train_all(tiny_setup(Acts(), members=(0, 1), local_batches=1, **short))
+    setup = tiny_setup(**short)
+    from fedbench.core.rng import key_for
+
+    for k in (0, 3):
+        g = torch.Generator().manual_seed(key_for(0, "shuffle", 1, k) >> 1)
+        pick = torch.randperm(12, generator=g)[:5]
+        step = Bench(setup, setup.initial[0], setup.flat.buffers.clone(), 1).step(begun[k].x[pick], begun[k].y[pick])
+        torch.testing.assert_close(one[0].uploads.updates[k], step, rtol=1e-4, atol=1e-6)
+
+
 def test_a_bench_trains_as_a_client_does_and_leaves_nothing_behind():
     setup = tiny_setup(local_epochs=1, batch_size=100)
     start = setup.initial[0].clone()

@@ -13,9 +13,10 @@ from fedbench.core.spec.suite import FederationSpec
 def test_a_recipe_alone_is_a_federation(name):
     spec = FederationSpec.model_validate({"recipe": name})
     if name.startswith("fedpoisonmia"):
-        lr, keep = (0.001, True) if name.endswith("released") else (0.01, False)
+        lr, batches = (0.001, None) if name.endswith("released") else (0.01, 1)
         assert (spec.clients, spec.batch_size, spec.participation, spec.rounds) == (10, 64, 0.8, 800)
-        assert (spec.optimizer.name, spec.optimizer.lr, spec.optimizer.keep_state) == ("adam", lr, keep)
+        assert (spec.optimizer.name, spec.optimizer.lr, spec.optimizer.keep_state) == ("adam", lr, True)
+        assert spec.local_batches == batches
         return
     assert (spec.clients, spec.batch_size, spec.local_epochs, spec.optimizer.lr) == (10, 100, 1, 0.1)
     assert spec.rounds == (100 if name == "cofedmid" else 300)

@@ -219,7 +219,7 @@ def _config(job: Job) -> TrainConfig:
         f["rounds"], f["local_epochs"], f["batch_size"], o["lr"], o["momentum"], o["weight_decay"], f["participation"],
         schedule["name"], schedule["factor"] or 1.0, tuple(schedule["rounds"] or ()), f["weight_order"], f["max_delay"],
         f["precision"], o["name"], tuple(o["betas"] or (0.9, 0.999)), o["keep_state"],
-        job.insider["assumed"] if job.insider else 0,
+        job.insider["assumed"] if job.insider else 0, f["local_batches"],
     )  # fmt: skip
 
 

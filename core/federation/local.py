@@ -53,6 +53,8 @@ class LocalTrainer:
         target = data.y if data.soft is None else data.soft
         for _ in range(config.local_epochs):
             order = index[torch.randperm(len(index), generator=shuffle).to(index.device)]
+            if config.local_batches is not None:
+                order = order[: config.local_batches * size]
             for x, y in zip(data.x[order].split(size), target[order].split(size), strict=True):
                 grad.zero_()
                 cross_entropy(module(x), y).backward()
@@ -90,7 +92,8 @@ class LocalTrainer:
         epoch_ctx = replace(ctx, key=key, epoch=(ctx.round - 1) * config.local_epochs + e)
         lr = config.lr_at(ctx.round)
         order = torch.randperm(len(selection.index), generator=shuffle).to(selection.index.device)
-        for pick in order.split(config.batch_size)[: selection.batches]:
+        most = [b for b in (selection.batches, config.local_batches) if b is not None]
+        for pick in order.split(config.batch_size)[: min(most, default=None)]:
             batch = _batch(self.flat.module, ctx.data, selection, pick)
             if phases["transform"]:
                 batch = call(defense, "transform", batch, epoch_ctx, where=where)

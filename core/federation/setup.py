@@ -18,6 +18,7 @@ class TrainConfig:
     """The federation's hyperparameters. ``schedule``: constant, exponential, cosine or milestones, with its ``factor``
     and ``milestones`` (rounds after which the factor applies). ``weight_order``: "clients", or "shuffled" to give each
     update the weight |D_j| of another random participant, as FedMIA's released code does (algorithms.md 13, F6).
+    ``local_batches``: only so many of each local epoch's shuffled batches (None: all).
     ``max_delay``: a client trains on the global model of up to so many rounds ago, uniformly (0: synchronous).
     ``precision``: of the training's arithmetic, fp32, tf32 or bf16; parameters, updates and signals are float32.
     ``assumed_malicious``: how many malicious clients the server is told to expect."""
@@ -39,6 +40,7 @@ class TrainConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     keep_state: bool = False
     assumed_malicious: int = 0
+    local_batches: int | None = None
 
     def lr_at(self, round: int) -> float:
         """Learning rate of a round counted from 1.

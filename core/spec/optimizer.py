@@ -64,11 +64,10 @@ _FEDMIA: dict[str, Any] = {
         "name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "schedule": {"name": "exponential", "factor": 0.99},
     },
 }  # fmt: skip
-# FedPoisonMIA: paper appendix E; `fedpoisonmia-released` as its code has it: learning rate 1e-3, and Adam's moments live on
-# over the rounds (algorithms.md 6.0). Both mean one local epoch where the paper's text has one mini-batch gradient.
+# FedPoisonMIA: paper appendix E and section 2.1, where an update is the gradient of one mini-batch; `fedpoisonmia-released`
+# as its code has it: a whole local epoch at learning rate 1e-3 (algorithms.md 6.0). Adam's moments live on over the rounds.
 _FEDPOISONMIA: dict[str, Any] = {
     "clients": 10, "rounds": 800, "local_epochs": 1, "batch_size": 64, "participation": 0.8,
-    "optimizer": {"name": "adam", "lr": 0.01},
 }  # fmt: skip
 # FedMIA: paper Table 3 and section 4.1; `fedmia-released` is what its run script passes (cosine over the rounds).
 # CoFedMID states 10 clients, 100 rounds, 1 local epoch and no optimiser; it builds on FedMIA's code base.
@@ -76,7 +75,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fedmia": _FEDMIA,
     "fedmia-released": {**_FEDMIA, "optimizer": {**_FEDMIA["optimizer"], "schedule": {"name": "cosine"}}},
     "cofedmid": {**_FEDMIA, "rounds": 100},
-    "fedpoisonmia": _FEDPOISONMIA,
+    "fedpoisonmia": {**_FEDPOISONMIA, "local_batches": 1, "optimizer": {"name": "adam", "lr": 0.01, "keep_state": True}},
     "fedpoisonmia-released": {**_FEDPOISONMIA, "optimizer": {"name": "adam", "lr": 0.001, "keep_state": True}},
 }
 

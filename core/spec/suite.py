@@ -57,6 +57,9 @@ class FederationSpec(Part):
     clients: int = Field(ge=1, description="number of clients K")
     rounds: int = Field(ge=1, description="number of rounds T")
     local_epochs: int = Field(1, ge=1, description="epochs over its own data of a client in a round")
+    local_batches: int | None = Field(
+        None, ge=1, description="train on only so many of each local epoch's shuffled batches; by default on all"
+    )
     batch_size: int = Field(ge=1, description="samples a training step")
     weight_order: Literal["clients", "shuffled"] = Field(
         "clients", description="shuffled: updates get other clients' FedAvg weights, as in FedMIA's released code"
