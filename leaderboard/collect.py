@@ -103,6 +103,11 @@ class Row:
         """How many of the row's (attack, seed) cells ended how."""
         return sum((c.outcomes for c in self.cells.values()), start=Counter())
 
+    @property
+    def coalition(self) -> str | None:
+        """The coalition its records were trained with (``none``: a server's rule or no defense); None without records."""
+        return next((r.record.coalition for c in self.cells.values() for r in c.records.values()), None)
+
     def means(self, metric: Metric, group: Group = "mix") -> dict[str, float]:
         """Attack -> mean over seeds x targets, for the attacks that have one."""
         found = {a: c.interval(metric, group) for a, c in self.cells.items()}
@@ -150,22 +155,35 @@ class Table:
 def build_tables(records: Iterable[LoadedRecord]) -> list[Table]:
     """The tables of a board, in the order of suite, setting, coalition, view.
 
-    A table of coalition C holds the defended rows of C and the undefended one restricted to the targets of C.
+    A table of coalition C holds the rows of C and, restricted to the targets of C, those that no client defends in: the
+    undefended federation and the server's rules, trained once for all coalitions. With such rows alone, the one table is
+    that of coalition ``none``.
     """
     current, _ = newest(records)
     tables = []
     for (suite, setting), group in _grouped(current, lambda r: (r.record.suite, r.record.setting)):
-        plain = [r for r in group if r.record.defense.name == UNDEFENDED]
-        defended = [r for r in group if r.record.defense.name != UNDEFENDED]
-        coalitions = _grouped(defended, lambda r: _coalition_order(r.record.coalition)) or [(("", "none"), [])]
+        shared, own_rows = _coalition_free(group)
+        coalitions = _grouped(own_rows, lambda r: _coalition_order(r.record.coalition)) or [(("", "none"), [])]
         for (_, coalition), own in coalitions:
-            targets = _targets(own or plain)
-            shown = own + [r for r in plain if r.record.seed in targets]
+            targets = _targets(own or shared)
+            shown = own + [r for r in shared if r.record.seed in targets]
             views = _views(shown)
             for view in sorted(set(views.values())):
                 seen = [r for r in shown if views[r.record.attack.label] == view]
                 tables.append(_table(suite, setting, coalition, view, seen, targets))
     return tables
+
+
+def _coalition_free(group: Sequence[LoadedRecord]) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
+    """(rows of every table, rows of their coalition's): the former are of coalition ``none`` and were trained in no other."""
+    defending = {r.record.defense.label for r in group if r.record.coalition != "none"}
+
+    def free(r: LoadedRecord) -> bool:
+        return r.record.coalition == "none" and (
+            r.record.defense.name == UNDEFENDED or r.record.defense.label not in defending
+        )
+
+    return [r for r in group if free(r)], [r for r in group if not free(r)]
 
 
 def newest(records: Iterable[LoadedRecord]) -> tuple[list[LoadedRecord], list[LoadedRecord]]:

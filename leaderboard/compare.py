@@ -114,16 +114,37 @@ def _recentred(interval: Interval | None, mean: float | None) -> Interval | None
     return replace(interval, mean=mean) if interval else Interval(mean, float("nan"), 0, between=False)
 
 
-def utility_run(row: Row, seed: int) -> list[LoadedRecord]:
-    """The records of the run that stands for the row's accuracy and time: the one most attacks judged.
+def adversary_of(loaded: LoadedRecord) -> str | None:
+    """Label of the active attack that the record's run was trained with; None: of a passive run."""
+    found = loaded.record.facts.get("adversary")
+    return str(found) if found else None
 
-    An active attack is trained inside a run of its own; its accuracy is not that of the defense alone.
+
+def stands_under(row: Row) -> str | None:
+    """The active attack under which the row's accuracy and time are taken; None: none, it has a passive run.
+
+    An active attack is trained inside a run of its own, whose accuracy is not that of the defense alone. A row with
+    active runs only is taken under the attack with the most seeds, a tie going to the first by name.
     """
+    found = [adversary_of(loaded) for cell in row.cells.values() for s in cell.targets if (loaded := cell.ok(s))]
+    active = [a for a in found if a is not None]
+    if len(active) < len(found) or not active:
+        return None
+    return min(active, key=lambda a: (-active.count(a), a))
+
+
+def utility_run(row: Row, seed: int) -> list[LoadedRecord]:
+    """The records of the run that stands for the row's accuracy and time (see :func:`stands_under`).
+
+    Of several such runs, the one most attacks judged; a tie goes to the first attack's.
+    """
+    under = stands_under(row)
     runs: dict[str, list[LoadedRecord]] = {}
     for attack in sorted(row.cells):
-        if loaded := row.cells[attack].ok(seed):
+        loaded = row.cells[attack].ok(seed)
+        if loaded and adversary_of(loaded) == under:
             runs.setdefault(loaded.record.run_key, []).append(loaded)
-    return max(runs.values(), key=len, default=[])  # a tie goes to the first attack's
+    return max(runs.values(), key=len, default=[])
 
 
 def _accuracy(row: Row, table: Table) -> Interval | None:
@@ -148,7 +169,7 @@ def _against(row: Row, table: Table) -> tuple[Interval | None, float | None]:
 
 
 def _pair(row: Row, base: Row | None, seed: int) -> tuple[LoadedRecord, LoadedRecord] | None:
-    """One record each of the row's run and of the undefended run with the same adversary inside."""
+    """One record each of the row's run and of the undefended run with the same adversary inside, or none inside either."""
     for loaded in utility_run(row, seed) if base else []:
         cell = base.cells.get(loaded.record.attack.label) if base else None
         if cell and (plain := cell.ok(seed)):

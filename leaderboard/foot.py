@@ -23,7 +23,7 @@ def cells_without_scores(tables: Sequence[Table]) -> list[str]:
                         continue
                     outcome = loaded.record.outcome if loaded else MISSING
                     reason = loaded.record.reason if loaded else "no record; run the suite again to compute it"
-                    coalition = loaded.record.coalition if loaded else ("none" if row.undefended else table.coalition)
+                    coalition = loaded.record.coalition if loaded else (row.coalition or table.coalition)
                     found.setdefault((table.setting, coalition, row.label, attack, outcome, reason), set()).add(seed)
     if not found:
         return []

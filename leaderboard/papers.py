@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -15,12 +15,16 @@ from scipy import stats
 
 from fedbench.core import UserError
 from fedbench.leaderboard import text
-from fedbench.leaderboard.collect import Table
+from fedbench.leaderboard.collect import Cell, Metric, Table
 from fedbench.leaderboard.compare import compare
+from fedbench.leaderboard.decisions import attack_accuracy, null_of_best
 from fedbench.leaderboard.sweep import base_point, sweeps
 
-METRICS = ("auc", "tf01", "hypervolume")
-_NAMES = {"auc": "AUC", "tf01": "TF01 (%)", "hypervolume": "hypervolume"}
+METRICS = ("auc", "tf01", "hypervolume", "attack_accuracy")
+# attack accuracy: the poisoning papers report the best of all rounds, picked on the answers; so does ours beside them
+_NAMES = {
+    "auc": "AUC", "tf01": "TF01 (%)", "hypervolume": "hypervolume", "attack_accuracy": "best_round attack accuracy",
+}  # fmt: skip
 _COLUMNS = ("table", "dataset", "model", "partition", "case")
 
 
@@ -35,6 +39,10 @@ class Pair:
     paper_std: float | None
     ours: float | None
     half_width: float | None
+    last: float | None = None
+    """attack accuracy only: ours in the last round, where no answer was looked at"""
+    null: float | None = None
+    """attack accuracy only: our best round's mean under shuffled membership"""
 
     @property
     def difference(self) -> float | None:
@@ -84,37 +92,55 @@ def match(entry: dict[str, Any], tables: Sequence[Table]) -> list[Match]:
     found = []
     for coalition, case in cases.items():
         mine = [r for r in rows if r["attack"] not in ("", "avg") and (r["case"] == case or r["defense"] == "none")]
-        table = next((t for t in tables if t.setting == entry["setting"] and t.coalition == coalition), None)
-        pairs = tuple(_pair(r, table, entry) for r in mine)
+        own = [t for t in tables if t.setting == entry["setting"] and t.coalition == coalition]  # one for each view
+        pairs = tuple(_pair(r, own, entry) for r in mine)
         found.append(Match(entry["source"], where.get("table", "all tables"), entry["setting"], coalition, pairs))
     return found
 
 
-def _pair(row: dict[str, str], table: Table | None, entry: dict[str, Any]) -> Pair:
+def _pair(row: dict[str, str], tables: Sequence[Table], entry: dict[str, Any]) -> Pair:
     defense, attack = _ours(row["defense"], entry.get("defenses", {})), _ours(row["attack"], entry.get("attacks", {}))
     std = float(row["std"]) if row["std"] else None
-    find = _hypervolume if row["metric"] == "hypervolume" else _interval
-    ours = find(table, plain(defense), plain(attack), row["metric"]) if table is not None else (None, None)
-    return Pair(row["metric"], defense, attack, float(row["mean"]), std, *ours)
+    find = _FIND[row["metric"]]
+    ours = next((o for t in tables if (o := find(t, plain(defense), plain(attack)))), ())
+    return Pair(row["metric"], defense, attack, float(row["mean"]), std, *(ours or (None, None)))
 
 
-def _interval(table: Table, defense: str, attack: str, metric: str) -> tuple[float | None, float | None]:
-    for row in table.rows:
-        for label, cell in row.cells.items():
-            if plain(row.label) == defense and plain(label) == attack:
-                interval = cell.interval("auc" if metric == "auc" else "tf01")
-                return (interval.mean, interval.half_width) if interval else (None, None)
-    return None, None
+def _cell(table: Table, defense: str, attack: str) -> Cell | None:
+    return next(
+        (c for row in table.rows for label, c in row.cells.items() if plain(row.label) == defense and plain(label) == attack),
+        None,
+    )
 
 
-def _hypervolume(table: Table, defense: str, attack: str, metric: str) -> tuple[float | None, float | None]:
+def _interval(table: Table, defense: str, attack: str, metric: Metric) -> tuple[float | None, ...]:
+    cell = _cell(table, defense, attack)
+    interval = cell.interval(metric) if cell else None
+    return (interval.mean, interval.half_width) if interval else ()
+
+
+def _attack_accuracy(table: Table, defense: str, attack: str) -> tuple[float | None, ...]:
+    cell = _cell(table, defense, attack)
+    best, last = (attack_accuracy(cell, best=True), attack_accuracy(cell)) if cell else (None, None)
+    return (best.mean, best.half_width, last.mean, null_of_best(cell)) if cell and best and last else ()
+
+
+def _hypervolume(table: Table, defense: str, attack: str) -> tuple[float | None, ...]:
     """Over the strengths of the defense that were run, whatever their number; without an interval."""
     compared = compare(table)
     for sweep in sweeps(table, compared, least=1):
         for label in sweep.points:
             if plain(sweep.family) == defense and plain(label) == attack:
                 return sweep.hypervolume(label, base_point(table, label, compared)), None
-    return None, None
+    return ()
+
+
+_FIND: dict[str, Callable[[Table, str, str], tuple[float | None, ...]]] = {
+    "auc": partial(_interval, metric="auc"),
+    "tf01": partial(_interval, metric="tf01"),
+    "hypervolume": _hypervolume,
+    "attack_accuracy": _attack_accuracy,
+}
 
 
 def _ours(name: str, renamed: dict[str, str]) -> str:
@@ -134,17 +160,20 @@ def section(matches: Sequence[Match]) -> list[str]:
                 [text.escape(p.defense), text.escape(p.attack), *_numbers(p)] for p in m.pairs if p.metric == metric
             ]
             if rows and any(p.metric == metric for p in done):
-                parts.append(text.table(["defense", "attack", f"ours {_NAMES[metric]}", "paper", "difference"], rows))
+                headers = ["defense", "attack", f"ours {_NAMES[metric]}", "paper", "difference"]
+                more = ["ours in the last round", "ours, null of best_round"] if metric == "attack_accuracy" else []
+                parts.append(text.table([*headers, *more], rows, left=2))
     return parts
 
 
 def _numbers(p: Pair) -> list[str]:
-    digits = {"auc": 3, "tf01": 2}.get(p.metric, 4)
+    digits = {"auc": 3, "tf01": 2, "attack_accuracy": 3}.get(p.metric, 4)
+    more = [text.number(p.last, digits), text.number(p.null, digits)] if p.metric == "attack_accuracy" else []
     paper = f"{p.paper:.{digits}f}" + (f" ± {p.paper_std:.{digits}f}" if p.paper_std is not None else "")
     if p.ours is None or p.difference is None:
-        return ["not run", paper, ""]
+        return ["not run", paper, "", *["" for _ in more]]
     half = "" if p.half_width is None or np.isnan(p.half_width) else f" ± {p.half_width:.{digits}f}"
-    return [f"{p.ours:.{digits}f}{half}", paper, f"{p.difference:+.{digits}f}"]
+    return [f"{p.ours:.{digits}f}{half}", paper, f"{p.difference:+.{digits}f}", *more]
 
 
 def _summary(pairs: Sequence[Pair]) -> str:

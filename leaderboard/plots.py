@@ -13,7 +13,8 @@ from fedbench.core.metrics import pareto_front, roc_curve
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.collect import Cell, Row, Table, build_tables
 from fedbench.leaderboard.compare import compare
-from fedbench.leaderboard.style import COLOURS, DASHES, MARKERS, new_figure
+from fedbench.leaderboard.decision_plot import decision_figure
+from fedbench.leaderboard.style import COLOURS, DASHES, MARKERS, literal, new_figure
 from fedbench.leaderboard.sweep_plot import sweep_figure
 from fedbench.leaderboard.text import slug
 
@@ -30,7 +31,8 @@ def table_plots(records: Sequence[LoadedRecord]) -> dict[Key, dict[str, bytes]]:
     plots: dict[Key, dict[str, bytes]] = {}
     for table in build_tables(records):
         key = (table.suite, table.setting, table.coalition, table.view)
-        figures = {"tradeoff": tradeoff_figure(table), "roc": roc_figure(table), "sweep": sweep_figure(table)}
+        figures = {"tradeoff": tradeoff_figure(table), "roc": roc_figure(table), "sweep": sweep_figure(table),
+                   "accuracy": decision_figure(table)}  # fmt: skip
         plots[key] = {
             f"{kind}-{_stem(key)}.{suffix}": _saved(figure, suffix)
             for kind, figure in figures.items() if figure is not None
@@ -109,7 +111,7 @@ def _roc_panel(axis: Axes, table: Table, attack: str, grid: np.ndarray, styles: 
             style = {k: v for k, v in styles[row.label].items() if k != "marker"}
             axis.plot(grid, np.where(tpr > 0, tpr, np.nan), drawstyle="steps-post", **style)
     axis.set(xscale="log", yscale="log", xlim=(grid[0], 1), ylim=(grid[0], 1.05))
-    axis.set_title(_literal(attack), fontsize=9)
+    axis.set_title(literal(attack), fontsize=9)
     axis.grid(True, which="major", color="0.92", lw=0.6)
     axis.tick_params(labelsize=8)
 
@@ -177,17 +179,11 @@ def _handle(label: str, style: dict) -> Any:
 
 def plain(label: str, row: Row) -> str:
     """A label for a legend: drawn as it is, and marked when it is the undefended row."""
-    return _literal(label) + (" (undefended)" if row.undefended else "")
-
-
-def _literal(text: str, limit: int = 40) -> str:
-    """Text that matplotlib draws character by character: no mathematics, and never hidden by a leading underscore."""
-    text = "".join(c if c.isprintable() else " " for c in text)[:limit].replace("$", r"\$")
-    return f" {text}" if text.startswith("_") else text
+    return literal(label) + (" (undefended)" if row.undefended else "")
 
 
 def _title(table: Table) -> str:
-    return _literal(f"{table.setting}, coalition {table.coalition}, {table.view} view", 90)
+    return literal(f"{table.setting}, coalition {table.coalition}, {table.view} view", 90)
 
 
 def _saved(figure: Figure, suffix: str) -> bytes:

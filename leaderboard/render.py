@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedbench.core import UserError
+from fedbench.core.data.audit import HONEST
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Group, Score
 from fedbench.leaderboard import text
 from fedbench.leaderboard.collect import Table, build_tables, newest
 from fedbench.leaderboard.compare import Comparison, compare
+from fedbench.leaderboard.decisions import decision_tables
 from fedbench.leaderboard.foot import cells_without_scores, provenance
 from fedbench.leaderboard.papers import match, section
 from fedbench.leaderboard.rounds import round_table
@@ -93,6 +95,7 @@ def _section(table: Table, plots: Sequence[str]) -> list[str]:
         "**AUC**", auc_table(table, compared),
         "**TF01 (%)**", tf01_table(table),
         *remarks(table),
+        *decision_tables(table),
         *accuracy_under_attack(table),
         "**AUC by group of non-members** (worst: the strongest attack on that group)", group_table(table),
     ]  # fmt: skip
@@ -104,9 +107,12 @@ def _section(table: Table, plots: Sequence[str]) -> list[str]:
     parts += round_table(table)
     where = f"{table.setting}, coalition {table.coalition}, {table.view} view"
     for path in plots:
-        what = {"roc": "ROC curves", "sweep": "Strengths of the defenses"}.get(path.partition("-")[0], "Privacy against utility")
+        what = _PLOTS.get(path.partition("-")[0], "Privacy against utility")
         parts.append(f"![{what}: {text.escape(where)}]({path})")
     return parts
+
+
+_PLOTS = {"roc": "ROC curves", "sweep": "Strengths of the defenses", "accuracy": "Attack accuracy by defense"}
 
 
 def counts(table: Table) -> str:
@@ -127,8 +133,12 @@ def counts(table: Table) -> str:
     by_targets: dict[tuple[int, ...], list[int]] = {}
     for seed, targets in table.targets.items():
         by_targets.setdefault(targets, []).append(seed)
-    clients = [f"{_ids(t)} (seed {_ids(s)})" if len(by_targets) > 1 else _ids(t) for t, s in by_targets.items()]
-    return f"{line}. Targets: clients {'; '.join(clients)}."
+    whose = [f"{_whose(t)} (seed {_ids(s)})" if len(by_targets) > 1 else _whose(t) for t, s in by_targets.items()]
+    return f"{line}. Targets: {'; '.join(whose)}."
+
+
+def _whose(targets: Sequence[int]) -> str:
+    return "all honest clients together" if tuple(targets) == (HONEST,) else f"clients {_ids(targets)}"
 
 
 def _scores(table: Table, group: Group) -> list[Score]:

@@ -16,6 +16,7 @@ VIEWS = {
     "external": "sees the final global model only",
 }
 MAX_VALUES = 4
+_PARTS = {"adversary": "active attacks", "insider": "adversary inside the federation"}
 
 
 def describe(records: Sequence[LoadedRecord]) -> str:
@@ -51,7 +52,8 @@ def _by_part(facts: dict[str, dict[str, None]]) -> dict[str, list[str]]:
         shown = " / ".join(sorted(values)[:MAX_VALUES]) + (" / …" if len(values) > MAX_VALUES else "")
         leaf = leaf.removeprefix("params.")
         plain = leaf in ("", "name")
-        parts.setdefault(text.escape(part, 40), []).append(shown if plain else f"{text.escape(leaf, 60)} {shown}")
+        heading = _PARTS.get(part) or text.escape(part, 40)
+        parts.setdefault(heading, []).append(shown if plain else f"{text.escape(leaf, 60)} {shown}")
     return parts
 
 

@@ -19,3 +19,9 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def literal(text: str, limit: int = 40) -> str:
+    """Text that matplotlib draws character by character: no mathematics, and never hidden by a leading underscore."""
+    text = "".join(c if c.isprintable() else " " for c in text)[:limit].replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text

@@ -10,7 +10,7 @@ from fedbench.core.metrics import Interval, hypervolume, pareto_front
 from fedbench.core.store.record import Group
 from fedbench.leaderboard import text
 from fedbench.leaderboard.collect import Cell, Metric, Row, Table
-from fedbench.leaderboard.compare import Comparison, utility_run
+from fedbench.leaderboard.compare import Comparison, adversary_of, stands_under, utility_run
 
 DIGITS: dict[Metric, int] = {"auc": 3, "tf01": 2}
 
@@ -131,7 +131,8 @@ def accuracy_under_attack(table: Table) -> list[str]:
             usual = {r.record.run_key for r in utility_run(row, seed)}
             for attack, cell in row.cells.items():
                 loaded = cell.ok(seed)
-                if loaded and loaded.record.run_key not in usual and loaded.record.utility:
+                active = loaded and (adversary_of(loaded) or loaded.record.run_key not in usual)
+                if loaded and active and loaded.record.utility:
                     shown.setdefault(attack, {}).setdefault(row.label, []).append(loaded.record.utility.accuracy)
     if not shown:
         return []
@@ -141,7 +142,18 @@ def accuracy_under_attack(table: Table) -> list[str]:
         for front, row in _fronts(table)
     ]
     heading = "**Accuracy (%) with the active adversary in the federation** (the table above: without)"
-    return [heading, text.table(["defense", *map(text.escape, attacks)], rows)]
+    return [heading, text.table(["defense", *map(text.escape, attacks)], rows), *_under_attack(table)]
+
+
+def _under_attack(table: Table) -> list[str]:
+    """Which rows have no run without an adversary, so that the table above shows one with it."""
+    under = [f"{text.escape(r.label)} ({text.escape(a)})" for r in table.rows if (a := stands_under(r)) is not None]
+    if not under:
+        return []
+    return [
+        "No passive run has scores for the following rows: their accuracy, delta-accuracy and runtime above are those of the "
+        f"run under the attack in brackets, and compared with the undefended run under the same attack: {', '.join(under)}."
+    ]
 
 
 def _percent(shares: list[float] | None) -> float | None:

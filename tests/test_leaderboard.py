@@ -13,13 +13,17 @@ import numpy as np
 import pytest
 
 from fedbench.core import UserError
-from fedbench.core.metrics import auc, combined_interval, score_groups
+from fedbench.core.data.audit import HONEST
+from fedbench.core.metrics import auc, combined_interval, score_groups, t_interval
+from fedbench.core.metrics.decision import decision_report
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.record import SCHEMA_VERSION, Measured, Record, RoundRow, TargetScores, Utility
+from fedbench.core.store.record import SCHEMA_VERSION, DecisionScores, Measured, Record, RoundRow, TargetScores, Utility
 from fedbench.leaderboard.board import write_board
 from fedbench.leaderboard.collect import build_tables
 from fedbench.leaderboard.compare import compare
+from fedbench.leaderboard.decision_plot import decision_figure
+from fedbench.leaderboard.decisions import accuracy_se, attack_accuracy, null_of_best
 from fedbench.leaderboard.plots import mean_roc, roc_figure, table_plots
 from fedbench.leaderboard.render import render_board, summary_table
 from fedbench.leaderboard.text import escape
@@ -53,12 +57,15 @@ class Folder:
                     self.add(defense, attack, seed, **more)
         return self
 
+    def whose(self, defense):
+        """(coalition, members, targets) of a row."""
+        return ("none", (), CLIENTS) if defense == "none" else ("pair", MEMBERS, MEMBERS)
+
     def add(self, defense, attack, seed, outcome="ok", stem=None, ids_from=0, arrays=None, **change) -> Path:
-        coalition = "none" if defense == "none" else "pair"
-        targets = CLIENTS if defense == "none" else MEMBERS
+        coalition, members, targets = self.whose(defense)
         fields = {
             "key": f"{defense}/{attack}/{seed}", "run_key": f"{defense}/{seed}", "outcome": outcome, "suite": "demo",
-            "setting": "iid", "coalition": coalition, "members": [] if defense == "none" else list(MEMBERS),
+            "setting": "iid", "coalition": coalition, "members": list(members),
             "seed": seed, "defense": use(defense), "attack": use(attack), "view": "server",
             "facts": {"dataset": {"name": "gauss", "params": {"dim": 8}}, "federation": {"clients": 4, "rounds": 30}},
             "history": [RoundRow(round=r, accuracy=0.5, train_loss=None) for r in (10, 20, 30)],
@@ -82,12 +89,12 @@ class Folder:
         kind = np.repeat([0, 1, 2], (N_MEMBERS, self.n_ofl, N_IFL)).astype(np.int8)
         arrays, scored = {}, []
         for t in targets:
-            common = np.random.default_rng([seed, t]).normal(size=len(kind))  # what a sample's score has everywhere
-            own = np.random.default_rng([seed, t, *attack.encode(), *defense.encode()]).normal(size=len(kind))
+            common = np.random.default_rng([seed, abs(t)]).normal(size=len(kind))  # what a sample's score has everywhere
+            own = np.random.default_rng([seed, abs(t), *attack.encode(), *defense.encode()]).normal(size=len(kind))
             shift = self.leak[defense] * (1 + 0.1 * len(attack))
             scores = (common + 0.4 * own + shift * (kind == 0)).astype(np.float64)
             canary = np.arange(len(kind)) % 20 == 0
-            ids = np.arange(len(kind)) + 1000 * t + ids_from
+            ids = np.arange(len(kind)) + 1000 * abs(t) + ids_from
             arrays |= {f"t{t}_scores": scores, f"t{t}_kind": kind, f"t{t}_ids": ids, f"t{t}_canary": canary}
             groups = score_groups(scores, kind, canary, np.random.default_rng(0))
             scored.append(TargetScores(target=t, groups=groups))
@@ -492,3 +499,178 @@ def test_the_stored_auc_is_the_one_of_the_stored_scores(folder):
     target = loaded.record.targets[0]
     c = loaded.candidates(target.target)
     assert target.groups["mix"].auc == auc(c.scores, c.kind == 0)
+
+
+# ---------------------------------------------------------------- server's rules and attacks from inside
+
+
+RULES = ("none", "median", "atm")
+ACTIVE = ("gradient-ascent", "fedpoisonmia")
+ACCURACY = {None: 0.8, "gradient-ascent": 0.7, "fedpoisonmia": 0.6}  # of the undefended federation; a rule loses 0.1
+
+
+class Poisoned(Folder):
+    """A folder of a poisoning suite: rules that no client takes part in, one passive run and one of each active attack."""
+
+    def __init__(self, root, attacks=("passive", *ACTIVE), rules=RULES, rounds=6):
+        self.rounds = rounds
+        super().__init__(root, dict.fromkeys(rules, 0.8), attacks)
+
+    def whose(self, defense):
+        return ("pair", MEMBERS, (HONEST,)) if defense == "mixup" else ("none", (), (HONEST,))
+
+    def add(self, defense, attack, seed, outcome="ok", **change):
+        inside = attack if attack in ACTIVE else None
+        facts = {"adversary": inside, "insider": {"malicious": 1, "knowledge": "honest"}, "audit": {"targets": "honest"}}
+        own = {"run_key": f"{defense}/{inside}/{seed}", "facts": facts, "view": "client"}
+        return super().add(defense, attack, seed, outcome, **{**own, **change})
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        arrays, scored, _ = super()._measured(defense, attack, seed, targets, ids_from)
+        rng = np.random.default_rng([seed, *defense.encode(), *attack.encode()])
+        for t in scored:
+            member = arrays[f"t{t.target}_kind"] == 0
+            shift = {"atm": 0.3}.get(defense, 1.0) * np.where(member, 1, -1)
+            by_round = rng.normal(size=(self.rounds, len(member))) + shift
+            facts = {k: v for k, v in vars(decision_report(by_round, member, 0.0, rng)).items() if k != "best_index"}
+            t.decision = DecisionScores(best_round=10, **facts)
+        accuracy = ACCURACY[attack if attack in ACTIVE else None] - 0.1 * (defense != "none")
+        correct = np.random.default_rng(seed).random(N_TEST) < accuracy
+        return {**arrays, "test_correct": correct}, scored, correct
+
+
+@pytest.fixture(scope="module")
+def poison_template(tmp_path_factory):
+    return Poisoned(tmp_path_factory.mktemp("poison") / "results").fill()
+
+
+@pytest.fixture
+def poisoned(tmp_path, poison_template):
+    """A fresh copy of one folder: 3 rules, one passive attack and two active ones, 3 seeds, all complete."""
+    copy = Poisoned(tmp_path / "results")
+    shutil.copytree(poison_template.root, copy.root, dirs_exist_ok=True)
+    return copy
+
+
+def test_rules_alone_make_one_table_of_coalition_none_about_all_honest_clients(poisoned):
+    (table,) = build_tables(load_records(poisoned.root))
+    assert table.coalition == "none" and {r.label for r in table.rows} == set(RULES)
+    assert all(r.complete for r in table.rows) and table.base.label == "none"
+    text = board(poisoned)
+    assert "Targets: all honest clients together." in text and "clients -3" not in text
+    assert "- active attacks: fedpoisonmia / gradient-ascent" in text
+    assert "- adversary inside the federation: malicious 1, knowledge honest" in text
+
+
+def test_a_rule_is_a_row_of_every_coalition_as_the_undefended_federation_is(poisoned):
+    poisoned.leak["mixup"] = 0.5
+    for attack in poisoned.attacks:
+        for seed in range(3):
+            poisoned.add("mixup", attack, seed)
+    (table,) = build_tables(load_records(poisoned.root))
+    assert table.coalition == "pair" and {r.label for r in table.rows} == {*RULES, "mixup"}
+    for suffix in (".json", ".npz"):
+        (poisoned.root / "records" / f"median-passive-1{suffix}").unlink()
+    missing = {(r["defense"], r["coalition"], r["outcome"]) for r in rows_of(board(poisoned), "## Cells without a score")}
+    assert missing == {("median", "none", "missing")}
+
+
+def test_a_defense_trained_in_coalition_none_and_in_another_keeps_its_own_tables(folder):
+    folder.leak = {**LEAK, "median": 0.5}
+    for attack in folder.attacks:
+        folder.add("median", attack, 0, coalition="none", members=[])
+        folder.add("mixup", attack, 0, coalition="none", members=[], stem=f"mixup-none-{attack}")
+    tables = {t.coalition: {r.label for r in t.rows} for t in build_tables(load_records(folder.root))}
+    assert tables == {"none": {"none", "mixup", "median"}, "pair": {"none", "median", *LEAK}}
+
+
+def test_accuracy_and_its_loss_are_those_of_the_passive_runs(poisoned):
+    (table,) = build_tables(load_records(poisoned.root))
+    compared = compare(table)
+    shares = {d: np.mean([np.random.default_rng(s).random(N_TEST) < 0.8 - 0.1 * (d != "none") for s in range(3)]) for d in RULES}
+    for defense in RULES:  # the first attack by name is an active one, and as many attacks judged its run
+        assert compared[defense].accuracy.mean == pytest.approx(shares[defense])
+    assert compared["median"].delta_accuracy.mean == pytest.approx(shares["median"] - shares["none"])
+    text = board(poisoned)
+    under = {r["defense"]: r for r in rows_of(text, "**Accuracy (%) with the active adversary")}
+    assert set(under["median"]) == {"defense", *ACTIVE} and "No passive run has scores" not in text
+    for defense, attack in (("none (undefended)", "fedpoisonmia"), ("atm", "gradient-ascent")):
+        expected = [np.random.default_rng(s).random(N_TEST) < ACCURACY[attack] - 0.1 * (defense == "atm") for s in range(3)]
+        assert under[defense][attack] == f"{100 * np.mean(expected):.1f}"
+
+
+def test_a_row_of_active_runs_only_is_compared_under_the_same_attack_and_the_board_says_which(poisoned):
+    for path in (poisoned.root / "records").glob("median-passive-*"):
+        path.unlink()
+    (table,) = build_tables(load_records(poisoned.root))
+    luck = [np.random.default_rng(s).random(N_TEST) for s in range(3)]
+    under = {shift: np.mean([u < ACCURACY["fedpoisonmia"] - shift for u in luck]) for shift in (0, 0.1)}
+    compared = compare(table)["median"]
+    assert compared.accuracy.mean == pytest.approx(under[0.1])
+    assert compared.delta_accuracy.mean == pytest.approx(under[0.1] - under[0])
+    text = board(poisoned)
+    assert "compared with the undefended run under the same attack: median (fedpoisonmia)." in text
+
+
+def test_attack_accuracy_is_the_last_rounds_with_an_interval_from_the_candidates(poisoned):
+    (table,) = build_tables(load_records(poisoned.root))
+    cell = next(r for r in table.rows if r.label == "atm").cells["fedpoisonmia"]
+    said = [r.record.targets[0].decision for r in cell.records.values()]
+    found = attack_accuracy(cell)
+    assert found.mean == pytest.approx(np.mean([d.last_accuracy for d in said])) and not found.between
+    ses = [accuracy_se(d.last_accuracy, d.last_recall, N_MEMBERS, N_OFL + N_IFL) for d in said]
+    assert found.half_width == pytest.approx(1.96 * np.sqrt(np.sum(np.square(ses))) / 3, rel=1e-3)
+    rows = {r["defense"]: r for r in rows_of(board(poisoned), "**Attack accuracy**")}
+    assert rows["atm"]["fedpoisonmia"] == f"**{found.mean:.3f} ± {found.half_width:.3f}**"  # the best rule of the three
+    assert float(rows["none (undefended)"]["worst"].split()[0]) == max(
+        float(rows["none (undefended)"][a].split(" ±")[0]) for a in poisoned.attacks
+    )
+    long = {(r["defense"], r["attack"]): r for r in rows_of(board(poisoned), "**Accuracy, precision and recall by round**")}
+    assert len(long) == 9
+    mine = long["atm", "fedpoisonmia"]
+    assert mine["best_round accuracy"] == f"{np.mean([d.best_accuracy for d in said]):.3f}"
+    assert mine["null of best"] == f"{null_of_best(cell):.3f}" and 0.5 < null_of_best(cell) < 0.6
+    assert mine["last precision"] == f"{np.mean([d.last_precision for d in said]):.3f}"
+
+
+def test_with_five_seeds_the_interval_is_students_and_never_narrower_than_the_candidates(tmp_path):
+    folder = Poisoned(tmp_path / "r", attacks=("passive",), rules=("none",)).fill(seeds=range(5))
+    (table,) = build_tables(load_records(folder.root))
+    cell = table.rows[0].cells["passive"]
+    said = [r.record.targets[0].decision for r in cell.records.values()]
+    ses = [accuracy_se(d.last_accuracy, d.last_recall, N_MEMBERS, N_OFL + N_IFL) for d in said]
+    found = attack_accuracy(cell)
+    within = 1.96 * np.sqrt(np.sum(np.square(ses))) / 5
+    assert found.between and found.half_width == pytest.approx(
+        max(t_interval([d.last_accuracy for d in said]).half_width, within), rel=1e-3
+    )
+
+
+def test_the_error_of_an_attack_accuracy_is_the_binomial_one_and_not_zero_at_the_ends():
+    rng = np.random.default_rng(0)
+    right = (rng.binomial(150, 0.9, 20_000) / 150 + rng.binomial(100, 0.6, 20_000) / 100) / 2
+    assert accuracy_se(0.75, 0.9, 150, 100) == pytest.approx(right.std(), rel=0.03)
+    assert 0 < accuracy_se(1.0, 1.0, 150, 150) < 0.01
+
+
+def test_decisions_of_failed_cells_are_not_invented_and_other_boards_have_no_such_section(poisoned, template):
+    poisoned.add("atm", "passive", 1, "failed", reason="boom")
+    for seed in range(3):
+        poisoned.add("median", "passive", seed, "diverged", reason="NaN")
+    rows = {r["defense"]: r for r in rows_of(board(poisoned), "**Attack accuracy**")}
+    assert rows["atm"]["passive"].endswith("(n=2), failed (1/3)") and rows["median"]["passive"] == "diverged (3/3)"
+    assert "Attack accuracy" not in board(template)
+
+
+def test_the_figure_shows_every_rule_and_attack(poisoned):
+    records = load_records(poisoned.root)
+    (table,) = build_tables(records)
+    axis = decision_figure(table).axes[0]
+    assert [t.get_text() for t in axis.get_xticklabels()] == [r.label for r in table.rows]
+    drawn = {c.get_label(): c.lines[0].get_ydata(orig=False) for c in axis.containers}
+    assert set(drawn) == set(poisoned.attacks)
+    for attack, values in drawn.items():
+        np.testing.assert_allclose(values, [attack_accuracy(r.cells[attack]).mean for r in table.rows])
+    (names,) = table_plots(records).values()
+    linked = board(poisoned, plots={("demo", "iid", "none", "client"): list(names)})
+    assert "![Attack accuracy by defense: iid, coalition none, client view](accuracy-" in linked

@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from fedbench.core import metrics as M
+from fedbench.core.metrics.decision import decision_report
 
 
 @st.composite
@@ -369,3 +370,87 @@ def test_score_groups_with_canaries_and_with_missing_classes():
     assert M.score_groups(scores, np.ones(7, int), canary, np.random.default_rng(0)) == {}
     with pytest.raises(ValueError, match="kind"):
         M.score_groups(scores, np.full(7, 3), canary, np.random.default_rng(0))
+
+
+# ---------------------------------------------------------------- an attack's own decisions
+
+
+@st.composite
+def rounds_of_decisions(draw):
+    """Scores [R, n] around a threshold, ties with it among them, some rounds without the target; both classes >= 2."""
+    n, rounds = draw(st.integers(4, 30)), draw(st.integers(1, 6))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    scores = rng.integers(-2, 3, (rounds, n)).astype(np.float64)
+    member = np.zeros(n, bool)
+    member[rng.permutation(n)[: draw(st.integers(2, n - 2))]] = True
+    if rounds > 1 and draw(st.booleans()):
+        scores[draw(st.integers(0, rounds - 1))] = np.nan
+    return scores, member, draw(st.sampled_from([-1.0, 0.0, 0.5]))
+
+
+def counted(row, member, threshold):
+    """(accuracy, precision, recall) by counting answers one by one."""
+    hit = miss = false = right = 0
+    for score, m in zip(row, member, strict=True):
+        said = score > threshold
+        hit, miss = hit + (said and m), miss + (not said and m)
+        false, right = false + (said and not m), right + (not said and not m)
+    precision = hit / (hit + false) if hit + false else None
+    return (hit / (hit + miss) + right / (right + false)) / 2, precision, hit / (hit + miss)
+
+
+@given(rounds_of_decisions())
+@settings(max_examples=150, deadline=None)
+def test_decisions_equal_a_naive_count(case):
+    scores, member, threshold = case
+    found = decision_report(scores, member, threshold, np.random.default_rng(0))
+    naive = {r: counted(row, member, threshold) for r, row in enumerate(scores) if not np.isnan(row).all()}
+    last = naive[max(naive)]
+    assert (found.last_accuracy, found.last_precision, found.last_recall) == pytest.approx(last)
+    best = max(naive, key=lambda r: naive[r][0])
+    assert naive[found.best_index][0] == pytest.approx(naive[best][0]) and found.best_accuracy == pytest.approx(naive[best][0])
+    assert (found.best_precision, found.best_recall) == pytest.approx(naive[found.best_index][1:])
+
+
+@given(rounds_of_decisions())
+@settings(max_examples=50, deadline=None)
+def test_the_calibrated_round_is_judged_on_the_other_half(case):
+    scores, member, threshold = case
+    found = decision_report(scores, member, threshold, np.random.default_rng(1), shuffles=1)
+    rng = np.random.default_rng(1)
+    rng.permutation(member)  # the one shuffle for the null comes first
+    first = np.zeros(len(member), bool)
+    for group in (np.flatnonzero(member), np.flatnonzero(~member)):
+        first[rng.permutation(group)[: len(group) // 2]] = True
+    rounds = [row for row in scores if not np.isnan(row).all()]
+    on_first = [counted(row[first], member[first], threshold)[0] for row in rounds]
+    chosen = rounds[int(np.argmax(on_first))]
+    expected = counted(chosen[~first], member[~first], threshold)
+    assert (found.calibrated_accuracy, found.calibrated_precision, found.calibrated_recall) == pytest.approx(expected)
+
+
+def test_the_best_of_many_null_rounds_beats_one_half_and_its_null_value_says_so():
+    rng = np.random.default_rng(0)
+    member = np.arange(300) < 150
+    found = [decision_report(rng.normal(size=(80, 300)), member, 0.0, rng) for _ in range(20)]
+    # one look at 150 + 150 coin tosses has the deviation 0.5 / sqrt(300) = 0.029; the best of 80 is about 2.4 of them up
+    bias = 2.43 * 0.5 / np.sqrt(300)
+    assert np.mean([d.last_accuracy for d in found]) == pytest.approx(0.5, abs=0.025)
+    assert np.mean([d.calibrated_accuracy for d in found]) == pytest.approx(0.5, abs=0.035)
+    assert np.mean([d.best_accuracy for d in found]) == pytest.approx(0.5 + bias, abs=0.015)
+    assert np.mean([d.null_best_accuracy for d in found]) == pytest.approx(0.5 + bias, abs=0.01)
+    alone = [decision_report(rng.normal(size=300), member, 0.0, rng).null_best_accuracy for _ in range(20)]
+    assert np.mean(alone) == pytest.approx(0.5, abs=0.01)  # a single round leaves nothing to choose
+
+
+def test_nobody_called_a_member_has_no_precision_and_impossible_inputs_are_refused():
+    member = np.arange(6) < 3
+    quiet = decision_report(np.full(6, -1.0), member, 0.0, np.random.default_rng(0))
+    assert (quiet.last_accuracy, quiet.last_precision, quiet.last_recall) == (0.5, None, 0.0)
+    assert decision_report(np.zeros(6), member, 0.0, np.random.default_rng(0)).last_recall == 0  # equal is not above
+    few = decision_report(np.arange(6.0), np.arange(6) < 1, 0.0, np.random.default_rng(0))
+    assert few.calibrated_accuracy is None and few.best_accuracy is not None
+    with pytest.raises(ValueError, match="no round has scores"):
+        decision_report(np.full((2, 6), np.nan), member, 0.0, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="both needed"):
+        decision_report(np.zeros(6), np.ones(6, bool), 0.0, np.random.default_rng(0))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
-from test_leaderboard import Folder
+from test_leaderboard import Folder, Poisoned
 
 from fedbench.core import UserError
 from fedbench.core.metrics import hypervolume
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.collect import build_tables
 from fedbench.leaderboard.compare import compare
+from fedbench.leaderboard.decisions import attack_accuracy, null_of_best
 from fedbench.leaderboard.papers import match, plain, published, section
 from fedbench.leaderboard.render import render_board
 from fedbench.leaderboard.sweep import base_point, family, sweeps
@@ -60,7 +61,7 @@ def test_an_entry_that_fits_no_paper_is_said_and_costs_no_board(tables):
     records = [r for t in tables for r in t.records]
     with pytest.raises(UserError, match="no rows where"):
         match({**ENTRY, "where": {"table": "Table 99"}}, tables)
-    with pytest.raises(UserError, match="no reference numbers of 'nobody'; there are cofedmid, fedmia"):
+    with pytest.raises(UserError, match="no reference numbers of 'nobody'; there are cofedmid, fedmia, fedpoisonmia"):
         match({**ENTRY, "source": "nobody"}, tables)
     board = render_board(records, "t", reference=[{**ENTRY, "where": {"table": "Table 99"}}, ENTRY])
     assert "has no rows where" in board and "cofedmid Table 1" in board
@@ -101,3 +102,48 @@ def test_the_sweep_figure_draws_every_strength(tmp_path):
         curve, base = axis.lines
         assert curve.get_label() == "mixup" and len(curve.get_xdata()) == 2 and len(base.get_xdata()) == 1
         assert list(curve.get_xdata()) == sorted(curve.get_xdata())
+
+
+POISONING = {
+    "source": "fedpoisonmia", "setting": "iid", "where": {"table": "Table 2", "dataset": "texas100", "partition": "iid"},
+    "attacks": {"gradient-ascent": "ga", "adaptive-atm": "adaptive"},
+}  # fmt: skip
+
+
+def test_a_poisoning_papers_accuracy_stands_beside_our_best_round_and_our_last(tmp_path):
+    folder = Poisoned(tmp_path / "results", rules=("none", "trimmed-mean", "atm")).fill(seeds=(0, 1))
+    tables = build_tables(load_records(folder.root))
+    (found,) = match(POISONING, tables)
+    assert found.coalition == "none" and len(found.pairs) == 30  # six rules, five attacks
+    done = {(plain(p.defense), p.attack): p for p in found.pairs if p.ours is not None}
+    assert {d for d, _ in done} == {"trimmedmean", "atm"} and len(done) == 6
+    mine = done["atm", "gradient-ascent"]
+    cell = next(r for r in tables[0].rows if r.label == "atm").cells["gradient-ascent"]
+    best = attack_accuracy(cell, best=True)
+    assert (mine.ours, mine.half_width, mine.paper) == (best.mean, best.half_width, 0.766)
+    assert (mine.last, mine.null) == (attack_accuracy(cell).mean, null_of_best(cell)) and mine.last < mine.ours
+    text = "\n".join(section([found]))
+    assert "best_round attack accuracy: 6 of 30 published cells run; rank correlation" in text
+    row = next(line for line in text.splitlines() if line.startswith("| atm") and "gradient-ascent" in line)
+    shown = [c.strip() for c in row.split("|")[3:-1]]
+    assert shown == [
+        f"{best.mean:.3f} ± {best.half_width:.3f}", "0.766", f"{best.mean - 0.766:+.3f}", f"{mine.last:.3f}", f"{mine.null:.3f}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("table", "dataset", "partition", "defense", "attack", "value"),
+    [
+        ("Table 2", "stl10", "group_bias", "median", "fedpoisonmia", "0.783"),
+        ("Table 3", "texas100", "iid", "atm", "fedpoisonmia", "0.757"),
+        ("Table 4", "texas100", "iid", "fedavg", "fedpoisonmia:mask=random", "0.771"),
+        ("Table 5", "texas100", "group_bias", "fang", "agrevader", "0.910"),
+        ("Table 6", "texas100", "iid", "server_dp", "passive", "0.643"),
+        ("Table 7 (C=0.8)", "fer2013", "group_bias", "atm", "fedpoisonmia", "0.680"),
+        ("Table 7 (C=1)", "cifar10", "iid", "top_k", "agrevader", "0.623"),
+    ],
+)
+def test_published_attack_accuracies(table, dataset, partition, defense, attack, value):
+    wanted = {"table": table, "dataset": dataset, "partition": partition, "defense": defense, "attack": attack}
+    (row,) = (r for r in published("fedpoisonmia") if wanted.items() <= r.items())
+    assert row["mean"] == value and row["metric"] == "attack_accuracy"

@@ -57,3 +57,52 @@ def fedbench_defenses():
     yield Component(
         "instahide", f"{_HERE}.instahide:InstaHide", "train on sign-masked mixtures of images", "Huang et al., ICML 2020"
     )
+    yield Component(
+        "fedavg", f"{_HERE}.rules.fedavg:FedAvg", "server: the mean of the rows, weighted by data or equally",
+        "McMahan et al., AISTATS 2017",
+    )  # fmt: skip
+    yield Component(
+        "server-dp", f"{_HERE}.rules.server_dp:ServerDP", "server: clip each row and add Gaussian noise to the mean",
+        "McMahan et al., ICLR 2018",
+    )  # fmt: skip
+    yield Component(
+        "top-k", f"{_HERE}.rules.top_k:TopK", "server: average each row's largest entries",
+        "Aji & Heafield, EMNLP 2017",
+    )  # fmt: skip
+    yield Component("median", f"{_HERE}.rules.median:Median", "server: the median of every coordinate", "Yin et al., ICML 2018")
+    yield Component(
+        "trimmed-mean", f"{_HERE}.rules.trimmed_mean:TrimmedMean", "server: every coordinate's mean without its extremes",
+        "Yin et al., ICML 2018",
+    )  # fmt: skip
+    yield Component(
+        "krum", f"{_HERE}.rules.krum:Krum", "server: the one row with the closest neighbours",
+        "Blanchard et al., NeurIPS 2017",
+    )  # fmt: skip
+    yield Component(
+        "multi-krum", f"{_HERE}.rules.krum:MultiKrum", "server: the mean of the rows with the closest neighbours",
+        "Blanchard et al., NeurIPS 2017",
+    )  # fmt: skip
+    yield Component(
+        "fang", f"{_HERE}.rules.fang:Fang", "server: leave out rows that raise loss or error on its own data",
+        "Fang et al., USENIX Security 2020",
+    )  # fmt: skip
+    yield Component(
+        "deepsight", f"{_HERE}.rules.deepsight:DeepSight", "server: leave out clusters of rows trained on few classes",
+        "Rieger et al., NDSS 2022",
+    )  # fmt: skip
+    yield Component(
+        "atm", f"{_HERE}.rules.atm:AngularTrimmedMean", "server: the mean without the rows at the largest angles",
+        "Mo et al., ICCV 2025",
+    )  # fmt: skip
+    yield Component(
+        "norm-clipping", f"{_HERE}.rules.norm_clipping:NormClipping", "server: no row counts for more than a bound",
+        "Sun et al., 2019",
+    )  # fmt: skip
+    yield Component(
+        "geometric-median", f"{_HERE}.rules.geometric_median:GeometricMedian", "server: the point nearest to all rows",
+        "Pillutla et al., IEEE TSP 2022",
+    )  # fmt: skip
+    yield Component(
+        "bulyan", f"{_HERE}.rules.bulyan:Bulyan", "server: Krum's choice, then the values near the median",
+        "El Mhamdi et al., ICML 2018",
+    )  # fmt: skip

@@ -1,0 +1,140 @@
+"""DeepSight: cluster rows by what they were trained on, and leave out the clusters that were trained on few classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from pydantic import Field
+from sklearn.cluster import HDBSCAN
+from torch.nn.functional import log_softmax
+
+from fedbench.core import Defense, Federation, Params, ServerContext, UserError
+from fedbench.plugins.defenses.rules.geometry import clipped_mean, cosines, norms
+from fedbench.plugins.defenses.rules.limits import require_majority
+
+LARGEST = 80.0  # log of a probability ratio: no row makes a distance infinite
+
+
+def update_energies(weight: torch.Tensor, bias: torch.Tensor) -> np.ndarray:
+    """[K, C] NEUPs: each output neuron's part of a row's squared update energies; they sum to 1 over the neurons.
+
+    ``weight``: [K, C, ...], ``bias``: [K, C], updates of the output layer. A row that changes neither gets 1 / C everywhere.
+    """
+    energy = (bias.double().abs() + weight.double().abs().flatten(2).sum(dim=2)).cpu().numpy() ** 2
+    total = energy.sum(axis=1, keepdims=True)
+    return np.where(total > 0, energy / np.where(total > 0, total, 1), 1 / energy.shape[1])
+
+
+def threshold_exceedings(neups: np.ndarray, factor: float) -> np.ndarray:
+    """[K]: in how many neurons a row [C] of NEUPs exceeds max(factor, 1 / C) times its largest one."""
+    threshold = max(factor, 1 / neups.shape[1]) * neups.max(axis=1, keepdims=True)
+    return (neups > threshold).sum(axis=1)
+
+
+def division_differences(logits: Sequence[torch.Tensor], reference: torch.Tensor) -> np.ndarray:
+    """[K, C] DDifs: mean over the samples of p_k(c | s) / p(c | s), rows' ``logits`` and global ``reference`` [m, C]."""
+    before = log_softmax(reference.double(), dim=1)
+    ratios = [(log_softmax(rows.double(), dim=1) - before).nan_to_num(LARGEST).clamp_max(LARGEST).exp() for rows in logits]
+    return torch.stack([ratio.mean(dim=0) for ratio in ratios]).cpu().numpy()
+
+
+def clusters(features: np.ndarray, size: int, metric: str = "euclidean") -> np.ndarray:
+    """[K] cluster labels by HDBSCAN of features [K, d], or distances [K, K] with metric ``precomputed``.
+
+    A row that belongs to no cluster is one of its own. Fewer than 2 ``size`` rows cannot make two clusters.
+    """
+    alone = np.arange(len(features)) + len(features)
+    if len(features) < 2 * size:
+        return alone
+    labels = HDBSCAN(min_cluster_size=size, metric=metric, copy=True).fit_predict(features)
+    return np.where(labels < 0, alone, labels)
+
+
+def apart(labels: np.ndarray) -> np.ndarray:
+    """[K, K]: 0 where two rows are in one cluster, 1 where not."""
+    return (labels[:, None] != labels).astype(float)
+
+
+def ensemble(neups: np.ndarray, ddifs: Sequence[np.ndarray], cosine: np.ndarray, size: int) -> np.ndarray:
+    """[K] labels: cluster by each feature, average who was apart, and cluster by that.
+
+    ``neups``: [K, C]; ``ddifs``: [K, C] for each seed; ``cosine``: [K, K] cosine distances of the bias updates.
+    """
+    by_ddif = np.mean([apart(clusters(d, size)) for d in ddifs], axis=0)
+    by_neup, by_cosine = apart(clusters(neups, size)), apart(clusters(cosine, size, "precomputed"))
+    return clusters((by_neup + by_ddif + by_cosine) / 3, size, "precomputed")
+
+
+def accepted(labels: np.ndarray, exceedings: np.ndarray, tau: float) -> np.ndarray:
+    """[K] bool: rows of the clusters in which less than ``tau`` of the rows are suspicious.
+
+    Suspicious: its threshold exceedings are no more than half of the median, so it was trained on few classes.
+    """
+    suspicious = exceedings <= np.median(exceedings) / 2
+    share = {label: suspicious[labels == label].mean() for label in set(labels.tolist())}
+    return np.array([share[label] < tau for label in labels.tolist()])
+
+
+class DeepSight(Defense):
+    """Three fingerprints of each row cluster the rows; clusters that look poisoned go, the rest is clipped and averaged.
+
+    Fingerprints: normalised update energies of the output neurons (NEUPs), the ratio of the row's to the global
+    model's probabilities on random inputs (DDifs), and the cosine distance of the output bias updates. A row whose
+    NEUPs exceed the threshold in at most half as many neurons as the median row's is suspicious; a cluster goes when at
+    least a third of it is. The kept rows are clipped to the median norm of all rows and averaged unweighted.
+    When every cluster goes, the model stays as it is for this round.
+
+    Where it is ours to choose: random inputs are standard normal, fresh every round and the same for all rows; 1,000
+    of them for each seed instead of the paper's 20,000, which would cost more than the training of most federations;
+    HDBSCAN's least cluster is 3 rows, since its usual 5 leaves no clusters to a cohort of 8; a row in no cluster is
+    judged alone. Rows of equal distances may be clustered by their order.
+    It evaluates seeds x (K + 1) models a round on ``samples`` inputs, and needs an output layer with a bias.
+    The poisoning paper's "DeepSight" (two means over norms, clipping to 1) is another method and is not offered.
+    Source: Rieger et al., NDSS 2022: NEUPs, threshold exceedings, DDifs, ensemble clustering, classification, clipping.
+    """
+
+    class Params(Params):
+        samples: int = Field(1000, ge=1, description="random inputs for each seed of the DDifs; the paper: 20000")
+        seeds: int = Field(3, ge=1, description="sets of random inputs")
+        threshold: float = Field(
+            0.01, gt=0, lt=1, description="part of a row's largest NEUP that counts as exceeded; 1 / classes where that is more"
+        )
+        tau: float = Field(1 / 3, gt=0, le=1, description="part of a cluster's rows that must be suspicious to leave it out")
+        cluster_size: int = Field(3, ge=2, description="least rows of a cluster (HDBSCAN)")
+
+    def check(self, federation: Federation) -> None:
+        """Its medians need more honest than malicious rows."""
+        require_majority("deepsight", federation)
+
+    def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
+        """[P]; raises ``UserError`` for a model whose output layer has no bias."""
+        keep, lengths = np.flatnonzero(self.accept(updates, ctx)), norms(updates)
+        if not len(keep):
+            return torch.zeros_like(updates[0])
+        return clipped_mean(updates[keep], lengths[keep], float(lengths.quantile(0.5)))
+
+    def accept(self, updates: torch.Tensor, ctx: ServerContext) -> np.ndarray:
+        """[K] bool: the rows [K, P] that are kept."""
+        p = self.params
+        weight, bias = _output_layer(updates, ctx)
+        neups = update_energies(weight, bias)
+        ddifs = [self._ddifs(updates, ctx) for _ in range(p.seeds)]
+        labels = ensemble(neups, ddifs, 1 - cosines(bias), p.cluster_size)
+        return accepted(labels, threshold_exceedings(neups, p.threshold), p.tau)
+
+    def _ddifs(self, updates: torch.Tensor, ctx: ServerContext) -> np.ndarray:
+        if ctx.logits is None:
+            raise RuntimeError("deepsight was given no model to evaluate")
+        noise = ctx.randn(self.params.samples, *ctx.input_shape)
+        return division_differences([ctx.logits(ctx.params + row, noise) for row in updates], ctx.logits(ctx.params, noise))
+
+
+def _output_layer(updates: torch.Tensor, ctx: ServerContext) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight [K, C, ...] and bias [K, C] of the output layer's updates."""
+    weight, bias = ctx.layers[-2:] if len(ctx.layers) > 1 else (None, None)
+    classes = ctx.federation.n_classes
+    if weight is None or bias is None or bias.shape != (classes,) or len(weight.shape) < 2 or weight.shape[0] != classes:
+        raise UserError("deepsight reads the output layer's bias, and this model's output layer has none: choose another model")
+    return weight.of(updates), bias.of(updates)

@@ -1,0 +1,111 @@
+"""Krum and Multi-Krum: the rows with the closest neighbours."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from fedbench.core import Defense, Federation, ServerContext
+from fedbench.plugins.defenses.rules.geometry import squared_distances
+from fedbench.plugins.defenses.rules.limits import ExpectsMalicious, expected, require
+
+Variant = Literal["published", "released"]
+
+
+def krum_order(squared: np.ndarray, f: int) -> np.ndarray:
+    """[n] row indices, best first, by the sum of squared distances to the n - f - 2 nearest other rows.
+
+    ``squared``: [n, n] distances, zero on the diagonal. Two rows that are each other's only neighbour always tie: the
+    one that is closer to all rows together comes first, so that the choice does not hang on the order of the rows.
+    At least one neighbour is counted.
+    """
+    n = len(squared)
+    nearest = np.sort(squared, axis=1)[:, 1 : 1 + max(1, n - f - 2)]  # column 0 is the row itself
+    return np.lexsort((squared.sum(axis=1), nearest.sum(axis=1)))
+
+
+def krum(updates: torch.Tensor, f: int) -> torch.Tensor:
+    """[P]: the row of [K, P] that Krum chooses; K >= f + 3."""
+    return updates[krum_order(squared_distances(updates), f)[0]].clone()
+
+
+def multi_krum(updates: torch.Tensor, f: int, keep: int) -> torch.Tensor:
+    """[P]: the mean of the ``keep`` best rows of [K, P] by their Krum scores; K >= f + 3."""
+    return updates[np.sort(krum_order(squared_distances(updates), f)[:keep])].mean(dim=0)
+
+
+def released_krum(updates: torch.Tensor, f: int) -> torch.Tensor:
+    """[P]: as :func:`krum`, by the sum of n - f - 2 plain distances, of which one is the row's to itself."""
+    nearest = np.sort(np.sqrt(squared_distances(updates)), axis=1)[:, : len(updates) - f - 2]
+    return updates[nearest.sum(axis=1).argmin()].clone()
+
+
+def released_multi_krum(updates: torch.Tensor, f: int, keep: int) -> torch.Tensor:
+    """[P]: the mean of up to ``keep`` rows, chosen one by one among more than 2f + 2 remaining ones; K >= 2f + 3.
+
+    Each time the row with the least sum of its m - 2 - f smallest squared distances to the m remaining rows, itself
+    among them.
+    """
+    squared, left = squared_distances(updates), list(range(len(updates)))
+    chosen: list[int] = []
+    while len(left) > 2 * f + 2 and len(chosen) < keep:
+        nearest = np.sort(squared[np.ix_(left, left)], axis=1)[:, : len(left) - 2 - f]
+        chosen.append(left.pop(int(nearest.sum(axis=1).argmin())))
+    return updates[sorted(chosen)].mean(dim=0)
+
+
+class Krum(Defense):
+    """The one row with the least sum of squared distances to its n - f - 2 nearest other rows; rows are not weighted.
+
+    With n >= 2f + 3 and f malicious rows the result is within sqrt(n - f - 2) D of an honest row, D being the largest
+    distance between two honest rows: an honest row's score is (n - f - 2) D^2 at most, the chosen row's is no larger, and
+    one of its neighbours at least is honest.
+    ``variant: released`` is the poisoning paper's code: distances are not squared, and the row itself counts as one of
+    its neighbours. Source: Blanchard et al., NeurIPS 2017.
+    """
+
+    class Params(ExpectsMalicious):
+        variant: Variant = Field("published", description="`published`: the paper's; `released`: plain distances, self included")
+
+    def check(self, federation: Federation) -> None:
+        """n >= 2f + 3, the condition of the paper's proposition 1."""
+        f = expected(self.params.f, federation)
+        require("krum", f"f = {f}", "2f + 3", 2 * f + 3, federation.cohort)
+
+    def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
+        """[P]; raises ``UserError`` where no row has a neighbour to count."""
+        f = expected(self.params.f, ctx)
+        require("krum", f"f = {f}", "f + 3", f + 3, len(updates))
+        return (krum if self.params.variant == "published" else released_krum)(updates, f)
+
+
+class MultiKrum(Defense):
+    """The unweighted mean of the m = n - f rows with the best Krum scores, for each of which Krum's bound holds.
+
+    ``variant: released`` is the poisoning paper's code: rows are taken one by one, the scores computed anew among the
+    rest, until 4 are taken or 2f + 2 are left; a row counts as its own neighbour.
+    Source: Blanchard et al., NeurIPS 2017, "Multi-Krum"; Mo et al. (FedPoisonMIA), ICCV 2025, appendix D.
+    """
+
+    class Params(ExpectsMalicious):
+        keep: int | None = Field(None, ge=1, description="m, rows that are averaged; null: n - f, and 4 in `variant: released`")
+        variant: Variant = Field("published", description="`published`: the m best scores; `released`: one row at a time")
+
+    def check(self, federation: Federation) -> None:
+        """n >= 2f + 3, as for Krum, and as many rows as are to be kept."""
+        f = expected(self.params.f, federation)
+        require("multi-krum", f"f = {f}", "2f + 3", 2 * f + 3, federation.cohort)
+        if self.params.keep is not None:
+            require("multi-krum", f"keep = {self.params.keep}", "keep", self.params.keep, federation.cohort)
+
+    def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
+        """[P]; raises ``UserError`` where no row can be scored."""
+        f, keep = expected(self.params.f, ctx), self.params.keep
+        if self.params.variant == "released":
+            require("multi-krum", f"f = {f}", "2f + 3", 2 * f + 3, len(updates))
+            return released_multi_krum(updates, f, keep or 4)
+        require("multi-krum", f"f = {f}", "f + 3", f + 3, len(updates))
+        return multi_krum(updates, f, keep or len(updates) - f)
