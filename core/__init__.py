@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Audit,
         Knowledge,
         Observations,
+        References,
         Shadow,
     )
     from fedbench.core.contract.contexts import (
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from fedbench.core.data.images import Labelled, class_folders, decode_images
 
 _HOME = {
-    "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "Shadow"),
+    "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "References", "Shadow"),
     "contexts": (
         "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "Selection", "ServerContext",
     ),
@@ -66,7 +67,7 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
     "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext", "Federation",
     "Layer",
-    "Attack", "ActiveAttack", "Observations", "Audit", "Shadow", "Knowledge",
+    "Attack", "ActiveAttack", "Observations", "Audit", "Shadow", "Knowledge", "References",
     "Dataset", "Data", "Model", "Signal", "Probe",
     "data_folder", "Remote", "fetch", "unpack", "cached", "Arrays", "file_lines", "class_folders", "decode_images", "Labelled",
     "check_labels",

@@ -15,8 +15,8 @@ _PROJECT = "fedbench"
 _MAX_BYTES = 32 * 2**20  # of one foreign package; beyond it, only what the module imports is hashed
 _ENGINE = ("contract", "federation", "signals", "metrics", "models")
 _ENGINE_FILES = (
-    "rng.py", "data/partition.py", "data/audit.py", "execution/train.py", "execution/judge.py", "execution/misalign.py",
-    "execution/process.py",
+    "rng.py", "data/partition.py", "data/audit.py", "data/groups.py", "execution/scene.py", "execution/train.py",
+    "execution/references.py", "execution/society.py", "execution/judge.py", "execution/misalign.py", "execution/process.py",
 )  # fmt: skip
 
 

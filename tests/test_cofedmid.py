@@ -451,9 +451,10 @@ def test_a_lone_member_and_a_switched_off_module_add_nothing():
 
 def test_client_sampling_is_refused_unless_allowed_and_then_does_not_cancel():
     with pytest.raises(UserError, match=r"participation 0\.5"):
-        CoFedMID().begin(coalition(participation=0.5))
-    CoFedMID(perturbation=False).begin(coalition(participation=0.5))
+        CoFedMID().check(coalition(participation=0.5).federation)
+    CoFedMID(perturbation=False).check(coalition(participation=0.5).federation)
     defense = CoFedMID(allow_absent=True, ratio=1.0, **ONLY_NOISE)
+    defense.check(coalition(participation=0.5).federation)
     defense.begin(coalition(participation=0.5))
     full = defense.coordinate(torch.zeros(2, 50), coalition(t=1))
     late = defense.coordinate(torch.zeros(1, 50), coalition(t=1, present=(2,)))

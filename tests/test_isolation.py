@@ -70,7 +70,7 @@ PLUGIN = '''
             sys.exit(3)
 
     class NoModels(Defense):
-        n_models = 0
+        n_models = -1
 
     class Last(Attack):
         needs = frozenset({"loss"})
@@ -302,7 +302,7 @@ def changed(folder: Path, change: dict, **more) -> Path:
     [
         ({"defenses": ["ill-initfails"]}, r"defense 'ill-initfails': ValueError: not today .*ill\.py:"),
         ({"defenses": ["ill-initexits"]}, r"it called sys\.exit\(3\)"),
-        ({"defenses": ["ill-nomodels"]}, "n_models is 0, expected an integer >= 1"),
+        ({"defenses": ["ill-nomodels"]}, "n_models is -1, expected an integer >= 1, or 0"),
         ({"attacks": ["ill-god"]}, "view is 'god', expected one of server, client, coalition, external"),
         ({"attacks": ["ill-letters"]}, "needs is 'loss', expected a frozenset"),
         ({"dataset": "ill-fails"}, "dataset 'ill-fails': ValueError: disk on fire"),

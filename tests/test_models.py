@@ -34,7 +34,8 @@ from fedbench.core.signals.gradient import gradient_features
 from fedbench.core.signals.oracle import per_sample_gradients
 
 LEAST = {
-    "mlp": (1, 2, 2), "mlp-512-128": (1, 2, 2), "cnn-small": (3, 4, 4), "resnet18": (3, 8, 8), "wrn-16-4": (3, 4, 4),
+    "mlp": (1, 2, 2), "mlp-512-128": (1, 2, 2), "leaf-cnn": (3, 4, 4),
+    "cnn-small": (3, 4, 4), "resnet18": (3, 8, 8), "wrn-16-4": (3, 4, 4),
     "alexnet": (3, 13, 13), "resnet20": (3, 8, 8),
 }  # fmt: skip
 CLASSES = 3

@@ -17,7 +17,8 @@ from fedbench.core.cli.run import build_plan
 from fedbench.core.data.audit import EXCLUDED, MEMBER, OFL, audit_set
 from fedbench.core.execution.job import Job, Use
 from fedbench.core.execution.judge import judge
-from fedbench.core.execution.train import Scene, Trained, kinds_of, set_scene, train
+from fedbench.core.execution.scene import Scene, set_scene
+from fedbench.core.execution.train import Trained, kinds_of, train
 from fedbench.core.federation.loop import Federation
 from fedbench.core.federation.phases import PhaseError
 from fedbench.core.metrics import combined_interval
@@ -159,8 +160,11 @@ def small(job: Job, *, optimizer: dict | None = None, audit: dict | None = None,
 
 
 def run(job: Job, attacks: list[Attack] | None = None) -> tuple[Scene, Trained]:
+    class Server(Attack):  # so that every client's rows are measured, whatever the other attacks see
+        pass
+
     scene = set_scene(job)
-    return scene, train(job, scene, attacks if attacks is not None else made(job), lambda t: None)
+    return scene, train(job, scene, [*(attacks if attacks is not None else made(job)), Server()], lambda t: None)
 
 
 def made(job: Job) -> list[Attack]:
@@ -220,7 +224,7 @@ def test_non_members_redrawn_every_round_would_not_pass_as_chance(leaking, monke
     rng = np.random.default_rng(0)
     audits = [replace(a, kind=a.kind[o := rng.permutation(len(a.ids))], owner=a.owner[o]) for a in scene.audits]
 
-    def misaligned(view, target, rows, rounds, arrays, pick):
+    def misaligned(view, target, rows, rounds, arrays, pick, *served):
         seen = observe(view, target, rows, rounds, arrays, pick)
         others = np.flatnonzero(next(a.kind for a in audits if a.target == target) != MEMBER)
         for a in seen.signals.values():

@@ -22,6 +22,25 @@ LEVELS: tuple[KnowledgeLevel, ...] = get_args(KnowledgeLevel)  # ascending
 
 
 @dataclass(frozen=True)
+class References:
+    """Shadow models: the target's architecture and recipe on random halves of the attacker's own data.
+
+    ``logits``: [M, n, C] of the M shadow models on the candidates, on none of which any of them was trained.
+    ``shadow_logits``: [M, S, C] on the S shadow samples, ``shadow_y`` [S], ``shadow_member`` [M, S] bool: which of them
+    each model was trained on. ``target_logits``: [n, C] of the final global model that serves each candidate's client;
+    ``model_of``: [n] which of the s global models that is; ``target_shadow_logits``: [s, S, C] of all s.
+    """
+
+    logits: np.ndarray
+    shadow_logits: np.ndarray
+    shadow_y: np.ndarray
+    shadow_member: np.ndarray
+    target_logits: np.ndarray
+    model_of: np.ndarray
+    target_shadow_logits: np.ndarray
+
+
+@dataclass(frozen=True)
 class Observations:
     """What one view measured about the candidates, as arrays with the axes (round, client, sample).
 
@@ -30,7 +49,7 @@ class Observations:
     ``external``; id -1) or the coalition's weighted mean (``coalition``; id -2).
     ``signals[name]``: float32 [R, M, n]; an axis along which a signal does not vary may have length 1
     (``grad-sq``: [R, 1, n], ``update-sq``: [R, M, 1]), so plain broadcasting combines them.
-    A client that did not take part in a round has NaN there.
+    A client that did not take part in a round has NaN there. ``references``: shadow models, for an attack that needs them.
     """
 
     view: View
@@ -38,6 +57,7 @@ class Observations:
     clients: np.ndarray
     target: int
     signals: Mapping[str, np.ndarray]
+    references: References | None = None
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The signal ``name``; raises ``SkipCell`` when this view does not contain it."""
@@ -101,6 +121,8 @@ class Attack(Configured):
     needs: frozenset[str] = frozenset()
     view: View = "server"
     colluders: int = 0
+    needs_references: bool = False
+    """whether it needs shadow models; how many, and on how much data, is the setting's ``audit.shadow``"""
     threshold: float | None = None
     """the score above which the attack itself says "member"; None for one that only ranks. With ``score_rounds`` it
     yields accuracy, precision and recall (the poisoning papers' metrics) beside AUC and TF01."""

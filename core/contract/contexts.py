@@ -155,7 +155,8 @@ class MemberContext(Randomness):
     ``round`` counts from 1. ``epoch`` is the member's local epoch counted from 0 over ALL its rounds
     (``(round - 1) * local_epochs + e``). ``model`` is the live module being trained, ``params`` its parameters as one
     live [P] vector (write to it in place), ``start`` [P] the global parameters received this round.
-    ``memory`` persists over rounds and is private to this member.
+    ``memory`` persists over rounds and is private to this member. ``privacy_threshold``: the accuracy of membership
+    inference that this member tolerates (0.5..1), where the setting gives its clients one.
     """
 
     key: int
@@ -170,6 +171,7 @@ class MemberContext(Randomness):
     start: torch.Tensor
     memory: dict[str, Any]
     run_epochs: Callable[[], None] | None = None
+    privacy_threshold: float | None = None
 
     def train(self) -> None:
         """Run the standard local training of this round (all local epochs, with this defense's other phases)."""
@@ -229,7 +231,8 @@ class ServerContext(Randomness):
     persists over rounds. ``model_index`` names the global model (0 unless several). ``layers``: where each tensor lies
     in the flat vector; the last weight and bias are the output layer's. ``root``: the server's own small sample of the
     data's distribution, disjoint from training, test and audit, of as many samples as the rule's ``root_samples``.
-    ``logits(params, x)``: [n, C] of any parameters [P], in eval mode.
+    ``logits(params, x)``: [n, C] of any parameters [P], in eval mode. ``train(params, x, y, epochs)``: [P] after so many
+    epochs of the federation's own recipe over the server's data from ``params``, shuffled by ``ctx.generator``.
     """
 
     key: int
@@ -245,3 +248,4 @@ class ServerContext(Randomness):
     input_shape: tuple[int, ...] = ()
     root: MemberData | None = None
     logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    train: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor] | None = None

@@ -13,6 +13,7 @@ from fedbench.core.rng import numpy_rng
 
 MEMBER, OFL, IFL = 0, 1, 2
 HONEST = -3  # the target of a list that asks about all honest clients together
+FIRST_GROUP = -10  # and of those that ask about one group of clients each: -10, -11, ...
 EXCLUDED = -1  # e.g. a sample that the defense held out of training: neither trained on nor a stranger
 
 
@@ -34,26 +35,33 @@ class AuditSet:
         return h.hexdigest()
 
 
-def audit_set(shards: Shards, n_holdout: int, target: int, nonmembers: int, seed: int) -> AuditSet:
+def audit_set(
+    shards: Shards, n_holdout: int, target: int, nonmembers: int, seed: int, alike: np.ndarray | None = None
+) -> AuditSet:
     """All of the target's samples against ``nonmembers // K`` from the hold-out and from each other client.
+
+    ``alike``: [k] clients whose images are deformed as the target's are, if groups are; non-members are theirs then.
 
     Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members for K = 10;
     evaluation.md, protocol 1-2). Raises ``UserError`` when there is no hold-out sample to draw.
     """
-    clients, n_train = len(shards), sum(len(s) for s in shards)
-    share = min(nonmembers // clients, n_holdout)
+    n_train = sum(len(s) for s in shards)
+    others = np.arange(len(shards)) if alike is None else alike
+    free = np.flatnonzero(np.isin(np.arange(n_holdout) % len(shards), others))
+    clients = len(others)
+    share = min(nonmembers // clients, len(free))
     if share < 1:
         raise UserError(
             f"no outside non-members: audit.nonmembers = {nonmembers} over {clients} clients with a hold-out of "
-            f"{n_holdout} samples leaves none; raise audit.nonmembers or the dataset's hold-out"
+            f"{len(free)} samples leaves none; raise audit.nonmembers or the dataset's hold-out"
         )
     rng = numpy_rng(seed, "audit", client=target)
     ids, kinds, owners = [shards[target]], [np.full(len(shards[target]), MEMBER)], [np.full(len(shards[target]), target)]
-    outside = n_train + rng.choice(n_holdout, share, replace=False)
+    outside = n_train + rng.choice(free, share, replace=False)
     ids.append(outside)
     kinds.append(np.full(share, OFL))
     owners.append(np.full(share, -1))
-    for k in range(clients):
+    for k in others.tolist():
         if k == target:
             continue
         drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
@@ -71,21 +79,40 @@ def attack_set(shards: Shards, n_holdout: int, malicious: int, members: int, non
     The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA, algorithms.md 3.2: 150 and
     150)? The last ``malicious`` clients' samples are not asked about. Raises ``UserError`` where there are too few.
     """
-    honest, n_train = len(shards) - malicious, sum(len(s) for s in shards)
-    rng = numpy_rng(seed, "attack set")
-    owner_of = np.concatenate([np.full(len(s), k) for k, s in enumerate(shards[:honest])])
-    every = np.concatenate(shards[:honest])
-    for what, wanted, there in (("members", members, len(every)), ("nonmembers", nonmembers, n_holdout)):
+    honest = np.arange(len(shards) - malicious)
+    outside = np.arange(n_holdout)
+    return _together(HONEST, "all honest clients", shards, honest, outside, members, nonmembers, numpy_rng(seed, "attack set"))
+
+
+def group_set(
+    shards: Shards, n_holdout: int, group: int, name: str, clients: np.ndarray, members: int, nonmembers: int, seed: int
+) -> AuditSet:
+    """The same for one group's ``clients``; the outsiders are deformed as these clients' images are, or a glance at the
+    image would tell members from the rest (hold-out sample i looks as client i mod K's)."""
+    outside = np.flatnonzero(np.isin(np.arange(n_holdout) % len(shards), clients))
+    rng = numpy_rng(seed, "group set", client=group)
+    return _together(FIRST_GROUP - group, f"group '{name}'", shards, clients, outside, members, nonmembers, rng)
+
+
+def _together(
+    target: int, who: str, shards: Shards, clients: np.ndarray, outside: np.ndarray, members: int, nonmembers: int,
+    rng: np.random.Generator,
+) -> AuditSet:  # fmt: skip
+    n_train = sum(len(s) for s in shards)
+    owner_of = np.concatenate([np.full(len(shards[k]), k) for k in clients])
+    every = np.concatenate([shards[k] for k in clients])
+    hold_out = "the hold-out" if target == HONEST else f"the hold-out of {who}"
+    sides = (("members", members, len(every), f"{who} together"), ("nonmembers", nonmembers, len(outside), hold_out))
+    for what, wanted, there, where in sides:
         if wanted > there:
-            where = "all honest clients together" if what == "members" else "the hold-out"
             raise UserError(f"audit.{what} = {wanted}, but {where} has {there} samples: lower it or load more data")
     mine = rng.choice(len(every), members, replace=False)
-    outside = n_train + rng.choice(n_holdout, nonmembers, replace=False)
+    strangers = n_train + rng.choice(outside, nonmembers, replace=False)
     order = rng.permutation(members + nonmembers)
-    ids = np.concatenate([every[mine], outside])[order].astype(np.int64)
+    ids = np.concatenate([every[mine], strangers])[order].astype(np.int64)
     kind = np.repeat([MEMBER, OFL], [members, nonmembers])[order].astype(np.int64)
     owner = np.concatenate([owner_of[mine], np.full(nonmembers, -1)])[order].astype(np.int64)
-    return AuditSet(HONEST, ids, kind, owner)
+    return AuditSet(target, ids, kind, owner)
 
 
 def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> np.ndarray:
@@ -99,18 +126,22 @@ def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> np.ndarray
     return np.sort(numpy_rng(seed, "mask set").choice(own, size, replace=False))
 
 
-def root_set(n_train: int, n_holdout: int, audits: list[AuditSet], size: int, seed: int) -> np.ndarray:
-    """[size] ids of the server's own samples: hold-out ones that no audit list asks about.
+def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> np.ndarray:
+    """Ids of the hold-out samples that no audit list asks about."""
+    return np.setdiff1d(np.arange(n_train, n_train + n_holdout), pool_of(audits))
+
+
+def own_set(free: np.ndarray, size: int, who: str, seed: int) -> np.ndarray:
+    """[size] ids out of ``free`` for the server's root set or the attacker's shadow models (``who``: in words).
 
     Raises ``UserError`` when fewer are left.
     """
-    free = np.setdiff1d(np.arange(n_train, n_train + n_holdout), pool_of(audits))
     if size > len(free):
         raise UserError(
-            f"the rule wants a root set of {size} samples, but of the hold-out's {n_holdout} only {len(free)} are not asked "
-            "about: lower audit.nonmembers or the rule's root, or raise the dataset's hold-out"
+            f"{who} wants {size} samples, but only {len(free)} of the hold-out are not asked about or taken: lower "
+            "audit.nonmembers or that number, or raise the dataset's hold-out"
         )
-    return np.sort(numpy_rng(seed, "root set").choice(free, size, replace=False))
+    return np.sort(numpy_rng(seed, who).choice(free, size, replace=False))
 
 
 def refuse_overlap(root: np.ndarray, shards: Shards, audits: list[AuditSet]) -> None:

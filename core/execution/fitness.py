@@ -20,8 +20,8 @@ from fedbench.core.federation.normalise import wrap
 
 def declaration_mistake(made: Any) -> str:
     """What is wrong with the facts that a defense or an attack states about itself, or nothing."""
-    if isinstance(made, Defense) and not (type(made.n_models) is int and made.n_models >= 1):
-        return f"n_models is {made.n_models!r}, expected an integer >= 1"
+    if isinstance(made, Defense) and not (type(made.n_models) is int and made.n_models >= 0):
+        return f"n_models is {made.n_models!r}, expected an integer >= 1, or 0 for one a client"
     if isinstance(made, Defense) and not (type(made.root_samples) is int and made.root_samples >= 0):
         return f"root_samples is {made.root_samples!r}, expected an integer >= 0"
     if isinstance(made, Attack):

@@ -84,6 +84,8 @@ class Job:
     partition: dict[str, Any]
     federation: dict[str, Any]
     audit: dict[str, Any]
+    groups: list[dict[str, Any]] | None
+    thresholds: list[float] | None
     digests: dict[str, str]
     device: str
     results: str
@@ -108,6 +110,8 @@ class Job:
             "audit": self.audit,
             "adversary": self.adversary.label if self.adversary else None,
             "insider": self.insider,
+            "groups": self.groups,
+            "thresholds": self.thresholds,
         }
 
 

@@ -14,13 +14,16 @@ from fedbench.core.contract.errors import SkipCell
 from fedbench.core.data.audit import EXCLUDED, MEMBER, AuditSet
 from fedbench.core.execution.job import Cell, Job
 from fedbench.core.execution.misalign import redrawn
-from fedbench.core.execution.train import Scene, Trained, kinds_of
+from fedbench.core.execution.references import Shadows, of_audit
+from fedbench.core.execution.scene import Scene
+from fedbench.core.execution.society import violations_of
+from fedbench.core.execution.train import Trained, kinds_of
 from fedbench.core.metrics.bestround import round_report
 from fedbench.core.metrics.decision import decision_report
 from fedbench.core.metrics.groups import score_groups
 from fedbench.core.rng import key_for, numpy_rng
 from fedbench.core.signals.measure import observe
-from fedbench.core.store.record import DecisionScores, RoundScores, Score, TargetScores
+from fedbench.core.store.record import DecisionScores, RoundScores, Score, TargetScores, Violations
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,16 @@ class Verdict:
     arrays: dict[str, np.ndarray]
     notes: list[str]
     cpu_s: float
+    violations: Violations | None = None
 
 
 class BadScores(RuntimeError):
     """An attack returned something other than one finite number a candidate."""
 
 
-def judge(job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained) -> Verdict:
+def judge(
+    job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained, shadows: Shadows | None = None
+) -> Verdict:
     """All targets of one cell. Raises ``SkipCell`` where the attack does not apply, :class:`BadScores` for bad output."""
     began = time.process_time()
     pool = scene.pool
@@ -49,7 +55,7 @@ def judge(job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained) 
         if colluders:
             notes.append(_collude(job, attack, colluders, scene, trained, pool))
         for audit in audits:
-            scores[audit.target], by_round[audit.target] = _scores_of(job, attack, audit, scene, trained, pool)
+            scores[audit.target], by_round[audit.target] = _scores_of(job, attack, audit, scene, trained, shadows)
     cpu = time.process_time() - began
     arrays: dict[str, np.ndarray] = {}
     targets, everyone = [], []
@@ -65,7 +71,17 @@ def judge(job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained) 
         arrays |= {f"{prefix}scores": s, f"{prefix}kind": kind.astype(np.int8), f"{prefix}ids": audit.ids}
         arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32)}
     pooled = _groups(job, cell, -1, *(np.concatenate(parts) for parts in zip(*everyone, strict=True)))
-    return Verdict(targets, pooled, arrays, notes, cpu)
+    return Verdict(targets, pooled, arrays, notes, cpu, _violations(attack, scene, trained, scores))
+
+
+def _violations(attack: Attack, scene: Scene, trained: Trained, scores: dict[int, np.ndarray]) -> Violations | None:
+    if attack.threshold is None:
+        return None
+    said = [
+        (scores[a.target] > attack.threshold, kinds_of(a, trained), trained.assignment[-1][scene.client_of(a)])
+        for a in scene.audits
+    ]  # fmt: skip
+    return violations_of(scene, trained, said)
 
 
 def _rejections(trained: Trained) -> list[str]:
@@ -113,14 +129,16 @@ def _decision(
 
 
 def _scores_of(
-    job: Job, attack: Attack, audit: AuditSet, scene: Scene, trained: Trained, pool: np.ndarray
+    job: Job, attack: Attack, audit: AuditSet, scene: Scene, trained: Trained, shadows: Shadows | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """([n] scores, [R, n] those of every round for a single-round attack)."""
-    observations = observe(
-        attack.view, audit.target, trained.rows, trained.rounds, trained.signals,
-        _positions(job, scene, trained, pool, audit),
-    )  # fmt: skip
-    if not observations.signals:
+    pick = _positions(job, scene, trained, scene.pool, audit)
+    served = trained.assignment[:, scene.client_of(audit)]
+    observations = observe(attack.view, audit.target, trained.rows, trained.rounds, trained.signals, pick, served)
+    if attack.needs_references and shadows is not None:
+        seen = of_audit(shadows, scene, trained, audit, pick, served[-1])
+        observations = dataclasses.replace(observations, references=seen)
+    if not observations.signals and not attack.needs_references:
         raise SkipCell(f"the view '{attack.view}' is empty in this run (coalition: {job.coalition})")
     asked = _audit(job, audit.ids, scene, audit.target)
     # float64: tail probabilities near 1 would tie in float32, and TF01 lives there

@@ -15,12 +15,12 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import CONTRACT_VERSION
-from fedbench.core.data.audit import HONEST, split_digest
+from fedbench.core.data.audit import FIRST_GROUP, HONEST, split_digest
 from fedbench.core.digest import engine_digest, source_digest
 from fedbench.core.execution.fitness import declaration_mistake, require_data, try_model
 from fedbench.core.execution.job import Cell, Job, Use, key_of
 from fedbench.core.execution.provenance import gather
-from fedbench.core.execution.train import make_scene
+from fedbench.core.execution.scene import make_scene
 from fedbench.core.explain import explain
 from fedbench.core.federation.precision import check_precision
 from fedbench.core.nearest import did_you_mean
@@ -209,7 +209,9 @@ class _Planner:
         wanted = audit["targets"]
         # an adversary does not infer the data of the clients it controls: the last ones
         honest = tuple(range(federation["clients"] - (insider["malicious"] if insider else 0)))
-        targets = tuple(wanted) if isinstance(wanted, list) else (HONEST,) if wanted == "honest" else members or honest
+        groups = [g.model_dump(mode="json") for g in setting.groups] if setting.groups else None
+        together = {"honest": (HONEST,), "groups": tuple(FIRST_GROUP - g for g in range(len(groups or ())))}
+        targets = tuple(wanted) if isinstance(wanted, list) else together.get(wanted) or members or honest
         used = self.resolved.settings[i]
         dataset = self._of(used.dataset)
         line, column = self.loaded.position(("settings", i))
@@ -219,7 +221,8 @@ class _Planner:
             return None
         data, digest = found
         scene = self._ask(where, "partition", lambda: make_scene(
-            data, rule, federation, audit, targets, seed, insider, defense.root_samples, adversary is not None
+            data, rule, federation, audit, targets, seed, insider, defense.root_samples, adversary is not None, groups,
+            setting.thresholds,
         ))  # fmt: skip
         if seed == self.spec.seeds[0]:
             size = self._ask(where, f"model '{used.model.name}'", lambda: try_model(used.model.build(), data))
@@ -235,8 +238,8 @@ class _Planner:
         return Job(
             "", self.spec.name, setting.name, coalition, members, targets, seed, dataset,
             self._of(self.resolved.settings[i].model), self._of(use), self._of(adversary) if adversary else None, insider,
-            self.signals, rule, federation, audit, digests, self.device, str(self.results), self.provenance,
-            limits.run_seconds, limits.memory_gb,
+            self.signals, rule, federation, audit, groups, setting.thresholds, digests, self.device, str(self.results),
+            self.provenance, limits.run_seconds, limits.memory_gb,
         )  # fmt: skip
 
     def _load(self, dataset: Use, seed: int) -> tuple[Data, str]:
@@ -277,6 +280,7 @@ def _identity(job: Job, provenance: dict[str, Any]) -> dict[str, Any]:
         "contract": CONTRACT_VERSION, "torch": provenance["torch"], "device": job.device.split(":")[0], "dtype": _DTYPE,
         "digests": job.digests, "dataset": job.dataset.identity(), "model": job.model.identity(),
         "partition": job.partition, "federation": job.federation, "audit": job.audit, "members": job.members,
+        "groups": job.groups, "thresholds": job.thresholds,
         "targets": job.targets, "defense": job.defense.identity(), "seed": job.seed,
         "adversary": job.adversary.identity() if job.adversary else None,
         # a plain run is the same whatever an adversary might do; what the server assumes reaches its rule all the same

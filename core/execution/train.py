@@ -5,75 +5,32 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedbench.core.contract.attack import LEVELS, ActiveAttack, Attack
+from fedbench.core.contract.attack import LEVELS, ActiveAttack, Attack, View
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.dataset import Data
-from fedbench.core.contract.errors import SkipCell
-from fedbench.core.data.audit import (
-    EXCLUDED,
-    AuditSet,
-    attack_set,
-    audit_set,
-    mask_set,
-    opaque_names,
-    pool_of,
-    refuse_overlap,
-    root_set,
-)
-from fedbench.core.data.partition import Shards, partition
+from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.errors import Diverged, SkipCell
+from fedbench.core.data.audit import EXCLUDED, AuditSet
 from fedbench.core.execution.job import Job
+from fedbench.core.execution.scene import Scene
 from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.loop import Federation
 from fedbench.core.federation.normalise import wrap
 from fedbench.core.federation.precision import in_precision
 from fedbench.core.federation.setup import Insider, Setup, TrainConfig
 from fedbench.core.rng import key_for
-from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
+from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder, rows_of
 from fedbench.core.store.files import npz_bytes, read_npz, write_atomically
 
 _EVALUATION_CHUNK = 512  # of a ResNet18: 1 GB of activations
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A run's data: who trains on what, and whom the attacks are asked about."""
-
-    data: Data
-    shards: Shards
-    audits: list[AuditSet]
-    names: np.ndarray  # what an attack calls a sample: it must not learn the position in train ++ holdout
-    aligned: bool = True
-    mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the adversary's own samples
-    root: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the server's
-
-    @property
-    def pool(self) -> np.ndarray:
-        """Sorted ids of every audited sample (positions in train ++ holdout); all of them where lists are redrawn."""
-        return pool_of(self.audits) if self.aligned else np.arange(len(self.names))
-
-    @property
-    def presented(self) -> np.ndarray:
-        """[N] positions in the pool in the order an attack gets to see them: by name, so that order tells nothing."""
-        return np.argsort(self.names[self.pool])
-
-    def x_of(self, ids: np.ndarray) -> np.ndarray:
-        """[n, *input] samples of these ids."""
-        return _take(self.data.train_x, self.data.holdout_x, ids)
-
-    def y_of(self, ids: np.ndarray) -> np.ndarray:
-        """[n] labels of these ids."""
-        return _take(self.data.train_y, self.data.holdout_y, ids)
-
-    def canary_of(self, ids: np.ndarray) -> np.ndarray:
-        """[n] bool."""
-        return _take(self.data.train_canary, self.data.holdout_canary, ids)
+_DRAWS = 100  # of initial models, until each is picked by enough clients
 
 
 @dataclass(frozen=True)
@@ -88,36 +45,9 @@ class Trained:
     history: list[dict[str, Any]]
     measured: dict[str, float]
     rejected: tuple[tuple[int, int], ...] = ()  # (round, malicious client) of rows that were not finite
-
-
-def set_scene(job: Job) -> Scene:
-    """Load, partition and draw the audit lists; raises ``UserError`` for data that cannot carry the setting."""
-    data = job.dataset.make().load(job.seed)
-    return make_scene(
-        data, job.partition, job.federation, job.audit, job.targets, job.seed, job.insider,
-        job.defense.make().root_samples, job.adversary is not None,
-    )  # fmt: skip
-
-
-def make_scene(
-    data: Data, rule: dict[str, Any], federation: dict[str, Any], audit: dict[str, Any], targets: tuple[int, ...], seed: int,
-    insider: dict[str, Any] | None = None, root: int = 0, poisoned: bool = False,
-) -> Scene:  # fmt: skip
-    """The same from data already loaded. ``insider``: the setting's adversary, which attacks if ``poisoned``;
-    ``root``: how many samples the server's rule wants."""
-    clients, n_holdout = federation["clients"], len(data.holdout_y)
-    given = {k: v for k, v in rule.items() if v is not None}
-    shards = partition(data.train_y, clients, seed, **given | ({"beta": float(given["beta"])} if "beta" in given else {}))
-    malicious = insider["malicious"] if insider else 0
-    if audit["targets"] == "honest":
-        audits = [attack_set(shards, n_holdout, malicious, audit["members"], audit["nonmembers"], seed)]
-    else:
-        audits = [audit_set(shards, n_holdout, t, audit["nonmembers"], seed) for t in targets]
-    names = opaque_names(len(data.train_y) + n_holdout, seed)
-    mask = mask_set(shards, malicious, insider["mask_set"], seed) if insider and poisoned else np.zeros(0, np.int64)
-    roots = root_set(len(data.train_y), n_holdout, audits, root, seed) if root else np.zeros(0, np.int64)
-    refuse_overlap(roots, shards, audits)
-    return Scene(data, shards, audits, names, audit.get("align_nonmembers", True), mask, roots)
+    assignment: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))  # [R, K] client -> global model
+    predicted: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # [n_test] final classes
+    logits: np.ndarray | None = None  # [s, pool ++ shadow, C] of the final global models, where shadow models are asked for
 
 
 def audited_rounds(rounds: int, every: int) -> set[int]:
@@ -130,32 +60,71 @@ def needed_signals(attacks: list[Attack]) -> set[str]:
     return set().union(*(a.needs for a in attacks)) if attacks else set()
 
 
+def views_of(attacks: list[Attack]) -> set[View]:
+    """The views that a run measures: those of its attacks, and the server's for what colluding clients share."""
+    return {a.view for a in attacks} | ({"server"} if any(a.colluders for a in attacks) else set())
+
+
+def needed_rows(job: Job, attacks: list[Attack]) -> set[int]:
+    """Ids of the rows that the attacks of a run look at."""
+    clients = job.federation["clients"]
+    return set(rows_of(views_of(attacks), clients, job.members, models_of(job.defense.make(), clients)))
+
+
+def models_of(defense: Defense, clients: int) -> int:
+    """How many global models there are."""
+    return defense.n_models or clients
+
+
 def train(job: Job, scene: Scene, attacks: list[Attack], on_round: Callable[[int], None]) -> Trained:
     """The run, from the first round to the last."""
     device = torch.device(job.device)
-    flat, initial = _fresh_model(job, scene.data, device)
+    setup = _setup(job, scene, attacks, device)
+    wanted = needed_signals(attacks)
+    forward = {n: job.signals[b].make() for n in wanted if (b := n.removesuffix(PRE_DEFENSE)) in job.signals}
+    recorder = Recorder(
+        setup.flat, *samples_of(scene, scene.pool, device), forward, bool(wanted & GRADIENT_SIGNALS),
+        len(setup.clients), job.members, views_of(attacks), [len(s) for s in scene.shards],
+        one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
+    )  # fmt: skip
+    federation = _good_start(job, scene, setup)
+    references = any(a.needs_references for a in attacks)
+    return _run_rounds(job, scene, federation, recorder, on_round, references)
+
+
+def _setup(job: Job, scene: Scene, attacks: list[Attack], device: torch.device) -> Setup:
+    defense = job.defense.make()
+    flat, initial = fresh_models(job, scene.data, device, models_of(defense, job.federation["clients"]))
     clients = [
         MemberData(torch.from_numpy(scene.data.train_x[s]).to(device), torch.from_numpy(scene.data.train_y[s]).to(device))
         for s in scene.shards
     ]
-    pool_x, pool_y = _samples(scene, scene.pool, device)
-    wanted, config = needed_signals(attacks), _config(job)
-    setup = Setup(
-        config, job.seed, flat, clients, scene.data.n_classes, job.defense.make(), job.members, initial,
-        _insider(job, scene, attacks, device), MemberData(*_samples(scene, scene.root, device)) if len(scene.root) else None,
-        any(n.endswith(PRE_DEFENSE) for n in wanted),
+    return Setup(
+        config_of(job), job.seed, flat, clients, scene.data.n_classes, defense, job.members, initial,
+        _insider(job, scene, attacks, device), MemberData(*samples_of(scene, scene.root, device)) if len(scene.root) else None,
+        None if scene.thresholds is None else tuple(scene.thresholds.tolist()),
+        any(n.endswith(PRE_DEFENSE) for n in needed_signals(attacks)),
     )  # fmt: skip
-    forward = {n: job.signals[b].make() for n in wanted if (b := n.removesuffix(PRE_DEFENSE)) in job.signals}
-    recorder = Recorder(
-        flat, pool_x, pool_y, forward, bool(wanted & GRADIENT_SIGNALS),
-        len(clients), job.members, {a.view for a in attacks}, [len(s) for s in scene.shards],
-        one_start=len(initial) == 1 and config.max_delay == 0,
-    )  # fmt: skip
-    federation = Federation(setup)
-    return _run_rounds(job, scene, federation, recorder, on_round)
 
 
-def _samples(scene: Scene, ids: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _good_start(job: Job, scene: Scene, setup: Setup) -> Federation:
+    """The federation from initial models that each have their share of the members (IFCA's find_good_initializer,
+    algorithms.md 11.1); raises ``Diverged`` when none of the draws has."""
+    n, least = len(setup.initial), setup.defense.least_share
+    for draw in range(_DRAWS):
+        if draw:
+            _, initial = fresh_models(job, scene.data, setup.device, n, draw)
+            setup = replace(setup, initial=initial, defense=job.defense.make())
+        federation = Federation(setup)
+        if n == 1 or not least or not setup.members:
+            return federation
+        picked = np.bincount(federation.first_choice(), minlength=n) / len(setup.members)
+        if picked.min() >= least:
+            return federation
+    raise Diverged(f"none of {_DRAWS} draws of {n} initial models had each picked by {least:.0%} of the members")
+
+
+def samples_of(scene: Scene, ids: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """(x, y) of these samples on the device."""
     return torch.from_numpy(scene.x_of(ids)).to(device), torch.from_numpy(scene.y_of(ids)).to(device)
 
@@ -168,51 +137,75 @@ def _insider(job: Job, scene: Scene, attacks: list[Attack], device: torch.device
     granted = job.insider["knowledge"]
     if LEVELS.index(granted) < LEVELS.index(attack.knowledge):
         raise SkipCell(f"the attack needs the knowledge '{attack.knowledge}', but the setting's adversary has '{granted}'")
-    x, y = _samples(scene, scene.pool[scene.presented], device)
+    x, y = samples_of(scene, scene.pool[scene.presented], device)
     return Insider(
-        attack, job.insider["malicious"], granted, job.insider["start_round"], x, y, *_samples(scene, scene.mask, device)
+        attack, job.insider["malicious"], granted, job.insider["start_round"], x, y, *samples_of(scene, scene.mask, device)
     )
 
 
 def _run_rounds(
-    job: Job, scene: Scene, federation: Federation, recorder: Recorder, on_round: Callable[[int], None]
+    job: Job, scene: Scene, federation: Federation, recorder: Recorder, on_round: Callable[[int], None], references: bool
 ) -> Trained:
     device = federation.setup.device
-    test = [torch.from_numpy(a).to(device) for a in (scene.data.test_x, scene.data.test_y)]
+    test_x = torch.from_numpy(scene.data.test_x).to(device)
     audited = audited_rounds(federation.setup.config.rounds, job.audit["every"])
     history: list[dict[str, Any]] = []
     rejected: list[tuple[int, int]] = []
-    signals_cpu, correct, began = 0.0, np.zeros(0, bool), time.process_time()
+    assignments: list[tuple[int, ...]] = []
+    before: tuple[int, ...] = ()
+    signals_cpu, predicted, began = 0.0, np.zeros(0, np.int64), time.process_time()
     for result in federation.rounds():
         rejected += [(result.uploads.round, k) for k in result.rejected]
         if (t := result.uploads.round) in audited:
             mark = time.process_time()
             recorder.record(result)
-            correct = _correct(federation, *test)
-            history.append({"round": t, "accuracy": float(correct.mean()), "train_loss": _train_loss(federation)})
+            predicted = _predicted(federation, test_x)
+            row = {"round": t, "accuracy": float((predicted == scene.data.test_y).mean()), "train_loss": _train_loss(federation)}
+            history.append(row | _clusters(result.assignment, before, len(federation.models)))
+            assignments.append(result.assignment)
+            before = result.assignment
             signals_cpu += time.process_time() - mark
         on_round(t)
     total = time.process_time() - began
     held = [s[c.held_out.cpu().numpy()] for s, c in zip(scene.shards, federation.clients, strict=True) if c.held_out is not None]
     return Trained(
         recorder.rows, np.array(recorder.rounds), recorder.arrays(),
-        np.sort(np.concatenate(held)) if held else np.zeros(0, np.int64), correct, history,
-        {"train_cpu_s": total - signals_cpu, "signals_cpu_s": signals_cpu}, tuple(rejected),
+        np.sort(np.concatenate(held)) if held else np.zeros(0, np.int64), predicted == scene.data.test_y, history,
+        {"train_cpu_s": total - signals_cpu, "signals_cpu_s": signals_cpu}, tuple(rejected), np.array(assignments), predicted,
+        _final_logits(federation, scene) if references else None,
     )  # fmt: skip
 
 
-def _fresh_model(job: Job, data: Data, device: torch.device) -> tuple[FlatModel, torch.Tensor]:
-    """The module, and [s, P] keyed initial parameters of the s global models."""
-    builder, n_models = job.model.make(), max(1, job.defense.make().n_models)
-    flats = []
-    for j in range(n_models):
-        torch.random.default_generator.manual_seed(key_for(job.seed, "init", client=j) >> 1)
+def _clusters(assignment: tuple[int, ...], before: tuple[int, ...], n_models: int) -> dict[str, Any]:
+    """Sizes of the clusters, and how many clients moved since the last audited round; nothing with one model."""
+    if n_models == 1 or n_models == len(assignment):
+        return {}
+    moved = sum(a != b for a, b in zip(assignment, before, strict=True)) if before else 0
+    return {"clusters": np.bincount(assignment, minlength=n_models).tolist(), "moved": moved}
+
+
+def _final_logits(federation: Federation, scene: Scene) -> np.ndarray:
+    """[s, pool ++ shadow, C] of every final global model."""
+    x, _ = samples_of(scene, np.concatenate([scene.pool, scene.shadow]), federation.setup.device)
+    return np.stack([_logits(federation, j, x).float().cpu().numpy() for j in range(len(federation.models))])
+
+
+def fresh_models(
+    job: Job, data: Data, device: torch.device, n: int, draw: int = 0, purpose: str = "init"
+) -> tuple[FlatModel, torch.Tensor]:
+    """A module, and [n, P] keyed initial parameters."""
+    builder = job.model.make()
+
+    def build(j: int) -> FlatModel:
+        torch.random.default_generator.manual_seed(key_for(job.seed, purpose, round=draw, client=j) >> 1)
         module = in_precision(builder.build(data.input_shape, data.n_classes), job.federation["precision"])
-        flats.append(FlatModel(wrap(module, data), device))
-    return flats[0], torch.stack([f.params.clone() for f in flats])
+        return FlatModel(wrap(module, data), device)
+
+    first = build(0)
+    return first, torch.stack([first.params.clone(), *(build(j).params for j in range(1, n))])
 
 
-def _config(job: Job) -> TrainConfig:
+def config_of(job: Job) -> TrainConfig:
     f, o = job.federation, job.federation["optimizer"]
     schedule = o["schedule"]
     return TrainConfig(
@@ -232,18 +225,19 @@ def _logits(federation: Federation, j: int, x: torch.Tensor) -> torch.Tensor:
     return torch.cat([flat.module(part) for part in x.split(_EVALUATION_CHUNK)])
 
 
-def _correct(federation: Federation, x: torch.Tensor, y: torch.Tensor) -> np.ndarray:
-    """[n_test] bool: is the sample classified correctly by the global model?
+def _predicted(federation: Federation, x: torch.Tensor) -> np.ndarray:
+    """[n_test] the class that the global model gives each sample.
 
     With several global models, sample i is put to the model of client i mod K: the mean is then the clients' mean
     accuracy, and a sample still has one answer, which paired tests need.
     """
-    correct = torch.zeros(len(y), dtype=torch.bool, device=y.device)
-    clients = torch.arange(len(y), device=y.device) % len(federation.assignment)
+    out = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    clients = torch.arange(len(x), device=x.device) % len(federation.assignment)
     for j in sorted(set(federation.assignment.values())):
-        mine = torch.isin(clients, torch.tensor([k for k, m in federation.assignment.items() if m == j], device=y.device))
-        correct[mine] = _logits(federation, j, x[mine]).argmax(1) == y[mine]
-    return correct.cpu().numpy()
+        mine = torch.isin(clients, torch.tensor([k for k, m in federation.assignment.items() if m == j], device=x.device))
+        if bool(mine.any()):
+            out[mine] = _logits(federation, j, x[mine]).argmax(1)
+    return out.cpu().numpy()
 
 
 def _train_loss(federation: Federation) -> float:
@@ -253,13 +247,6 @@ def _train_loss(federation: Federation) -> float:
         logits = _logits(federation, federation.assignment[k], data.x[:200])
         losses.append(torch.nn.functional.cross_entropy(logits, data.y[:200]))
     return float(torch.stack(losses).mean())
-
-
-def _take(first: np.ndarray, second: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    inside = ids < len(first)
-    out = np.empty((len(ids), *first.shape[1:]), first.dtype)
-    out[inside], out[~inside] = first[ids[inside]], second[ids[~inside] - len(first)]
-    return out
 
 
 def kinds_of(audit: AuditSet, trained: Trained) -> np.ndarray:
@@ -277,11 +264,14 @@ def save(job: Job, trained: Trained) -> None:
     meta = {"rows": trained.rows, "history": trained.history, "measured": trained.measured, "run_key": job.run_key}
     arrays = {f"signal:{n}": a for n, a in trained.signals.items()}
     arrays |= {"rounds": trained.rounds, "held_out": trained.held_out, "test_correct": trained.test_correct}
+    arrays |= {"assignment": trained.assignment, "predicted": trained.predicted}
+    if trained.logits is not None:
+        arrays["logits"] = trained.logits
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     write_atomically(cache_path(job), npz_bytes(arrays, compress=False))
 
 
-def load(job: Job, wanted: set[str], extra_rows: set[int]) -> Trained | None:
+def load(job: Job, wanted: set[str], rows: set[int], references: bool) -> Trained | None:
     """The cached training, if it is there, whole, and measured what is wanted."""
     path = cache_path(job)
     if not path.exists():
@@ -292,9 +282,11 @@ def load(job: Job, wanted: set[str], extra_rows: set[int]) -> Trained | None:
     except (OSError, ValueError, KeyError):
         return None  # a damaged cache only costs the training again
     signals = {n.removeprefix("signal:"): a for n, a in arrays.items() if n.startswith("signal:")}
-    if meta["run_key"] != job.run_key or not wanted <= signals.keys() or not extra_rows <= set(meta["rows"]):
+    if meta["run_key"] != job.run_key or not wanted <= signals.keys() or not rows <= set(meta["rows"]):
+        return None
+    if references and "logits" not in arrays:
         return None
     return Trained(
         meta["rows"], arrays["rounds"], signals, arrays["held_out"], arrays["test_correct"], meta["history"],
-        meta["measured"],
+        meta["measured"], (), arrays["assignment"], arrays["predicted"], arrays.get("logits"),
     )  # fmt: skip

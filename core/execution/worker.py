@@ -77,7 +77,7 @@ def run_job(job: Job, report: Report) -> None:
         return
     settle(job, job.run_key)  # the attacks' constructors ran
     try:
-        scene, trained = _train(job, [a for _, a in attacks], report)
+        scene, trained, shadows = _train(job, [a for _, a in attacks], report)
     except STRANGERS as error:
         outcome, reason = outcome_of(error)
         for cell, _ in attacks:
@@ -86,7 +86,7 @@ def run_job(job: Job, report: Report) -> None:
     for cell, attack in attacks:
         report("judging", cell.key)
         settle(job, cell.key)
-        record, scores = _judge(job, cell, attack, scene, trained, clock)
+        record, scores = _judge(job, cell, attack, scene, trained, shadows, clock)
         _finish(results, job, cell, record, scores, report)
 
 
@@ -116,48 +116,50 @@ def _make_attacks(job: Job) -> tuple[list[tuple[Cell, Any]], list[tuple[Cell, st
     return made, failed
 
 
-def _train(job: Job, attacks: list[Any], report: Report) -> tuple[Any, Any]:
-    from fedbench.core.execution import train
-    from fedbench.core.signals.measure import COALITION, GLOBAL
+def _train(job: Job, attacks: list[Any], report: Report) -> tuple[Any, Any, Any]:
+    """(scene, training, shadow models or None), the training and the shadow models from their caches where they can be."""
+    from fedbench.core.execution import references, train
+    from fedbench.core.execution.scene import set_scene
 
-    scene = train.set_scene(job)
-    if (digest := scene.data.digest()) != job.digests["data"]:
-        raise UserError(
-            f"the dataset '{job.dataset.name}' gave other data than when the run was planned (digest {digest[:12]} after "
-            f"{job.digests['data'][:12]}): load(seed) must depend on nothing but its parameters and the seed"
-        )
-    views = {a.view for a in attacks}
-    extra = ({GLOBAL} if views & {"client", "external"} else set()) | (
-        {COALITION} if "coalition" in views and job.members else set()
-    )
+    scene = set_scene(job)
     known = train.GRADIENT_SIGNALS | job.signals.keys() | {f"{n}{train.PRE_DEFENSE}" for n in job.signals}
     wanted = train.needed_signals(attacks) & known  # an attack that needs more is skipped when it asks
-    trained = None if job.adversary else train.load(job, wanted, extra)
+    shadows = bool(job.audit["shadow"]) and any(a.needs_references for a in attacks)
+    trained = None if job.adversary else train.load(job, wanted, train.needed_rows(job, attacks), shadows)
     if trained is None:
         trained = train.train(job, scene, attacks, lambda t: report("round", t))
         if not job.adversary:
             with contextlib.suppress(OSError):  # without room for its cache, a run is trained again for a new attack
                 train.save(job, trained)
-    return scene, trained
+    return scene, trained, references.shadow_models(job, scene) if shadows else None
 
 
-def _judge(job: Job, cell: Cell, attack: Any, scene: Any, trained: Any, clock: Clock) -> tuple[Record, bytes | None]:
+def _judge(
+    job: Job, cell: Cell, attack: Any, scene: Any, trained: Any, shadows: Any, clock: Clock
+) -> tuple[Record, bytes | None]:
     from fedbench.core.execution.judge import judge
+    from fedbench.core.execution.society import society_of
 
     utility = Utility(accuracy=float(trained.test_correct.mean()), n_test=len(trained.test_correct))
     common = {"utility": utility, "history": [RoundRow(**row) for row in trained.history]}
+    common["society"] = society_of(job, scene, trained)
     try:
-        verdict = judge(job, cell, attack, scene, trained)
+        verdict = judge(job, cell, attack, scene, trained, shadows)
     except STRANGERS as error:
         outcome, reason = outcome_of(error)
         return record_for(job, cell, outcome, reason, clock.measured(trained.measured), **common), None
-    scores = npz_bytes({**verdict.arrays, "test_correct": trained.test_correct})
+    scores = npz_bytes({**verdict.arrays, "test_correct": trained.test_correct, **_assignment(trained)})
     record = record_for(
         job, cell, "ok", "", clock.measured(trained.measured, verdict.cpu_s), targets=verdict.targets,
-        pooled=verdict.pooled, notes=verdict.notes,
+        pooled=verdict.pooled, notes=verdict.notes, violations=verdict.violations,
         digests={**job.digests, "scores": hashlib.sha256(scores).hexdigest()}, **common,
     )  # fmt: skip
     return record, scores
+
+
+def _assignment(trained: Any) -> dict[str, Any]:
+    """[R, K] the global model of every client in every audited round, where there are several."""
+    return {"assignment": trained.assignment.astype("int32")} if trained.assignment.max(initial=0) else {}
 
 
 def _finish(results: Results, job: Job, cell: Cell, record: Record, scores: bytes | None, report: Report) -> None:

@@ -43,7 +43,8 @@ class Composite(Defense):
         if not parts:
             raise UserError("a list of defenses needs at least one; `none` is the defense that does nothing")
         self.parts = tuple(parts)
-        self.n_models = max(part.n_models for part in parts)
+        self.n_models = 0 if any(part.n_models == 0 for part in parts) else max(part.n_models for part in parts)
+        self.least_share = max(part.least_share for part in parts)
         self.root_samples = max(part.root_samples for part in parts)
         self._owners = {phase: self._owner(phase) for phase in EXCLUSIVE}
         self._shown: tuple[Any, list[Any]] = (None, [])

@@ -1,4 +1,4 @@
-"""The tools of an adversary inside the federation: updates it could send, made with the federation's own optimiser."""
+"""Training outside the clients' loop, with the federation's own optimiser: an adversary's updates, a server's models."""
 
 from __future__ import annotations
 
@@ -44,12 +44,17 @@ class Bench:
         self._descend(x, y)
         return self._flat.params - self._start
 
-    def train(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """[P]: one pass over the samples in their order, in batches of the federation's size."""
+    def train(
+        self, x: torch.Tensor, y: torch.Tensor, epochs: int = 1, shuffle: torch.Generator | None = None
+    ) -> torch.Tensor:
+        """[P]: passes over the samples in batches of the federation's size, in their order or shuffled."""
         self._load(training=True)
-        size = self._setup.config.batch_size
-        for a, b in zip(x.split(size), y.split(size), strict=True):
-            self._descend(a, b)
+        size, order = self._setup.config.batch_size, torch.arange(len(y), device=y.device)
+        for _ in range(epochs):
+            if shuffle is not None:
+                order = torch.randperm(len(y), generator=shuffle).to(y.device)
+            for pick in order.split(size):
+                self._descend(x[pick], y[pick])
         return self._flat.params - self._start
 
     def sample_steps(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

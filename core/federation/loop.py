@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,7 +59,8 @@ class Federation:
         flat, config = self.setup.flat, self.setup.config
         return MemberContext(
             self._key(phase, round, k), self.setup.device, self.setup.facts, k, round,
-            max(round - 1, 0) * config.local_epochs, data, flat.module, flat.params, start, self._memory(k),
+            max(round - 1, 0) * config.local_epochs, data, flat.module, flat.params, start, self._memory(k), None,
+            self.setup.thresholds[k] if self.setup.thresholds else None,
         )  # fmt: skip
 
     def _coalition_context(self, round: int, present: tuple[int, ...]) -> CoalitionContext:
@@ -83,6 +85,10 @@ class Federation:
                 f"{len(data.y)}; mark those kept out of training in `held_out`"
             )
         return prepared
+
+    def first_choice(self) -> list[int]:
+        """The global model that each member would pick of the initial ones, [members]."""
+        return [self._assign(0, k, self.models) for k in self.setup.members]
 
     # -- the round -----------------------------------------------------------------------------------------------
 
@@ -109,7 +115,8 @@ class Federation:
         if not bool(torch.isfinite(self.models).all()):
             raise Diverged(f"round {t}: the aggregated model is not finite; lower the learning rate")
         self._after_round(t, cohort)
-        return RoundResult(uploads, self.models, self.buffers.clone(), steps, rejected)
+        whose = tuple(self.assignment[k] for k in range(len(self.clients)))
+        return RoundResult(uploads, self.models, self.buffers.clone(), steps, rejected, whose)
 
     def _cohort(self, t: int) -> tuple[int, ...]:
         n = len(self.setup.clients)
@@ -234,6 +241,7 @@ class Federation:
             max(0, facts.assumed_malicious - rejected), self.setup.flat.layers, self.setup.clients[0].x.shape[1:],
             self.setup.root, lambda params, x: self._server_logits(j, params, x),
         )  # fmt: skip
+        ctx = replace(ctx, train=lambda params, x, y, epochs: self._server_train(ctx, params, x, y, epochs))
         shape = (updates.shape[1],)
         return call_for_rows(self.defense, "aggregate", shape, updates, weights, ctx, where=f"server, round {t}")
 
@@ -244,6 +252,13 @@ class Federation:
         flat.buffers.copy_(self.buffers[j])
         flat.module.eval()
         return torch.cat([flat.module(part) for part in x.split(512)])
+
+    def _server_train(
+        self, ctx: ServerContext, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor, epochs: int
+    ) -> torch.Tensor:
+        bench = Bench(self.setup, params, self.buffers[ctx.model_index], ctx.round)
+        self.trainer.key_module(ctx.round, ctx.model_index, "server module")
+        return params + bench.train(x, y, epochs, ctx.generator)
 
     def _aggregate(self, t: int, uploads: Uploads, rejected: int) -> torch.Tensor:
         """[s, P] steps; a model that nobody chose keeps still. Weights are |D_k|, renormalised among those present."""

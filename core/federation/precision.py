@@ -43,12 +43,10 @@ def check_precision(precision: str, device: str) -> bool:
 @contextmanager
 def matmuls(precision: str) -> Iterator[None]:
     """TF32 matrix products and convolutions while clients train, and only then."""
-    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [b.allow_tf32 for b in backends]
-    for b in backends:
-        b.allow_tf32 = precision == "tf32"
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = cuda.allow_tf32, cudnn.allow_tf32
+    cuda.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
-        for b, flag in zip(backends, before, strict=True):
-            b.allow_tf32 = flag
+        cuda.allow_tf32, cudnn.allow_tf32 = before

@@ -79,8 +79,8 @@ class Setup:
     """One training. ``clients``: each client's own data; ``members``: the ids that defend, ascending.
 
     ``initial``: [s, P] the starting parameters of the s global models. ``insider``: the adversary among the clients.
-    ``root``: the server's own samples, if its rule wants some. ``keep_unprotected``: also hand out the updates as they
-    were before ``protect`` and ``coordinate``.
+    ``root``: the server's own samples, if its rule wants some. ``thresholds``: each client's tolerance, if it has one.
+    ``keep_unprotected``: also hand out the updates as they were before ``protect`` and ``coordinate``.
     """
 
     config: TrainConfig
@@ -93,6 +93,7 @@ class Setup:
     initial: torch.Tensor
     insider: Insider | None = None
     root: MemberData | None = None
+    thresholds: tuple[float, ...] | None = None
     keep_unprotected: bool = False
 
     @property
@@ -149,6 +150,7 @@ class RoundResult:
     """A finished round: the uploads, and the global models [s, P], buffers [s, B] and steps [s, P] that came of them.
 
     ``rejected``: malicious clients whose rows were not finite; the server dropped them, the uploads are without them.
+    ``assignment``: [K] the global model of every client.
     """
 
     uploads: Uploads
@@ -156,3 +158,4 @@ class RoundResult:
     buffers: torch.Tensor
     steps: torch.Tensor
     rejected: tuple[int, ...] = ()
+    assignment: tuple[int, ...] = ()

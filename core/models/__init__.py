@@ -31,3 +31,7 @@ def fedbench_models():
         "resnet20", f"{_HERE}.resnet20:ResNet20", "ResNet-20 for small images (16, 32, 64 channels), BatchNorm or GroupNorm",
         "He et al., CVPR 2016",
     )  # fmt: skip
+    yield Component(
+        "leaf-cnn", f"{_HERE}.leaf_cnn:LeafCNN", "two 5x5 convolutions and a hidden layer of 2048, LEAF's for FEMNIST",
+        "Caldas et al., arXiv 1812.01097, 2018",
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.signals.gradient import gradient_features
 
-GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis
+GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis; of several global models, see `global_row`
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
 # A signal measured on the local model as it was BEFORE its protection, which no server sees: FedMIA's released code
 # does so for the loss (algorithms.md 13, F4). Named `loss@pre-defense`; an attack that asks for it says so in its label.
@@ -24,10 +24,32 @@ PRE_DEFENSE = "@pre-defense"
 _FORWARD_BYTES, _GRADIENT_BYTES = 1_500_000, 800_000
 
 
+def global_row(model: int) -> int:
+    """Id of the row of a global model: -1 for the first, -1001, -1002, ... for the others."""
+    return GLOBAL if model == 0 else -1000 - model
+
+
+def _model_of(row: int) -> int | None:
+    """Which global model a row is, if any."""
+    if row == GLOBAL:
+        return 0
+    return -1000 - row if row < -1000 else None
+
+
 def chunk_of(x: torch.Tensor, bytes_: int) -> int:
     """Samples a chunk: ``bytes_`` of float32 input on the CPU, 8 times that on an accelerator (ResNet18: under 4 GB)."""
     numel = max(1, x[0].numel()) if len(x) else 1
     return max(16, bytes_ * (1 if x.device.type == "cpu" else 8) // (4 * numel))
+
+
+def rows_of(views: set[View], clients: int, members: tuple[int, ...], n_models: int = 1) -> list[int]:
+    """Ids of the rows that these views see: the clients' uploads, the global models, the coalition's mean."""
+    rows = list(range(clients)) if "server" in views else []
+    if views & {"client", "external"}:
+        rows += [global_row(j) for j in range(n_models)]
+    if "coalition" in views and members:
+        rows.append(COALITION)
+    return rows
 
 
 class Recorder:
@@ -43,25 +65,27 @@ class Recorder:
     def __init__(
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
         clients: int, members: tuple[int, ...], views: Iterable[View], sizes: list[int], one_start: bool = True,
+        n_models: int = 1,
     ) -> None:  # fmt: skip
         self.flat, self.x, self.y = flat, x, y
         self.signals = {n: s for n, s in signals.items() if not n.endswith(PRE_DEFENSE)}
         self.unprotected = {n.removesuffix(PRE_DEFENSE): s for n, s in signals.items() if n.endswith(PRE_DEFENSE)}
         self.gradients, self.one_start = gradients, one_start
         self.members, self.sizes = members, sizes
-        views = set(views)
-        self.rows = list(range(clients))
-        if views & {"client", "external"}:
-            self.rows.append(GLOBAL)
-        if "coalition" in views and members:
-            self.rows.append(COALITION)
+        self.rows = rows_of(set(views), clients, members, n_models)
         self.rounds: list[int] = []
         self._columns: dict[str, list[np.ndarray]] = {}
 
     def record(self, result: RoundResult) -> None:
         """Measure one round: on what the server really received, in eval mode, on un-augmented inputs."""
         uploads = result.uploads
-        present = [r for r in self.rows if r == GLOBAL or r in uploads.participants or self._coalition_present(r, uploads)]
+        present = [
+            r for r in self.rows
+            if _model_of(r) is not None or r in uploads.participants or self._coalition_present(r, uploads)
+        ]  # fmt: skip
+        if not present:  # nobody whom the views see took part
+            self._blank(uploads.round)
+            return
         updates, buffers, starts = self._rows(present, uploads, uploads.updates, result)
         where = [self.rows.index(r) for r in present]
         was_training = self.flat.module.training
@@ -77,6 +101,15 @@ class Recorder:
         finally:
             self.flat.module.train(was_training)
         self.rounds.append(uploads.round)
+
+    def _blank(self, round: int) -> None:
+        m, n = len(self.rows), len(self.y)
+        shapes = {name: (m, n) for name in self.signals} | {f"{name}{PRE_DEFENSE}": (m, n) for name in self.unprotected}
+        if self.gradients:
+            shapes |= {"grad-dot": (m, n), "update-sq": (m, 1), "grad-sq": (1 if self.one_start else m, n)}
+        for name, shape in shapes.items() if m else ():
+            self._columns.setdefault(name, []).append(np.full(shape, np.nan, np.float32))
+        self.rounds.append(round)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """name -> [R, M, N] float32 (length 1 on an axis along which the signal does not vary)."""
@@ -95,10 +128,10 @@ class Recorder:
         position = {k: i for i, k in enumerate(uploads.participants)}
         updates, buffers, starts = [], [], []
         for row in present:
-            if row == GLOBAL:
-                updates.append(result.steps[0])
-                buffers.append(result.buffers[0])
-                starts.append(0)
+            if (j := _model_of(row)) is not None:
+                updates.append(result.steps[j])
+                buffers.append(result.buffers[j])
+                starts.append(j)
             elif row == COALITION:  # A_t = sum n_k L_k / sum n_k over the coalition (algorithms.md 4.8)
                 mine = [k for k in self.members if k in position]
                 n = torch.tensor([float(self.sizes[k]) for k in mine], device=self.x.device)
@@ -169,37 +202,43 @@ class Recorder:
 
 
 def observe(
-    view: View, target: int | None, rows: list[int], rounds: np.ndarray, arrays: Mapping[str, np.ndarray], pick: np.ndarray
-) -> Observations:
+    view: View, target: int | None, rows: list[int], rounds: np.ndarray, arrays: Mapping[str, np.ndarray], pick: np.ndarray,
+    served: np.ndarray | None = None,
+) -> Observations:  # fmt: skip
     """What ``view`` sees of the samples at positions ``pick`` of the pool; the target's row where it has one.
 
     ``pick``: [n], or [R, M, n] where every round and client has candidates of its own (the released code's quirk).
-
-    ``target`` is a client id (None for views without client rows). Signals a view does not contain are not there.
+    ``target`` is a client id (None for views without client rows). ``served``: [R, n] which of several global models
+    serves each candidate's client: the global views see the candidate through that one. Signals a view does not contain
+    are not there.
     """
     clients = [i for i, r in enumerate(rows) if r >= 0]
-    keep = {"server": clients, "client": [rows.index(GLOBAL)] if GLOBAL in rows else []}
-    keep["external"] = keep["client"]
+    models = [i for i, r in enumerate(rows) if _model_of(r) is not None]
+    keep = {"server": clients, "client": models, "external": models}
     keep["coalition"] = [rows.index(COALITION)] if COALITION in rows else []
     chosen = keep[view]
     last = slice(-1, None) if view == "external" else slice(None)
+    through = served[last] if served is not None and view in ("client", "external") and len(models) > 1 else None
 
     def cut(a: np.ndarray) -> np.ndarray:
         seen = a[last]
-        seen = seen[:, chosen] if a.shape[1] > 1 else seen
+        seen = seen[:, chosen] if a.shape[1] > 1 or len(rows) == 1 else seen
         if a.shape[2] > 1 and pick.ndim == 1:
             seen = seen[:, :, pick]
         elif a.shape[2] > 1:
             mine = pick[last][:, : len(chosen)]
             seen = np.take_along_axis(np.broadcast_to(seen, (*mine.shape[:2], a.shape[2])), mine, axis=2)
+        if through is not None and seen.shape[1] > 1:
+            wide = np.broadcast_to(seen, (*seen.shape[:2], through.shape[1]))
+            seen = np.take_along_axis(wide, through[:, None], axis=1)
         return seen.copy() if np.may_share_memory(seen, a) else seen  # what an attack writes to is its own
 
     # An outsider holds the final model, not the step that led to it.
     hidden = GRADIENT_SIGNALS if view == "external" else frozenset()
     signals = {name: cut(a) for name, a in arrays.items() if name not in hidden} if chosen else {}
-    ids = np.array([rows[i] for i in chosen], dtype=np.int64)
+    ids = np.array([rows[i] for i in (chosen if through is None else chosen[:1])], dtype=np.int64)
     mine = np.flatnonzero(ids == target)
     if view == "server" and len(mine) == 0:
-        raise SkipCell("it follows one client's rows, but the audit asks about all honest clients together")
+        raise SkipCell("it follows one client's rows, but the audit asks about many clients together")
     position = int(mine[0]) if view == "server" else 0
     return Observations(view, rounds[last].copy(), ids, position, signals)

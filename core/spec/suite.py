@@ -79,6 +79,14 @@ class FederationSpec(Part):
         return with_recipe(value)
 
 
+class Shadow(Part):
+    """The attacker's own data and the shadow models trained on it, for the attacks that need them."""
+
+    samples: int = Field(1000, ge=20, description="hold-out samples that no audit asks about; each model trains on half")
+    models: int = Field(8, ge=2, description="number of shadow models")
+    epochs: int = Field(20, ge=1, description="epochs of the federation's own recipe")
+
+
 class AuditSpec(Part):
     """What is measured for the attacks, and about whom."""
 
@@ -86,15 +94,16 @@ class AuditSpec(Part):
     nonmembers: int = Field(
         10_000, ge=1,
         description="non-members a target: equal shares from outside and each other client, if they exist; with "
-        "targets: honest, so many from outside (150 by default)",
+        "targets: honest or groups, so many from outside (150 by default)",
     )  # fmt: skip
     members: int | None = Field(
-        None, ge=1, description="with targets: honest, members drawn from all honest clients together (150 by default)"
+        None, ge=1, description="with targets: honest or groups, members drawn from their clients together (150 by default)"
     )
-    targets: Literal["coalition", "honest"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = Field(
+    shadow: Shadow | None = Field(None, description="shadow models; without them the attacks that need some are skipped")
+    targets: Literal["coalition", "honest", "groups"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = Field(
         "coalition",
-        description="whose data is attacked: the coalition's members, a list of client ids, or honest: was a sample used "
-        "by any honest client at all?",
+        description="whose data is attacked: the coalition's members, a list of client ids, honest (was a sample used by "
+        "any honest client at all?) or groups (by any client of the group?)",
     )  # fmt: skip
     align_nonmembers: bool = Field(
         True, description="false: other non-members in every round and for every client, as FedMIA's released code draws"
@@ -103,16 +112,17 @@ class AuditSpec(Part):
     @model_validator(mode="before")
     @classmethod
     def _attack_set(cls, value: object) -> object:
-        if isinstance(value, dict) and value.get("targets") == "honest":
+        if isinstance(value, dict) and value.get("targets") in ("honest", "groups"):
             return {"members": 150, "nonmembers": 150, **value}
         return value
 
     @model_validator(mode="after")
     def _fields_fit(self) -> AuditSpec:
-        if self.targets != "honest" and self.members is not None:
-            raise mistake("members is a number of honest targets only: remove it (all of a client's samples are asked about)")
-        if self.targets == "honest" and not self.align_nonmembers:
-            raise mistake("align_nonmembers: false redraws per client; targets: honest has none")
+        together = self.targets in ("honest", "groups")
+        if not together and self.members is not None:
+            raise mistake("members goes with targets: honest or groups: remove it (all of a client's samples are asked about)")
+        if together and not self.align_nonmembers:
+            raise mistake(f"align_nonmembers: false redraws per client; targets: {self.targets} has none")
         return self
 
 
@@ -136,6 +146,25 @@ class Adversary(Part):
         return self.clients if isinstance(self.clients, int) else max(1, round(self.clients * clients))
 
 
+class Group(Part):
+    """Clients whose images are deformed alike: each draws its own angle or factor from the group's range."""
+
+    name: Name = Field(description="name in records and tables")
+    fraction: float | None = Field(None, gt=0, lt=1, description="share of the clients; one group may take the rest")
+    rotation: list[float] | None = Field(None, min_length=2, max_length=2, description="degrees, [least, most]")
+    brightness: list[Annotated[float, Field(gt=0)]] | None = Field(
+        None, min_length=2, max_length=2, description="factor on the pixels, [least, most]"
+    )
+
+    @model_validator(mode="after")
+    def _ranges_ascend(self) -> Group:
+        for name in ("rotation", "brightness"):
+            ends = getattr(self, name)
+            if ends is not None and ends[0] > ends[1]:
+                raise mistake(f"{name} goes from {ends[0]} to {ends[1]}: give the smaller value first")
+        return self
+
+
 class Setting(Part):
     """One federation: dataset, model, partition, hyperparameters, audit, coalitions."""
 
@@ -148,6 +177,10 @@ class Setting(Part):
     adversary: Adversary | None = Field(
         None, description="who attacks from inside; by default, where an active attack takes part, one client of full knowledge"
     )
+    groups: list[Group] | None = Field(None, min_length=2, description="groups of clients with images of their own kind")
+    thresholds: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(
+        None, min_length=2, max_length=2, description="range of the accuracy of membership inference that a client tolerates"
+    )
     coalitions: list[Coalition] | None = Field(None, min_length=1, description="in place of the suite's")
     defenses: list[str] | None = Field(
         None, min_length=1, description="labels of the suite's defenses that run here; by default all"
@@ -155,6 +188,18 @@ class Setting(Part):
     attacks: list[str] | None = Field(
         None, min_length=1, description="labels of the suite's attacks that run here; by default all"
     )
+
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> Setting:
+        if self.audit.targets == "groups" and self.groups is None:
+            raise mistake("audit.targets: groups needs groups: list the setting's groups of clients")
+        names = [g.name for g in self.groups or []]
+        if len(set(names)) < len(names):
+            raise mistake(f"two groups have the same name: {', '.join(names)}")
+        if self.thresholds is not None and self.thresholds[0] > self.thresholds[1]:
+            raise mistake("thresholds goes from the larger to the smaller value: give the smaller one first")
+        return self
 
 
 class Limits(Part):

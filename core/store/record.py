@@ -115,6 +115,40 @@ class RoundRow(_Part):
     """test accuracy of the global model after this round"""
     train_loss: float | None
     """mean cross-entropy of the global model on the members' own samples; None where not measured"""
+    clusters: list[int] | None = None
+    """clients of each global model, where there are several"""
+    moved: int | None = None
+    """clients that changed their global model since the last audited round"""
+
+
+class GroupFacts(_Part):
+    """One group of clients under the final models."""
+
+    name: str
+    clients: int
+    accuracy: float
+    n_test: int
+
+
+class Society(_Part):
+    """Groups of clients side by side; the gaps are absolute differences of rates, 0 = fair (IFCA-MIR, section 3.2)."""
+
+    groups: list[GroupFacts]
+    demographic_parity: float
+    demographic_parity_se: float
+    equal_opportunity: float
+    equal_opportunity_se: float
+    equalised_odds: float
+    equalised_odds_se: float
+
+
+class Violations(_Part):
+    """Clients whose global model an attack reads better than they tolerate (IFCA-MIR, section 5.2.2)."""
+
+    violated: int
+    clients: int
+    accuracy_of_model: list[float | None]
+    """accuracy of the attack's own decisions on the candidates that each global model serves; None without a class"""
 
 
 class Measured(_Part):
@@ -177,6 +211,10 @@ class Record(_Part):
     targets: list[TargetScores] = Field(default_factory=list)
     pooled: dict[Group, Score] = Field(default_factory=dict)
     """scores of all targets thrown together"""
+    society: Society | None = None
+    """only of settings with groups"""
+    violations: Violations | None = None
+    """only of attacks with a threshold of their own in settings whose clients have one"""
     history: list[RoundRow] = Field(default_factory=list)
     digests: dict[str, str] = Field(default_factory=dict)
     """``data``, ``split``, ``scores`` (the .npz beside the record), each a sha256"""

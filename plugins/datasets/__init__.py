@@ -60,3 +60,8 @@ def fedbench_datasets():
         "fer2013", f"{_HERE}.fer2013:Fer2013", "35,887 faces 48x48, grey, 7 expressions; brought by you",
         "Goodfellow et al., ICONIP 2013",
     )  # fmt: skip
+    yield Component(
+        "femnist", f"{_HERE}.femnist:Femnist",
+        "handwritten digits and letters 28x28, grey, 62 classes; LEAF's, brought by you, or EMNIST, downloaded",
+        "Caldas et al., arXiv 2018; Cohen et al., IJCNN 2017",
+    )  # fmt: skip

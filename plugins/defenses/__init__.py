@@ -106,3 +106,15 @@ def fedbench_defenses():
         "bulyan", f"{_HERE}.rules.bulyan:Bulyan", "server: Krum's choice, then the values near the median",
         "El Mhamdi et al., ICML 2018",
     )  # fmt: skip
+    yield Component(
+        "ifca", f"{_HERE}.clustered.ifca:IFCA", "several global models: every client trains the one that fits its data",
+        "Ghosh et al., NeurIPS 2020",
+    )  # fmt: skip
+    yield Component(
+        "ifca-mir", f"{_HERE}.clustered.ifca_mir:IFCAMIR",
+        "IFCA whose clients weigh a model's fit against its risk of membership inference", "Jung et al., ARTMAN 2025",
+    )  # fmt: skip
+    yield Component(
+        "local-only", f"{_HERE}.clustered.local_only:LocalOnly", "every client trains alone and shares nothing",
+        "Ghosh et al., NeurIPS 2020",
+    )  # fmt: skip

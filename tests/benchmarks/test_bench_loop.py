@@ -88,7 +88,8 @@ def test_audit_cost_relative_to_training(benchmark, tmp_path):
     """CPU time of all seven attacks' signals over CPU time of training, in the main suite's own undefended runs."""
     from fedbench.core.cli.run import build_plan
     from fedbench.core.execution.judge import judge
-    from fedbench.core.execution.train import set_scene, train
+    from fedbench.core.execution.scene import set_scene
+    from fedbench.core.execution.train import train
 
     torch.set_num_threads(1)
     jobs = build_plan("partial_defense", (), tmp_path, "cpu").only(defense={"none"}).jobs

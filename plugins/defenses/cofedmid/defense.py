@@ -14,6 +14,7 @@ from fedbench.core import (
     Batch,
     CoalitionContext,
     Defense,
+    Federation,
     MemberContext,
     MemberData,
     Params,
@@ -84,15 +85,18 @@ class CoFedMID(Defense):
                 raise ValueError(f"m_min {self.m_min} exceeds m_max {self.m_max}")
             return self
 
+    def check(self, federation: Federation) -> None:
+        """Members that can be absent leave the others' noise in the aggregate."""
+        if self.params.perturbation and federation.participation < 1 and not self.params.allow_absent:
+            raise UserError(
+                f"cofedmid: with participation {federation.participation:g} members can be absent, and the "
+                "noise of the others does not cancel: set participation 1, perturbation false or allow_absent true"
+            )
+
     # before round 1: the coordinator
 
     def begin(self, ctx: CoalitionContext) -> None:
         p = self.params
-        if p.perturbation and ctx.federation.participation < 1 and not p.allow_absent:
-            raise UserError(
-                f"cofedmid: with participation {ctx.federation.participation:g} members can be absent, and the "
-                "noise of the others does not cancel: set participation 1, perturbation false or allow_absent true"
-            )
         self.row = {client: i for i, client in enumerate(ctx.members)}
         if p.partition:
             self.classes = self._plan_classes(ctx)

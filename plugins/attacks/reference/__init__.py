@@ -1,0 +1,1 @@
+"""Attacks that compare the final model with shadow (reference) models."""

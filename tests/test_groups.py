@@ -1,0 +1,563 @@
+"""Groups of clients and what deforms their images, fairness between groups, FEMNIST and LEAF's network."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zipfile
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.ndimage import map_coordinates
+from torch import nn
+from torch.nn.functional import conv2d, linear, max_pool2d, relu
+
+from fedbench.core import Remote, UserError
+from fedbench.core.data.check import check_data
+from fedbench.core.data.groups import Groups, deform, make_groups, rotate, thresholds
+from fedbench.core.metrics.fairness import (
+    demographic_parity,
+    equal_opportunity,
+    equalised_odds,
+    fairness_report,
+    violations,
+)
+from fedbench.core.registry import Registry
+from fedbench.plugins.datasets import femnist
+from fedbench.plugins.datasets.digits import Digits
+from fedbench.plugins.datasets.femnist import Femnist, read_part, upright
+from fedbench.plugins.datasets.imageset import moments
+
+NAN = float("nan")
+TWO = [
+    {"name": "minority", "fraction": 0.15, "rotation": [0, 25], "brightness": None},
+    {"name": "majority", "fraction": None, "rotation": [25, 50], "brightness": [0.5, 0.8]},
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def images(n: int = 6, c: int = 1, h: int = 9, w: int = 9, seed: int = 0, dtype=np.uint8) -> np.ndarray:
+    x = np.random.default_rng(seed).integers(0, 256, (n, c, h, w)).astype(np.uint8)
+    return x if dtype == np.uint8 else (x / 255).astype(dtype)
+
+
+def groups(rotation=(), brightness=()) -> Groups:
+    k = max(len(rotation), len(brightness))
+    full = [np.array([*values, *[NAN] * (k - len(values))], float) for values in (rotation, brightness)]
+    return Groups(("all",), np.zeros(k, int), *full)
+
+
+def all_of(k: int, x: np.ndarray) -> np.ndarray:
+    return np.full(len(x), k)
+
+
+# -- groups ----------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_blocks_of_clients_with_angles_of_their_own():
+    found = make_groups(TWO, 200, 3)
+    assert found.names == ("minority", "majority") and found.of_client.tolist() == [0] * 30 + [1] * 170
+    assert ((found.rotation[:30] >= 0) & (found.rotation[:30] <= 25)).all()
+    assert ((found.rotation[30:] >= 25) & (found.rotation[30:] <= 50)).all()
+    assert np.isnan(found.brightness[:30]).all()
+    assert ((found.brightness[30:] >= 0.5) & (found.brightness[30:] <= 0.8)).all()
+    assert len(np.unique(found.rotation)) == 200 and len(np.unique(found.brightness[30:])) == 170
+    assert found.rotation[:30].max() - found.rotation[:30].min() > 15  # uniform, not one angle a group
+    assert abs(np.corrcoef(found.rotation[30:], found.brightness[30:])[0, 1]) < 0.4
+
+
+def test_a_clients_angle_depends_on_seed_and_client_alone():
+    a, b, c = make_groups(TWO, 200, 3), make_groups(TWO, 200, 3), make_groups(TWO, 200, 4)
+    assert np.array_equal(a.rotation, b.rotation) and np.array_equal(a.brightness, b.brightness, equal_nan=True)
+    assert (a.rotation != c.rotation).all()
+    fewer = make_groups([{**TWO[0], "brightness": [1, 2]}, TWO[1]], 100, 3)
+    assert np.array_equal(fewer.rotation[:15], a.rotation[:15])  # no draw shifts another
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(5, 300), st.booleans(), st.integers(0, 4))
+def test_everybody_has_one_group_and_sizes_are_as_asked(weights, clients, rest, where):
+    fractions = [w / sum(weights) for w in weights]
+    spec = [{"name": f"g{i}", "fraction": f} for i, f in enumerate(fractions)]
+    position = where % len(spec)
+    if rest:
+        spec[position] = {"name": "rest"}
+    try:
+        found = make_groups(spec, clients, 0)
+    except UserError as error:
+        assert f"{clients} clients are divided as" in str(error) and min(fractions) * clients < max(1, len(spec))
+        return
+    sizes = np.bincount(found.of_client, minlength=len(spec))
+    assert sizes.sum() == clients and sizes.min() >= 1 and (np.diff(found.of_client) >= 0).all()
+    exact = np.array(fractions) * clients
+    others = np.arange(len(spec)) != position if rest else np.ones(len(spec), bool)
+    assert (np.abs(sizes - exact)[others] <= (0.5 + 1e-6 if rest else 1)).all()
+
+
+@pytest.mark.parametrize(("spec", "clients", "text"), [
+    ([], 4, "none given"),
+    ([{"name": "a", "fraction": 0.7}, {"name": "b", "fraction": 0.7}], 10, "sum to 1.4, not 1; lower them"),
+    ([{"name": "a", "fraction": 0.7}, {"name": "b", "fraction": 0.2}], 10, "sum to 0.9, not 1; raise them, or leave one out"),
+    ([{"name": "a", "fraction": 1.0}, {"name": "b"}], 10, "10 clients are divided as a 10, b 0: each group needs one"),
+    ([{"name": "a", "fraction": 0.01}, {"name": "b"}], 10, "10 clients are divided as a 0, b 10"),
+    ([{"name": "a"}, {"name": "b"}, {"name": "c", "fraction": 0.5}], 10, "2 groups have no fraction"),
+    ([{"name": "a", "fraction": 0.0}, {"name": "b"}], 10, "the fraction 0 is not above 0"),
+    ([{"name": "a", "fraction": NAN}, {"name": "b"}], 10, "the fraction nan is not above 0"),
+    ([{"name": "a", "fraction": 0.5}, {"name": "a"}], 10, "'a' is given 2 times"),
+    ([{"name": "a", "rotation": [20, 10]}], 10, r"'a': rotation \[20, 10\] is no range \[low, high\] in degrees"),
+    ([{"name": "a", "rotation": [0, float("inf")]}], 10, "rotation"),
+    ([{"name": "a", "brightness": [-0.1, 1]}], 10, "brightness .* a factor, 0 or more"),
+    ([{"name": "a", "brightness": [1]}], 10, "brightness"),
+])  # fmt: skip
+def test_every_bad_group_has_its_message(spec, clients, text):
+    with pytest.raises(UserError, match=text):
+        make_groups(spec, clients, 0)
+
+
+def test_one_group_of_all():
+    found = make_groups([{"name": "all"}], 3, 0)
+    assert found.of_client.tolist() == [0, 0, 0] and np.isnan(found.rotation).all() and np.isnan(found.brightness).all()
+
+
+def test_thresholds_are_keyed_and_in_range():
+    found = thresholds(0.5, 0.8, 400, 7)
+    assert found.shape == (400,) and ((found >= 0.5) & (found <= 0.8)).all() and abs(found.mean() - 0.65) < 0.02
+    assert np.array_equal(found[:10], thresholds(0.5, 0.8, 10, 7)) and (found != thresholds(0.5, 0.8, 400, 8)).any()
+    assert thresholds(0.6, 0.6, 2, 0).tolist() == [0.6, 0.6]
+    for low, high in ((0.8, 0.5), (-0.1, 0.5), (0.5, 1.1), (NAN, 1)):
+        with pytest.raises(UserError, match=r"no range within 0\.\.1"):
+            thresholds(low, high, 2, 0)
+
+
+# -- rotation --------------------------------------------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+
+
+@BOTH
+@pytest.mark.parametrize("side", [8, 9])
+@pytest.mark.parametrize("quarters", [1, 2, 3, -1])
+def test_quarter_turns_are_numpys(dtype, side, quarters):
+    x = images(h=side, w=side, c=3, dtype=dtype)
+    found = deform(x, all_of(0, x), groups([90.0 * quarters]))
+    expected = np.rot90(x, quarters, axes=(2, 3))
+    assert found.dtype == dtype and np.allclose(found, expected, rtol=0, atol=0 if dtype == np.uint8 else 1e-5)
+
+
+def test_half_a_turn_is_both_flips_of_any_rectangle():
+    x = images(h=5, w=12)
+    assert np.array_equal(deform(x, all_of(0, x), groups([180.0])), x[:, :, ::-1, ::-1])
+
+
+@BOTH
+@pytest.mark.parametrize("factor", [NAN, 1.0])
+@pytest.mark.parametrize("angle", [0.0, NAN, 360.0, -360.0])
+def test_nothing_to_do_keeps_every_bit(dtype, factor, angle):
+    x = images(dtype=dtype)
+    found = deform(x, all_of(0, x), groups([angle], [factor]))
+    assert np.array_equal(found, x) and found.dtype == dtype
+    if dtype == np.float32 and np.isnan(factor):
+        odd = (x - 0.5) * 7  # not intensities: no matter
+        assert np.array_equal(deform(odd, all_of(0, x), groups([angle], [factor])), odd)
+
+
+@pytest.mark.parametrize("angle", [20.0, 65.0, -33.0])
+def test_a_rotation_is_bilinear_with_zeros_outside(angle):
+    x = images(n=3, c=2, h=11, w=8, dtype=np.float32)
+    radians, (h, w) = np.deg2rad(angle), x.shape[2:]
+    rows, columns = np.mgrid[:h, :w].astype(float)
+    up, right = (h - 1) / 2 - rows, columns - (w - 1) / 2  # the mathematician's axes
+    came_right, came_up = np.cos(radians) * right + np.sin(radians) * up, np.cos(radians) * up - np.sin(radians) * right
+    where = [(h - 1) / 2 - came_up, came_right + (w - 1) / 2]
+    expected = [[map_coordinates(np.pad(p, 2).astype(float), [a + 2 for a in where], order=1, cval=0) for p in s] for s in x]
+    found = rotate(x, angle)
+    assert found.dtype == np.float32 and np.allclose(found, expected, atol=1e-5)
+    assert (found == 0).any() and not np.allclose(found, rotate(x, -angle), atol=0.1)
+
+
+def test_turning_to_and_fro_gives_a_smooth_image_back():
+    rows, columns = np.mgrid[-14:14, -14:14] + 0.5
+    blob = (200 * np.exp(-((rows - 3) ** 2 + columns**2) / 30)).astype(np.uint8)[None, None]
+    there = deform(blob, np.array([0]), groups([40.0, -40.0]))
+    back = deform(there, np.array([1]), groups([40.0, -40.0]))
+    assert np.abs(there.astype(int) - blob).max() > 30 and np.abs(back.astype(int) - blob).max() <= 6
+
+
+# -- brightness ------------------------------------------------------------------------------------------------------
+
+
+def test_brightness_multiplies_rounds_and_cuts():
+    x = images()
+    dark, light = (deform(x, all_of(k, x), groups([], [0.5, 1.5])) for k in (0, 1))
+    assert np.array_equal(dark, np.rint(x * 0.5)) and np.array_equal(light, np.minimum(np.rint(x * 1.5), 255))
+    assert light.max() == 255 and (light == 255).mean() > 0.25
+    assert not deform(x, all_of(0, x), groups([], [0.0])).any()
+    f = images(dtype=np.float32)
+    assert np.allclose(deform(f, all_of(1, f), groups([], [0.5, 1.5])), np.minimum(f * 1.5, 1))
+
+
+def test_rotation_and_brightness_are_rounded_once():
+    x = images()
+    found = deform(x, all_of(0, x), groups([30.0], [1.3]))
+    assert np.array_equal(found, np.rint(np.clip(rotate(x, 30.0) * np.float32(1.3), 0, 255)))
+
+
+# -- whose image -----------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_each_sample_is_its_clients_whatever_else_is_there(dtype, monkeypatch):
+    x = images(n=40, dtype=dtype)
+    client = np.random.default_rng(1).integers(0, 4, 40)
+    who, before = groups([10.0, NAN, 30.0, 40.0], [NAN, NAN, 1.2, 0.7]), x.copy()
+    found = deform(x, client, who)
+    assert np.array_equal(x, before) and np.array_equal(found[client == 1], x[client == 1])
+    one_by_one = np.concatenate([deform(x[i : i + 1], client[i : i + 1], who) for i in range(40)])
+    assert np.array_equal(found, one_by_one) and np.array_equal(found, deform(x, client, who))
+    monkeypatch.setattr("fedbench.core.data.groups._CHUNK", 3 * 81)
+    assert np.array_equal(found, deform(x, client, who))
+    for k in (0, 2, 3):
+        assert (found[client == k] != x[client == k]).any()
+
+
+def test_what_is_no_image_and_who_is_no_client():
+    with pytest.raises(UserError, match=r"the samples are \[600\] float32: .* need a data set with samples \[channels"):
+        deform(np.zeros((3, 600), np.float32), np.zeros(3, int), groups([10.0]))
+    with pytest.raises(UserError, match="float64"):
+        deform(np.zeros((3, 1, 4, 4)), np.zeros(3, int), groups([10.0]))
+    with pytest.raises(UserError, match=r"reach from -1 to 3"):
+        deform(np.array([-1, 3], np.float32).reshape(2, 1, 1, 1), np.zeros(2, int), groups([], [1.2]))
+    for client in ([0, 1, 2], [0, -1, 0], [0, 0]):
+        with pytest.raises(ValueError, match="client must hold"):
+            deform(images(n=3), np.array(client), groups([10.0, NAN]))
+    assert deform(images(n=0), np.zeros(0, int), groups([10.0])).shape == (0, 1, 9, 9)
+
+
+def test_digits_are_images_already():
+    data = Digits().load(0)
+    assert data.train_x.shape[1:] == (1, 8, 8) and data.train_x.dtype == np.float32
+    turned = deform(data.train_x, np.arange(len(data.train_x)) % 2, groups([90.0, NAN]))
+    assert np.allclose(turned[::2], np.rot90(data.train_x[::2], axes=(2, 3)), atol=1e-5)
+    assert np.array_equal(turned[1::2], data.train_x[1::2])
+
+
+# -- fairness --------------------------------------------------------------------------------------------------------
+
+
+def naive(predicted, y, group) -> tuple[float, float, float]:
+    """The three notions, sample by sample: the largest over pairs of the mean over classes."""
+    worst = [-1.0, -1.0, -1.0]
+    for a, b in combinations(sorted(set(group.tolist())), 2):
+        gaps: tuple[list, list, list] = ([], [], [])
+        for c in sorted({*predicted.tolist(), *y.tolist()}):
+            rates = []
+            for g in (a, b):
+                mine = [(p, t) for p, t, s in zip(predicted, y, group, strict=True) if s == g]
+                share = [p == c for p, _ in mine]
+                rates.append((share, [p == c for p, t in mine if t == c], [p == c for p, t in mine if t != c]))
+            for i, occurs in enumerate((c in predicted, c in y, c in y)):
+                if occurs and rates[0][i] and rates[1][i]:
+                    gaps[i].append(abs(np.mean(rates[0][i]) - np.mean(rates[1][i])))
+        parity, tpr, fpr = (np.mean(g) if g else NAN for g in gaps)
+        worst = [max(w, v) if v == v else w for w, v in zip(worst, (parity, tpr, (tpr + fpr) / 2), strict=True)]
+    return tuple(worst)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(2, 5), st.integers(2, 3), st.integers(12, 60), st.integers(0, 10_000))
+def test_fairness_is_the_naive_loop(classes, n_groups, n, seed):
+    rng = np.random.default_rng(seed)
+    predicted, y, group = rng.integers(0, classes, n), rng.integers(0, classes, n) * 2, rng.integers(0, n_groups, n) * 5 - 1
+    group[:n_groups], y[:n_groups] = np.arange(n_groups) * 5 - 1, 0  # every group is there and has a class in common
+    expected = naive(predicted, y, group)
+    found = demographic_parity(predicted, group), equal_opportunity(predicted, y, group), equalised_odds(predicted, y, group)
+    assert found == pytest.approx(expected)
+    assert all(0 <= v <= 1 for v in found)
+
+
+def test_fairness_by_hand():
+    group = np.array([0] * 4 + [1] * 4)
+    y = np.array([0, 0, 1, 1, 0, 0, 1, 1])
+    assert equalised_odds(y, y, group) == equal_opportunity(y, y, group) == demographic_parity(y, group) == 0
+    predicted = np.array([0, 0, 1, 1, 1, 1, 1, 1])  # right for group 0; always class 1 for group 1
+    assert demographic_parity(predicted, group) == 0.5  # class 0: 0.5 - 0, class 1: 0.5 - 1
+    assert equal_opportunity(predicted, y, group) == 0.5  # TPR of class 0: 1 - 0, of class 1: 1 - 1
+    assert equalised_odds(predicted, y, group) == 0.5  # FPR of class 0: 0 - 0, of class 1: 0 - 1
+    crossed = np.array([0, 0, 1, 1, 1, 1, 0, 0])
+    assert demographic_parity(crossed, group) == 0 and equalised_odds(crossed, y, group) == 1
+    three = np.array([0, 0, 1, 1, 2, 2, 1, 1])  # groups 0 and 1 always right, group 2 always wrong
+    assert equal_opportunity(np.array([0, 1, 0, 1, 1, 0, 0, 1]), np.array([0, 1] * 4), three) == 1
+
+
+def test_fairness_refuses_what_it_cannot_compare():
+    group = np.array([0, 0, 1, 1])
+    with pytest.raises(ValueError, match="no two groups have a class in common"):
+        equal_opportunity(np.zeros(4, int), group, group)
+    assert demographic_parity(np.zeros(4, int), group) == 0
+    with pytest.raises(ValueError, match="at least two groups, got 1"):
+        demographic_parity(np.zeros(4, int), np.zeros(4, int))
+    with pytest.raises(ValueError, match="one length"):
+        equalised_odds(np.zeros(4, int), np.zeros(3, int), group)
+    with pytest.raises(ValueError, match="at least 2 replicates"):
+        fairness_report(group, group, np.array([0, 1, 0, 1]), np.random.default_rng(0), n=1)
+
+
+def test_the_report_has_the_points_and_the_spread_of_fresh_samples():
+    def sample(rng, n=600):
+        y, group = rng.integers(0, 4, n), np.repeat([0, 1], n // 2)
+        wrong = rng.random(n) < np.where(group == 0, 0.1, 0.45)
+        return np.where(wrong, (y + 1) % 4, y), y, group
+
+    predicted, y, group = sample(np.random.default_rng(0))
+    report = fairness_report(predicted, y, group, np.random.default_rng(1))
+    assert report == fairness_report(predicted, y, group, np.random.default_rng(1))
+    assert report.equal_opportunity == equal_opportunity(predicted, y, group) == pytest.approx(0.35, abs=0.1)
+    assert report.equalised_odds == equalised_odds(predicted, y, group)
+    assert report.demographic_parity == demographic_parity(predicted, group)
+    rng = np.random.default_rng(2)
+    spread = np.std([equal_opportunity(*sample(rng)) for _ in range(150)], ddof=1)
+    assert report.equal_opportunity_se == pytest.approx(spread, rel=0.35)
+    assert 0 < report.equalised_odds_se < report.equal_opportunity_se and report.demographic_parity_se > 0
+    quarter = fairness_report(*(a[::4] for a in (predicted, y, group)), np.random.default_rng(1))
+    assert 1.4 < quarter.equal_opportunity_se / report.equal_opportunity_se < 2.9  # 1 / sqrt(n)
+
+
+def test_the_report_resamples_samples_within_their_group():
+    rng = np.random.default_rng(3)
+    y, group = rng.integers(0, 3, 180), np.repeat([0, 1], [60, 120])
+    predicted = np.where((group == 1) & (rng.random(180) < 0.6), (y + 1) % 3, y)  # far apart, so that 0 is out of reach
+    values = []
+    for _ in range(600):
+        rows = np.concatenate([rng.choice(np.flatnonzero(group == g), (group == g).sum()) for g in (0, 1)])
+        values.append(equalised_odds(predicted[rows], y[rows], group[rows]))
+    found = fairness_report(predicted, y, group, np.random.default_rng(4), n=600)
+    assert found.equalised_odds_se == pytest.approx(np.std(values, ddof=1), rel=0.15)
+
+
+def test_violations_are_strict():
+    assert violations(np.array([0.65, 0.65, 0.7, 0.5]), np.array([0.6, 0.7, 0.7, 0.8])) == 1  # the paper's example
+    assert violations(np.full(5, 0.9), np.full(5, 0.5)) == 5
+    for bad in (np.array([0.6, NAN]), np.array([0.6])):
+        with pytest.raises(ValueError):
+            violations(np.array([0.7, 0.7]), bad)
+
+
+# -- FEMNIST ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("FEDBENCH_OFFLINE", "1")
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def idx(a: np.ndarray) -> bytes:
+    return bytes((0, 0, 8, a.ndim)) + np.array(a.shape, ">u4").tobytes() + a.astype(np.uint8).tobytes()
+
+
+def emnist_files(train: int = 186, test: int = 124) -> dict[str, bytes]:
+    """Images as EMNIST stores them: a bright bar in the first row of the upright image is a column there."""
+    files = {}
+    for part, n in (("train", train), ("test", test)):
+        y = np.arange(n) % 62
+        x = np.zeros((n, 28, 28), np.uint8)
+        x[:, 0, :] = (y * 4 + 3)[:, None]  # upright: row 0
+        files[f"emnist-byclass-{part}-images-idx3-ubyte"] = idx(x.transpose(0, 2, 1))
+        files[f"emnist-byclass-{part}-labels-idx1-ubyte"] = idx(y)
+    return files
+
+
+@pytest.fixture
+def emnist(home, monkeypatch):
+    folder = home / "EMNIST" / "raw"
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / "gzip.zip", "w") as z:
+        z.writestr("gzip/emnist-letters-mapping.txt", "1 65 97")
+        for name, content in emnist_files().items():
+            z.writestr(f"gzip/{name}.gz", gzip.compress(content))
+    content = (folder / "gzip.zip").read_bytes()
+    remote = Remote("gzip.zip", Femnist.remote.urls, f"md5:{hashlib.md5(content).hexdigest()}", len(content))
+    monkeypatch.setattr(Femnist, "remote", remote)
+    monkeypatch.setattr(Femnist, "expected", (186, 124))
+    return folder
+
+
+def expect_bars(x: np.ndarray, y: np.ndarray) -> None:
+    assert x.dtype == np.uint8 and x.shape[1:] == (1, 28, 28)
+    assert (x[:, 0, 0, :] == (y * 4 + 3)[:, None]).all() and not x[:, 0, 1:, :].any()
+
+
+def test_emnist_is_read_upright_from_the_archive(emnist):
+    data = check_data(Femnist(holdout=62).load(0), "femnist")
+    assert data.n_classes == 62 and (len(data.train_y), len(data.test_y), len(data.holdout_y)) == (186, 62, 62)
+    for part in ("train", "test", "holdout"):
+        expect_bars(getattr(data, f"{part}_x"), getattr(data, f"{part}_y"))
+    assert Femnist.here() == f"{emnist} (EMNIST ByClass, writers: no)"
+    found = moments(data.train_x)
+    assert (tuple(found["mean"]), tuple(found["std"])) == (data.mean, data.std)
+    small = Femnist(train=124, test=62, holdout=62).load(1)
+    assert len(small.train_y) == 124 and np.bincount(small.train_y).tolist() == [2] * 62
+
+
+def test_emnist_as_torchvision_unpacks_it_is_the_same(emnist):
+    packed = Femnist(holdout=62).load(0).digest()
+    for name, content in emnist_files().items():
+        (emnist / name).write_bytes(content)
+    (emnist / "gzip.zip").unlink()
+    assert Femnist(holdout=62, form="emnist").load(0).digest() == packed
+
+
+def test_upright_is_a_transpose_however_long(monkeypatch):
+    x = images(n=7, h=5, w=5)[:, 0]
+    expected = x.transpose(0, 2, 1).copy()
+    monkeypatch.setattr(femnist, "_CHUNK", 3)
+    assert np.array_equal(upright(x), expected)
+
+
+def test_a_missing_or_damaged_emnist_says_what_to_do(emnist, home):
+    files = emnist_files()
+    name = "emnist-byclass-test-labels-idx1-ubyte"
+    for content, text in (
+        (files[name][:-1], "is not the idx file of bytes"),
+        (files[name] + b"x", "is not the idx file of bytes"),
+        (b"", "is not the idx file of bytes"),
+        (idx(np.arange(124) % 63), r"labels are not 0\.\.61"),
+        (emnist_files(test=123)[name], r"bytes \[124\] of EMNIST ByClass"),
+    ):
+        for stem, good in files.items():
+            (emnist / stem).write_bytes(content if stem == name else good)
+        with pytest.raises(UserError, match=text):
+            Femnist(holdout=62).load(0)
+    (emnist / name).unlink()
+    with zipfile.ZipFile(emnist / "other.zip", "w") as z:
+        z.writestr(f"gzip/{name}.gz", gzip.compress(files[name])[:-9])
+    for stem in (name, "absent"):
+        with pytest.raises(UserError, match=r"other\.zip: .* cannot be read .*delete it"):
+            read_part(emnist / "other.zip", stem, (124,))
+    (emnist / "gzip.zip").unlink()
+    assert Femnist.here() is False
+    with pytest.raises(UserError, match=r"FEDBENCH_OFFLINE is set: download https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"):
+        Femnist().load(0)
+
+
+def leaf_json(first: int, n: int, writer: str) -> dict:
+    """One writer of LEAF: white paper (1.0), the first row inked."""
+    y = [(first + i) % 62 for i in range(n)]
+    x = [[1 - (c * 4 + 3) / 255] * 28 + [1.0] * 756 for c in y]
+    return {"users": [writer], "num_samples": [n], "user_data": {writer: {"x": x, "y": y}}}
+
+
+@pytest.fixture
+def leaf(home):
+    folder = home / "femnist" / "data"
+    for part, writers, n in (("train", 4, 62), ("test", 4, 31)):
+        (folder / part).mkdir(parents=True)
+        for w in range(writers):
+            (folder / part / f"all_data_{w}.json").write_text(json.dumps(leaf_json(w * 31, n, f"f000{w}_14")))
+    return folder
+
+
+def test_leafs_files_are_read_and_preferred(leaf, home):
+    data = check_data(Femnist(holdout=62).load(0), "femnist")
+    assert (len(data.train_y), len(data.test_y), len(data.holdout_y)) == (248, 62, 62) and data.n_classes == 62
+    assert data.train_y[:3].tolist() == [0, 1, 2] and data.train_y[62] == 31  # writer by writer
+    for part in ("train", "test", "holdout"):
+        expect_bars(getattr(data, f"{part}_x"), getattr(data, f"{part}_y"))
+    assert Femnist.here() == f"{leaf} (LEAF, writers: yes)"
+    with pytest.raises(UserError, match=r"gzip\.zip is not in"):
+        Femnist(form="emnist").load(0)
+
+
+def test_without_leafs_files_it_says_how_to_make_them(home):
+    with pytest.raises(UserError, match=r"no json file in .*femnist/data/train: run 'preprocess.sh .* -t sample'"):
+        Femnist(form="leaf").load(0)
+
+
+def changed(**changes) -> str:
+    whole = leaf_json(0, 62, "w")
+    whole["user_data"]["w"] |= {k: v for k, v in changes.items() if k in "xy"}
+    return json.dumps({**whole, **{k: v for k, v in changes.items() if k not in "xy"}})
+
+
+PIXELS = [[1.0] * 784] * 62
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("{", "cannot be read"),
+    ("[" * 200_000, "cannot be read"),
+    ("[]", "not LEAF's format"),
+    (changed(users=["w", "w"]), "not LEAF's format: 'users' must list"),
+    (changed(users=["v"]), "not LEAF's format"),
+    (changed(num_samples=[1, 2]), "one count per user"),
+    (changed(num_samples=[61]), "62 images, 62 labels, num_samples 61"),
+    (changed(user_data={"w": []}), "no lists 'x' and 'y'"),
+    (changed(x=PIXELS[:-1]), "61 images, 62 labels"),
+    (changed(x=[[1.0] * 783] * 62), "784 numbers"),
+    (changed(x=[*PIXELS[:-1], [1.0] * 783]), "inhomogeneous"),
+    (changed(x=[*PIXELS[:-1], [NAN] * 784]), "784 numbers"),
+    (changed(x=[*PIXELS[:-1], [1.01] * 784]), "784 numbers"),
+    (changed(x=[["1"] * 784] * 62), "784 numbers"),
+    (changed(x=[[None] * 784] * 62), "784 numbers"),
+    (changed(y=[0.5] * 62), "labels must be whole numbers"),
+    (changed(y=[62] * 62), r"writer 'w': 62 labels are not 0\.\.61"),
+    (changed(y=[[1]] * 62), "labels must be whole numbers"),
+    (changed(y=[5] * 62), "62 images, none of class 0"),
+    (json.dumps({"users": [], "user_data": {}}), "no writer in 1 json files"),
+])  # fmt: skip
+def test_every_bad_json_has_its_message(leaf, text, told):
+    for file in (leaf / "train").glob("*.json"):
+        file.unlink()
+    (leaf / "train" / "all_data_0.json").write_text(text)
+    with pytest.raises(UserError, match=told) as caught:
+        Femnist(holdout=62).load(0)
+    assert "train" in str(caught.value)
+
+
+def test_leafs_files_are_bounded(leaf, monkeypatch):
+    monkeypatch.setattr(femnist, "_MOST_IMAGES", 247)
+    with pytest.raises(UserError, match=r"all_data_3\.json: more than 247 images"):
+        Femnist(holdout=62).load(0)
+    monkeypatch.setattr(femnist, "_MOST_BYTES", 1000)
+    with pytest.raises(UserError, match=r"all_data_0\.json: cannot be read .*more than 1,000 bytes"):
+        Femnist(holdout=62).load(0)
+
+
+# -- LEAF's network --------------------------------------------------------------------------------------------------
+
+
+def leaf_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Registry.discover().get("model", "leaf-cnn").load()().build(shape, classes)
+
+
+@pytest.mark.parametrize(("shape", "classes", "size"), [((1, 28, 28), 62, 6_603_710), ((3, 32, 32), 10, 8_464_842)])
+def test_leafs_network_has_its_size(shape, classes, size):
+    module = leaf_cnn(shape, classes)
+    assert sum(p.numel() for p in module.parameters()) == size
+    assert module(torch.zeros(2, *shape)).shape == (2, classes)
+
+
+def test_leafs_network_layer_by_layer():
+    module = leaf_cnn((1, 13, 9), 5).double()
+    x = torch.randn(3, 1, 13, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    p = iter(module.parameters())
+    h = x
+    for _ in range(2):
+        h = max_pool2d(relu(conv2d(h, next(p), next(p), padding=2)), 2)
+    h = relu(linear(h.flatten(1), next(p), next(p)))
+    torch.testing.assert_close(module(x), linear(h, next(p), next(p)))
+    with pytest.raises(UserError, match=r"leaf-cnn needs images \[channels, height >= 4, width >= 4\], not \[600\]"):
+        leaf_cnn((600,), 2)
