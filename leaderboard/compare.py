@@ -45,7 +45,7 @@ def compare(table: Table) -> dict[str, Comparison]:
         row.label: Comparison(
             _recentred(_interval(means[row.label]), row.mean("auc")),
             None if row is table.base else _interval(differences[row.label]),
-            _accuracy(row, table),
+            utility_of(row, table),
             *_against(row, table),
         )
         for row in table.rows
@@ -147,7 +147,8 @@ def utility_run(row: Row, seed: int) -> list[LoadedRecord]:
     return max(runs.values(), key=len, default=[])
 
 
-def _accuracy(row: Row, table: Table) -> Interval | None:
+def utility_of(row: Row, table: Table) -> Interval | None:
+    """Test accuracy over seeds with its 95 % interval, as a fraction; None without scores."""
     found = [run[0].record.utility for seed in table.targets if (run := utility_run(row, seed))]
     shares = [(u.accuracy, u.n_test) for u in found if u is not None]
     if not shares:

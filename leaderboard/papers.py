@@ -16,14 +16,16 @@ from scipy import stats
 from fedbench.core import UserError
 from fedbench.leaderboard import text
 from fedbench.leaderboard.collect import Cell, Metric, Table
-from fedbench.leaderboard.compare import compare
+from fedbench.leaderboard.compare import compare, utility_of
 from fedbench.leaderboard.decisions import attack_accuracy, null_of_best
+from fedbench.leaderboard.society import of_group, societies
 from fedbench.leaderboard.sweep import base_point, sweeps
 
-METRICS = ("auc", "tf01", "hypervolume", "attack_accuracy")
+METRICS = ("auc", "tf01", "hypervolume", "attack_accuracy", "mia_accuracy", "test_acc")
 # attack accuracy: the poisoning papers report the best of all rounds, picked on the answers; so does ours beside them
 _NAMES = {
     "auc": "AUC", "tf01": "TF01 (%)", "hypervolume": "hypervolume", "attack_accuracy": "best_round attack accuracy",
+    "mia_accuracy": "MIA accuracy in the last round", "test_acc": "test accuracy",
 }  # fmt: skip
 _COLUMNS = ("table", "dataset", "model", "partition", "case")
 
@@ -91,19 +93,27 @@ def match(entry: dict[str, Any], tables: Sequence[Table]) -> list[Match]:
     cases = entry.get("case") or {r["case"]: r["case"] for r in rows if r["case"] != "none"} or {"none": "none"}
     found = []
     for coalition, case in cases.items():
-        mine = [r for r in rows if r["attack"] not in ("", "avg") and (r["case"] == case or r["defense"] == "none")]
+        mine = [r for r in rows if _asked(r) and (r["case"] == case or r["defense"] == "none")]
         own = [t for t in tables if t.setting == entry["setting"] and t.coalition == coalition]  # one for each view
         pairs = tuple(_pair(r, own, entry) for r in mine)
         found.append(Match(entry["source"], where.get("table", "all tables"), entry["setting"], coalition, pairs))
     return found
 
 
+def _asked(row: dict[str, str]) -> bool:
+    """Whether a published number is of one attack, or of the model alone; means over attacks are left out."""
+    return row["metric"] == "test_acc" or row["attack"] not in ("", "avg")
+
+
 def _pair(row: dict[str, str], tables: Sequence[Table], entry: dict[str, Any]) -> Pair:
-    defense, attack = _ours(row["defense"], entry.get("defenses", {})), _ours(row["attack"], entry.get("attacks", {}))
+    # MIA accuracy is of one group of clients: attack:group
+    theirs, _, group = row["attack"].partition(":") if row["metric"] == "mia_accuracy" else (row["attack"], "", "")
+    defense, attack = _ours(row["defense"], entry.get("defenses", {})), _ours(theirs, entry.get("attacks", {}))
     std = float(row["std"]) if row["std"] else None
-    find = _FIND[row["metric"]]
+    find = partial(_mia_accuracy, group=plain(group)) if group else _FIND[row["metric"]]
     ours = next((o for t in tables if (o := find(t, plain(defense), plain(attack)))), ())
-    return Pair(row["metric"], defense, attack, float(row["mean"]), std, *(ours or (None, None)))
+    named = f"{attack}, group {group}" if group else attack
+    return Pair(row["metric"], defense, named, float(row["mean"]), std, *(ours or (None, None)))
 
 
 def _cell(table: Table, defense: str, attack: str) -> Cell | None:
@@ -125,6 +135,22 @@ def _attack_accuracy(table: Table, defense: str, attack: str) -> tuple[float | N
     return (best.mean, best.half_width, last.mean, null_of_best(cell)) if cell and best and last else ()
 
 
+def _mia_accuracy(table: Table, defense: str, attack: str, group: str) -> tuple[float | None, ...]:
+    """The attack's own decisions on one group of clients in the last round."""
+    cell = _cell(table, defense, attack)
+    kinds = [s[0].groups for row in table.rows if plain(row.label) == defense and (s := societies(table, row))]
+    groups = kinds[0] if kinds else []
+    mine = next((i for i, g in enumerate(groups) if plain(g.name) == group), None)
+    found = attack_accuracy(of_group(cell, groups, mine)) if cell and mine is not None else None
+    return (found.mean, found.half_width) if found else ()
+
+
+def _test_accuracy(table: Table, defense: str, _: str) -> tuple[float | None, ...]:
+    """Of the final models, each group's clients counted as often as there are."""
+    found = next((utility_of(row, table) for row in table.rows if plain(row.label) == defense), None)
+    return (found.mean, found.half_width) if found else ()
+
+
 def _hypervolume(table: Table, defense: str, attack: str) -> tuple[float | None, ...]:
     """Over the strengths of the defense that were run, whatever their number; without an interval."""
     compared = compare(table)
@@ -140,6 +166,7 @@ _FIND: dict[str, Callable[[Table, str, str], tuple[float | None, ...]]] = {
     "tf01": partial(_interval, metric="tf01"),
     "hypervolume": _hypervolume,
     "attack_accuracy": _attack_accuracy,
+    "test_acc": _test_accuracy,
 }
 
 
@@ -167,7 +194,7 @@ def section(matches: Sequence[Match]) -> list[str]:
 
 
 def _numbers(p: Pair) -> list[str]:
-    digits = {"auc": 3, "tf01": 2, "attack_accuracy": 3}.get(p.metric, 4)
+    digits = {"tf01": 2, "hypervolume": 4}.get(p.metric, 3)
     more = [text.number(p.last, digits), text.number(p.null, digits)] if p.metric == "attack_accuracy" else []
     paper = f"{p.paper:.{digits}f}" + (f" ± {p.paper_std:.{digits}f}" if p.paper_std is not None else "")
     if p.ours is None or p.difference is None:

@@ -14,6 +14,7 @@ from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.collect import Cell, Row, Table, build_tables
 from fedbench.leaderboard.compare import compare
 from fedbench.leaderboard.decision_plot import decision_figure
+from fedbench.leaderboard.society_plot import society_figure
 from fedbench.leaderboard.style import COLOURS, DASHES, MARKERS, literal, new_figure
 from fedbench.leaderboard.sweep_plot import sweep_figure
 from fedbench.leaderboard.text import slug
@@ -32,7 +33,7 @@ def table_plots(records: Sequence[LoadedRecord]) -> dict[Key, dict[str, bytes]]:
     for table in build_tables(records):
         key = (table.suite, table.setting, table.coalition, table.view)
         figures = {"tradeoff": tradeoff_figure(table), "roc": roc_figure(table), "sweep": sweep_figure(table),
-                   "accuracy": decision_figure(table)}  # fmt: skip
+                   "accuracy": decision_figure(table), "groups": society_figure(table)}  # fmt: skip
         plots[key] = {
             f"{kind}-{_stem(key)}.{suffix}": _saved(figure, suffix)
             for kind, figure in figures.items() if figure is not None

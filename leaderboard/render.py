@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedbench.core import UserError
-from fedbench.core.data.audit import HONEST
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Group, Score
 from fedbench.leaderboard import text
@@ -17,6 +16,7 @@ from fedbench.leaderboard.foot import cells_without_scores, provenance
 from fedbench.leaderboard.papers import match, section
 from fedbench.leaderboard.rounds import round_table
 from fedbench.leaderboard.setting import describe
+from fedbench.leaderboard.society import group_names, society_tables, whose
 from fedbench.leaderboard.sweep import sweep_table
 from fedbench.leaderboard.tables import (
     accuracy_under_attack,
@@ -96,6 +96,7 @@ def _section(table: Table, plots: Sequence[str]) -> list[str]:
         "**TF01 (%)**", tf01_table(table),
         *remarks(table),
         *decision_tables(table),
+        *society_tables(table),
         *accuracy_under_attack(table),
         "**AUC by group of non-members** (worst: the strongest attack on that group)", group_table(table),
     ]  # fmt: skip
@@ -112,7 +113,8 @@ def _section(table: Table, plots: Sequence[str]) -> list[str]:
     return parts
 
 
-_PLOTS = {"roc": "ROC curves", "sweep": "Strengths of the defenses", "accuracy": "Attack accuracy by defense"}
+_PLOTS = {"roc": "ROC curves", "sweep": "Strengths of the defenses", "accuracy": "Attack accuracy by defense",
+          "groups": "Groups of clients"}  # fmt: skip
 
 
 def counts(table: Table) -> str:
@@ -133,12 +135,9 @@ def counts(table: Table) -> str:
     by_targets: dict[tuple[int, ...], list[int]] = {}
     for seed, targets in table.targets.items():
         by_targets.setdefault(targets, []).append(seed)
-    whose = [f"{_whose(t)} (seed {_ids(s)})" if len(by_targets) > 1 else _whose(t) for t, s in by_targets.items()]
-    return f"{line}. Targets: {'; '.join(whose)}."
-
-
-def _whose(targets: Sequence[int]) -> str:
-    return "all honest clients together" if tuple(targets) == (HONEST,) else f"clients {_ids(targets)}"
+    said = {t: whose(t, group_names(table)) for t in by_targets}
+    targets_of = [f"{said[t]} (seed {_ids(s)})" if len(by_targets) > 1 else said[t] for t, s in by_targets.items()]
+    return f"{line}. Targets: {'; '.join(targets_of)}."
 
 
 def _scores(table: Table, group: Group) -> list[Score]:

@@ -16,7 +16,10 @@ VIEWS = {
     "external": "sees the final global model only",
 }
 MAX_VALUES = 4
-_PARTS = {"adversary": "active attacks", "insider": "adversary inside the federation"}
+_PARTS = {
+    "adversary": "active attacks", "insider": "adversary inside the federation", "groups": "groups of clients",
+    "thresholds": "range of the MIA accuracy that clients tolerate",
+}  # fmt: skip
 
 
 def describe(records: Sequence[LoadedRecord]) -> str:
@@ -40,8 +43,20 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
     for name, value in facts.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
+        elif name == "groups" and isinstance(value, list) and all(isinstance(g, Mapping) for g in value):
+            yield f"{prefix}{name}", text.escape("; ".join(map(_group, value)), limit=300)
         elif value is not None and value != []:
             yield f"{prefix}{name}", text.escape(value, limit=80)
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    """``minority: fraction 0.15, rotation 0.0 to 25.0``."""
+    said = [
+        f"{name} {' to '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in group.items()
+        if name != "name" and value is not None
+    ]
+    return f"{group.get('name')}: {', '.join(said)}" if said else str(group.get("name"))
 
 
 def _by_part(facts: dict[str, dict[str, None]]) -> dict[str, list[str]]:

@@ -18,7 +18,18 @@ from fedbench.core.metrics import auc, combined_interval, score_groups, t_interv
 from fedbench.core.metrics.decision import decision_report
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.record import SCHEMA_VERSION, DecisionScores, Measured, Record, RoundRow, TargetScores, Utility
+from fedbench.core.store.record import (
+    SCHEMA_VERSION,
+    DecisionScores,
+    GroupFacts,
+    Measured,
+    Record,
+    RoundRow,
+    Society,
+    TargetScores,
+    Utility,
+    Violations,
+)
 from fedbench.leaderboard.board import write_board
 from fedbench.leaderboard.collect import build_tables
 from fedbench.leaderboard.compare import compare
@@ -26,6 +37,8 @@ from fedbench.leaderboard.decision_plot import decision_figure
 from fedbench.leaderboard.decisions import accuracy_se, attack_accuracy, null_of_best
 from fedbench.leaderboard.plots import mean_roc, roc_figure, table_plots
 from fedbench.leaderboard.render import render_board, summary_table
+from fedbench.leaderboard.society import GAPS, of_group, violated, whose
+from fedbench.leaderboard.society_plot import society_figure
 from fedbench.leaderboard.text import escape
 
 CLIENTS, MEMBERS = (0, 1, 2, 3), (1, 2)
@@ -674,3 +687,176 @@ def test_the_figure_shows_every_rule_and_attack(poisoned):
     (names,) = table_plots(records).values()
     linked = board(poisoned, plots={("demo", "iid", "none", "client"): list(names)})
     assert "![Attack accuracy by defense: iid, coalition none, client view](accuracy-" in linked
+
+
+# ---------------------------------------------------------------- groups of clients
+
+
+GROUPS = {"majority": 3, "minority": 1}  # clients
+CLUSTERED = {"none": 0.2, "ifca": 0.5, "local-only": 1.0}
+
+
+def society_of(defense, seed):
+    rng = np.random.default_rng([seed, *defense.encode()])
+    facts = [GroupFacts(name=n, clients=k, accuracy=rng.uniform(0.7, 0.9), n_test=100 * k) for n, k in GROUPS.items()]
+    gaps = {kind: rng.uniform(0.02, 0.2) for kind in GAPS}
+    return Society(groups=facts, **gaps, **{f"{kind}_se": 0.01 for kind in GAPS})
+
+
+class Clustered(Folder):
+    """A folder of a clustered federation: an attack that decides and one that does not, asked about two groups."""
+
+    def __init__(self, root, attacks=("rmia", "shadow"), targets=(-10, -11)):
+        self.targets = targets
+        super().__init__(root, dict(CLUSTERED), attacks)
+
+    def whose(self, defense):
+        return ("none", (), self.targets) if defense == "none" else ("uniform", CLIENTS, self.targets)
+
+    def add(self, defense, attack, seed, outcome="ok", **change):
+        groups = [{"name": n, "fraction": None, "rotation": [0.0, 25.0], "brightness": None} for n in GROUPS]
+        own = {"view": "external", "facts": {"groups": groups, "thresholds": [0.5, 0.8]}}
+        if outcome == "ok":
+            own |= {"society": society_of(defense, seed), "history": self.history(defense, seed)}
+            if attack == "shadow":
+                models = {"none": 1, "ifca": 2, "local-only": 200}[defense]
+                own["violations"] = Violations(violated=10 * seed, clients=200, accuracy_of_model=[0.512345] * models)
+        return super().add(defense, attack, seed, outcome, **{**own, **change})
+
+    def history(self, defense, seed):
+        more = {"clusters": [3, 1] if seed % 2 else [1, 3], "moved": 0} if defense == "ifca" else {}
+        rows = [RoundRow(round=r, accuracy=0.5 + r / 100, train_loss=None, **more) for r in (10, 20, 30)]
+        return [*rows[:2], rows[2].model_copy(update={"moved": seed} if more else {})]
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        arrays, scored, correct = super()._measured(defense, attack, seed, targets, ids_from)
+        for t in scored if attack == "shadow" else ():
+            member = arrays[f"t{t.target}_kind"] == 0
+            rng = np.random.default_rng([seed, abs(t.target), *defense.encode()])
+            shift = {-11: 1.5}.get(t.target, 0.3) * np.where(member, 1, -1)
+            report = decision_report(rng.normal(size=(1, len(member))) + shift, member, 0.0, rng)
+            facts = {k: v for k, v in vars(report).items() if k != "best_index"}
+            t.decision = DecisionScores(best_round=30, **facts)
+        return arrays, scored, correct
+
+
+@pytest.fixture(scope="module")
+def clustered(tmp_path_factory):
+    return Clustered(tmp_path_factory.mktemp("clustered") / "results").fill(seeds=range(5))
+
+
+def shown(interval, digits, scale=1):
+    return f"{interval.mean * scale:.{digits}f} ± {interval.half_width * scale:.{digits}f}"
+
+
+def test_groups_stand_side_by_side_with_intervals_over_seeds(clustered):
+    rows = {r["defense"]: r for r in rows_of(board(clustered), "**Groups of clients**")}
+    assert set(rows) == {"none (undefended)", "ifca", "local-only"}
+    for defense, label in (("none", "none (undefended)"), ("ifca", "ifca")):
+        every = [society_of(defense, seed) for seed in range(5)]
+        for g, name in enumerate(GROUPS):
+            values = [s.groups[g].accuracy for s in every]
+            ses = [np.sqrt(v * (1 - v) / (100 * GROUPS[name])) for v in values]
+            expected = combined_interval(values, ses)
+            assert expected.between and rows[label][f"accuracy {name}"] == shown(expected, 1, 100)
+        for kind, title in GAPS.items():
+            expected = combined_interval([getattr(s, kind) for s in every], [0.01] * 5)
+            assert rows[label][title] == shown(expected, 3)
+
+
+def test_clusters_are_sorted_since_models_have_no_name_over_seeds_and_moves_are_summed(clustered):
+    rows = {r["defense"]: r for r in rows_of(board(clustered), "**Groups of clients**")}
+    assert rows["ifca"]["clients of each model"] == "3 / 1" and rows["ifca"]["moves"] == "2.0"  # (0+1+2+3+4)/5
+    assert rows["none (undefended)"]["clients of each model"] == rows["none (undefended)"]["moves"] == "n/a"
+
+
+def test_many_clusters_are_counted_not_listed(tmp_path):
+    folder = Clustered(tmp_path / "r")
+    rows = [RoundRow(round=30, accuracy=0.5, train_loss=None, clusters=[5, 40, *[7] * 18], moved=0)]
+    folder.add("ifca", "shadow", 0, history=rows)
+    assert rows_of(board(folder), "**Groups of clients**")[0]["clients of each model"] == "20 models of 40 to 5"
+
+
+def test_mia_accuracy_is_that_of_each_group_and_violations_have_an_interval(clustered):
+    text = board(clustered)
+    rows = {r["defense"]: r for r in rows_of(text, "**MIA accuracy by group**")}
+    assert set(rows["ifca"]) == {"defense", "shadow: majority", "shadow: minority", "shadow: violations"}
+    (table,) = build_tables(load_records(clustered.root))
+    cell = next(r for r in table.rows if r.label == "ifca").cells["shadow"]
+    for target, name in ((-10, "majority"), (-11, "minority")):
+        said = [t.decision for r in cell.records.values() for t in r.record.targets if t.target == target]
+        ses = [accuracy_se(d.last_accuracy, d.last_recall, N_MEMBERS, N_OFL + N_IFL) for d in said]
+        expected = combined_interval([d.last_accuracy for d in said], ses)
+        assert len(said) == 5 and rows["ifca"][f"shadow: {name}"] == shown(expected, 3)
+    assert rows["ifca"]["shadow: minority"] > rows["ifca"]["shadow: majority"]
+    spread = t_interval([10.0 * seed for seed in range(5)]).half_width
+    assert rows["ifca"]["shadow: violations"] == f"20.0 ± {spread:.1f} of 200"
+    assert "0.512345" not in text and "0.512" not in rows["local-only"].values()
+
+
+def test_no_violation_in_any_seed_is_not_none_for_certain():
+    never = [Violations(violated=0, clients=200, accuracy_of_model=[0.5])] * 5
+    assert violated([]) is None and violated(never).mean == 0 and 0.5 < violated(never).half_width < 2
+    some = violated([Violations(violated=60, clients=200, accuracy_of_model=[None])])
+    assert some.half_width == pytest.approx(1.96 * np.sqrt(200 * 0.3 * 0.7), rel=0.02)  # binomial
+
+
+def test_auc_of_every_attack_is_shown_by_group(clustered):
+    rows = {r["defense"]: r for r in rows_of(board(clustered), "**AUC by group of clients**")}
+    assert list(rows["ifca"])[1:] == ["rmia: majority", "rmia: minority", "shadow: majority", "shadow: minority"]
+    (table,) = build_tables(load_records(clustered.root))
+    cell = next(r for r in table.rows if r.label == "ifca").cells["rmia"]
+    mine = [s for (_, target), s in cell.units("mix").items() if target == -11]
+    assert rows["ifca"]["rmia: minority"] == shown(combined_interval([s.auc for s in mine], [s.auc_se for s in mine]), 3)
+
+
+def test_clients_that_are_targets_count_for_the_group_of_their_block_of_ids(tmp_path):
+    folder = Clustered(tmp_path / "r", attacks=("fedmia-ii",), targets=(0, 2, 3)).fill(seeds=(0, 1))
+    (table,) = build_tables(load_records(folder.root))
+    cell, groups = table.rows[0].cells["fedmia-ii"], society_of("ifca", 0).groups
+    assert [of_group(cell, groups, g).targets for g in (0, 1)] == [{0: (0, 2), 1: (0, 2)}, {0: (3,), 1: (3,)}]
+    text = board(folder)
+    assert "Targets: clients 0, 2, 3." in text and "MIA accuracy by group" not in text
+    assert list(rows_of(text, "**AUC by group of clients**")[0]) == ["defense", "fedmia-ii: majority", "fedmia-ii: minority"]
+
+
+def test_groups_are_called_by_their_names(clustered):
+    text = board(clustered)
+    assert "Targets: group majority, group minority." in text and "-10" not in text and "-11" not in text
+    assert "- groups of clients: majority: rotation 0.0 to 25.0; minority: rotation 0.0 to 25.0" in text
+    assert "- range of the MIA accuracy that clients tolerate: \\[0.5, 0.8\\]" in text
+    assert whose((-11, -10), ["a", "b|c"]) == "group a, group b\\|c" and whose((-12,), ["a", "b"]) == "group 2"
+    assert whose((HONEST,), []) == "all honest clients together" and whose(range(30), []).endswith("19, … (30)")
+
+
+def test_failed_seeds_are_left_out_and_boards_without_groups_have_no_such_section(tmp_path, template):
+    folder = Clustered(tmp_path / "r").fill(seeds=(0, 1, 2))
+    for attack in folder.attacks:
+        folder.add("ifca", attack, 1, "failed", reason="boom")
+        for seed in range(3):
+            folder.add("local-only", attack, seed, "diverged", reason="NaN")
+    text = board(folder)
+    rows = {r["defense"]: r for r in rows_of(text, "**Groups of clients**")}
+    assert rows["ifca"]["moves"] == "1.0" and set(rows["local-only"].values()) == {"local-only", "n/a"}
+    attacked = {r["defense"]: r for r in rows_of(text, "**MIA accuracy by group**")}
+    assert attacked["ifca"]["shadow: violations"].startswith("10.0 ± ") and attacked["local-only"]["shadow: violations"] == "n/a"
+    assert "Groups of clients" not in board(template) and "by group of clients" not in board(template)
+
+
+def test_the_figure_of_groups_shows_every_group_and_the_rounds(clustered, template):
+    records = load_records(clustered.root)
+    (table,) = build_tables(records)
+    bars, accuracy, moved = society_figure(table).axes
+    groups = society_of("ifca", 0).groups
+    drawn = {c.get_label(): [0.5 + p.get_height() for p in c] for c in bars.containers if hasattr(c, "patches")}
+    assert set(drawn) == set(GROUPS)
+    for g, name in enumerate(GROUPS):
+        expected = [attack_accuracy(of_group(r.cells["shadow"], groups, g)).mean for r in table.rows]
+        np.testing.assert_allclose(drawn[name], expected)
+    assert {line.get_label(): list(line.get_ydata()) for line in moved.lines} == {"ifca": [0, 0, 2]}
+    assert {line.get_label() for line in accuracy.lines} == set(CLUSTERED)
+    assert list(accuracy.lines[0].get_ydata()) == pytest.approx([60, 70, 80])
+    assert society_figure(build_tables(load_records(template.root))[0]) is None
+    (names,) = table_plots(records).values()
+    linked = board(clustered, plots={("demo", "iid", "uniform", "external"): list(names)})
+    assert "![Groups of clients: iid, coalition uniform, external view](groups-" in linked

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
-from test_leaderboard import Folder, Poisoned
+from test_leaderboard import Clustered, Folder, Poisoned
 
 from fedbench.core import UserError
 from fedbench.core.metrics import hypervolume
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.collect import build_tables
-from fedbench.leaderboard.compare import compare
+from fedbench.leaderboard.compare import compare, utility_of
 from fedbench.leaderboard.decisions import attack_accuracy, null_of_best
 from fedbench.leaderboard.papers import match, plain, published, section
 from fedbench.leaderboard.render import render_board
+from fedbench.leaderboard.society import of_group
 from fedbench.leaderboard.sweep import base_point, family, sweeps
 
 ENTRY = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"}}
@@ -35,10 +36,11 @@ def test_every_published_cell_of_the_coalition_is_there_run_or_not(tables):
     pair, half = sorted(match(ENTRY, tables), key=lambda m: m.coalition != "pair")
     rows = [
         r for r in published("cofedmid")
-        if r["table"] == "Table 1" and r["metric"] == "auc" and r["attack"] not in ("", "avg") and r["case"] in ("pair", "none")
+        if r["table"] == "Table 1" and r["case"] in ("pair", "none")
+        and (r["metric"] == "test_acc" or (r["metric"] == "auc" and r["attack"] not in ("", "avg")))
     ]  # fmt: skip
     assert len(pair.pairs) == len(rows) and all(p.ours is None for p in half.pairs)  # we ran no half
-    done = {(p.defense, p.attack): p for p in pair.pairs if p.ours is not None}
+    done = {(p.defense, p.attack): p for p in pair.pairs if p.ours is not None and p.metric == "auc"}
     assert {plain(d) for d, _ in done} == {"none", "gradsparse", "cofedmid"} and len(done) == 6
     table = next(t for t in tables if t.coalition == "pair")
     row = next(r for r in table.rows if r.label == "cofedmid")
@@ -50,11 +52,12 @@ def test_every_published_cell_of_the_coalition_is_there_run_or_not(tables):
 def test_the_summary_counts_and_correlates(tables):
     pair = next(m for m in match(ENTRY, tables) if m.coalition == "pair")
     text = "\n".join(section([pair]))
-    ours, paper = np.array([(p.ours, p.paper) for p in pair.pairs if p.ours is not None]).T
+    aucs = [p for p in pair.pairs if p.metric == "auc"]
+    ours, paper = np.array([(p.ours, p.paper) for p in aucs if p.ours is not None]).T
     rank = stats.spearmanr(ours, paper).statistic
-    assert f"AUC: 6 of {len(pair.pairs)} published cells run; rank correlation {rank:.2f}" in text
+    assert f"AUC: 6 of {len(aucs)} published cells run; rank correlation {rank:.2f}" in text
     assert f"mean absolute difference {np.abs(ours - paper).mean():.3f}" in text
-    assert text.count("not run") == len(pair.pairs) - 6
+    assert text.count("not run") == len(aucs) - 6 and "test accuracy: 1 of 1 published cells run" in text
 
 
 def test_an_entry_that_fits_no_paper_is_said_and_costs_no_board(tables):
@@ -147,3 +150,48 @@ def test_published_attack_accuracies(table, dataset, partition, defense, attack,
     wanted = {"table": table, "dataset": dataset, "partition": partition, "defense": defense, "attack": attack}
     (row,) = (r for r in published("fedpoisonmia") if wanted.items() <= r.items())
     assert row["mean"] == value and row["metric"] == "attack_accuracy"
+
+
+CLUSTERED = {"source": "ifca_mir", "setting": "iid", "where": {"dataset": "mnist"}}
+
+
+def test_mia_accuracy_of_each_group_and_test_accuracy_stand_beside_the_papers(tmp_path):
+    folder = Clustered(tmp_path / "results")
+    folder.leak["ifca-mir"] = 0.4
+    for seed in (0, 1):
+        for defense in ("none", "ifca"):
+            for attack in folder.attacks:
+                folder.add(defense, attack, seed)
+    tables = build_tables(load_records(folder.root))
+    (found,) = match(CLUSTERED, tables)
+    assert found.coalition == "uniform" and len(found.pairs) == 6  # two defenses: accuracy, majority, minority
+    done = {(p.metric, p.attack): p for p in found.pairs if p.ours is not None}
+    assert {p.defense for p in done.values()} == {"ifca"} and len(done) == 3
+    row = next(r for r in tables[0].rows if r.label == "ifca")
+    accuracy = utility_of(row, tables[0])
+    mine = done["test_acc", ""]
+    assert (mine.ours, mine.half_width, mine.paper) == (accuracy.mean, accuracy.half_width, 0.816)
+    groups = row.cells["shadow"].records[0].record.society.groups
+    for g, (name, paper) in enumerate((("majority", 0.521), ("minority", 0.761))):
+        expected = attack_accuracy(of_group(row.cells["shadow"], groups, g))
+        mine = done["mia_accuracy", f"shadow, group {name}"]
+        assert (mine.ours, mine.half_width, mine.paper) == (expected.mean, expected.half_width, paper)
+    text = "\n".join(section([found]))
+    assert "- MIA accuracy in the last round: 2 of 4 published cells run" in text
+    assert "- test accuracy: 1 of 2 published cells run" in text and text.count("not run |") == 3
+
+
+@pytest.mark.parametrize(
+    ("dataset", "defense", "attack", "metric", "value"),
+    [
+        ("mnist", "ifca", "shadow:minority", "mia_accuracy", "0.761"),
+        ("femnist", "ifca_mir", "shadow:majority", "mia_accuracy", "0.525"),
+        ("cifar10", "ifca_mir", "shadow:minority", "mia_accuracy", "0.792"),
+        ("cifar10", "ifca", "", "test_acc", "0.725"),
+    ],
+)
+def test_published_numbers_of_clustered_federations(dataset, defense, attack, metric, value):
+    wanted = {"dataset": dataset, "defense": defense, "attack": attack, "metric": metric}
+    (row,) = (r for r in published("ifca_mir") if wanted.items() <= r.items())
+    assert row["mean"] == value and len(published("ifca_mir")) == 18
+    assert all(":" in r["attack"] for r in published("ifca_mir") if r["metric"] == "mia_accuracy")

@@ -68,6 +68,24 @@ def test_each_example_is_found_alone(tmp_path, monkeypatch):
         assert (found["package"], found["version"]) == ("my_package", "1.0")
 
 
+def test_the_active_attack_of_the_docs_poisons(tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "adversaries.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(install(tmp_path / "site", "my_package", code)))
+        federation = {"clients": 4, "rounds": 3, "batch_size": 20, "optimizer": {"lr": 0.1}}
+        setting = {
+            "name": "digits", "dataset": "digits", "federation": federation, "adversary": {"clients": 1, "mask_set": 10},
+            "audit": {"targets": "honest", "members": 50, "nonmembers": 50},
+        }  # fmt: skip
+        path = suite(tmp_path, settings=[setting], coalitions=["none"], defenses=["none"], attacks=["passive", "my-ascent"])
+        invoke(path, "--results", tmp_path / "r")
+    sys.modules.pop("my_package", None)
+    found = records(tmp_path / "r")
+    passive, active = (found["none", name, 0] for name in ("passive", "my-ascent"))
+    assert active["targets"][0]["decision"] and active["utility"]["accuracy"] < passive["utility"]["accuracy"]
+
+
 def test_the_package_that_ci_installs_is_the_readmes():
     folder = ROOT / "tests" / "plugin_example"
     assert (folder / "my_package.py").read_text() == EXAMPLES[0]

@@ -46,6 +46,10 @@ PARTS = {
     "papers/fedpoisonmia_figure5": ["texas100-samples100"],
     "papers/fedpoisonmia_async": ["fer2013-groups-c1"],
     "papers/fedpoisonmia_runtime": ["texas100-clients10"],
+    "papers/ifca_mir_minority": ["mnist-10", "femnist-50"],
+    "papers/ifca_mir_deformation": ["cifar10-dark-majority"],
+    "papers/ifca_mir_convergence": ["mnist-every-round"],
+    "papers/ifca_mir_trajectory": ["cifar10-clients"],
     "what_the_bugs_do": ["leaky-misaligned", "noniid-weights"],
 }
 # Every rule and attack is run once (Tables 2 and 5); the other suites of that paper keep these alone, one run each pair.
@@ -67,7 +71,9 @@ def toy(name: str, images, folder):
             s["adversary"] |= {"clients": min(s["adversary"]["clients"], 2), "mask_set": 6}
         small = {"rounds": 2, "clients": 6, "local_epochs": 1, "batch_size": 8}
         s["federation"] = {**s["federation"], **small}
-        if "texas100" in str(s["dataset"]):
+        if "groups" in s:
+            grouped(s)
+        elif "texas100" in str(s["dataset"]):
             s["dataset"] = {"name": "digits", "params": {"test": 1400}}
         elif "digits" in str(s["dataset"]):
             s["dataset"] = {"name": "digits", "params": {"test": 1400, "label_noise": 0.3}}
@@ -80,11 +86,26 @@ def toy(name: str, images, folder):
     for d in spec["defenses"]:
         if isinstance(d, dict) and "grid" in d:
             d["grid"] = {k: v[:2] for k, v in d["grid"].items()}
+        if isinstance(d, dict) and d.get("name") == "ifca-mir":
+            d["params"] |= {"every": 1, "shadows": 1, "shadow_samples": 60, "epochs": 1}
     spec["reference"] = [r for r in spec.get("reference", []) if r["setting"] in {s["name"] for s in spec["settings"]}]
     path = folder / f"{name.rpartition('/')[2]}.yaml"
     with path.open("w") as f:
         yaml.dump(spec, f)
     return path
+
+
+def grouped(s):
+    """A setting with groups of clients, in place: digits are images as MNIST's are; the last of six clients is a minority."""
+    s["dataset"] = {"name": "digits", "params": {"test": 597, "holdout": 700}}
+    audit = s["audit"] = {**s["audit"]}
+    if audit["targets"] == "groups":
+        audit |= {"members": 30, "nonmembers": 30, "shadow": {"samples": 300, "models": 2, "epochs": 1}}
+    else:
+        audit |= {"targets": [0, 5], "nonmembers": 100}
+    for c in s.get("coalitions", []):
+        if isinstance(c, dict):
+            c["clients"] = [0, 1, 5]
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -107,9 +128,16 @@ def test_every_suite_runs_end_to_end_at_toy_scale(name, images, tmp_path):
     if "papers/fedmia_table" in name:
         assert "## Beside the paper" in board
     if name == "papers/fedmia_table1":
-        assert "AUC: 8 of 8 published cells run" in board and "| not run" not in board
+        assert "AUC: 8 of 8 published cells run" in board and "not run |" not in board
     if "fedpoisonmia" in name:
         assert set(outcomes) == {"ok"} and "**Attack accuracy**" in board and "all honest clients together" in board
+    if "ifca_mir" in name or name == "clustered":
+        assert set(outcomes) == {"ok"} and "**Groups of clients**" in board and "**AUC by group of clients**" in board
+        together = not name.endswith("trajectory")
+        assert ("Targets: group majority, group minority." in board) == together == ("**MIA accuracy by group**" in board)
+    if name == "papers/ifca_mir_minority":
+        assert board.count("- MIA accuracy in the last round: 4 of 4 published cells run") == 2  # in both settings
+        assert board.count("- test accuracy: 2 of 2 published cells run") == 2
     if name == "papers/fedpoisonmia_table2":
         assert "best_round attack accuracy: 30 of 30 published cells run" in board
     if name == "papers/fedmia_table2":

@@ -1,0 +1,81 @@
+"""Groups of clients as a figure: MIA accuracy of each by defense, and accuracy and migration over the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedbench.core.store.record import GroupFacts, RoundRow
+from fedbench.leaderboard.collect import Table
+from fedbench.leaderboard.decisions import attack_accuracy, deciding
+from fedbench.leaderboard.society import histories, of_group, societies
+from fedbench.leaderboard.style import COLOURS, DASHES, MARKERS, literal, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def society_figure(table: Table) -> Figure | None:
+    """One panel of bars an attack that decides, then two over the audited rounds; None where the setting has no groups."""
+    groups = next((s[0].groups for r in table.rows if (s := societies(table, r))), None)
+    if groups is None:
+        return None
+    attacks = deciding(table)
+    figure = new_figure(3.9 * (len(attacks) + 2), 3.6)
+    axes = figure.subplots(1, len(attacks) + 2, squeeze=False).ravel()
+    for axis, attack in zip(axes, attacks, strict=False):  # the last two are for the rounds
+        _bars(axis, table, attack, groups)
+    accuracy, moved = axes[len(attacks) :]
+    _over_rounds(accuracy, table, "test accuracy, %", _percent)
+    _over_rounds(moved, table, "clients moved since the last audited round", _moved)
+    handles, labels = accuracy.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(handles)), frameon=False, fontsize=8)
+    where = literal(f"{table.setting}, coalition {table.coalition}, {table.view} view", 90)
+    figure.suptitle(f"Groups of clients, {where}: means over seeds", fontsize=10)
+    return figure
+
+
+def _bars(axis: Axes, table: Table, attack: str, groups: Sequence[GroupFacts]) -> None:
+    width = 0.8 / len(groups)
+    for g, group in enumerate(groups):
+        found = [attack_accuracy(of_group(r.cells[attack], groups, g)) for r in table.rows]
+        x = np.arange(len(table.rows)) + (g - (len(groups) - 1) / 2) * width
+        axis.bar(
+            x, [v.mean - 0.5 if v else np.nan for v in found], width, bottom=0.5, color=COLOURS[g % len(COLOURS)],
+            label=literal(group.name), yerr=[v.half_width if v else np.nan for v in found],
+            error_kw={"elinewidth": 0.9, "capsize": 2},
+        )  # fmt: skip
+    axis.axhline(0.5, color="0.4", lw=0.8)
+    axis.set_xticks(range(len(table.rows)), [literal(r.label) for r in table.rows], rotation=20, ha="right", fontsize=8)
+    axis.set_title(literal(f"MIA accuracy, {attack} (0.5: guessing)"), fontsize=9)
+    axis.legend(frameon=False, fontsize=8)
+
+
+def _percent(row: RoundRow) -> float:
+    return 100 * row.accuracy
+
+
+def _moved(row: RoundRow) -> float:
+    return np.nan if row.moved is None else float(row.moved)
+
+
+def _over_rounds(axis: Axes, table: Table, label: str, of: Callable[[RoundRow], float]) -> None:
+    """Mean over the seeds that audited the same rounds as the row's first; a row without values draws nothing."""
+    order = sorted(table.rows, key=lambda r: (r.undefended, r.label))  # the colours of the table's other figures
+    for i, row in enumerate(order):
+        past = histories(table, row)
+        rounds = [r.round for r in past[0]] if past else []
+        values = np.array([[of(r) for r in rows] for rows in past if [r.round for r in rows] == rounds])
+        if rounds and not np.isnan(values).all():
+            colour = "black" if row.undefended else COLOURS[i % len(COLOURS)]
+            axis.plot(
+                rounds, values.mean(axis=0), color=colour, ls=DASHES[i % len(DASHES)], marker=MARKERS[i % len(MARKERS)], ms=3.5,
+                lw=1.2, label=literal(row.label),
+            )  # fmt: skip
+    axis.set_xlabel("round")
+    axis.set_title(label, fontsize=9)
+    axis.grid(True, color="0.92", lw=0.6)
