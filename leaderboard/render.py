@@ -13,6 +13,7 @@ from fedbench.leaderboard.collect import Table, build_tables, newest
 from fedbench.leaderboard.compare import Comparison, compare
 from fedbench.leaderboard.decisions import decision_tables
 from fedbench.leaderboard.foot import cells_without_scores, provenance
+from fedbench.leaderboard.migration import migration_table
 from fedbench.leaderboard.papers import match, section
 from fedbench.leaderboard.rounds import round_table
 from fedbench.leaderboard.setting import describe
@@ -97,6 +98,7 @@ def _section(table: Table, plots: Sequence[str]) -> list[str]:
         *remarks(table),
         *decision_tables(table),
         *society_tables(table),
+        *migration_table(table),
         *accuracy_under_attack(table),
         "**AUC by group of non-members** (worst: the strongest attack on that group)", group_table(table),
     ]  # fmt: skip

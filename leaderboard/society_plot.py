@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,11 +12,13 @@ from fedbench.core.store.record import GroupFacts, RoundRow
 from fedbench.leaderboard.collect import Table
 from fedbench.leaderboard.decisions import attack_accuracy, deciding
 from fedbench.leaderboard.society import histories, of_group, societies
-from fedbench.leaderboard.style import COLOURS, DASHES, MARKERS, literal, new_figure
+from fedbench.leaderboard.style import COLOURS, MARKERS, literal, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_STROKES = (("-", "solid"), ("--", "dashed"), (":", "dotted"), ("-.", "dash-dotted"))  # one a group
 
 
 def society_figure(table: Table) -> Figure | None:
@@ -29,8 +32,12 @@ def society_figure(table: Table) -> Figure | None:
     for axis, attack in zip(axes, attacks, strict=False):  # the last two are for the rounds
         _bars(axis, table, attack, groups)
     accuracy, moved = axes[len(attacks) :]
-    _over_rounds(accuracy, table, "test accuracy, %", _percent)
-    _over_rounds(moved, table, "clients moved since the last audited round", _moved)
+    for g, _ in enumerate(groups):
+        _over_rounds(accuracy, table, partial(_percent, g), dash=g)
+    dashes = ", ".join(f"{_STROKES[g % len(_STROKES)][1]}: {literal(group.name)}" for g, group in enumerate(groups))
+    accuracy.set_title(f"test accuracy, % ({dashes})", fontsize=9)
+    _over_rounds(moved, table, _moved)
+    moved.set_title("clients moved since the last audited round", fontsize=9)
     handles, labels = accuracy.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(handles)), frameon=False, fontsize=8)
@@ -55,15 +62,15 @@ def _bars(axis: Axes, table: Table, attack: str, groups: Sequence[GroupFacts]) -
     axis.legend(frameon=False, fontsize=8)
 
 
-def _percent(row: RoundRow) -> float:
-    return 100 * row.accuracy
+def _percent(group: int, row: RoundRow) -> float:
+    return 100 * row.group_accuracy[group] if row.group_accuracy else np.nan
 
 
 def _moved(row: RoundRow) -> float:
     return np.nan if row.moved is None else float(row.moved)
 
 
-def _over_rounds(axis: Axes, table: Table, label: str, of: Callable[[RoundRow], float]) -> None:
+def _over_rounds(axis: Axes, table: Table, of: Callable[[RoundRow], float], dash: int = 0) -> None:
     """Mean over the seeds that audited the same rounds as the row's first; a row without values draws nothing."""
     order = sorted(table.rows, key=lambda r: (r.undefended, r.label))  # the colours of the table's other figures
     for i, row in enumerate(order):
@@ -73,9 +80,8 @@ def _over_rounds(axis: Axes, table: Table, label: str, of: Callable[[RoundRow], 
         if rounds and not np.isnan(values).all():
             colour = "black" if row.undefended else COLOURS[i % len(COLOURS)]
             axis.plot(
-                rounds, values.mean(axis=0), color=colour, ls=DASHES[i % len(DASHES)], marker=MARKERS[i % len(MARKERS)], ms=3.5,
-                lw=1.2, label=literal(row.label),
+                rounds, values.mean(axis=0), color=colour, ls=_STROKES[dash % len(_STROKES)][0],
+                marker=MARKERS[i % len(MARKERS)], ms=3.5, lw=1.2, label=None if dash else literal(row.label),
             )  # fmt: skip
     axis.set_xlabel("round")
-    axis.set_title(label, fontsize=9)
     axis.grid(True, color="0.92", lw=0.6)

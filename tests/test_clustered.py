@@ -460,3 +460,8 @@ def test_local_training_shares_nothing():
     strangers = [MemberData(-c.x, c.y) if k else c for k, c in enumerate(clients)]
     others, _ = train_all(full_batch(LocalOnly(), rounds=3, clients=strangers, n_models=4))
     assert torch.equal(others.models[0], federation.models[0]) and not torch.equal(others.models[1], federation.models[1])
+
+
+def test_who_does_not_defend_has_a_model_of_its_own_too():
+    federation, _ = train_all(tiny_setup(LocalOnly(), (0,), 4))
+    assert federation.assignment == {k: k for k in EVERYONE}

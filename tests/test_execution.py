@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from fake_packages import install
 from ruamel.yaml import YAML
 
 from fedbench.core.cli.clean import command as clean
+from fedbench.core.cli.run import build_plan
 from fedbench.core.cli.run import command as run
 from fedbench.core.contract.errors import UserError
+from fedbench.core.execution.train import load
 from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
 from fedbench.core.store.results import Results
 
@@ -266,6 +269,18 @@ def test_a_new_attack_needs_no_new_training_and_gives_the_same_bits(tmp_path):
     assert cached.stat().st_mtime_ns == stamp
     invoke(suite(tmp_path, attacks=["loss-series", "fedmia-i"]), "--results", tmp_path / "fresh")
     assert fingerprint(folder) == fingerprint(tmp_path / "fresh")
+
+
+def test_a_signal_whose_code_changed_is_measured_again(tmp_path):
+    path = suite(tmp_path)
+    invoke(path, "--results", tmp_path / "r")
+    (job,) = build_plan(path, (), tmp_path / "r", "cpu").jobs
+    rows = set(range(4))
+    assert load(job, {"loss"}, rows, False) is not None
+    changed = replace(job, signals={**job.signals, "loss": replace(job.signals["loss"], digest="other")})
+    assert load(changed, {"loss"}, rows, False) is None
+    untouched = replace(job, signals={**job.signals, "margin": replace(job.signals["margin"], digest="other")})
+    assert load(untouched, {"loss"}, rows, False) is not None
 
 
 def test_a_damaged_cache_only_costs_the_training_again(tmp_path):

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 from tiny import tiny_clients, tiny_insider, tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
-from fedbench.core import ActiveAttack, Defense, Diverged, MemberData, SkipCell, UserError
-from fedbench.core.data.audit import HONEST, MEMBER, OFL, attack_set, free_holdout, mask_set, own_set, refuse_overlap
+from fedbench.core import ActiveAttack, Attack, Defense, Diverged, MemberData, SkipCell, UserError
+from fedbench.core.cli.run import build_plan
+from fedbench.core.data.audit import HONEST, MEMBER, OFL, attack_set, free_holdout, group_set, mask_set, own_set, refuse_overlap
 from fedbench.core.data.partition import partition
+from fedbench.core.execution.judge import _by_colluders, _scores_of
 from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.insider import Bench
 from fedbench.core.federation.optimizer import FlatAdam
 from fedbench.core.federation.precision import check_precision, in_precision, matmuls
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import Recorder, observe
+from fedbench.plugins.defenses.rules.trimmed_mean import TrimmedMean
 
 CPU = torch.device("cpu")
 
@@ -145,6 +150,25 @@ def test_a_malicious_row_that_is_not_finite_is_rejected_and_the_federation_goes_
     assert rule.seen == [(1, (0, 1, 2, 3), 2), (2, (0, 1), 0), (3, (0, 1, 2, 3), 2)]
     assert bool(torch.isfinite(federation.models).all())
     torch.testing.assert_close(results[1].steps[0], results[1].uploads.updates.mean(0))
+
+
+def test_a_rule_with_a_number_of_its_own_outlives_rejected_rows():
+    rule = TrimmedMean(b=1)
+    setup = tiny_setup(rule, members=(), insider=tiny_insider(Poison(), malicious=2), assumed_malicious=2)
+    assert [r.rejected for r in train_all(setup)[1]] == [(), (2, 3), ()]
+
+
+def test_what_an_adversary_writes_to_is_its_own_and_its_precision_too():
+    class Writes(ActiveAttack):
+        knowledge = "own"
+
+        def craft(self, round, knowledge):
+            rows = knowledge.own.double()
+            knowledge.start.zero_(), knowledge.own.zero_()
+            return rows
+
+    plain = train_all(tiny_setup(members=()))[0].models
+    assert torch.equal(train_all(tiny_setup(members=(), insider=tiny_insider(Writes())))[0].models, plain)
 
 
 def test_an_honest_row_that_is_not_finite_still_ends_the_run():
@@ -287,6 +311,73 @@ def test_an_attack_that_follows_one_client_skips_the_question_about_all():
     with pytest.raises(SkipCell, match="many clients together"):
         observe("server", HONEST, [0, 1, -1], np.array([1]), arrays, np.arange(5))
     assert observe("client", HONEST, [0, 1, -1], np.array([1]), arrays, np.arange(5))["loss"].shape == (1, 1, 5)
+
+
+def test_who_is_asked_about_does_not_collude():
+    class Colludes(Attack):
+        colluders = 1
+
+    shards = shards_of()
+    job = SimpleNamespace(federation={"clients": 4}, members=())
+    together = attack_set(shards, 20, malicious=1, members=29, nonmembers=6, seed=3)
+    assert list(_by_colluders(job, Colludes(), [together])) == [(3,)]
+    everyone = attack_set(shards, 20, malicious=0, members=39, nonmembers=6, seed=3)
+    with pytest.raises(SkipCell, match="1 colluders wanted, 0 clients there whose samples are not asked about"):
+        _by_colluders(job, Colludes(), [everyone])
+
+
+def test_shadow_models_do_not_judge_redrawn_candidates():
+    class References(Attack):
+        needs_references = True
+
+    scene = SimpleNamespace(aligned=False)
+    with pytest.raises(SkipCell, match="align_nonmembers: false redraws"):
+        _scores_of(None, References(), None, scene, None, None)
+
+
+def test_a_group_of_malicious_clients_alone_cannot_be_asked_about():
+    with pytest.raises(UserError, match="group 'b': no client is left to ask about"):
+        group_set(shards_of(), 20, 1, "b", np.zeros(0, np.int64), 3, 3, 0)
+
+
+# -- what the setting may ask ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"audit": {"targets": [3], "nonmembers": 40}}, r"audit\.targets names client 3, which is malicious"),
+        ({"coalitions": [{"name": "last", "clients": [3]}]}, "the coalition 'last' names client 3, which is malicious"),
+        ({"clients": 1}, "leaves nobody to attack"),
+    ],
+)
+def test_the_default_adversary_is_checked_as_a_named_one_is(tmp_path, change, message):
+    path = insider_suite(tmp_path, ["gradient-ascent"], [{"name": "a", **change}])
+    with pytest.raises(UserError, match=message) as caught:
+        build_plan(path, (), tmp_path / "results", "cpu")
+    assert len(caught.value.messages) == 1
+
+
+def test_settings_that_differ_in_their_adversary_alone_need_an_attack_that_notices(tmp_path):
+    sides = [{"name": k, "adversary": {"clients": 1, "knowledge": k, "mask_set": 5}} for k in ("partial", "full")]
+    with pytest.raises(UserError, match=r"'partial' and 'full' differ in their adversary alone.*under passive"):
+        build_plan(insider_suite(tmp_path, ["passive", "agrevader"], sides), (), tmp_path / "results", "cpu")
+    sides[1]["attacks"] = ["agrevader"]
+    plan = build_plan(insider_suite(tmp_path, ["passive", "agrevader"], sides), (), tmp_path / "results", "cpu")
+    assert len({job.run_key for job in plan.jobs}) == len(plan.jobs) == 3
+
+
+def insider_suite(folder, attacks, settings):
+    """A suite of four clients on digits; ``clients`` of a setting is its federation's."""
+    base = {"dataset": "digits", "model": "mlp", "audit": {"nonmembers": 40}, "coalitions": ["none"]}
+    federation = {"rounds": 1, "batch_size": 20, "optimizer": {"lr": 0.1}}
+    rows = [{**base, **s, "federation": {**federation, "clients": s.get("clients", 4)}} for s in settings]
+    for row in rows:
+        row.pop("clients", None)
+    spec = {"schema": 1, "name": "insiders", "seeds": [0], "settings": rows, "defenses": ["mixup"], "attacks": attacks}
+    path = folder / "insiders.yaml"
+    YAML().dump(spec, path)
+    return path
 
 
 # -- precision ---------------------------------------------------------------------------------------------------------

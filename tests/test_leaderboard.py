@@ -719,13 +719,15 @@ class Clustered(Folder):
         if outcome == "ok":
             own |= {"society": society_of(defense, seed), "history": self.history(defense, seed)}
             if attack == "shadow":
-                models = {"none": 1, "ifca": 2, "local-only": 200}[defense]
+                models = {"none": 1, "local-only": 200}.get(defense, 2)
                 own["violations"] = Violations(violated=10 * seed, clients=200, accuracy_of_model=[0.512345] * models)
         return super().add(defense, attack, seed, outcome, **{**own, **change})
 
     def history(self, defense, seed):
         more = {"clusters": [3, 1] if seed % 2 else [1, 3], "moved": 0} if defense == "ifca" else {}
-        rows = [RoundRow(round=r, accuracy=0.5 + r / 100, train_loss=None, **more) for r in (10, 20, 30)]
+        rows = [
+            RoundRow(round=r, accuracy=0.5, train_loss=None, group_accuracy=[0.5 + r / 100, 0.4], **more) for r in (10, 20, 30)
+        ]  # fmt: skip
         return [*rows[:2], rows[2].model_copy(update={"moved": seed} if more else {})]
 
     def _measured(self, defense, attack, seed, targets, ids_from):
@@ -854,9 +856,65 @@ def test_the_figure_of_groups_shows_every_group_and_the_rounds(clustered, templa
         expected = [attack_accuracy(of_group(r.cells["shadow"], groups, g)).mean for r in table.rows]
         np.testing.assert_allclose(drawn[name], expected)
     assert {line.get_label(): list(line.get_ydata()) for line in moved.lines} == {"ifca": [0, 0, 2]}
-    assert {line.get_label() for line in accuracy.lines} == set(CLUSTERED)
-    assert list(accuracy.lines[0].get_ydata()) == pytest.approx([60, 70, 80])
+    assert {line.get_label() for line in accuracy.lines if not line.get_label().startswith("_")} == set(CLUSTERED)
+    assert list(accuracy.lines[0].get_ydata()) == pytest.approx([60, 70, 80]) and accuracy.lines[0].get_linestyle() == "-"
+    second = accuracy.lines[len(CLUSTERED)]  # the other group, dashed
+    assert list(second.get_ydata()) == pytest.approx([40, 40, 40]) and second.get_linestyle() == "--"
     assert society_figure(build_tables(load_records(template.root))[0]) is None
     (names,) = table_plots(records).values()
     linked = board(clustered, plots={("demo", "iid", "uniform", "external"): list(names)})
     assert "![Groups of clients: iid, coalition uniform, external view](groups-" in linked
+
+
+# ---------------------------------------------------------------- migration
+
+
+class Migrating(Clustered):
+    """IFCA beside a defense under which client 3 ends with the other model and is exposed less."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.leak["ifca-mir"] = 0.5
+
+    def history(self, defense, seed):
+        return super().history("ifca" if defense.startswith("ifca") else defense, seed)
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        arrays, scored, correct = super()._measured(defense, attack, seed, targets, ids_from)
+        for t in targets:
+            member = arrays[f"t{t}_kind"] == 0
+            clients = {-10: [0, 1, 2], -11: [3]}[t]
+            owner = np.where(member, np.resize(clients, len(member)), -1).astype(np.int32)
+            if defense == "ifca-mir":
+                arrays[f"t{t}_scores"] = arrays[f"t{t}_scores"] - 0.8 * (owner == 3)
+            arrays[f"t{t}_owner"] = owner
+        models = [0, 0, 1, 0] if defense == "ifca-mir" else [0, 0, 1, 1]
+        return {**arrays, "assignment": np.array(models, np.int32)}, scored, correct
+
+
+def naive_exposure(folder, defense, attack, seed, client):
+    with np.load(folder.root / "records" / f"{escape_stem(defense)}-{attack}-{seed}.npz") as a:
+        t = -11 if client == 3 else -10
+        scores, kind, owner = (a[f"t{t}_{part}"] for part in ("scores", "kind", "owner"))
+    wins = [float(x > y) + 0.5 * float(x == y) for x in scores[(kind == 0) & (owner == client)] for y in scores[kind > 0][::7]]
+    return np.mean(wins)
+
+
+def test_migration_shows_the_exposure_of_those_who_move_and_of_those_who_stay(tmp_path):
+    folder = Migrating(tmp_path / "r")
+    folder.add("none", "shadow", 0)
+    for seed in (0, 1):
+        for defense in ("ifca", "ifca-mir"):
+            folder.add(defense, "shadow", seed, violations=None)
+    (row,) = rows_of(board(folder), "**Does migration lower the risk")
+    assert (row["defense"], row["attack"], row["moved clients"], row["others"]) == ("ifca-mir", "shadow", "2", "6")
+    before = np.mean([naive_exposure(folder, "ifca", "shadow", s, 3) for s in (0, 1)])
+    after = np.mean([naive_exposure(folder, "ifca-mir", "shadow", s, 3) for s in (0, 1)])
+    lines = [[c.strip() for c in line.strip("|").split("|")] for line in board(folder).splitlines()]
+    cells = next(c for c in lines if c[:3] == ["ifca-mir", "shadow", "2"])
+    assert float(cells[3]) == pytest.approx(before, abs=0.05) and float(cells[4]) == pytest.approx(after, abs=0.05)
+    assert float(cells[4]) < float(cells[3]) - 0.1  # client 3 is exposed less
+
+
+def test_a_board_without_ifca_says_nothing_of_migration(clustered):
+    assert "Does migration" not in board(clustered)

@@ -171,6 +171,7 @@ def test_group_accuracy_and_violations_against_a_naive_count(tmp_path):
         mine = [i for i in range(len(scene.data.test_y)) if scene.groups.of_client[i % 8] == g]
         assert group.accuracy == pytest.approx(np.mean([trained.test_correct[i] for i in mine])) and group.n_test == len(mine)
     assert all(row["clusters"] and sum(row["clusters"]) == 8 for row in trained.history)
+    assert trained.history[-1]["group_accuracy"] == [pytest.approx(group.accuracy) for group in facts.groups]
     rng = np.random.default_rng(0)
     said = [
         (rng.random(len(a.ids)) > 0.5, a.kind, trained.assignment[-1][scene.client_of(a)]) for a in scene.audits
@@ -204,6 +205,7 @@ def test_a_good_start_gives_every_model_its_clients(tmp_path):
         ("samples: 100", "samples: 500", r"audit\.shadow wants 500 samples"),
         ("members: 60", "members: 9999", r"audit\.members = 9999, but group 'upright' together"),
         ("name: digits, params: {test: 300, holdout: 500}", "name: toy-flat", "toy-flat"),
+        ("test: 300, holdout: 500", "test: 7, holdout: 500", "7 are fewer than 8 clients"),
         ("fraction: 0.25", "fraction: 0.01", "each group needs one"),
         ("thresholds: [0.4, 0.6]", "thresholds: [0.4, 1.6]", "thresholds"),
         ("    groups:\n      - {name: upright, fraction: 0.25, rotation: [0, 10]}\n      - {name: turned, rotation: [80, 100]}\n",

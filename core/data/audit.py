@@ -98,6 +98,8 @@ def _together(
     target: int, who: str, shards: Shards, clients: np.ndarray, outside: np.ndarray, members: int, nonmembers: int,
     rng: np.random.Generator,
 ) -> AuditSet:  # fmt: skip
+    if not len(clients):
+        raise UserError(f"{who}: no client is left to ask about, all of them are malicious; use fewer or other groups")
     n_train = sum(len(s) for s in shards)
     owner_of = np.concatenate([np.full(len(shards[k]), k) for k in clients])
     every = np.concatenate([shards[k] for k in clients])

@@ -132,6 +132,8 @@ def _scores_of(
     job: Job, attack: Attack, audit: AuditSet, scene: Scene, trained: Trained, shadows: Shadows | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """([n] scores, [R, n] those of every round for a single-round attack)."""
+    if attack.needs_references and not scene.aligned:
+        raise SkipCell("shadow models answer for fixed candidates, and align_nonmembers: false redraws them in every round")
     pick = _positions(job, scene, trained, scene.pool, audit)
     served = trained.assignment[:, scene.client_of(audit)]
     observations = observe(attack.view, audit.target, trained.rows, trained.rounds, trained.signals, pick, served)
@@ -169,14 +171,17 @@ def _audit(job: Job, ids: np.ndarray, scene: Scene, target: int) -> Audit:
 
 
 def _by_colluders(job: Job, attack: Attack, audits: list[AuditSet]) -> dict[tuple[int, ...], list[AuditSet]]:
-    """Targets by who colludes against them: clients that do not defend first, the highest ids first, never the target."""
+    """Targets by who colludes against them: clients that do not defend first, the highest ids first, never the target,
+    nor any client whose samples are the members asked about: it would be taught the answers."""
     clients = range(job.federation["clients"] - 1, -1, -1)
     preference = sorted(clients, key=lambda k: (k in job.members, -k))
     groups: dict[tuple[int, ...], list[AuditSet]] = {}
     for audit in audits:
-        chosen = tuple([k for k in preference if k != audit.target][: attack.colluders])
+        asked = set(audit.owner[audit.kind == MEMBER].tolist())
+        chosen = tuple([k for k in preference if k != audit.target and k not in asked][: attack.colluders])
         if len(chosen) < attack.colluders:
-            raise SkipCell(f"{attack.colluders} colluders wanted, {len(chosen)} other clients there")
+            others = "other clients there" if audit.target >= 0 else "clients there whose samples are not asked about"
+            raise SkipCell(f"{attack.colluders} colluders wanted, {len(chosen)} {others}")
         groups.setdefault(chosen, []).append(audit)
     return groups
 

@@ -26,7 +26,7 @@ from fedbench.core.federation.precision import check_precision
 from fedbench.core.nearest import did_you_mean
 from fedbench.core.registry import RegisteredComponent, Registry
 from fedbench.core.signals.measure import PRE_DEFENSE
-from fedbench.core.spec.coalition import resolve_coalition
+from fedbench.core.spec.coalition import Coalition, resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedUse
 from fedbench.core.spec.suite import Adversary
@@ -114,8 +114,11 @@ class _Planner:
                 members = tuple(resolve_coalition(coalition, setting.federation.clients))
                 judges = self._wanted(i, "attacks", attacks)
                 insider = self._insider(i, judges)
-                if insider:  # who attacks does not defend
-                    members = tuple(k for k in members if k < setting.federation.clients - insider["malicious"])
+                if insider:
+                    first = setting.federation.clients - insider["malicious"]
+                    if self._adversary_misfits(i, coalition, first):
+                        continue
+                    members = tuple(k for k in members if k < first)  # who attacks does not defend
                 for use, defense in self._wanted(i, "defenses", defenses):
                     where = ("none", ()) if coalition_free(defense) else (coalition.name, members)
                     for seed in self.spec.seeds:
@@ -151,6 +154,28 @@ class _Planner:
             "start_round": who.start_round, "assumed": malicious if who.assumed is None else who.assumed,
         }  # fmt: skip
 
+    def _adversary_misfits(self, i: int, coalition: Coalition, first: int) -> bool:
+        """Whether nobody is left to attack, or a malicious client (from id ``first`` on) is named as a member or a target.
+
+        Asked here, not of the file alone: a setting that names no adversary has one where an active attack takes part.
+        """
+        setting, found = self.spec.settings[i], []
+        targets = [] if isinstance(setting.audit.targets, str) else setting.audit.targets
+        if first < 1:
+            found.append("an active attack controls a client, which leaves nobody to attack: raise federation.clients")
+        else:
+            found += [
+                f"{what} names client {k}, which is malicious (those from {first} on are): {remedy}"
+                for what, ids, remedy in (
+                    ("audit.targets", targets, "an adversary does not attack its own clients; remove it"),
+                    (f"the coalition '{coalition.name}'", coalition.clients or [], "who attacks does not defend; remove it"),
+                )
+                for k in ids if k >= first
+            ]  # fmt: skip
+        line, column = self.loaded.position(("settings", i))
+        self.problems += [f"{self.loaded.path}:{line}:{column}: setting '{setting.name}': {text}" for text in found]
+        return bool(found)
+
     def _made(self, kind: str, use: ResolvedUse) -> Any:
         """The component, or None with its mistake noted."""
 
@@ -182,8 +207,13 @@ class _Planner:
         for kind, a, b in zip(kinds, one, two, strict=True):
             if a != b:
                 same = f"hold the same clients {list(job.members)}" if kind == "coalition" else "are the same in all that counts"
+                remedy = "remove one"
+                if kept.insider != job.insider:
+                    passive = ", ".join(cell.attack.label for cell in job.cells)
+                    same = f"differ in their adversary alone, which does not act under {passive}"
+                    remedy = "give all of them but one `attacks:` without these"
                 where = f"{self.loaded.path}: setting '{job.setting}'"
-                self.problems.append(f"{where}: the {kind}s '{a}' and '{b}' {same}: remove one")
+                self.problems.append(f"{where}: the {kind}s '{a}' and '{b}' {same}: {remedy}")
 
     def _jobs(
         self, i: int, coalition: str, members: tuple[int, ...], use: ResolvedUse, defense: Defense,

@@ -68,6 +68,7 @@ def _key(job: Job) -> str:
         "model": job.model.identity(), "dataset": job.dataset.identity(), "digests": job.digests, "seed": job.seed,
         "optimizer": f["optimizer"], "batch_size": f["batch_size"], "precision": f["precision"], "device": job.device,
         "shadow": job.audit["shadow"], "groups": job.groups, "torch": job.provenance["torch"],
+        "aligned": job.audit.get("align_nonmembers", True),  # redrawn candidates: another pool
     })  # fmt: skip
 
 

@@ -51,6 +51,12 @@ class Scene:
         """[N] positions in the pool in the order an attack gets to see them: by name, so that order tells nothing."""
         return np.argsort(self.names[self.pool])
 
+    @property
+    def test_group(self) -> np.ndarray:
+        """[n_test] group of each test sample, which is client i mod K's; all 0 without groups."""
+        of_client = np.zeros(len(self.shards), np.int64) if self.groups is None else self.groups.of_client
+        return of_client[np.arange(len(self.data.test_y)) % len(self.shards)]
+
     def client_of(self, audit: AuditSet) -> np.ndarray:
         """[n] the client through whose model a candidate is looked at: the target, or the candidate's own.
 
@@ -104,6 +110,8 @@ def make_scene(
     kinds = make_groups(groups, clients, seed) if groups else None
     if kinds is not None:
         deform(data.train_x[:1], np.zeros(1, np.int64), kinds)  # says at once what is no image
+        if len(data.test_y) < clients:
+            raise UserError(f"groups need a test image for every client: {len(data.test_y)} are fewer than {clients} clients")
     malicious = insider["malicious"] if insider else 0
     audits = _audits(shards, n_holdout, audit, targets, seed, malicious, kinds)
     names = opaque_names(n_train + n_holdout, seed)

@@ -19,12 +19,11 @@ def society_of(job: Job, scene: Scene, trained: Trained) -> Society | None:
     """Accuracy per group and the fairness gaps on the test set, where test sample i is client i mod K's; None without groups."""
     if scene.groups is None:
         return None
-    y = scene.data.test_y
-    group = scene.groups.of_client[np.arange(len(y)) % len(scene.shards)]
+    y, group = scene.data.test_y, scene.test_group
     facts = []
     for g, name in enumerate(scene.groups.names):
         mine = group == g
-        accuracy = float(trained.test_correct[mine].mean()) if mine.any() else float("nan")
+        accuracy = float(trained.test_correct[mine].mean())
         facts.append(GroupFacts(
             name=name, clients=int((scene.groups.of_client == g).sum()), accuracy=accuracy, n_test=int(mine.sum())
         ))  # fmt: skip

@@ -18,7 +18,7 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import Diverged, SkipCell
 from fedbench.core.data.audit import EXCLUDED, AuditSet
-from fedbench.core.execution.job import Job
+from fedbench.core.execution.job import Job, key_of
 from fedbench.core.execution.scene import Scene
 from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.loop import Federation
@@ -160,7 +160,10 @@ def _run_rounds(
             mark = time.process_time()
             recorder.record(result)
             predicted = _predicted(federation, test_x)
-            row = {"round": t, "accuracy": float((predicted == scene.data.test_y).mean()), "train_loss": _train_loss(federation)}
+            right = predicted == scene.data.test_y
+            row = {"round": t, "accuracy": float(right.mean()), "train_loss": _train_loss(federation)}
+            if scene.groups is not None:
+                row["group_accuracy"] = [float(right[scene.test_group == g].mean()) for g in range(len(scene.groups.names))]
             history.append(row | _clusters(result.assignment, before, len(federation.models)))
             assignments.append(result.assignment)
             before = result.assignment
@@ -262,6 +265,7 @@ def cache_path(job: Job) -> Path:
 def save(job: Job, trained: Trained) -> None:
     """Keep the observations, so that a new attack needs no new training."""
     meta = {"rows": trained.rows, "history": trained.history, "measured": trained.measured, "run_key": job.run_key}
+    meta["code"] = {n: _code_of(job, n) for n in trained.signals}
     arrays = {f"signal:{n}": a for n, a in trained.signals.items()}
     arrays |= {"rounds": trained.rounds, "held_out": trained.held_out, "test_correct": trained.test_correct}
     arrays |= {"assignment": trained.assignment, "predicted": trained.predicted}
@@ -269,6 +273,12 @@ def save(job: Job, trained: Trained) -> None:
         arrays["logits"] = trained.logits
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     write_atomically(cache_path(job), npz_bytes(arrays, compress=False))
+
+
+def _code_of(job: Job, signal: str) -> str:
+    """What measured a signal: the run's key does not say, since a training serves attacks on any signals."""
+    use = job.signals.get(signal.removesuffix(PRE_DEFENSE))
+    return key_of(use.identity()) if use else "engine"
 
 
 def load(job: Job, wanted: set[str], rows: set[int], references: bool) -> Trained | None:
@@ -285,6 +295,8 @@ def load(job: Job, wanted: set[str], rows: set[int], references: bool) -> Traine
     if meta["run_key"] != job.run_key or not wanted <= signals.keys() or not rows <= set(meta["rows"]):
         return None
     if references and "logits" not in arrays:
+        return None
+    if any(meta["code"].get(n) != _code_of(job, n) for n in wanted):
         return None
     return Trained(
         meta["rows"], arrays["rounds"], signals, arrays["held_out"], arrays["test_correct"], meta["history"],

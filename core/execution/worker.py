@@ -158,8 +158,8 @@ def _judge(
 
 
 def _assignment(trained: Any) -> dict[str, Any]:
-    """[R, K] the global model of every client in every audited round, where there are several."""
-    return {"assignment": trained.assignment.astype("int32")} if trained.assignment.max(initial=0) else {}
+    """[K] the global model that serves each client in the end, where there are several."""
+    return {"assignment": trained.assignment[-1].astype("int32")} if trained.assignment.max(initial=0) else {}
 
 
 def _finish(results: Results, job: Job, cell: Cell, record: Record, scores: bytes | None, report: Report) -> None:

@@ -35,7 +35,8 @@ class Federation:
         self.trainer = LocalTrainer(setup)
         self.models = setup.initial.clone()
         self.buffers = setup.flat.buffers.repeat(len(self.models), 1)
-        self.assignment = dict.fromkeys(range(len(setup.clients)), 0)
+        own = setup.defense.n_models == 0  # a model for every client, whether it defends or not
+        self.assignment = {k: k if own else 0 for k in range(len(setup.clients))}
         self._past: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=setup.config.max_delay + 1)
         self._memories: dict[Any, dict] = {}
         self._rooms: dict[str, torch.Tensor] = {}
@@ -189,9 +190,8 @@ class Federation:
         present = tuple(uploads.participants[r] for r in rows)
         mine = uploads.updates[rows]
         ctx = self._coalition_context(t, present)
-        uploads.updates[rows] = call_for_rows(
-            self.defense, "coordinate", tuple(mine.shape), mine, ctx, where=f"round {t}"
-        )
+        rows_out = call_for_rows(self.defense, "coordinate", tuple(mine.shape), mine, ctx, where=f"round {t}")
+        uploads.updates[rows] = rows_out.to(uploads.updates)
 
     def _attack(self, t: int, uploads: Uploads) -> None:
         insider = self.setup.insider
@@ -201,7 +201,8 @@ class Federation:
         honest = [r for r in range(len(uploads.participants)) if r not in rows]
         level = LEVELS.index(insider.knowledge)
         j = uploads.model_of[rows[0]]
-        start, key = uploads.starts[j], key_for(self.setup.seed, "adversary", t)
+        # a copy: what the adversary writes to must not be the model that the server moves
+        start, key = uploads.starts[j].clone(), key_for(self.setup.seed, "adversary", t)
         bench = Bench(self.setup, start, uploads.start_buffers[j], t)
         self.trainer.key_module(t, rows[0], "adversary module")
         knowledge = Knowledge(
@@ -214,7 +215,8 @@ class Federation:
         )  # fmt: skip
         shape = (len(rows), uploads.updates.shape[1])
         with matmuls(self.setup.config.precision):
-            uploads.updates[rows] = call_for_rows(insider.attack, "craft", shape, t, knowledge, where=f"round {t}")
+            crafted = call_for_rows(insider.attack, "craft", shape, t, knowledge, where=f"round {t}")
+        uploads.updates[rows] = crafted.to(uploads.updates)  # float64 is welcome
 
     def _reject(self, uploads: Uploads) -> tuple[int, ...]:
         """Drop the malicious rows that are not finite: an adversary must not be able to stop the federation."""

@@ -59,6 +59,16 @@ class LoadedRecord:
         with self._arrays() as arrays:
             return arrays.read("test_correct", np.bool_)
 
+    def owners(self, target: int) -> np.ndarray:
+        """[n] int32: the training client of each of ``target``'s candidates, -1 outside the federation."""
+        with self._arrays() as arrays:
+            return arrays.read(f"t{target}_owner", np.int32)
+
+    def assignment(self) -> np.ndarray:
+        """[K] int32: the global model that serves each client in the end; UserError where there is but one."""
+        with self._arrays() as arrays:
+            return arrays.read("assignment", np.int32)
+
     def check(self) -> None:
         """UserError unless every array the record promises is there, of the right kind and length."""
         with self._arrays() as arrays:

@@ -119,6 +119,8 @@ class RoundRow(_Part):
     """clients of each global model, where there are several"""
     moved: int | None = None
     """clients that changed their global model since the last audited round"""
+    group_accuracy: list[float] | None = None
+    """test accuracy of each group of clients, in the setting's order"""
 
 
 class GroupFacts(_Part):

@@ -14,8 +14,12 @@ class ExpectsMalicious(Params):
 
 
 def expected(f: int | None, known: Federation | ServerContext) -> int:
-    """``f``, or where it is None what the server was told: the federation's number, in a round less its rejected rows."""
-    return known.assumed_malicious if f is None else f
+    """``f``, or where it is None what the server was told: the federation's number. In a round less its rejected rows: they
+    were among those to expect, and sending rows that are not finite must not leave a rule with too few to work on."""
+    if f is None:
+        return known.assumed_malicious
+    rejected = known.federation.assumed_malicious - known.assumed_malicious if isinstance(known, ServerContext) else 0
+    return max(0, f - rejected)
 
 
 def require(rule: str, number: str, formula: str, least: int, rows: int) -> None:
@@ -33,5 +37,5 @@ def require_majority(rule: str, known: Federation) -> None:
     if f and 2 * f >= known.cohort:
         raise UserError(
             f"{rule} needs more honest than malicious rows, and {f} of {known.cohort} rows a round are assumed malicious: "
-            "lower assumed_malicious, or let more clients take part"
+            "lower adversary.assumed, or let more clients take part"
         )
