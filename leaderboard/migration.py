@@ -52,11 +52,11 @@ def _compared(base: Row, row: Row, attack: str, seeds: list[int]) -> list[str]:
     moved: list[tuple[float, float]] = []
     stayed: list[tuple[float, float]] = []
     for seed in seeds:
-        pair = base.cells[attack].ok(seed), row.cells[attack].ok(seed)
-        if pair[0] is None or pair[1] is None:
+        first, second = base.cells[attack].ok(seed), row.cells[attack].ok(seed)
+        if first is None or second is None:
             continue
-        before, after = (_exposures(loaded) for loaded in pair)
-        models = [loaded.assignment() for loaded in pair]
+        before, after = _exposures(first), _exposures(second)
+        models = first.assignment(), second.assignment()
         for client in sorted(before.keys() & after.keys()):
             group = moved if models[0][client] != models[1][client] else stayed
             group.append((before[client], after[client]))

@@ -120,9 +120,10 @@ def test_the_least_share_of_a_good_start():
 
 @pytest.mark.parametrize("defense", [IFCA, IFCAMIR])
 def test_more_clusters_than_clients_are_refused(defense):
-    defense(models=4).check(FACTS)
+    facts = replace(FACTS, thresholds=True)
+    defense(models=4).check(facts)
     with pytest.raises(UserError, match="5 clusters need as many clients, and the federation has 4"):
-        defense(models=5).check(FACTS)
+        defense(models=5).check(facts)
 
 
 # -- ifca ------------------------------------------------------------------------------------------------------------

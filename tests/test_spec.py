@@ -140,7 +140,8 @@ FIELD_MISTAKES = {
     "audited rounds": (("every: 5", "every: 11"),
         "suite.yaml:13:20: settings[0].audit.every: expected an integer <= 10 (federation.rounds), found 11"),
     "targets word": (("every: 5", "targets: all"),
-        "suite.yaml:13:22: settings[0].audit.targets: expected 'coalition' or 'honest' or a list, found the text 'all'"),
+        "suite.yaml:13:22: settings[0].audit.targets: expected 'coalition', 'honest' or 'groups' or a list, "
+        "found the text 'all'"),
     "target type": (("every: 5", "targets: [0, a]"),
         "suite.yaml:13:26: settings[0].audit.targets[1]: expected an integer, found the text 'a'"),
     "target range": (("every: 5", "targets: [0, 4]"),

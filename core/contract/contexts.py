@@ -61,7 +61,8 @@ class Randomness:
 class Federation:
     """Public facts about the federation, known to everybody before round 1.
 
-    ``assumed_malicious``: how many malicious clients the server is told to expect, not the real number.
+    ``assumed_malicious``: how many malicious clients the server is told to expect, not the real number. ``thresholds``:
+    whether each client has an accuracy of membership inference that it tolerates.
     """
 
     clients: int
@@ -72,6 +73,7 @@ class Federation:
     n_classes: int
     n_params: int
     assumed_malicious: int = 0
+    thresholds: bool = False
 
     @property
     def cohort(self) -> int:

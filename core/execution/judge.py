@@ -71,17 +71,19 @@ def judge(
         arrays |= {f"{prefix}scores": s, f"{prefix}kind": kind.astype(np.int8), f"{prefix}ids": audit.ids}
         arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32)}
     pooled = _groups(job, cell, -1, *(np.concatenate(parts) for parts in zip(*everyone, strict=True)))
-    return Verdict(targets, pooled, arrays, notes, cpu, _violations(attack, scene, trained, scores))
+    return Verdict(targets, pooled, arrays, notes, cpu, _violations(job, attack, scene, trained, scores))
 
 
-def _violations(attack: Attack, scene: Scene, trained: Trained, scores: dict[int, np.ndarray]) -> Violations | None:
+def _violations(
+    job: Job, attack: Attack, scene: Scene, trained: Trained, scores: dict[int, np.ndarray]
+) -> Violations | None:
     if attack.threshold is None:
         return None
     said = [
         (scores[a.target] > attack.threshold, kinds_of(a, trained), trained.assignment[-1][scene.client_of(a)])
         for a in scene.audits
     ]  # fmt: skip
-    return violations_of(scene, trained, said)
+    return violations_of(scene, trained, said, job.insider["malicious"] if job.adversary and job.insider else 0)
 
 
 def _rejections(trained: Trained) -> list[str]:

@@ -260,6 +260,7 @@ class _Planner:
             facts = Federation(
                 federation["clients"], federation["rounds"], federation["local_epochs"], federation["batch_size"],
                 federation["participation"], data.n_classes, size or 0, insider["assumed"] if insider else 0,
+                setting.thresholds is not None,
             )  # fmt: skip
             self._ask(f"{self._place(use)}: in {where}", f"defense '{use.name}'", lambda: defense.check(facts))
         if scene is None:

@@ -36,9 +36,9 @@ def society_of(job: Job, scene: Scene, trained: Trained) -> Society | None:
 
 
 def violations_of(
-    scene: Scene, trained: Trained, said: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    scene: Scene, trained: Trained, said: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], malicious: int = 0
 ) -> Violations | None:
-    """Clients whose final global model gives more away than they tolerate.
+    """Honest clients (all but the last ``malicious``) whose final global model gives more away than they tolerate.
 
     ``said``: for every target (decisions [n] bool, kinds [n], global model of each candidate [n]). The accuracy of a
     model is (TPR + TNR) / 2 over the candidates it serves (IFCA-MIR, equation 8). None where the clients have no threshold.
@@ -54,7 +54,6 @@ def violations_of(
         inside, outside = mine & member, mine & ~member
         known = inside.any() and outside.any()
         accuracy.append(float((decided[inside].mean() + (~decided[outside]).mean()) / 2) if known else None)
-    exposed = np.array([-np.inf if (a := accuracy[j]) is None else a for j in assignment])
-    return Violations(
-        violated=int((exposed > scene.thresholds).sum()), clients=len(assignment), accuracy_of_model=accuracy
-    )
+    honest = len(assignment) - malicious
+    exposed = np.array([-np.inf if (a := accuracy[j]) is None else a for j in assignment[:honest]])
+    return Violations(violated=int((exposed > scene.thresholds[:honest]).sum()), clients=honest, accuracy_of_model=accuracy)

@@ -161,7 +161,7 @@ def _run_rounds(
             recorder.record(result)
             predicted = _predicted(federation, test_x)
             right = predicted == scene.data.test_y
-            row = {"round": t, "accuracy": float(right.mean()), "train_loss": _train_loss(federation)}
+            row: dict[str, Any] = {"round": t, "accuracy": float(right.mean()), "train_loss": _train_loss(federation)}
             if scene.groups is not None:
                 row["group_accuracy"] = [float(right[scene.test_group == g].mean()) for g in range(len(scene.groups.names))]
             history.append(row | _clusters(result.assignment, before, len(federation.models)))

@@ -114,7 +114,8 @@ class Federation:
         steps = self._aggregate(t, uploads, len(rejected))
         self.models = starts + steps
         if not bool(torch.isfinite(self.models).all()):
-            raise Diverged(f"round {t}: the aggregated model is not finite; lower the learning rate")
+            why = "an adversary's huge rows passed the rule" if self.setup.malicious else "lower the learning rate"
+            raise Diverged(f"round {t}: the aggregated model is not finite; {why}")
         self._after_round(t, cohort)
         whose = tuple(self.assignment[k] for k in range(len(self.clients)))
         return RoundResult(uploads, self.models, self.buffers.clone(), steps, rejected, whose)

@@ -107,7 +107,7 @@ class Setup:
         c = self.config
         return Federation(
             len(self.clients), c.rounds, c.local_epochs, c.batch_size, c.participation, self.n_classes,
-            self.flat.params.numel(), c.assumed_malicious,
+            self.flat.params.numel(), c.assumed_malicious, self.thresholds is not None,
         )  # fmt: skip
 
     @property

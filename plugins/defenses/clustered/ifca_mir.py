@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from fedbench.core import MemberContext, ServerContext, UserError
+from fedbench.core import Federation, MemberContext, ServerContext, UserError
 from fedbench.plugins.defenses.clustered.ifca import IFCA, empirical_losses
 from fedbench.plugins.defenses.clustered.red_team import Order, risk
 
@@ -82,22 +82,26 @@ class IFCAMIR(IFCA):
         return self.params.shadow_samples
 
     def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
-        """The model [s, P] of least cost to this member; raises ``UserError`` where the setting gives it no threshold."""
+        """The model [s, P] of least cost to this member."""
         beta = self._beta(ctx)
         if beta == 0 or len(self.announced) < len(models):
             return super().assign(models, ctx)
         risks = np.array([self.announced[j].risk for j in range(len(models))])
         return int(np.argmin(costs(empirical_losses(models, ctx, self.params.batch), risks, beta, self.params.scale)))
 
-    def _beta(self, ctx: MemberContext) -> float:
-        p = self.params
-        if p.beta_max == 0:
-            return 0.0
-        if ctx.privacy_threshold is None:
+    def check(self, federation: Federation) -> None:
+        """As IFCA; and a privacy weight needs thresholds."""
+        super().check(federation)
+        if self.params.beta_max and not federation.thresholds:
             raise UserError(
                 "ifca-mir weighs a client's privacy by the MIA accuracy it tolerates, and this setting gives its clients "
                 "none: give the setting thresholds: [0.5, 0.8] (or the defense beta_max: 0)"
             )
+
+    def _beta(self, ctx: MemberContext) -> float:
+        p = self.params
+        if p.beta_max == 0 or ctx.privacy_threshold is None:
+            return 0.0
         return privacy_weight(ctx.privacy_threshold, p.sensitive, p.tolerant, p.beta_max)
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
