@@ -69,10 +69,12 @@ def toy(name: str, images, folder):
             s["audit"] |= {"members": 10, "nonmembers": 10}
         if "adversary" in s:
             s["adversary"] |= {"clients": min(s["adversary"]["clients"], 2), "mask_set": 6}
-        small = {"rounds": 2, "clients": 6, "local_epochs": 1, "batch_size": 8}
+        small = {"rounds": 2, "clients": 10 if name == "poisoning" else 6, "local_epochs": 1, "batch_size": 8}  # Bulyan: 7 rows
         s["federation"] = {**s["federation"], **small}
         if "groups" in s:
             grouped(s)
+        elif "location30" in str(s["dataset"]):
+            s["dataset"] = {"name": "digits", "params": {"test": 1000, "holdout": 200}}
         elif "texas100" in str(s["dataset"]):
             s["dataset"] = {"name": "digits", "params": {"test": 1400}}
         elif "digits" in str(s["dataset"]):
