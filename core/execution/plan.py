@@ -102,6 +102,7 @@ class _Planner:
         self.engine = engine_digest()
         self._digests: dict[str, str] = {}
         self._loads: dict[tuple[str, int], tuple[Data, str]] = {}
+        self._scenes: dict[Any, Any] = {}
         self.signals = {c.name: self._use(c, {}, c.name) for c in registry.components("signal")}
         self.problems: list[str] = []
 
@@ -250,10 +251,13 @@ class _Planner:
         if found is None:
             return None
         data, digest = found
-        scene = self._ask(where, "partition", lambda: make_scene(
-            data, rule, federation, audit, targets, seed, insider, defense.root_samples, adversary is not None, groups,
-            setting.thresholds,
-        ))  # fmt: skip
+        root, poisoned = defense.root_samples, adversary is not None
+        at = (i, seed, targets, root, poisoned)  # what a scene depends on: many defenses and attacks share one
+        if at not in self._scenes:
+            self._scenes[at] = self._ask(where, "partition", lambda: make_scene(
+                data, rule, federation, audit, targets, seed, insider, root, poisoned, groups, setting.thresholds
+            ))  # fmt: skip
+        scene = self._scenes[at]
         if seed == self.spec.seeds[0]:
             size = self._ask(where, f"model '{used.model.name}'", lambda: try_model(used.model.build(), data))
             self._ask(where, "precision", lambda: check_precision(federation["precision"], self.device))

@@ -20,8 +20,6 @@ from fedbench.core.federation.setup import Setup
 from fedbench.core.rng import key_for, numpy_rng
 from fedbench.core.store.files import npz_bytes, read_npz, write_atomically
 
-_CHUNK = 512
-
 
 @dataclass(frozen=True)
 class Shadows:
@@ -86,12 +84,6 @@ def _train(job: Job, scene: Scene) -> Shadows:
         torch.random.default_generator.manual_seed(key_for(job.seed, "shadow module", client=m) >> 1)
         shuffle = torch.Generator().manual_seed(key_for(job.seed, "shadow shuffle", client=m) >> 1)
         Bench(setup, initial[m], buffers, 1).train(x[own], y[own], spec["epochs"], shuffle)
-        logits.append(_logits(flat.module, everything))
+        logits.append(flat.logits(flat.params.clone(), flat.buffers.clone(), everything).float().cpu().numpy())
         members.append(member)
     return Shadows(np.stack(logits), np.stack(members))
-
-
-@torch.no_grad()
-def _logits(module: torch.nn.Module, x: torch.Tensor) -> np.ndarray:
-    module.eval()
-    return torch.cat([module(part) for part in x.split(_CHUNK)]).float().cpu().numpy()

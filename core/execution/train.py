@@ -29,7 +29,6 @@ from fedbench.core.rng import key_for
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder, rows_of
 from fedbench.core.store.files import npz_bytes, read_npz, write_atomically
 
-_EVALUATION_CHUNK = 512  # of a ResNet18: 1 GB of activations
 _DRAWS = 100  # of initial models, until each is picked by enough clients
 
 
@@ -219,13 +218,8 @@ def config_of(job: Job) -> TrainConfig:
     )  # fmt: skip
 
 
-@torch.no_grad()
 def _logits(federation: Federation, j: int, x: torch.Tensor) -> torch.Tensor:
-    flat = federation.setup.flat
-    flat.params.copy_(federation.models[j])
-    flat.buffers.copy_(federation.buffers[j])
-    flat.module.eval()
-    return torch.cat([flat.module(part) for part in x.split(_EVALUATION_CHUNK)])
+    return federation.setup.flat.logits(federation.models[j], federation.buffers[j], x)
 
 
 def _predicted(federation: Federation, x: torch.Tensor) -> np.ndarray:

@@ -9,6 +9,8 @@ from torch import nn
 
 from fedbench.core.contract.contexts import Layer
 
+EVALUATION_CHUNK = 512  # samples; of a ResNet18: 1 GB of activations
+
 
 class FlatModel:
     """Wraps ``module``: ``params`` [P], ``grad`` [P] and ``buffers`` [B] are live flat vectors its tensors view.
@@ -35,6 +37,14 @@ class FlatModel:
             for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
                 t.data = part.view_as(t)
         self.bind_grad()
+
+    @torch.no_grad()
+    def logits(self, params: torch.Tensor, buffers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """[n, C] at these ``params`` [P] and ``buffers`` [B], which it loads, in eval mode, which it leaves on."""
+        self.params.copy_(params)
+        self.buffers.copy_(buffers)
+        self.module.eval()
+        return torch.cat([self.module(part) for part in x.split(EVALUATION_CHUNK)])
 
     def bind_grad(self) -> None:
         """Let every parameter's ``.grad`` be a view of ``grad`` again, should a plugin have dropped it."""

@@ -71,8 +71,6 @@ class Bench:
             out[where] = per_sample_gradients(self._flat.module, x[where.to(x.device)], y[where.to(y.device)])
         return self._optimizer.first_steps(out, self._lr)
 
-    @torch.no_grad()
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """[n, C] of the received model in eval mode."""
-        self._load(training=False)
-        return torch.cat([self._flat.module(part) for part in x.split(512)])
+        return self._flat.logits(self._start, self._buffers, x)

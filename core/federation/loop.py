@@ -242,19 +242,11 @@ class Federation:
         ctx = ServerContext(
             self._key(f"{purpose}{j}", t), self.setup.device, facts, t, uploads.starts[j], rows, memory, j,
             max(0, facts.assumed_malicious - rejected), self.setup.flat.layers, self.setup.clients[0].x.shape[1:],
-            self.setup.root, lambda params, x: self._server_logits(j, params, x),
+            self.setup.root, lambda params, x: self.setup.flat.logits(params, self.buffers[j], x),
         )  # fmt: skip
         ctx = replace(ctx, train=lambda params, x, y, epochs: self._server_train(ctx, params, x, y, epochs))
         shape = (updates.shape[1],)
         return call_for_rows(self.defense, "aggregate", shape, updates, weights, ctx, where=f"server, round {t}")
-
-    @torch.no_grad()
-    def _server_logits(self, j: int, params: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        flat = self.setup.flat
-        flat.params.copy_(params)
-        flat.buffers.copy_(self.buffers[j])
-        flat.module.eval()
-        return torch.cat([flat.module(part) for part in x.split(512)])
 
     def _server_train(
         self, ctx: ServerContext, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor, epochs: int
