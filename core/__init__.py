@@ -10,10 +10,10 @@ if TYPE_CHECKING:
         ActiveAttack,
         Attack,
         Audit,
+        Colluder,
         Knowledge,
         Observations,
-        References,
-        Shadow,
+        ShadowModels,
     )
     from fedbench.core.contract.contexts import (
         Batch,
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from fedbench.core.contract.model import Model
     from fedbench.core.contract.params import Params
     from fedbench.core.contract.signal import Probe, Signal
-    from fedbench.core.data.archive import unpack
-    from fedbench.core.data.cache import Arrays, cached, file_lines
-    from fedbench.core.data.check import check_labels
-    from fedbench.core.data.download import Remote, fetch
-    from fedbench.core.data.folders import data_folder
-    from fedbench.core.data.images import Labelled, class_folders, decode_images
+    from fedbench.core.toolkit.archive import unpack
+    from fedbench.core.toolkit.cache import Arrays, cached, file_lines
+    from fedbench.core.toolkit.check import check_labels
+    from fedbench.core.toolkit.download import Remote, fetch
+    from fedbench.core.toolkit.folders import data_folder
+    from fedbench.core.toolkit.images import Labelled, class_folders, decode_images
 
 _HOME = {
-    "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "References", "Shadow"),
+    "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "ShadowModels", "Colluder"),
     "contexts": (
         "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "Selection", "ServerContext",
     ),
@@ -61,13 +61,13 @@ _TOOLS = {  # what data-set plugins share
     "images": ("Labelled", "class_folders", "decode_images"),
 }  # fmt: skip
 _MODULE = {name: f"fedbench.core.contract.{module}" for module, names in _HOME.items() for name in names}
-_MODULE |= {name: f"fedbench.core.data.{module}" for module, names in _TOOLS.items() for name in names}
+_MODULE |= {name: f"fedbench.core.toolkit.{module}" for module, names in _TOOLS.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
     "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext", "Federation",
     "Layer",
-    "Attack", "ActiveAttack", "Observations", "Audit", "Shadow", "Knowledge", "References",
+    "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",
     "data_folder", "Remote", "fetch", "unpack", "cached", "Arrays", "file_lines", "class_folders", "decode_images", "Labelled",
     "check_labels",

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbench.core import UserError
 from fedbench.core.metrics import Interval, auc, auc_covariance, combined_interval, delta_accuracy
-from fedbench.core.rng import numpy_rng
+from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.collect import Row, Table, Unit, interval_of
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbench.core.data.audit import FIRST_GROUP, MEMBER
 from fedbench.core.metrics import Interval, auc, t_interval
+from fedbench.core.population.audit import FIRST_GROUP, MEMBER
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard import text
 from fedbench.leaderboard.collect import Row, Table

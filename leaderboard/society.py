@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.core.data.audit import FIRST_GROUP, HONEST
 from fedbench.core.metrics import Interval, combined_interval
+from fedbench.core.population.audit import FIRST_GROUP, HONEST
 from fedbench.core.store.record import GroupFacts, RoundRow, Society, Violations
 from fedbench.leaderboard import text
 from fedbench.leaderboard.collect import Cell, Row, Table

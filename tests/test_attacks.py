@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from fedbench.core import Attack, Audit, Observations, Probe, Shadow, SkipCell
+from fedbench.core import Attack, Audit, Colluder, Observations, Probe, SkipCell
 from fedbench.core.signals import fedbench_signals
 from fedbench.plugins.attacks import fedbench_attacks, fedmia
 from fedbench.plugins.attacks.avg_cosine import AvgCosine
@@ -82,9 +82,9 @@ class World:
     def audit(self, key: int = 7) -> Audit:
         return Audit(key, torch.device("cpu"), self.ids, self.y, 4, TARGET)
 
-    def shadow(self) -> Shadow:
+    def shadow(self) -> Colluder:
         seen = replace(self.observations, target=COLLUDER)
-        return Shadow(COLLUDER, seen, self.ids, self.y, self.owner == COLLUDER, False)
+        return Colluder(COLLUDER, seen, self.ids, self.y, self.owner == COLLUDER, False)
 
 
 def world(leak: float, members: int = 2000, strangers: int = 10_000, rounds: int = 6, clients: int = 6, seed: int = 0):
@@ -482,7 +482,7 @@ def test_fta_needs_two_rounds(cls):
 # --- SeqMIA ---------------------------------------------------------------------------------------------------------
 
 
-def fit(attack: SeqMIA, w: World, epochs: int = 5, shadow: Shadow | None = None) -> SeqMIA:
+def fit(attack: SeqMIA, w: World, epochs: int = 5, shadow: Colluder | None = None) -> SeqMIA:
     attack.params = attack.params.model_copy(update={"epochs": epochs})
     attack.fit([shadow or w.shadow()], replace(w.audit(), target_client=-1))
     return attack

@@ -16,7 +16,7 @@ from fedbench.core.cli import main as cli_main
 from fedbench.core.cli import validate
 from fedbench.core.cli.main import COMMANDS, cli, main
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry import Registry
+from fedbench.core.registry.components import Registry
 
 GOOD = edited_spec(("clients: 4", "clients: 6"))  # with four, pair and half are the same clients
 LIGHT = ("validate", "list", "plugins", "doctor")

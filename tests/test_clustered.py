@@ -16,8 +16,8 @@ from tiny import tiny_clients, tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Defense, Federation, MemberContext, MemberData, ServerContext, UserError
-from fedbench.core.federation.flat import FlatModel
-from fedbench.core.federation.loop import Federation as Training
+from fedbench.core.federation.loop import Training
+from fedbench.core.numerics.flat import FlatModel
 from fedbench.plugins.defenses import fedbench_defenses
 from fedbench.plugins.defenses.clustered import ifca_mir
 from fedbench.plugins.defenses.clustered.ifca import IFCA, empirical_losses

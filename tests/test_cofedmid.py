@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Batch, CoalitionContext, Federation, MemberContext, MemberData, UserError
-from fedbench.core.federation.flat import FlatModel
+from fedbench.core.numerics.flat import FlatModel
 from fedbench.plugins.defenses.cofedmid import CoFedMID, compensation, partition, perturbation
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ from fedbench.core import Defense, MemberData, Selection, UserError
 from fedbench.core.contract.defense import overrides
 from fedbench.core.execution.plan import PHASES
 from fedbench.core.federation.compose import EXCLUSIVE, Composite
+from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.local import trainable
-from fedbench.core.federation.phases import PhaseError
 from fedbench.plugins.defenses.cofedmid import CoFedMID
 from fedbench.plugins.defenses.data_sampling import DataSampling
 from fedbench.plugins.defenses.dp_sgd import DPSGD

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.data.audit import IFL, MEMBER, OFL, audit_set, pool_of
-from fedbench.core.data.partition import partition
+from fedbench.core.population.audit import IFL, MEMBER, OFL, audit_set, pool_of
+from fedbench.core.population.partition import partition
 from fedbench.plugins.datasets.canaries import mislabel
 from fedbench.plugins.datasets.digits import Digits
 

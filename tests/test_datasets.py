@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedbench.core import Data, UserError
-from fedbench.core.data import cache as cache_module
-from fedbench.core.data.archive import unpack
-from fedbench.core.data.cache import cached
-from fedbench.core.data.check import check_data
-from fedbench.core.data.download import Remote, fetch
-from fedbench.core.data.folders import data_folder, decoded_folder
-from fedbench.core.data.images import class_folders, decode_images
-from fedbench.core.registry import Registry
+from fedbench.core.registry.components import Registry
+from fedbench.core.toolkit import cache as cache_module
+from fedbench.core.toolkit.archive import unpack
+from fedbench.core.toolkit.cache import cached
+from fedbench.core.toolkit.check import check_data
+from fedbench.core.toolkit.download import Remote, fetch
+from fedbench.core.toolkit.folders import data_folder, decoded_folder
+from fedbench.core.toolkit.images import class_folders, decode_images
 from fedbench.plugins.datasets import imageset
 from fedbench.plugins.datasets.cifar import Cifar10, Cifar100
 from fedbench.plugins.datasets.dermnet import DermNet
@@ -521,7 +521,7 @@ def test_odd_modes_are_named(home):
 
 
 def test_too_many_pixels_are_refused(home, monkeypatch):
-    from fedbench.core.data import images
+    from fedbench.core.toolkit import images
 
     picture(0, (20, 20)).save(home / "a.png")
     monkeypatch.setattr(images, "_MOST_PIXELS", 399)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedbench.core import Batch, Federation, MemberContext, MemberData, UserError
-from fedbench.core.federation.flat import FlatModel
+from fedbench.core.numerics.flat import FlatModel
 from fedbench.plugins import defenses
 from fedbench.plugins.defenses import dp_sgd, hamp
 from fedbench.plugins.defenses.dp_sgd import DPSGD

@@ -20,8 +20,8 @@ from torchvision.transforms.v2 import functional as tv
 
 from fedbench.core import Batch, Defense, Federation, MemberContext, MemberData, UserError
 from fedbench.core.federation.compose import Composite
-from fedbench.core.federation.flat import FlatModel
-from fedbench.core.federation.normalise import Normalised
+from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.normalise import Normalised
 from fedbench.plugins import defenses
 from fedbench.plugins.defenses import instahide
 from fedbench.plugins.defenses.data_augmentation import DataAugmentation, jitter, rotate, shift_and_flip

@@ -20,7 +20,7 @@ from fedbench.core.cli.clean import command as clean
 from fedbench.core.cli.run import build_plan
 from fedbench.core.cli.run import command as run
 from fedbench.core.contract.errors import UserError
-from fedbench.core.execution.train import load
+from fedbench.core.experiment.train import load
 from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
 from fedbench.core.store.results import Results
 

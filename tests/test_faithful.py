@@ -9,7 +9,7 @@ from test_execution import invoke, records, suite
 from tiny import tiny_clients, tiny_setup, train_all
 
 from fedbench.core import Defense
-from fedbench.core.execution.misalign import redrawn
+from fedbench.core.experiment.redraw import redrawn
 from fedbench.core.metrics import tf01
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import PRE_DEFENSE, Recorder
@@ -76,9 +76,9 @@ def test_pre_defense_signals_are_of_the_model_before_its_protection():
     x, y = setup.clients[0].x, setup.clients[0].y
     signals = {"loss": Loss(), f"loss{PRE_DEFENSE}": Loss()}
     recorder = Recorder(setup.flat, x, y, signals, False, 4, (0,), {"server"}, [12] * 4)
-    from fedbench.core.federation.loop import Federation
+    from fedbench.core.federation.loop import Training
 
-    for result in Federation(setup).rounds():
+    for result in Training(setup).rounds():
         recorder.record(result)
     arrays = recorder.arrays()
     uploaded, before = arrays["loss"][0], arrays[f"loss{PRE_DEFENSE}"][0]
@@ -86,7 +86,7 @@ def test_pre_defense_signals_are_of_the_model_before_its_protection():
     assert before[0].mean() < uploaded[0].mean()  # trained, against what it received
     plain = tiny_setup(members=(), rounds=1)
     recorder = Recorder(plain.flat, x, y, {"loss": Loss()}, False, 4, (), {"server"}, [12] * 4)
-    for result in Federation(plain).rounds():
+    for result in Training(plain).rounds():
         recorder.record(result)
     assert np.array_equal(recorder.arrays()["loss"][0][0], before[0])
 

@@ -10,8 +10,8 @@ from tiny import tiny_clients, tiny_insider, tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import ActiveAttack, Defense, Diverged, Selection, UserError
-from fedbench.core.federation.phases import PhaseError
-from fedbench.core.rng import key_for
+from fedbench.core.federation.guard import PhaseError
+from fedbench.core.numerics.rng import key_for
 
 
 def slow_fedavg(setup, rounds):

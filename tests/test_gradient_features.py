@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedbench.core.signals import gradient, layers
-from fedbench.core.signals.gradient import gradient_features
-from fedbench.core.signals.oracle import per_sample_gradients
+from fedbench.core.numerics import gradients as gradient
+from fedbench.core.numerics import layers
+from fedbench.core.numerics.gradients import gradient_features
+from fedbench.core.numerics.per_sample import per_sample_gradients
 
 CLASSES = 3
 few = settings(max_examples=40, deadline=None)

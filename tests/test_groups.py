@@ -18,8 +18,6 @@ from torch import nn
 from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
 from fedbench.core import Remote, UserError
-from fedbench.core.data.check import check_data
-from fedbench.core.data.groups import Groups, deform, make_groups, rotate, thresholds
 from fedbench.core.metrics.fairness import (
     demographic_parity,
     equal_opportunity,
@@ -27,7 +25,9 @@ from fedbench.core.metrics.fairness import (
     fairness_report,
     violations,
 )
-from fedbench.core.registry import Registry
+from fedbench.core.population.groups import Groups, deform, make_groups, rotate, thresholds
+from fedbench.core.registry.components import Registry
+from fedbench.core.toolkit.check import check_data
 from fedbench.plugins.datasets import femnist
 from fedbench.plugins.datasets.digits import Digits
 from fedbench.plugins.datasets.femnist import Femnist, read_part, upright
@@ -226,7 +226,7 @@ def test_each_sample_is_its_clients_whatever_else_is_there(dtype, monkeypatch):
     assert np.array_equal(x, before) and np.array_equal(found[client == 1], x[client == 1])
     one_by_one = np.concatenate([deform(x[i : i + 1], client[i : i + 1], who) for i in range(40)])
     assert np.array_equal(found, one_by_one) and np.array_equal(found, deform(x, client, who))
-    monkeypatch.setattr("fedbench.core.data.groups._CHUNK", 3 * 81)
+    monkeypatch.setattr("fedbench.core.population.groups._CHUNK", 3 * 81)
     assert np.array_equal(found, deform(x, client, who))
     for k in (0, 2, 3):
         assert (found[client == k] != x[client == k]).any()

@@ -17,13 +17,23 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core import ActiveAttack, Attack, Defense, Diverged, MemberData, SkipCell, UserError
 from fedbench.core.cli.run import build_plan
-from fedbench.core.data.audit import HONEST, MEMBER, OFL, attack_set, free_holdout, group_set, mask_set, own_set, refuse_overlap
-from fedbench.core.data.partition import partition
-from fedbench.core.execution.judge import _by_colluders, _scores_of
-from fedbench.core.federation.flat import FlatModel
-from fedbench.core.federation.insider import Bench
+from fedbench.core.experiment.judge import _by_colluders, _scores_of
+from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.optimizer import FlatAdam
-from fedbench.core.federation.precision import check_precision, in_precision, matmuls
+from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.precision import check_precision, in_precision, matmuls
+from fedbench.core.population.audit import (
+    HONEST,
+    MEMBER,
+    OFL,
+    attack_set,
+    free_holdout,
+    group_set,
+    mask_set,
+    own_set,
+    refuse_overlap,
+)
+from fedbench.core.population.partition import partition
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import Recorder, observe
 from fedbench.plugins.defenses.rules.trimmed_mean import TrimmedMean
@@ -94,7 +104,7 @@ def test_local_batches_cuts_every_epoch_for_plain_clients_and_members_alike():
     assert torch.equal(whole[0].models, every[0].models)
     _, one = train_all(tiny_setup(Acts(), members=(0, 1), local_batches=1, **short))
     setup = tiny_setup(**short)
-    from fedbench.core.rng import key_for
+    from fedbench.core.numerics.rng import key_for
 
     for k in (0, 3):
         g = torch.Generator().manual_seed(key_for(0, "shuffle", 1, k) >> 1)
@@ -199,9 +209,9 @@ def test_a_round_whose_only_rows_are_rejected_keeps_the_model():
 def test_delayed_clients_train_on_older_models_within_the_bound():
     setup = tiny_setup(members=(), rounds=8, max_delay=2, local_epochs=1)
     models, seen = [setup.initial[0].clone()], set()
-    from fedbench.core.federation.loop import Federation
+    from fedbench.core.federation.loop import Training
 
-    for result in Federation(setup).rounds():
+    for result in Training(setup).rounds():
         u = result.uploads
         assert torch.equal(u.starts[0], models[-1])
         for r in range(len(u.participants)):
@@ -224,9 +234,9 @@ def test_signals_are_measured_at_the_model_each_client_really_had():
     setup = tiny_setup(members=(0, 1), rounds=4, max_delay=3, local_epochs=1)
     x = torch.randn(7, 4, generator=torch.Generator().manual_seed(1))
     y = torch.arange(7) % 3
-    from fedbench.core.federation.loop import Federation
+    from fedbench.core.federation.loop import Training
 
-    federation = Federation(setup)
+    federation = Training(setup)
     recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, True, 4, (0, 1), {"server", "coalition"}, [12] * 4, one_start=False)
     checked = 0
     for result in federation.rounds():
@@ -327,12 +337,12 @@ def test_who_is_asked_about_does_not_collude():
 
 
 def test_shadow_models_do_not_judge_redrawn_candidates():
-    class References(Attack):
-        needs_references = True
+    class ShadowModels(Attack):
+        needs_shadow_models = True
 
     scene = SimpleNamespace(aligned=False)
     with pytest.raises(SkipCell, match="align_nonmembers: false redraws"):
-        _scores_of(None, References(), None, scene, None, None)
+        _scores_of(None, ShadowModels(), None, scene, None, None)
 
 
 def test_a_group_of_malicious_clients_alone_cannot_be_asked_about():

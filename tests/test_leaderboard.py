@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from fedbench.core import UserError
-from fedbench.core.data.audit import HONEST
 from fedbench.core.metrics import auc, combined_interval, score_groups, t_interval
 from fedbench.core.metrics.decision import decision_report
+from fedbench.core.population.audit import HONEST
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import (

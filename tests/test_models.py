@@ -28,10 +28,10 @@ from torch.nn.functional import (
 
 from fedbench.core import MemberData, Model, UserError
 from fedbench.core.cli.main import cli
-from fedbench.core.registry import Registry
-from fedbench.core.signals import gradient
-from fedbench.core.signals.gradient import gradient_features
-from fedbench.core.signals.oracle import per_sample_gradients
+from fedbench.core.numerics import gradients as gradient
+from fedbench.core.numerics.gradients import gradient_features
+from fedbench.core.numerics.per_sample import per_sample_gradients
+from fedbench.core.registry.components import Registry
 
 LEAST = {
     "mlp": (1, 2, 2), "mlp-512-128": (1, 2, 2), "leaf-cnn": (3, 4, 4),

@@ -14,14 +14,14 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core import ActiveAttack, Attack, Defense, Selection, Signal, SkipCell
 from fedbench.core.cli.run import build_plan
-from fedbench.core.data.audit import EXCLUDED, MEMBER, OFL, audit_set
-from fedbench.core.execution.job import Job, Use
-from fedbench.core.execution.judge import judge
-from fedbench.core.execution.scene import Scene, set_scene
-from fedbench.core.execution.train import Trained, kinds_of, train
-from fedbench.core.federation.loop import Federation
-from fedbench.core.federation.phases import PhaseError
+from fedbench.core.experiment.job import Job, Use
+from fedbench.core.experiment.judge import judge
+from fedbench.core.experiment.scene import Scene, set_scene
+from fedbench.core.experiment.train import Trained, kinds_of, train
+from fedbench.core.federation.guard import PhaseError
+from fedbench.core.federation.loop import Training
 from fedbench.core.metrics import combined_interval
+from fedbench.core.population.audit import EXCLUDED, MEMBER, OFL, audit_set
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import COALITION, GLOBAL, Recorder, observe
 from fedbench.plugins.defenses.cofedmid import CoFedMID
@@ -218,7 +218,7 @@ def test_shuffled_membership_is_chance_for_every_attack_on_a_leaking_run(leaking
 
 def test_non_members_redrawn_every_round_would_not_pass_as_chance(leaking, monkeypatch):
     """The shuffled-membership test can fail: misaligned candidates (FedMIA's code) show in it."""
-    import fedbench.core.execution.judge as module
+    import fedbench.core.experiment.judge as module
 
     job, scene, trained = leaking
     rng = np.random.default_rng(0)
@@ -429,7 +429,7 @@ def test_samples_cannot_leave_the_audit_on_the_quiet():
             return Selection(torch.arange(2, 9))
 
     with pytest.raises(PhaseError, match=r"Drops.prepare \(client 0\) returned 6 samples for 12.*held_out"):
-        Federation(tiny_setup(Drops()))
+        Training(tiny_setup(Drops()))
     with pytest.raises(PhaseError, match="selected samples that `prepare` held out"):
         train_all(tiny_setup(TrainsOnHeldOut()))
 
@@ -481,7 +481,7 @@ def test_running_statistics_are_measured_as_uploaded_and_averaged():
     clients = [replace(c, x=c.x * (k + 1)) for k, c in enumerate(clients)]
     setup = tiny_setup(module=module, members=(0, 1), clients=clients)
     x, y = torch.randn(9, 4, generator=torch.Generator().manual_seed(1)), torch.arange(9) % 3
-    federation = Federation(setup)
+    federation = Training(setup)
     recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, True, 4, (0, 1), ["server", "client", "coalition"], [12] * 4)
 
     def losses(params, buffers):

@@ -28,8 +28,8 @@ from fedbench.core import (
     UserError,
 )
 from fedbench.core.federation import loop
-from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.setup import Insider, Setup, TrainConfig
+from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.signals.logits import Margin
 from fedbench.plugins.attacks.poisoning.adaptive_atm import AdaptiveATM, blend
 from fedbench.plugins.attacks.poisoning.agrevader import AGREvader, is_close
@@ -559,7 +559,7 @@ def attacked(attack: Attack, seed: int, members: bool = True) -> tuple[np.ndarra
     flat.params.copy_(0.15 * torch.randn(len(flat.params), generator=g))
     insider = Insider(attack, 2, "honest", 1, x, y, *masks) if isinstance(attack, ActiveAttack) else None
     config = TrainConfig(rounds=80, local_epochs=1, batch_size=40, lr=0.3)
-    federation = loop.Federation(Setup(config, seed, flat, clients, 4, Defense(), (), flat.params.clone()[None], insider))
+    federation = loop.Training(Setup(config, seed, flat, clients, 4, Defense(), (), flat.params.clone()[None], insider))
     for result in federation.rounds():
         last = result.models[0].clone()
     flat.params.copy_(last)

@@ -11,16 +11,16 @@ import torch
 from tiny import tiny_setup
 from torch.nn.functional import cross_entropy
 
-from fedbench.core import Attack, Defense, References, UserError
-from fedbench.core.data.audit import FIRST_GROUP, MEMBER, OFL
-from fedbench.core.execution.judge import judge
+from fedbench.core import Attack, Defense, ShadowModels, UserError
 from fedbench.core.execution.plan import make_plan
-from fedbench.core.execution.references import shadow_models
-from fedbench.core.execution.scene import set_scene
-from fedbench.core.execution.society import society_of, violations_of
-from fedbench.core.execution.train import load, needed_rows, save, train
-from fedbench.core.federation.loop import Federation
-from fedbench.core.registry import Registry
+from fedbench.core.experiment.group_report import society_of, violations_of
+from fedbench.core.experiment.judge import judge
+from fedbench.core.experiment.scene import set_scene
+from fedbench.core.experiment.shadow_models import shadow_models
+from fedbench.core.experiment.train import load, needed_rows, save, train
+from fedbench.core.federation.loop import Training
+from fedbench.core.population.audit import FIRST_GROUP, MEMBER, OFL
+from fedbench.core.registry.components import Registry
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import Recorder, global_row, observe
 from fedbench.core.spec.resolve import load_and_check
@@ -80,7 +80,7 @@ def test_a_groups_outsiders_look_like_its_members_and_nothing_is_shared(tmp_path
 def test_images_are_turned_by_their_own_clients_angle(tmp_path):
     job = jobs(tmp_path)["none"]
     raw, scene = job.dataset.make().load(job.seed), set_scene(job)
-    from fedbench.core.data.groups import rotate
+    from fedbench.core.population.groups import rotate
 
     for k in (0, 5):
         expected = rotate(raw.train_x[scene.shards[k]], float(scene.groups.rotation[k]))
@@ -100,7 +100,7 @@ class Picks(Defense):
 def test_global_views_look_at_each_candidate_through_its_clients_model():
     setup = tiny_setup(Picks(), members=(0, 1, 2, 3), n_models=2, rounds=2)
     x, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.arange(6) % 3
-    federation = Federation(setup)
+    federation = Training(setup)
     recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, False, 4, (), {"client"}, [12] * 4, n_models=2)
     for result in federation.rounds():
         recorder.record(result)
@@ -133,12 +133,12 @@ def test_shadow_models_know_half_of_their_data_and_none_of_the_candidates(tmp_pa
 
 class Keeps(Attack):
     view = "external"
-    needs_references = True
+    needs_shadow_models = True
     threshold = 0.0
-    seen: list[References]
+    seen: list[ShadowModels]
 
     def score(self, observations, audit):
-        self.seen.append(observations.references)
+        self.seen.append(observations.shadow_models)
         return audit.rng.standard_normal(len(audit.ids))
 
 

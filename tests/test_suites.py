@@ -11,7 +11,7 @@ from PIL import Image
 from ruamel.yaml import YAML
 
 from fedbench.core.cli.main import cli
-from fedbench.core.registry import Registry
+from fedbench.core.registry.components import Registry
 from fedbench.core.spec import load_and_check, shipped_suites
 
 SUITES = sorted(shipped_suites())
@@ -90,7 +90,7 @@ def toy(name: str, images, folder):
             d["grid"] = {k: v[:2] for k, v in d["grid"].items()}
         if isinstance(d, dict) and d.get("name") == "ifca-mir":
             d["params"] |= {"every": 1, "shadows": 1, "shadow_samples": 60, "epochs": 1}
-    spec["reference"] = [r for r in spec.get("reference", []) if r["setting"] in {s["name"] for s in spec["settings"]}]
+    spec["published"] = [r for r in spec.get("published", []) if r["setting"] in {s["name"] for s in spec["settings"]}]
     path = folder / f"{name.rpartition('/')[2]}.yaml"
     with path.open("w") as f:
         yaml.dump(spec, f)
@@ -114,7 +114,7 @@ def grouped(s):
 def test_every_suite_is_valid(name):
     loaded, resolved = load_and_check(name, Registry.discover())
     assert resolved.defenses and resolved.attacks and len(resolved.settings) == len(loaded.spec.settings)
-    for entry in loaded.spec.reference:
+    for entry in loaded.spec.published:
         assert entry.setting in {s.name for s in loaded.spec.settings}
 
 

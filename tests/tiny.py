@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from fedbench.core import ActiveAttack, Defense, MemberData
-from fedbench.core.federation.flat import FlatModel
-from fedbench.core.federation.loop import Federation
+from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, RoundResult, Setup, TrainConfig
+from fedbench.core.numerics.flat import FlatModel
 
 
 def tiny_module(width: int = 6, classes: int = 3, seed: int = 0) -> nn.Module:
@@ -53,9 +53,9 @@ def tiny_insider(attack: ActiveAttack, malicious: int = 1, knowledge: str | None
     return Insider(attack, malicious, knowledge or attack.knowledge, start_round, x[:3], y[:3], x[3:], y[3:])
 
 
-def train_all(setup: Setup) -> tuple[Federation, list[RoundResult]]:
+def train_all(setup: Setup) -> tuple[Training, list[RoundResult]]:
     """Run every round; the uploads are copied, since the engine uses their matrix again."""
-    federation, results = Federation(setup), []
+    federation, results = Training(setup), []
     for result in federation.rounds():
         result.uploads.updates = result.uploads.updates.clone()
         results.append(result)

@@ -13,7 +13,7 @@ import click
 
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.table import show_table
-from fedbench.core.data.folders import data_folder
+from fedbench.core.toolkit.folders import data_folder
 
 _PACKAGES = (
     "fedbench", "torch", "torchvision", "numpy", "scikit-learn", "pydantic", "pluggy", "ruamel.yaml", "click", "rich",
@@ -98,7 +98,7 @@ def _entry(path: Path) -> str:
 
 
 def _plugins() -> Iterator[Row]:
-    from fedbench.core.registry import Registry
+    from fedbench.core.registry.components import Registry
 
     registry = Registry.discover()
     yield "plugins", f"{len(registry.plugins)} found, {len(registry.broken)} broken, {len(registry.clashes)} clashes"

@@ -13,7 +13,7 @@ from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 
 if TYPE_CHECKING:
-    from fedbench.core.registry import RegisteredComponent, Registry
+    from fedbench.core.registry.components import RegisteredComponent, Registry
 
 _KINDS = {f"{kind}s": kind for kind in ("defense", "attack", "dataset", "model", "signal")}
 _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
@@ -32,7 +32,7 @@ def command(what: str | None, params: bool, as_json: bool) -> None:
     """List the installed defenses, attacks, datasets, models and signals, and the shipped suites."""
     if what == "suites" and params:
         raise click.UsageError("suites have no parameters: leave out --params")
-    from fedbench.core.registry import Registry
+    from fedbench.core.registry.components import Registry
 
     registry = Registry.discover()
     sections = [what] if what else [*_KINDS, *([] if params else ["suites"])]

@@ -10,7 +10,7 @@ from importlib import import_module
 import click
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.nearest import did_you_mean
+from fedbench.core.words.nearest import did_you_mean
 
 COMMANDS = {
     "run": ("fedbench.core.cli.run:command", "Train and attack what a suite asks for; finish what is missing."),

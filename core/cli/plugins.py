@@ -11,7 +11,7 @@ from fedbench.core.cli.options import examples
 from fedbench.core.cli.table import show_table
 
 if TYPE_CHECKING:
-    from fedbench.core.registry import PluginStatus
+    from fedbench.core.registry.components import PluginStatus
 
 
 @click.command(epilog=examples("fedbench plugins", "fedbench plugins | grep BROKEN"))
@@ -22,7 +22,7 @@ def command() -> None:
     fedbench_defenses, fedbench_attacks, fedbench_datasets, fedbench_models, fedbench_signals. A broken plugin only
     stops suites that use what it should have provided.
     """
-    from fedbench.core.registry import Registry
+    from fedbench.core.registry.components import Registry
 
     registry = Registry.discover()
     rows = [

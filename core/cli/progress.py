@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from fedbench.core.execution.executor import Watcher
-from fedbench.core.execution.job import Job
+from fedbench.core.experiment.job import Job
 
 _LOG_EVERY_S = 15.0
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from fedbench.core.cli.options import overrides_option, suite_argument
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
-from fedbench.core.explain import one_line
+from fedbench.core.words.explain import one_line
 
 _EPILOG = """\b
 Examples:
@@ -50,7 +50,7 @@ def command(
 
     SUITE is a file, or the name of a shipped suite (`fedbench list suites`).
     """
-    from fedbench.core.execution.pending import pending
+    from fedbench.core.execution.resume import pending
     from fedbench.core.store.results import Results
 
     console = Console(soft_wrap=True)
@@ -64,7 +64,7 @@ def command(
     with store.lock():
         store.sweep()
         jobs = pending(wanted.jobs, store, rerun)
-        store.set_manifest(plan.cells, plan.title, plan.reference)
+        store.set_manifest(plan.cells, plan.title, plan.published)
         _execute(console, jobs, workers or _cores(), wanted, folder)
         show_board(folder, plots)
         sys.exit(1 if _failures(console, wanted, store) else 0)
@@ -73,7 +73,7 @@ def command(
 def build_plan(suite: str, overrides: tuple[str, ...], results: Path | None, device: str) -> Any:
     """The plan of a suite; raises ``UserError`` with every mistake found."""
     from fedbench.core.execution.plan import make_plan
-    from fedbench.core.registry import Registry
+    from fedbench.core.registry.components import Registry
     from fedbench.core.spec.resolve import load_and_check
 
     registry = Registry.discover()
@@ -130,7 +130,7 @@ def _parse_only(only: tuple[str, ...]) -> dict[str, set[str]]:
 
 
 def _print_plan(plan: Any, folder: Path) -> None:
-    from fedbench.core.execution.pending import has_record
+    from fedbench.core.execution.resume import has_record
     from fedbench.core.store.results import Results
 
     store = Results(folder)

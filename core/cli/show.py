@@ -10,8 +10,8 @@ import click
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
-from fedbench.core.explain import one_line
-from fedbench.core.nearest import by_nearness
+from fedbench.core.words.explain import one_line
+from fedbench.core.words.nearest import by_nearness
 
 if TYPE_CHECKING:
     from fedbench.core.store.reading import LoadedRecord

@@ -12,7 +12,7 @@ from fedbench.core.cli.options import examples, overrides_option, suites_argumen
 from fedbench.core.contract.errors import UserError
 
 if TYPE_CHECKING:
-    from fedbench.core.registry import Registry
+    from fedbench.core.registry.components import Registry
     from fedbench.core.spec import LoadedSuite, Resolved
 
 # Further checks, "module:function": called with (loaded, resolved), they raise UserError. Imported when needed.
@@ -34,7 +34,7 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> 
     SUITE is a file or the name of a shipped suite. The form of the file, names of components and their parameters,
     coalitions, and then what needs the data. All mistakes are printed at once, one a line, with the place.
     """
-    from fedbench.core.registry import Registry
+    from fedbench.core.registry.components import Registry
 
     registry = Registry.discover()
     mistakes: list[str] = []

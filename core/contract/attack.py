@@ -22,8 +22,8 @@ LEVELS: tuple[KnowledgeLevel, ...] = get_args(KnowledgeLevel)  # ascending
 
 
 @dataclass(frozen=True)
-class References:
-    """Shadow models: the target's architecture and recipe on random halves of the attacker's own data.
+class ShadowModels:
+    """Colluder models: the target's architecture and recipe on random halves of the attacker's own data.
 
     ``logits``: [M, n, C] of the M shadow models on the candidates, on none of which any of them was trained.
     ``shadow_logits``: [M, S, C] on the S shadow samples, ``shadow_y`` [S], ``shadow_member`` [M, S] bool: which of them
@@ -49,7 +49,7 @@ class Observations:
     ``external``; id -1) or the coalition's weighted mean (``coalition``; id -2).
     ``signals[name]``: float32 [R, M, n]; an axis along which a signal does not vary may have length 1
     (``grad-sq``: [R, 1, n], ``update-sq``: [R, M, 1]), so plain broadcasting combines them.
-    A client that did not take part in a round has NaN there. ``references``: shadow models, for an attack that needs them.
+    A client that did not take part in a round has NaN there. ``shadow_models``: shadow models, for an attack that needs them.
     """
 
     view: View
@@ -57,7 +57,7 @@ class Observations:
     clients: np.ndarray
     target: int
     signals: Mapping[str, np.ndarray]
-    references: References | None = None
+    shadow_models: ShadowModels | None = None
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The signal ``name``; raises ``SkipCell`` when this view does not contain it."""
@@ -95,7 +95,7 @@ class Audit(Randomness):
 
 
 @dataclass(frozen=True)
-class Shadow:
+class Colluder:
     """A colluding client: its observations of the whole sample pool, and which of the samples are its own.
 
     ``observations.target`` is the colluder's row; ``ids``: [N]; ``y``: [N]; ``member``: [N] bool.
@@ -121,13 +121,13 @@ class Attack(Configured):
     needs: frozenset[str] = frozenset()
     view: View = "server"
     colluders: int = 0
-    needs_references: bool = False
+    needs_shadow_models: bool = False
     """whether it needs shadow models; how many, and on how much data, is the setting's ``audit.shadow``"""
     threshold: float | None = None
     """the score above which the attack itself says "member"; None for one that only ranks. With ``score_rounds`` it
     yields accuracy, precision and recall (the poisoning papers' metrics) beside AUC and TF01."""
 
-    def fit(self, shadows: Sequence[Shadow], audit: Audit) -> None:
+    def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
         """Learn from colluding clients; called before ``score`` when ``colluders`` > 0.
 
         Called once per distinct set of colluders; ``audit`` here holds the whole pool (``target_client`` is -1).

@@ -183,7 +183,7 @@ class MemberContext(Randomness):
 
     def normalise(self, x: torch.Tensor) -> torch.Tensor:
         """[n, *input] float32 as the model takes it: byte images normalised, anything else unchanged."""
-        from fedbench.core.federation.normalise import as_floats
+        from fedbench.core.numerics.normalise import as_floats
 
         return as_floats(self.model, x)
 
@@ -205,7 +205,7 @@ class MemberContext(Randomness):
 
     def per_sample_gradients(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Gradients of the cross-entropy at the live parameters, [B, P], one row a sample."""
-        from fedbench.core.signals.oracle import per_sample_gradients
+        from fedbench.core.numerics.per_sample import per_sample_gradients
 
         return per_sample_gradients(self.model, x, y)
 

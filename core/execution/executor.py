@@ -13,14 +13,14 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from fedbench.core.execution.job import Cell, Job
-from fedbench.core.execution.process import log_path
 from fedbench.core.execution.worker import Clock, child_main, record_for
+from fedbench.core.experiment.job import Cell, Job
+from fedbench.core.experiment.process import log_path
 from fedbench.core.store.record import Outcome
 from fedbench.core.store.results import Results
 
 # Imported once by the server process that workers are forked from; importing starts no threads and touches no GPU.
-_PRELOAD = ["fedbench.core.execution.train", "fedbench.core.execution.judge", "sklearn.datasets"]
+_PRELOAD = ["fedbench.core.experiment.train", "fedbench.core.experiment.judge", "sklearn.datasets"]
 _TICK_S = 0.5
 
 

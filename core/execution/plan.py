@@ -15,21 +15,21 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import CONTRACT_VERSION
-from fedbench.core.data.audit import FIRST_GROUP, HONEST, split_digest
-from fedbench.core.digest import engine_digest, source_digest
-from fedbench.core.execution.fitness import declaration_mistake, require_data, try_model
-from fedbench.core.execution.job import Cell, Job, Use, key_of
+from fedbench.core.execution.plugin_checks import declaration_mistake, require_data, try_model
 from fedbench.core.execution.provenance import gather
-from fedbench.core.execution.scene import make_scene
-from fedbench.core.explain import explain
-from fedbench.core.federation.precision import check_precision
-from fedbench.core.nearest import did_you_mean
-from fedbench.core.registry import RegisteredComponent, Registry
+from fedbench.core.experiment.job import Cell, Job, Use, key_of
+from fedbench.core.experiment.scene import make_scene
+from fedbench.core.numerics.precision import check_precision
+from fedbench.core.population.audit import FIRST_GROUP, HONEST, split_digest
+from fedbench.core.registry.components import RegisteredComponent, Registry
+from fedbench.core.registry.digest import engine_digest, source_digest
 from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.spec.coalition import Coalition, resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedUse
 from fedbench.core.spec.suite import Adversary
+from fedbench.core.words.explain import explain
+from fedbench.core.words.nearest import did_you_mean
 
 PHASES = (
     "begin", "prepare", "assign", "select", "transform", "loss", "local_step", "local_train", "protect", "coordinate",
@@ -47,7 +47,7 @@ class Plan:
     suite: str
     title: str
     jobs: list[Job]
-    reference: tuple[dict[str, Any], ...] = ()
+    published: tuple[dict[str, Any], ...] = ()
     """published numbers that the board prints beside ours"""
 
     @property
@@ -127,8 +127,8 @@ class _Planner:
                             self._note_twins(jobs.setdefault(job.run_key, job), job)
         if self.problems:
             raise UserError(*dict.fromkeys(self.problems))
-        reference = tuple(entry.model_dump(mode="json") for entry in self.spec.reference)
-        return Plan(self.spec.name, self.spec.title or self.spec.name, list(jobs.values()), reference)
+        published = tuple(entry.model_dump(mode="json") for entry in self.spec.published)
+        return Plan(self.spec.name, self.spec.title or self.spec.name, list(jobs.values()), published)
 
     def _wanted(self, i: int, kind: str, uses: list[tuple[ResolvedUse, Any]]) -> list[tuple[ResolvedUse, Any]]:
         """The ``defenses`` or ``attacks`` that a setting runs: all, or those it names."""

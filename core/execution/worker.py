@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
-from fedbench.core.execution.job import Cell, Job
-from fedbench.core.execution.process import prepare_process, settle, stand_alone
-from fedbench.core.explain import message_of, named, one_line, origin
+from fedbench.core.experiment.job import Cell, Job
+from fedbench.core.experiment.process import prepare_process, settle, stand_alone
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.record import Measured, Outcome, Provenance, Record, RoundRow, Utility
 from fedbench.core.store.results import Results
+from fedbench.core.words.explain import message_of, named, one_line, origin
 
 Report = Callable[[str, Any], None]
 STRANGERS = (Exception, SystemExit)  # what other people's code may raise
@@ -118,27 +118,27 @@ def _make_attacks(job: Job) -> tuple[list[tuple[Cell, Any]], list[tuple[Cell, st
 
 def _train(job: Job, attacks: list[Any], report: Report) -> tuple[Any, Any, Any]:
     """(scene, training, shadow models or None), the training and the shadow models from their caches where they can be."""
-    from fedbench.core.execution import references, train
-    from fedbench.core.execution.scene import set_scene
+    from fedbench.core.experiment import shadow_models, train
+    from fedbench.core.experiment.scene import set_scene
 
     scene = set_scene(job)
     known = train.GRADIENT_SIGNALS | job.signals.keys() | {f"{n}{train.PRE_DEFENSE}" for n in job.signals}
     wanted = train.needed_signals(attacks) & known  # an attack that needs more is skipped when it asks
-    shadows = bool(job.audit["shadow"]) and any(a.needs_references for a in attacks)
+    shadows = bool(job.audit["shadow"]) and any(a.needs_shadow_models for a in attacks)
     trained = None if job.adversary else train.load(job, wanted, train.needed_rows(job, attacks), shadows)
     if trained is None:
         trained = train.train(job, scene, attacks, lambda t: report("round", t))
         if not job.adversary:
             with contextlib.suppress(OSError):  # without room for its cache, a run is trained again for a new attack
                 train.save(job, trained)
-    return scene, trained, references.shadow_models(job, scene) if shadows else None
+    return scene, trained, shadow_models.shadow_models(job, scene) if shadows else None
 
 
 def _judge(
     job: Job, cell: Cell, attack: Any, scene: Any, trained: Any, shadows: Any, clock: Clock
 ) -> tuple[Record, bytes | None]:
-    from fedbench.core.execution.judge import judge
-    from fedbench.core.execution.society import society_of
+    from fedbench.core.experiment.group_report import society_of
+    from fedbench.core.experiment.judge import judge
 
     utility = Utility(accuracy=float(trained.test_correct.mean()), n_test=len(trained.test_correct))
     common = {"utility": utility, "history": [RoundRow(**row) for row in trained.history]}

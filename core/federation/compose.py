@@ -19,8 +19,8 @@ from fedbench.core.contract.contexts import (
 )
 from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.errors import UserError
-from fedbench.core.federation.phases import PhaseError, call, call_for_rows
-from fedbench.core.rng import key_for
+from fedbench.core.federation.guard import PhaseError, call, call_for_rows
+from fedbench.core.numerics.rng import key_for
 
 # Each of these answers for the whole step; two answers cannot be chained.
 EXCLUSIVE = ("assign", "loss", "local_step", "local_train", "aggregate")

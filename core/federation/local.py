@@ -9,11 +9,11 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core.contract.contexts import Batch, MemberContext, MemberData, Selection
 from fedbench.core.contract.defense import overrides
-from fedbench.core.federation.normalise import as_floats
+from fedbench.core.federation.guard import PhaseError, call, call_for_rows
 from fedbench.core.federation.optimizer import make_optimizer
-from fedbench.core.federation.phases import PhaseError, call, call_for_rows
 from fedbench.core.federation.setup import Setup
-from fedbench.core.rng import key_for
+from fedbench.core.numerics.normalise import as_floats
+from fedbench.core.numerics.rng import key_for
 
 TRAINING_PHASES = ("select", "transform", "loss", "local_step", "local_train")
 

@@ -14,16 +14,16 @@ from fedbench.core.contract.attack import LEVELS, Knowledge
 from fedbench.core.contract.contexts import CoalitionContext, MemberContext, MemberData, ServerContext
 from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.errors import Diverged, UserError
-from fedbench.core.federation.insider import Bench
+from fedbench.core.federation.bench import Bench
+from fedbench.core.federation.guard import PhaseError, call, call_for_rows, require_finite
 from fedbench.core.federation.local import LocalTrainer
-from fedbench.core.federation.phases import PhaseError, call, call_for_rows, require_finite
-from fedbench.core.federation.precision import matmuls
-from fedbench.core.federation.sent import Sent
 from fedbench.core.federation.setup import RoundResult, Setup, Uploads
-from fedbench.core.rng import key_for, numpy_rng
+from fedbench.core.federation.stale import Sent
+from fedbench.core.numerics.precision import matmuls
+from fedbench.core.numerics.rng import key_for, numpy_rng
 
 
-class Federation:
+class Training:
     """One training, round by round. ``models``: [s, P] the current global models; ``assignment``: client -> model."""
 
     def __init__(self, setup: Setup) -> None:

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import torch
 
-from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.setup import TrainConfig
+from fedbench.core.numerics.flat import FlatModel
 
 
 class Optimizer(Protocol):

@@ -10,7 +10,7 @@ import torch
 from fedbench.core.contract.attack import ActiveAttack, KnowledgeLevel
 from fedbench.core.contract.contexts import Federation, MemberData
 from fedbench.core.contract.defense import Defense
-from fedbench.core.federation.flat import FlatModel
+from fedbench.core.numerics.flat import FlatModel
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import torch
 from fedbench.core.contract.attack import Observations, View
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.contract.signal import Probe, Signal
-from fedbench.core.federation.flat import FlatModel
 from fedbench.core.federation.setup import RoundResult, Uploads
-from fedbench.core.signals.gradient import gradient_features
+from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.gradients import gradient_features
 
 GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis; of several global models, see `global_row`
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedbench.core.spec.coalition import Coalition, coalition_problem
+from fedbench.core.spec.component import MethodUse, expand
 from fedbench.core.spec.document import Document, Loc, Problem
 from fedbench.core.spec.suite import Setting
-from fedbench.core.spec.uses import MethodUse, expand
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from fedbench.core.nearest import did_you_mean
-from fedbench.core.spec.part import Name, Part, mistake
+from fedbench.core.spec.base import Name, Part, mistake
+from fedbench.core.words.nearest import did_you_mean
 
 NAMED = ("none", "pair", "half", "uniform")
 _FORMS = "none, pair, half, uniform, {name, clients} or {name, fraction}"

@@ -11,11 +11,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.nearest import by_nearness, did_you_mean
 from fedbench.core.spec import messages, override
 from fedbench.core.spec.checks import cross_checks
 from fedbench.core.spec.document import Document, Loc, Problem, read
 from fedbench.core.spec.suite import SCHEMA, SuiteSpec
+from fedbench.core.words.nearest import by_nearness, did_you_mean
 
 _SUFFIXES = (".yaml", ".yml")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fedbench.core.nearest import did_you_mean
 from fedbench.core.spec import schema
+from fedbench.core.spec.base import PATTERNS
 from fedbench.core.spec.document import Loc, Problem
-from fedbench.core.spec.part import PATTERNS
+from fedbench.core.words.nearest import did_you_mean
 
 _EXPECTED = {
     "int": "an integer", "float": "a number", "finite_number": "a finite number", "bool": "true or false",

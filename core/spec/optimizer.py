@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fedbench.core.spec.part import Part, mistake
+from fedbench.core.spec.base import Part, mistake
 
 
 class Schedule(Part):

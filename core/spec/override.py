@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.nearest import did_you_mean
 from fedbench.core.spec import schema
 from fedbench.core.spec.document import Document, Loc, parse_value, path_words
 from fedbench.core.spec.suite import SuiteSpec
+from fedbench.core.words.nearest import did_you_mean
 
 
 def apply(document: Document, overrides: Sequence[str]) -> Document:

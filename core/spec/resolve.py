@@ -11,15 +11,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.explain import explain
-from fedbench.core.registry import RegisteredComponent, Registry
+from fedbench.core.registry.components import RegisteredComponent, Registry
 from fedbench.core.spec import messages
 from fedbench.core.spec.checks import valid, valid_items
 from fedbench.core.spec.coalition import Coalition
+from fedbench.core.spec.component import MethodUse, Point, Use, expand
 from fedbench.core.spec.document import Document, Loc, Problem
 from fedbench.core.spec.load import LoadedSuite, open_document, validate
 from fedbench.core.spec.suite import Setting
-from fedbench.core.spec.uses import MethodUse, Point, Use, expand
+from fedbench.core.words.explain import explain
 
 
 @dataclass(frozen=True)

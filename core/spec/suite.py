@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from fedbench.core.spec.base import Name, Part, mistake
 from fedbench.core.spec.coalition import Coalition
+from fedbench.core.spec.component import MethodUse, Use, expand
 from fedbench.core.spec.optimizer import Optimizer, with_recipe
-from fedbench.core.spec.part import Name, Part, mistake
-from fedbench.core.spec.uses import MethodUse, Use, expand
 
 SCHEMA = 1
 
@@ -79,7 +79,7 @@ class FederationSpec(Part):
         return with_recipe(value)
 
 
-class Shadow(Part):
+class ShadowSpec(Part):
     """The attacker's own data and the shadow models trained on it, for the attacks that need them."""
 
     samples: int = Field(1000, ge=20, description="hold-out samples that no audit asks about; each model trains on half")
@@ -99,7 +99,7 @@ class AuditSpec(Part):
     members: int | None = Field(
         None, ge=1, description="with targets: honest or groups, members drawn from their clients together (150 by default)"
     )
-    shadow: Shadow | None = Field(None, description="shadow models; without them the attacks that need some are skipped")
+    shadow: ShadowSpec | None = Field(None, description="shadow models; without them the attacks that need some are skipped")
     targets: Literal["coalition", "honest", "groups"] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = Field(
         "coalition",
         description="whose data is attacked: the coalition's members, a list of client ids, honest (was a sample used by "
@@ -209,7 +209,7 @@ class Limits(Part):
     memory_gb: float | None = Field(None, gt=0, description="memory of one run, GiB; null: no limit")
 
 
-class Reference(Part):
+class PublishedNumbers(Part):
     """Published numbers to print beside ours (from ``leaderboard/reference/<source>.csv``)."""
 
     source: Name = Field(description="the paper, e.g. fedmia")
@@ -236,7 +236,7 @@ class SuiteSpec(Part):
     defenses: list[MethodUse] = Field(min_length=1, description="the defenses to compare")
     attacks: list[MethodUse] = Field(min_length=1, description="the attacks that judge them")
     limits: Limits = Field(default_factory=Limits, description="what one run may consume")
-    reference: list[Reference] = Field(default_factory=list, description="published numbers to print beside ours")
+    published: list[PublishedNumbers] = Field(default_factory=list, description="published numbers to print beside ours")
 
     @field_validator("schema_version", mode="before")
     @classmethod

@@ -14,9 +14,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.explain import one_line
 from fedbench.core.store.arrays import ArrayFile, Malformed
 from fedbench.core.store.record import SCHEMA_VERSION, Record
+from fedbench.core.words.explain import one_line
 
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 100_000

@@ -90,14 +90,14 @@ def fedbench_attacks():
         "Mo et al., ICCV 2025",
     )  # fmt: skip
     yield Component(
-        "shadow", f"{_HERE}.reference.shadow:ShadowModels", "net on the sorted prediction, trained on shadow models",
+        "shadow", f"{_HERE}.shadow_models.attack_net:ShadowModelAttack", "net on the sorted prediction, trained on shadow models",
         "Shokri et al., S&P 2017",
     )  # fmt: skip
     yield Component(
-        "lira-offline", f"{_HERE}.reference.lira_offline:LiRAOffline", "confidence against shadow models without the sample",
+        "lira-offline", f"{_HERE}.shadow_models.lira_offline:LiRAOffline", "confidence against shadow models without the sample",
         "Carlini et al., S&P 2022",
     )  # fmt: skip
     yield Component(
-        "rmia", f"{_HERE}.reference.rmia:RMIA", "likelihood ratio against that of a population, with shadow models",
+        "rmia", f"{_HERE}.shadow_models.rmia:RMIA", "likelihood ratio against that of a population, with shadow models",
         "Zarifzadeh et al., ICML 2024",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core import Attack, Audit, Observations, Shadow, SkipCell
+from fedbench.core import Attack, Audit, Colluder, Observations, SkipCell
 
 FOLDS = 2
 
@@ -35,7 +35,7 @@ class CrossFitted(Attack):
         """[n]: the net's score of ``x``, higher = member; gradients are disabled."""
         raise NotImplementedError(f"{type(self).__name__} does not implement logit(net, x)")
 
-    def fit(self, shadows: Sequence[Shadow], audit: Audit) -> None:
+    def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
         if not shadows:
             raise SkipCell("no client other than the target is left to collude with the attacker")
         shadow = shadows[0]

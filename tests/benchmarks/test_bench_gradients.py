@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedbench.core.signals.gradient import gradient_features
-from fedbench.core.signals.oracle import per_sample_gradients
+from fedbench.core.numerics.gradients import gradient_features
+from fedbench.core.numerics.per_sample import per_sample_gradients
 
 pytestmark = pytest.mark.benchmark
 N = 128

@@ -13,11 +13,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Defense, MemberData
-from fedbench.core.federation.flat import FlatModel
-from fedbench.core.federation.loop import Federation
+from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Setup, TrainConfig
 from fedbench.core.models.cnn_small import SmallCNN
 from fedbench.core.models.mlp import MLP
+from fedbench.core.numerics.flat import FlatModel
 
 pytestmark = pytest.mark.benchmark
 
@@ -52,7 +52,7 @@ def bare_loop(module, clients, rounds):
 def harness(model, shape, clients, rounds):
     flat = FlatModel(model.build(shape, 10), torch.device("cpu"))
     config = TrainConfig(rounds, EPOCHS, BATCH, **CONFIG)
-    for _ in Federation(Setup(config, 0, flat, clients, 10, Defense(), (), flat.params[None].clone())).rounds():
+    for _ in Training(Setup(config, 0, flat, clients, 10, Defense(), (), flat.params[None].clone())).rounds():
         pass
 
 
@@ -87,9 +87,9 @@ def test_local_steps_per_second(benchmark, name):
 def test_audit_cost_relative_to_training(benchmark, tmp_path):
     """CPU time of all seven attacks' signals over CPU time of training, in the main suite's own undefended runs."""
     from fedbench.core.cli.run import build_plan
-    from fedbench.core.execution.judge import judge
-    from fedbench.core.execution.scene import set_scene
-    from fedbench.core.execution.train import train
+    from fedbench.core.experiment.judge import judge
+    from fedbench.core.experiment.scene import set_scene
+    from fedbench.core.experiment.train import train
 
     torch.set_num_threads(1)
     jobs = build_plan("partial_defense", (), tmp_path, "cpu").only(defense={"none"}).jobs

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core.models.cnn_small import SmallCNN
 from fedbench.core.models.mlp import MLP
-from fedbench.core.signals.gradient import gradient_features
+from fedbench.core.numerics.gradients import gradient_features
 
 pytestmark = pytest.mark.benchmark
 

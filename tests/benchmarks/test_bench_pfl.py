@@ -22,10 +22,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Defense, MemberData
-from fedbench.core.federation.flat import FlatModel
-from fedbench.core.federation.loop import Federation
+from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Setup, TrainConfig
-from fedbench.core.rng import key_for
+from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.rng import key_for
 
 pytestmark = pytest.mark.benchmark
 
@@ -60,10 +60,10 @@ def clients() -> list[MemberData]:
     return [MemberData(a, b) for a, b in zip(x.split(SAMPLES), y.split(SAMPLES), strict=True)]
 
 
-def federation(data: list[MemberData], rounds: int) -> Federation:
+def federation(data: list[MemberData], rounds: int) -> Training:
     flat = FlatModel(network(), torch.device("cpu"))
     config = TrainConfig(rounds, 1, BATCH, LR, participation=COHORT / CLIENTS)
-    return Federation(Setup(config, SEED, flat, data, 10, Defense(), (), flat.params[None].clone()))
+    return Training(Setup(config, SEED, flat, data, 10, Defense(), (), flat.params[None].clone()))
 
 
 def order_of(client: int, round: int) -> torch.Tensor:

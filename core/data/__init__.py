@@ -1,1 +1,0 @@
-"""From a dataset to clients and audit sets."""

@@ -1,0 +1,83 @@
+"""Is what a plugin made fit to be used? Asked before anything is trained."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedbench.core.contract.attack import LEVELS, ActiveAttack, Attack, View
+from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.model import Model
+from fedbench.core.numerics.normalise import wrap
+from fedbench.core.toolkit.check import check_data
+from fedbench.core.words.explain import explain
+
+
+def declaration_mistake(made: Any) -> str:
+    """What is wrong with the facts that a defense or an attack states about itself, or nothing."""
+    if isinstance(made, Defense) and not (type(made.n_models) is int and made.n_models >= 0):
+        return f"n_models is {made.n_models!r}, expected an integer >= 1, or 0 for one a client"
+    if isinstance(made, Defense) and not (type(made.root_samples) is int and made.root_samples >= 0):
+        return f"root_samples is {made.root_samples!r}, expected an integer >= 0"
+    if isinstance(made, Attack):
+        if isinstance(made.needs, str) or not _all_text(made.needs):
+            return f"needs is {made.needs!r}, expected a frozenset of names of signals"
+        if made.view not in get_args(View):
+            return f"view is {made.view!r}, expected one of {', '.join(get_args(View))}"
+        if not (type(made.colluders) is int and made.colluders >= 0):
+            return f"colluders is {made.colluders!r}, expected an integer >= 0"
+        if made.threshold is not None and not isinstance(made.threshold, int | float):
+            return f"threshold is {made.threshold!r}, expected a number or None"
+    if isinstance(made, ActiveAttack) and made.knowledge not in LEVELS:
+        return f"knowledge is {made.knowledge!r}, expected one of {', '.join(LEVELS)}"
+    return ""
+
+
+def _all_text(names: Any) -> bool:
+    return isinstance(names, frozenset | set | tuple | list) and all(isinstance(n, str) for n in names)
+
+
+def require_data(data: Any, name: str) -> Data:
+    """What a dataset loaded, if it can be trained on; ``UserError`` with what is wrong with it otherwise."""
+    if not isinstance(data, Data):
+        raise UserError(f"dataset '{name}': load returned {type(data).__name__}, expected fedbench.core.Data")
+    if type(data.n_classes) is not int or data.n_classes < 2:
+        raise UserError(f"dataset '{name}': n_classes is {data.n_classes!r}, expected an integer >= 2")
+    for split in ("train", "test", "holdout"):
+        x, y = getattr(data, f"{split}_x"), getattr(data, f"{split}_y")
+        if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)) or x.dtype.hasobject:
+            raise UserError(f"dataset '{name}': {split}_x and {split}_y must be numpy arrays of numbers")
+        if y.dtype != np.int64 or y.ndim != 1:
+            raise UserError(f"dataset '{name}': {split}_y is {y.dtype} {list(y.shape)}, expected int64 [n]")
+        if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+            raise UserError(f"dataset '{name}': {split}_x holds values that are not finite")
+    return check_data(data, name)
+
+
+def try_model(model: Model, data: Data) -> int:
+    """Number of trainable parameters of an architecture that takes the data set's samples and gives one logit a class;
+    ``UserError`` otherwise."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = model.build(data.input_shape, data.n_classes)
+        if not isinstance(module, nn.Module):
+            raise UserError(f"the model {type(model).__name__} built {type(module).__name__}, expected a torch.nn.Module")
+        if not list(module.parameters()):
+            raise UserError(f"the model {type(model).__name__} has no parameters to train")
+        x = torch.from_numpy(np.ascontiguousarray(data.train_x[:2]))
+        try:
+            out = wrap(module, data).eval()(x)
+        except Exception as error:
+            what = f"does not take samples of shape {list(data.input_shape)}"
+            raise UserError(f"the model {type(model).__name__} {what}: {explain(error)}") from error
+        if not isinstance(out, torch.Tensor) or tuple(out.shape) != (len(x), data.n_classes):
+            found = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+            raise UserError(
+                f"the model {type(model).__name__} answers {len(x)} samples with {found}, expected "
+                f"[{len(x)}, {data.n_classes}]"
+            )
+        return sum(p.numel() for p in module.parameters() if p.requires_grad)

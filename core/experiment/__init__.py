@@ -1,0 +1,1 @@
+"""Everything that decides a result: job, scene, training, shadow models, judgement."""

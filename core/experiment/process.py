@@ -1,0 +1,89 @@
+"""The process of one run: its group, its output, its limits, and global state that plugins may have changed."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.experiment.job import Job
+from fedbench.core.numerics.rng import key_for
+from fedbench.core.store.results import Results
+
+
+def stand_alone(job: Job) -> None:
+    """A process group of its own, gone when the parent is gone; output goes to the run's log."""
+    os.setpgid(0, 0)
+    _die_with_parent()
+    _write_to(log_path(job))
+
+
+def prepare_process(job: Job) -> None:
+    """Deterministic kernels, float32 as declared, and no more memory than allowed."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
+    settle(job, "start")
+    if job.memory_gb:
+        limit = int(job.memory_gb * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def settle(job: Job, purpose: str) -> None:
+    """Put the process's global state where it belongs: what one plugin changed never reaches the next.
+
+    The harness draws nothing from the global generators. They are keyed all the same, so that a plugin that does is
+    repeatable, whatever ran before it.
+    """
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.set_grad_enabled(True)
+    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: two seconds a run
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    key = key_for(job.seed, f"global generators/{purpose}")
+    random.seed(key)
+    np.random.seed(key % 2**32)
+    torch.manual_seed(key >> 1)
+
+
+def log_path(job: Job) -> Path:
+    """Where a worker's own output goes: what plugins print, and the traceback of a crash."""
+    return Results(Path(job.results)).logs / f"{job.run_key[:32]}.log"
+
+
+def _write_to(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "ab") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    for text in (sys.stdout, sys.stderr):
+        text.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()
+
+
+def _die_with_parent() -> None:
+    """A second process of the worker's group waits for the end of the parent, then ends the group.
+
+    No thread could do that while a plugin holds the interpreter's lock; what the plugin has started goes too.
+    """
+    import multiprocessing
+    from multiprocessing import connection
+
+    parent = multiprocessing.parent_process()
+    if parent is None or os.fork():
+        return
+    try:
+        kept: Any = parent.sentinel
+        os.closerange(0, kept)
+        os.closerange(kept + 1, 2**20)  # the pipe to the parent too: its end is how the parent sees the worker's
+        connection.wait([kept])
+    finally:
+        os.killpg(0, signal.SIGKILL)

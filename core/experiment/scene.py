@@ -1,0 +1,163 @@
+"""A run's data: who trains on what, how it looks, and whom the attacks are asked about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.errors import UserError
+from fedbench.core.experiment.job import Job
+from fedbench.core.population.audit import (
+    AuditSet,
+    attack_set,
+    audit_set,
+    free_holdout,
+    group_set,
+    mask_set,
+    opaque_names,
+    own_set,
+    pool_of,
+    refuse_overlap,
+)
+from fedbench.core.population.groups import Groups, deform, make_groups, thresholds
+from fedbench.core.population.partition import Shards, partition
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A run's data: who trains on what, and whom the attacks are asked about."""
+
+    data: Data
+    shards: Shards
+    audits: list[AuditSet]
+    names: np.ndarray  # what an attack calls a sample: it must not learn the position in train ++ holdout
+    aligned: bool = True
+    mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the adversary's own samples
+    root: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the server's
+    shadow: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the attacker's own, for shadow models
+    groups: Groups | None = None
+    thresholds: np.ndarray | None = None  # [K] the accuracy of membership inference that each client tolerates
+
+    @property
+    def pool(self) -> np.ndarray:
+        """Sorted ids of every audited sample (positions in train ++ holdout); all of them where lists are redrawn."""
+        return pool_of(self.audits) if self.aligned else np.arange(len(self.names))
+
+    @property
+    def presented(self) -> np.ndarray:
+        """[N] positions in the pool in the order an attack gets to see them: by name, so that order tells nothing."""
+        return np.argsort(self.names[self.pool])
+
+    @property
+    def test_group(self) -> np.ndarray:
+        """[n_test] group of each test sample, which is client i mod K's; all 0 without groups."""
+        of_client = np.zeros(len(self.shards), np.int64) if self.groups is None else self.groups.of_client
+        return of_client[np.arange(len(self.data.test_y)) % len(self.shards)]
+
+    def client_of(self, audit: AuditSet) -> np.ndarray:
+        """[n] the client through whose model a candidate is looked at: the target, or the candidate's own.
+
+        A hold-out sample of nobody belongs with client i mod K, whose images it looks like.
+        """
+        if audit.target >= 0:
+            return np.full(len(audit.ids), audit.target)
+        return np.where(audit.owner >= 0, audit.owner, (audit.ids - len(self.data.train_y)) % len(self.shards))
+
+    def x_of(self, ids: np.ndarray) -> np.ndarray:
+        """[n, *input] samples of these ids."""
+        return _take(self.data.train_x, self.data.holdout_x, ids)
+
+    def y_of(self, ids: np.ndarray) -> np.ndarray:
+        """[n] labels of these ids."""
+        return _take(self.data.train_y, self.data.holdout_y, ids)
+
+    def canary_of(self, ids: np.ndarray) -> np.ndarray:
+        """[n] bool."""
+        return _take(self.data.train_canary, self.data.holdout_canary, ids)
+
+
+def set_scene(job: Job) -> Scene:
+    """Load, partition, deform and draw the audit lists.
+
+    Raises ``UserError`` for data that cannot carry the setting, and for other data than the plan was made with.
+    """
+    data = job.dataset.make().load(job.seed)
+    if (digest := data.digest()) != job.digests["data"]:
+        raise UserError(
+            f"the dataset '{job.dataset.name}' gave other data than when the run was planned (digest {digest[:12]} after "
+            f"{job.digests['data'][:12]}): load(seed) must depend on nothing but its parameters and the seed"
+        )
+    scene = make_scene(
+        data, job.partition, job.federation, job.audit, job.targets, job.seed, job.insider,
+        job.defense.make().root_samples, job.adversary is not None, job.groups, job.thresholds,
+    )  # fmt: skip
+    return scene if scene.groups is None else replace(scene, data=_deformed(data, scene.shards, scene.groups))
+
+
+def make_scene(
+    data: Data, rule: dict[str, Any], federation: dict[str, Any], audit: dict[str, Any], targets: tuple[int, ...], seed: int,
+    insider: dict[str, Any] | None = None, root: int = 0, poisoned: bool = False,
+    groups: list[dict[str, Any]] | None = None, tolerated: list[float] | None = None,
+) -> Scene:  # fmt: skip
+    """The same from data already loaded, not deformed. ``insider``: the setting's adversary, which attacks if
+    ``poisoned``; ``root``: how many samples the server's rule wants."""
+    clients, n_train, n_holdout = federation["clients"], len(data.train_y), len(data.holdout_y)
+    given = {k: v for k, v in rule.items() if v is not None}
+    shards = partition(data.train_y, clients, seed, **given | ({"beta": float(given["beta"])} if "beta" in given else {}))
+    kinds = make_groups(groups, clients, seed) if groups else None
+    if kinds is not None:
+        deform(data.train_x[:1], np.zeros(1, np.int64), kinds)  # says at once what is no image
+        if len(data.test_y) < clients:
+            raise UserError(f"groups need a test image for every client: {len(data.test_y)} are fewer than {clients} clients")
+    malicious = insider["malicious"] if insider else 0
+    audits = _audits(shards, n_holdout, audit, targets, seed, malicious, kinds)
+    names = opaque_names(n_train + n_holdout, seed)
+    mask = mask_set(shards, malicious, insider["mask_set"], seed) if insider and poisoned else np.zeros(0, np.int64)
+    free = free_holdout(n_train, n_holdout, audits)
+    shadow = own_set(free, audit["shadow"]["samples"] if audit["shadow"] else 0, "audit.shadow", seed)
+    roots = own_set(np.setdiff1d(free, shadow), root, "the rule's root set", seed)
+    refuse_overlap(np.concatenate([roots, shadow]), shards, audits)
+    limits = thresholds(tolerated[0], tolerated[1], clients, seed) if tolerated else None
+    return Scene(
+        data, shards, audits, names, audit.get("align_nonmembers", True), mask, roots, shadow, kinds, limits,
+    )  # fmt: skip
+
+
+def _audits(
+    shards: Shards, n_holdout: int, audit: dict[str, Any], targets: tuple[int, ...], seed: int, malicious: int,
+    groups: Groups | None,
+) -> list[AuditSet]:  # fmt: skip
+    if audit["targets"] == "honest":
+        return [attack_set(shards, n_holdout, malicious, audit["members"], audit["nonmembers"], seed)]
+    honest = np.arange(len(shards) - malicious)
+    if audit["targets"] == "groups" and groups is not None:
+        return [
+            group_set(
+                shards, n_holdout, g, name, honest[groups.of_client[honest] == g], audit["members"], audit["nonmembers"], seed
+            )
+            for g, name in enumerate(groups.names)
+        ]
+    alike = [None if groups is None else np.flatnonzero(groups.of_client == groups.of_client[t]) for t in targets]
+    return [audit_set(shards, n_holdout, t, audit["nonmembers"], seed, a) for t, a in zip(targets, alike, strict=True)]
+
+
+def _deformed(data: Data, shards: Shards, groups: Groups) -> Data:
+    """Every client's images its own way; test and hold-out sample i as client i mod K's."""
+    owner = np.empty(len(data.train_y), np.int64)
+    for k, shard in enumerate(shards):
+        owner[shard] = k
+    return replace(
+        data, train_x=deform(data.train_x, owner, groups),
+        test_x=deform(data.test_x, np.arange(len(data.test_y)) % len(shards), groups),
+        holdout_x=deform(data.holdout_x, np.arange(len(data.holdout_y)) % len(shards), groups),
+    )  # fmt: skip
+
+
+def _take(first: np.ndarray, second: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    inside = ids < len(first)
+    out = np.empty((len(ids), *first.shape[1:]), first.dtype)
+    out[inside], out[~inside] = first[ids[inside]], second[ids[~inside] - len(first)]
+    return out

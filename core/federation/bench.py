@@ -1,0 +1,76 @@
+"""Training outside the clients' loop, with the federation's own optimiser: an adversary's updates, a server's models."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedbench.core.contract.errors import UserError
+from fedbench.core.federation.optimizer import make_optimizer
+from fedbench.core.federation.setup import Setup
+from fedbench.core.numerics.per_sample import per_sample_gradients
+
+_CHUNK = 64  # samples a call of vmap(grad)
+_MOST_BYTES = 4 * 2**30
+
+
+class Bench:
+    """One round's workbench at the received parameters ``start`` [P] and ``buffers`` [B].
+
+    Every update is parameters after minus ``start``, with a fresh optimiser; the engine overwrites the module's
+    parameters before the next client trains. Whoever calls has keyed torch's own generators (dropout).
+    """
+
+    def __init__(self, setup: Setup, start: torch.Tensor, buffers: torch.Tensor, round: int) -> None:
+        self._setup, self._flat, self._start, self._buffers = setup, setup.flat, start, buffers
+        self._lr = setup.config.lr_at(round)
+        self._optimizer = make_optimizer(setup.flat, setup.config)
+
+    def _load(self, training: bool) -> None:
+        self._flat.params.copy_(self._start)
+        self._flat.buffers.copy_(self._buffers)
+        self._flat.bind_grad()
+        self._flat.module.train(training)
+        self._optimizer.reset()
+
+    def _descend(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self._flat.grad.zero_()
+        cross_entropy(self._flat.module(x), y).backward()
+        self._optimizer.step(self._lr)
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """[P]: one step on the mean loss of all samples."""
+        self._load(training=True)
+        self._descend(x, y)
+        return self._flat.params - self._start
+
+    def train(
+        self, x: torch.Tensor, y: torch.Tensor, epochs: int = 1, shuffle: torch.Generator | None = None
+    ) -> torch.Tensor:
+        """[P]: passes over the samples in batches of the federation's size, in their order or shuffled."""
+        self._load(training=True)
+        size, order = self._setup.config.batch_size, torch.arange(len(y), device=y.device)
+        for _ in range(epochs):
+            if shuffle is not None:
+                order = torch.randperm(len(y), generator=shuffle).to(y.device)
+            for pick in order.split(size):
+                self._descend(x[pick], y[pick])
+        return self._flat.params - self._start
+
+    def sample_steps(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """[n, P]: one step on every sample alone. Raises ``UserError`` beyond 4 GiB."""
+        width = self._start.numel()
+        if (size := 4 * len(y) * width) > _MOST_BYTES:
+            raise UserError(
+                f"one update for each of {len(y)} samples of {width} parameters takes {size / 2**30:.0f} GiB: "
+                "lower adversary.mask_set or take a smaller model"
+            )
+        self._load(training=False)
+        out = torch.empty(len(y), width, device=self._start.device)
+        for where in torch.arange(len(y)).split(_CHUNK):
+            out[where] = per_sample_gradients(self._flat.module, x[where.to(x.device)], y[where.to(y.device)])
+        return self._optimizer.first_steps(out, self._lr)
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, C] of the received model in eval mode."""
+        return self._flat.logits(self._start, self._buffers, x)

@@ -1,0 +1,1 @@
+"""The mathematics under everything: flat vectors, normalisation, precision, per-sample gradients, keyed randomness."""

@@ -1,0 +1,194 @@
+"""Per-sample gradient features without per-sample gradients.
+
+One forward, one backward to the layers' outputs; each layer's contribution is contracted with all updates as its output
+gradient arrives and then freed. The cost hardly depends on the number of updates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.functional import cross_entropy
+
+from fedbench.core.numerics.layers import Directions, Handler, handler_of, has_samples_first
+from fedbench.core.numerics.per_sample import per_sample_gradients, refuse_batch_statistics
+
+FALLBACK_BUDGET = 2**26  # elements of instantiated gradients held at once by the slow way: 256 MiB in float32
+
+
+class GradientFeatures(NamedTuple):
+    """``dot``: [M, N] <g_i, u_k>; ``sq``: [N] |g_i|^2; ``update_sq``: [M] |u_k|^2."""
+
+    dot: torch.Tensor
+    sq: torch.Tensor
+    update_sq: torch.Tensor
+
+
+def gradient_features(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, updates: torch.Tensor, chunk: int = 512
+) -> GradientFeatures:
+    """Products of each sample's cross-entropy gradient g_i (eval mode) with each update u_k, and their squared norms.
+
+    ``x``: [N, *input]; ``y``: [N]; ``updates``: [M, P] in the order of the trainable ``model.parameters()``.
+    ``chunk`` samples are taken at once: it changes memory, not results (beyond rounding).
+    The model is left as it was found.
+    Layers of unknown kind, tied parameters and layers called twice are handled by `vmap(grad)`: same result, slower.
+    Known layers must keep the samples on the first axis.
+    Raises ``ValueError`` for updates of another size than the model's and for normalisation by batch statistics.
+    """
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    size = sum(p.numel() for p in trainable)
+    if size == 0 or updates.dim() != 2 or updates.shape[1] != size:
+        raise ValueError(f"updates have shape {tuple(updates.shape)}; the model has {size} trainable parameters")
+    updates = updates.detach().to(trainable[0])
+    dot, sq = updates.new_zeros(len(updates), len(x)), updates.new_zeros(len(x))
+    with _eval_mode(model):
+        refuse_batch_statistics(model)
+        plan = _plan(model, trainable, updates)
+        for start in range(0, len(x), chunk):
+            s = slice(start, start + chunk)
+            done = _layer_wise(model, plan, x[s], y[s], len(updates)) if plan is not None else None
+            if done is None:
+                plan = None
+                done = _sample_wise(model, x[s], y[s], updates)
+            dot[:, s], sq[s] = done
+    return GradientFeatures(dot, sq, torch.linalg.vector_norm(updates, dim=1).square())
+
+
+def _sample_wise(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, updates: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same from instantiated gradients, within the memory budget."""
+    step = max(1, FALLBACK_BUDGET // updates.shape[1])
+    grads = (per_sample_gradients(model, a, b) for a, b in zip(x.split(step), y.split(step), strict=True))
+    parts = [(updates @ g.T, torch.linalg.vector_norm(g, dim=1).square()) for g in grads]
+    return torch.cat([dot for dot, _ in parts], dim=1), torch.cat([sq for _, sq in parts])
+
+
+Plan = dict[nn.Module, tuple[Handler, Directions]]
+
+
+def _plan(model: nn.Module, trainable: list[nn.Parameter], updates: torch.Tensor) -> Plan | None:
+    """Each layer with trainable parameters and its part of the updates; None if a layer is of unknown kind."""
+    part = {
+        id(p): u.unflatten(1, p.shape)
+        for p, u in zip(trainable, updates.split([p.numel() for p in trainable], dim=1), strict=True)
+    }
+    plan: Plan = {}
+    for layer in model.modules():
+        own = {name: part.get(id(p)) for name, p in layer._parameters.items() if p is not None}
+        if all(u is None for u in own.values()):
+            continue
+        handler = handler_of(layer)
+        if handler is None:
+            return None
+        plan[layer] = handler, Directions(own.get("weight"), own.get("bias"))
+    return plan
+
+
+def _layer_wise(
+    model: nn.Module, plan: Plan, x: torch.Tensor, y: torch.Tensor, n_updates: int
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """(dot [M, n], sq [n]) of one chunk; None where the model turns out not to be a plain chain of known layers."""
+    tape = _Tape(plan, len(x), n_updates)
+    hooks = [layer.register_forward_hook(tape.record) for layer in plan]
+    try:
+        with torch.enable_grad():
+            loss = cross_entropy(model(x.detach()), y, reduction="sum")
+        if not tape.covers(loss):
+            return None
+        if tape.roots:
+            torch.autograd.grad(loss, tape.roots, allow_unused=True)
+        return None if tape.inputs else tape.total(loss)  # an overwritten view loses its hook
+    finally:
+        for hook in hooks:
+            hook.remove()
+        tape.close()
+
+
+class _Tape:
+    """Keeps each layer's input in the forward pass and contracts it when the output's gradient arrives.
+
+    A hook on the output tensor sees the gradient of the value as the layer returned it, even when an in-place
+    activation overwrites that value afterwards.
+    """
+
+    def __init__(self, plan: Plan, n: int, n_updates: int) -> None:
+        self.plan, self.n, self.n_updates = plan, n, n_updates
+        self.inputs: dict[nn.Module, torch.Tensor] = {}
+        self.called: set[nn.Module] = set()
+        self.roots: list[GradientEdge] = []
+        self.plain = True
+        self._hooks: list = []
+        self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def record(self, layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
+        """Forward hook."""
+        known = len(args) == 1 and out.requires_grad and has_samples_first(layer, args[0], out, self.n)
+        if not known or layer in self.called:
+            self.plain = False
+            return
+        self.called.add(layer)
+        self.inputs[layer] = args[0].detach()
+        self._hooks.append(out.register_hook(lambda b: self._contract(layer, b)))
+        if not args[0].requires_grad:  # nothing trainable below: the backward pass may end here
+            self.roots.append(get_gradient_edge(out))
+
+    def covers(self, loss: torch.Tensor) -> bool:
+        """Whether the loss reaches each trainable parameter through one call of its own layer and in no other way."""
+        through_layers = Counter(
+            id(p) for layer in self.called for p in layer._parameters.values() if p is not None and p.requires_grad
+        )
+        return self.plain and through_layers == _uses(loss) and set(through_layers.values()) <= {1}
+
+    def _contract(self, layer: nn.Module, b: torch.Tensor) -> None:
+        a = self.inputs.pop(layer)
+        handler, directions = self.plan[layer]
+        self._parts.append(handler(layer, a, b, directions))
+
+    def total(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sum over the layers."""
+        dot, sq = like.new_zeros(self.n_updates, self.n), like.new_zeros(self.n)
+        for d, q in self._parts:
+            dot += d
+            sq += q
+        return dot, sq
+
+    def close(self) -> None:
+        """Break the cycle tape -> roots -> graph -> hook -> tape, or activations wait for the garbage collector."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _uses(loss: torch.Tensor) -> Counter[int]:
+    """How often each parameter (by id) enters the graph below the loss."""
+    uses: Counter[int] = Counter()
+    stack, seen = [loss.grad_fn], {loss.grad_fn}
+    while stack:
+        node = stack.pop()
+        for below, _ in node.next_functions if node is not None else ():
+            leaf = getattr(below, "variable", None)
+            if leaf is not None:
+                uses[id(leaf)] += 1
+            elif below is not None and below not in seen:
+                seen.add(below)
+                stack.append(below)
+    return uses
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; every submodule's own mode afterwards."""
+    training = [m for m in model.modules() if m.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for m in training:
+            m.training = True

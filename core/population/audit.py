@@ -1,0 +1,177 @@
+"""Aligned audit sets: for one (seed, target) ONE ordered list of candidates, whatever the attack, round or defense."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbench.core.contract.errors import UserError
+from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.population.partition import Shards
+
+MEMBER, OFL, IFL = 0, 1, 2
+HONEST = -3  # the target of a list that asks about all honest clients together
+FIRST_GROUP = -10  # and of those that ask about one group of clients each: -10, -11, ...
+EXCLUDED = -1  # e.g. a sample that the defense held out of training: neither trained on nor a stranger
+
+
+@dataclass(frozen=True)
+class AuditSet:
+    """Candidates of one target: a client, or HONEST. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,
+    OFL or IFL; ``owner``: [n] the training client, -1 outside the federation. The order is random: it tells nothing."""
+
+    target: int
+    ids: np.ndarray
+    kind: np.ndarray
+    owner: np.ndarray
+
+    def digest(self) -> str:
+        """Hex sha256 of the ordered lists."""
+        h = hashlib.sha256(str(self.target).encode())
+        for a in (self.ids, self.kind, self.owner):
+            h.update(np.ascontiguousarray(a, dtype=np.int64).tobytes())
+        return h.hexdigest()
+
+
+def audit_set(
+    shards: Shards, n_holdout: int, target: int, nonmembers: int, seed: int, alike: np.ndarray | None = None
+) -> AuditSet:
+    """All of the target's samples against ``nonmembers // K`` from the hold-out and from each other client.
+
+    ``alike``: [k] clients whose images are deformed as the target's are, if groups are; non-members are theirs then.
+
+    Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members for K = 10;
+    evaluation.md, protocol 1-2). Raises ``UserError`` when there is no hold-out sample to draw.
+    """
+    n_train = sum(len(s) for s in shards)
+    others = np.arange(len(shards)) if alike is None else alike
+    free = np.flatnonzero(np.isin(np.arange(n_holdout) % len(shards), others))
+    clients = len(others)
+    share = min(nonmembers // clients, len(free))
+    if share < 1:
+        raise UserError(
+            f"no outside non-members: audit.nonmembers = {nonmembers} over {clients} clients with a hold-out of "
+            f"{len(free)} samples leaves none; raise audit.nonmembers or the dataset's hold-out"
+        )
+    rng = numpy_rng(seed, "audit", client=target)
+    ids, kinds, owners = [shards[target]], [np.full(len(shards[target]), MEMBER)], [np.full(len(shards[target]), target)]
+    outside = n_train + rng.choice(free, share, replace=False)
+    ids.append(outside)
+    kinds.append(np.full(share, OFL))
+    owners.append(np.full(share, -1))
+    for k in others.tolist():
+        if k == target:
+            continue
+        drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
+        ids.append(drawn)
+        kinds.append(np.full(len(drawn), IFL))
+        owners.append(np.full(len(drawn), k))
+    order = rng.permutation(sum(map(len, ids)))
+    pick = [np.concatenate(a)[order].astype(np.int64) for a in (ids, kinds, owners)]
+    return AuditSet(target, *pick)
+
+
+def attack_set(shards: Shards, n_holdout: int, malicious: int, members: int, nonmembers: int, seed: int) -> AuditSet:
+    """``members`` drawn from all honest clients' samples together against ``nonmembers`` from the hold-out.
+
+    The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA, algorithms.md 3.2: 150 and
+    150)? The last ``malicious`` clients' samples are not asked about. Raises ``UserError`` where there are too few.
+    """
+    honest = np.arange(len(shards) - malicious)
+    outside = np.arange(n_holdout)
+    return _together(HONEST, "all honest clients", shards, honest, outside, members, nonmembers, numpy_rng(seed, "attack set"))
+
+
+def group_set(
+    shards: Shards, n_holdout: int, group: int, name: str, clients: np.ndarray, members: int, nonmembers: int, seed: int
+) -> AuditSet:
+    """The same for one group's ``clients``; the outsiders are deformed as these clients' images are, or a glance at the
+    image would tell members from the rest (hold-out sample i looks as client i mod K's)."""
+    outside = np.flatnonzero(np.isin(np.arange(n_holdout) % len(shards), clients))
+    rng = numpy_rng(seed, "group set", client=group)
+    return _together(FIRST_GROUP - group, f"group '{name}'", shards, clients, outside, members, nonmembers, rng)
+
+
+def _together(
+    target: int, who: str, shards: Shards, clients: np.ndarray, outside: np.ndarray, members: int, nonmembers: int,
+    rng: np.random.Generator,
+) -> AuditSet:  # fmt: skip
+    if not len(clients):
+        raise UserError(f"{who}: no client is left to ask about, all of them are malicious; use fewer or other groups")
+    n_train = sum(len(s) for s in shards)
+    owner_of = np.concatenate([np.full(len(shards[k]), k) for k in clients])
+    every = np.concatenate([shards[k] for k in clients])
+    hold_out = "the hold-out" if target == HONEST else f"the hold-out of {who}"
+    sides = (("members", members, len(every), f"{who} together"), ("nonmembers", nonmembers, len(outside), hold_out))
+    for what, wanted, there, where in sides:
+        if wanted > there:
+            raise UserError(f"audit.{what} = {wanted}, but {where} has {there} samples: lower it or load more data")
+    mine = rng.choice(len(every), members, replace=False)
+    strangers = n_train + rng.choice(outside, nonmembers, replace=False)
+    order = rng.permutation(members + nonmembers)
+    ids = np.concatenate([every[mine], strangers])[order].astype(np.int64)
+    kind = np.repeat([MEMBER, OFL], [members, nonmembers])[order].astype(np.int64)
+    owner = np.concatenate([owner_of[mine], np.full(nonmembers, -1)])[order].astype(np.int64)
+    return AuditSet(target, ids, kind, owner)
+
+
+def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> np.ndarray:
+    """[size] ids of the adversary's own samples, drawn from its clients' data. Raises ``UserError`` beyond what they hold."""
+    own = np.concatenate(shards[len(shards) - malicious :])
+    if size > len(own):
+        raise UserError(
+            f"adversary.mask_set = {size}, but its clients ({malicious}) hold {len(own)} samples: lower it, or give the "
+            "adversary more clients"
+        )
+    return np.sort(numpy_rng(seed, "mask set").choice(own, size, replace=False))
+
+
+def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> np.ndarray:
+    """Ids of the hold-out samples that no audit list asks about."""
+    return np.setdiff1d(np.arange(n_train, n_train + n_holdout), pool_of(audits))
+
+
+def own_set(free: np.ndarray, size: int, who: str, seed: int) -> np.ndarray:
+    """[size] ids out of ``free`` for the server's root set or the attacker's shadow models (``who``: in words).
+
+    Raises ``UserError`` when fewer are left.
+    """
+    if size > len(free):
+        raise UserError(
+            f"{who} wants {size} samples, but only {len(free)} of the hold-out are not asked about or taken: lower "
+            "audit.nonmembers or that number, or raise the dataset's hold-out"
+        )
+    return np.sort(numpy_rng(seed, who).choice(free, size, replace=False))
+
+
+def refuse_overlap(root: np.ndarray, shards: Shards, audits: list[AuditSet]) -> None:
+    """Raise ``UserError`` if the server's root set shares a sample with training data or an audit list: it would be leaked
+    membership, or a defense tuned on the answers."""
+    for what, ids in (("the training data", np.concatenate(shards)), ("the audit", pool_of(audits))):
+        if both := np.intersect1d(root, ids).tolist():
+            raise UserError(f"the root set overlaps {what} in {len(both)} samples (first id {both[0]}): refused")
+
+
+def opaque_names(n: int, seed: int) -> np.ndarray:
+    """[n] what each sample of train ++ hold-out is called in front of an attack: a keyed permutation of 0..n-1.
+
+    The position itself would tell the hold-out (larger numbers: certain non-members) from the training data.
+    """
+    return numpy_rng(seed, "opaque names").permutation(n)
+
+
+def pool_of(audits: list[AuditSet]) -> np.ndarray:
+    """Sorted ids of every sample that some target's audit needs: what the engine measures."""
+    return np.unique(np.concatenate([a.ids for a in audits]))
+
+
+def split_digest(shards: Shards, audits: list[AuditSet]) -> str:
+    """Hex sha256 of who trains on what and of every audit list."""
+    h = hashlib.sha256()
+    for s in shards:
+        h.update(len(s).to_bytes(8, "little") + np.ascontiguousarray(s, dtype=np.int64).tobytes())
+    for a in audits:
+        h.update(a.digest().encode())
+    return h.hexdigest()

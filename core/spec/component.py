@@ -1,0 +1,86 @@
+"""How a suite names a component: by its name, or by a mapping with parameters."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from fedbench.core.spec.base import LABEL_PATTERN, Part, mistake
+
+MAX_ROWS = 1000
+
+
+class Use(Part):
+    """A dataset or a model: ``digits``, or ``{name: digits, params: {...}}``."""
+
+    short_form = "a name"
+
+    name: str = Field(min_length=1, description="name of the component, as `fedbench list` shows it")
+    params: dict[str, Any] = Field(default_factory=dict, description="its parameters, see `fedbench list --params`")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class MethodUse(Use):
+    """A defense or an attack; ``grid`` makes one row of every combination of the listed values."""
+
+    label: str | None = Field(
+        None, pattern=LABEL_PATTERN, max_length=80, description="name in tables; needed to use a component twice"
+    )
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        default_factory=dict, description="parameter -> list of values to try"
+    )
+    then: list[Use] = Field(
+        default_factory=list, description="defenses applied after this one; a list of uses in place of a mapping says the same"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_list(cls, value: Any) -> Any:
+        """``[a, {name: b}]`` is a followed by b, one row."""
+        if not isinstance(value, list) or not value:
+            return value
+        first = {"name": value[0]} if isinstance(value[0], str) else value[0]
+        return {**first, "then": value[1:]} if isinstance(first, dict) else first
+
+    @model_validator(mode="after")
+    def _grid_fits(self) -> MethodUse:
+        for name in self.grid:
+            if name in self.params:
+                raise mistake(f"'{name}' is given in both params and grid: keep one")
+        rows = math.prod(map(len, self.grid.values()))
+        if rows > MAX_ROWS:
+            raise mistake(f"the grid has {rows:,} combinations, more than {MAX_ROWS:,}: split it")
+        return self
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row of a use: its label, its parameters, and which value of the grid each gridded parameter took."""
+
+    label: str
+    params: dict[str, Any]
+    grid_index: dict[str, int]
+
+
+def expand(use: MethodUse) -> Iterator[Point]:
+    """The rows of a use: itself, or the cartesian product of its grid labelled like ``grad-noise[sigma=0.01]``."""
+    base = use.label or "+".join([use.name, *(part.name for part in use.then)])
+    for picks in itertools.product(*(enumerate(values) for values in use.grid.values())):
+        chosen = {name: value for name, (_, value) in zip(use.grid, picks, strict=True)}
+        index = {name: i for name, (i, _) in zip(use.grid, picks, strict=True)}
+        inner = ",".join(f"{name}={_text(value)}" for name, value in chosen.items())
+        yield Point(f"{base}[{inner}]" if inner else base, {**use.params, **chosen}, index)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)

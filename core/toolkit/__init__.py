@@ -1,0 +1,1 @@
+"""What data-set plugins share: downloads, archives, caches, folders, images."""

@@ -1,0 +1,1 @@
+"""Sentences for people: the nearest good name, one line about an exception."""

@@ -1,0 +1,434 @@
+"""Attacks on shadow models: each next to an obvious reference, chance without a leak, better with one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from fedbench.core import Audit, Observations, ShadowModels, SkipCell
+from fedbench.plugins.attacks import fedbench_attacks
+from fedbench.plugins.attacks.shadow_models.attack_net import BATCH, AttackNet, ShadowModelAttack, balanced, train
+from fedbench.plugins.attacks.shadow_models.confidence import log_confidence, rescaled_confidence
+from fedbench.plugins.attacks.shadow_models.lira_offline import LiRAOffline
+from fedbench.plugins.attacks.shadow_models.rmia import RMIA
+
+ATTACKS = [ShadowModelAttack, LiRAOffline, RMIA]
+INPUTS, CLASSES, TRAINED = 120, 4, 150
+few = settings(max_examples=60, deadline=None)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def seen(references: ShadowModels | None) -> Observations:
+    return Observations("external", np.array([9]), np.array([-1]), 0, {}, references)
+
+
+def audit(y: np.ndarray, key: int = 5) -> Audit:
+    return Audit(key, torch.device("cpu"), np.arange(len(y)), y, CLASSES, 0)
+
+
+def ridge(x: np.ndarray, y: np.ndarray, strength: float = 1.0) -> np.ndarray:
+    """[d, C] the least-squares classifier; with nearly as many inputs as samples it overfits badly."""
+    return 12 * np.linalg.solve(x.T @ x + strength * np.eye(x.shape[1]), x.T @ np.eye(CLASSES)[y])
+
+
+def draw(rng: np.random.Generator, n: int, teacher: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    x = rng.normal(size=(n, INPUTS))
+    return x, (x @ teacher + 4 * rng.normal(size=(n, CLASSES))).argmax(1)
+
+
+def world(leak: bool, models: int = 10, strangers: int = 1200, seed: int = 0) -> tuple[ShadowModels, np.ndarray, np.ndarray]:
+    """(references, labels, membership) of real, overfitted models; without ``leak`` the target trained on other samples."""
+    rng = np.random.default_rng(seed)
+    teacher = rng.normal(size=(INPUTS, CLASSES))
+    shadow_x, shadow_y = draw(rng, 2 * TRAINED, teacher)
+    inside = np.stack([rng.permutation(2 * TRAINED) < TRAINED for _ in range(models)])
+    shadows = [ridge(shadow_x[half], shadow_y[half]) for half in inside]
+    x, y = draw(rng, TRAINED + strangers, teacher)
+    member = np.arange(len(y)) < TRAINED
+    target = ridge(x[member], y[member]) if leak else ridge(*draw(rng, TRAINED, teacher))
+    references = ShadowModels(
+        logits=np.stack([x @ w for w in shadows]).astype(np.float32),
+        shadow_logits=np.stack([shadow_x @ w for w in shadows]).astype(np.float32),
+        shadow_y=shadow_y, shadow_member=inside, target_logits=(x @ target).astype(np.float32),
+        model_of=np.zeros(len(y), np.int64), target_shadow_logits=(shadow_x @ target)[None].astype(np.float32),
+    )  # fmt: skip
+    return references, y, member
+
+
+def noise(seed: int, models: int = 3, n: int = 40, samples: int = 30, globals_: int = 1, scale: float = 3.0):
+    """(references, labels) without meaning, for comparing formulas."""
+    rng = np.random.default_rng(seed)
+
+    def logits(*shape: int) -> np.ndarray:
+        return rng.normal(0, scale, (*shape, CLASSES)).astype(np.float32)
+
+    references = ShadowModels(
+        logits(models, n), logits(models, samples), np.arange(samples) % CLASSES, rng.random((models, samples)) < 0.5,
+        logits(n), rng.integers(0, globals_, n), logits(globals_, samples),
+    )  # fmt: skip
+    return references, rng.integers(0, CLASSES, n)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    e = np.exp(np.asarray(logits, np.float64) - logits.max())
+    return e / e.sum()
+
+
+@pytest.fixture(scope="module")
+def leaky():
+    return world(True)
+
+
+@pytest.fixture(scope="module")
+def silent():
+    return world(False)
+
+
+def chance_band(member: np.ndarray) -> float:
+    """Four standard errors of the AUC without any signal (Hanley & McNeil, 1982)."""
+    m, n = member.sum(), (~member).sum()
+    return 4 * math.sqrt((m + n + 1) / (12 * m * n))
+
+
+# --- all three -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_overfitted_target_leaks(attack, leaky):
+    references, y, member = leaky
+    assert roc_auc_score(member, attack().score(seen(references), audit(y))) > 0.5 + 2 * chance_band(member)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_target_that_never_saw_the_candidates_yields_chance(attack, silent):
+    references, y, member = silent
+    score = attack().score(seen(references), audit(y))
+    assert abs(roc_auc_score(member, score) - 0.5) < chance_band(member)
+
+
+@pytest.mark.parametrize("attack", [lambda: ShadowModelAttack(epochs=2), LiRAOffline, RMIA])
+def test_the_same_key_gives_the_same_bits_and_nothing_is_written_to(attack):
+    references, y = noise(0)
+    for field in vars(references).values():
+        field.flags.writeable = False
+    y.flags.writeable = False
+    before = torch.random.get_rng_state()
+    first, again = (attack().score(seen(references), audit(y)) for _ in range(2))
+    assert first.tobytes() == again.tobytes() and first.dtype == np.float64 and first.shape == y.shape
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_candidate_that_moves_takes_its_score_along(attack):
+    references, y = noise(1, globals_=2)
+    made = attack(epochs=1) if attack is ShadowModelAttack else attack()
+    order = np.random.default_rng(0).permutation(len(y))
+    moved = replace(
+        references, logits=references.logits[:, order], target_logits=references.target_logits[order],
+        model_of=references.model_of[order],
+    )  # fmt: skip
+    expected = made.score(seen(references), audit(y))[order]
+    np.testing.assert_allclose(made.score(seen(moved), audit(y[order])), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_without_usable_shadow_models_the_cell_is_skipped_with_the_reason(attack):
+    references, y = noise(0)
+    one = replace(
+        references, logits=references.logits[:1], shadow_logits=references.shadow_logits[:1],
+        shadow_member=references.shadow_member[:1],
+    )  # fmt: skip
+    broken = references.logits.copy()
+    broken[2, 0, 0] = np.nan
+    empty = replace(
+        references, shadow_logits=references.shadow_logits[:, :0], shadow_y=references.shadow_y[:0],
+        shadow_member=references.shadow_member[:, :0], target_shadow_logits=references.target_shadow_logits[:, :0],
+    )  # fmt: skip
+    for given_, reason in (
+        (None, "give the setting audit.shadow"), (one, "at least 2 shadow models; audit.shadow gives 1"),
+        (replace(references, logits=broken), "shadow model 2 diverged"), (empty, "no shadow samples"),
+    ):  # fmt: skip
+        with pytest.raises(SkipCell, match=reason):
+            attack().score(seen(given_), audit(y))
+
+
+def test_they_are_announced_as_attacks_on_the_final_model():
+    targets = {c.name: c.target for c in fedbench_attacks()}
+    for name, attack in zip(("shadow", "lira-offline", "rmia"), ATTACKS, strict=True):
+        assert targets[name] == f"{attack.__module__}:{attack.__name__}"
+        assert attack.view == "external" and attack.needs_shadow_models and not attack.needs and not attack.colluders
+    assert [a.threshold for a in ATTACKS] == [0.5, None, None]
+
+
+# --- confidences -----------------------------------------------------------------------------------------------
+
+
+@few
+@given(st.integers(0, 10_000), st.floats(-1e4, 1e4))
+def test_rescaled_confidence_is_the_log_odds_and_ignores_a_constant(seed, constant):
+    rng = np.random.default_rng(seed)
+    logits, y = rng.normal(0, 3, (20, CLASSES)), rng.integers(0, CLASSES, 20)
+    p = np.array([softmax(row)[label] for row, label in zip(logits, y, strict=True)])
+    phi = rescaled_confidence(logits, y)
+    np.testing.assert_allclose(phi, np.log(p / (1 - p)), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(log_confidence(logits, y), np.log(p), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(rescaled_confidence(logits + constant, y), phi, atol=1e-10)
+
+
+def test_confidences_stay_finite_and_apart_where_the_softmax_saturates():
+    logits, y = np.array([[800.0, 0, 0], [900.0, 0, 0], [-800.0, 0, 0]]), np.zeros(3, np.int64)
+    phi = rescaled_confidence(logits, y)
+    np.testing.assert_allclose(phi, np.array([800, 900, -800]) - math.log(2))
+    np.testing.assert_allclose(log_confidence(logits, y), [0, 0, -800 - math.log(2)], atol=1e-300)
+
+
+# --- LiRA ------------------------------------------------------------------------------------------------------
+
+
+def slow_lira(references: ShadowModels, y: np.ndarray, per_sample: bool) -> np.ndarray:
+    def phi(logits, label):
+        p = softmax(logits)
+        return math.log(p[label]) - math.log(sum(p[c] for c in range(CLASSES) if c != label))
+
+    out = [[phi(model[i], y[i]) for model in references.logits] for i in range(len(y))]
+    variance = [sum((v - sum(o) / len(o)) ** 2 for v in o) / (len(o) - 1) for o in out]
+    shared = sum(variance) / len(variance)
+    return np.array([
+        (phi(references.target_logits[i], y[i]) - sum(out[i]) / len(out[i])) / math.sqrt(variance[i] if per_sample else shared)
+        for i in range(len(y))
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("variance", ["global", "per-sample"])
+@pytest.mark.parametrize("models", [2, 7])
+def test_lira_is_the_z_value_among_the_out_models(variance, models):
+    references, y = noise(3, models=models)
+    score = LiRAOffline(variance=variance).score(seen(references), audit(y))
+    np.testing.assert_allclose(score, slow_lira(references, y, variance == "per-sample"), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("models", "variance"), [(63, "global"), (64, "per-sample")])
+def test_lira_estimates_a_variance_per_sample_from_64_shadow_models_on(models, variance):
+    references, y = noise(4, models=models, n=10)
+    expected = LiRAOffline(variance=variance).score(seen(references), audit(y))
+    np.testing.assert_array_equal(LiRAOffline().score(seen(references), audit(y)), expected)
+
+
+def test_lira_does_not_see_a_constant_added_to_all_logits_of_a_model():
+    references, y = noise(5)
+    shift = np.array([100, -50, 7], np.float32)[:, None, None]
+    shifted = replace(references, logits=references.logits + shift, target_logits=references.target_logits - 30)
+    np.testing.assert_allclose(
+        LiRAOffline().score(seen(shifted), audit(y)), LiRAOffline().score(seen(references), audit(y)), atol=1e-4
+    )
+
+
+def test_lira_ranks_members_where_the_tail_probability_is_one():
+    references, y = noise(6, scale=0.1)
+    sure = references.target_logits.copy()
+    sure[np.arange(len(y)), y] += np.linspace(20, 60, len(y), dtype=np.float32)
+    score = LiRAOffline(variance="per-sample").score(seen(replace(references, target_logits=sure)), audit(y))
+    assert score.min() > 8.3 and len(np.unique(score)) == len(y)
+
+
+def test_lira_is_finite_where_all_shadow_models_agree():
+    references, y = noise(7)
+    same = np.repeat(references.logits[:1], 3, axis=0)
+    score = LiRAOffline(variance="per-sample").score(seen(replace(references, logits=same)), audit(y))
+    assert np.isfinite(score).all()
+
+
+# --- RMIA ------------------------------------------------------------------------------------------------------
+
+
+def slow_rmia(references: ShadowModels, y: np.ndarray, a: float, gamma: float) -> np.ndarray:
+    """The definition, one pair (x, z) at a time."""
+
+    def evidence(p_out):
+        return ((1 + a) * p_out + (1 - a)) / 2
+
+    def ratio_z(j, z):
+        label = references.shadow_y[z]
+        out = [softmax(m[z])[label] for m, inside in zip(references.shadow_logits, references.shadow_member, strict=True)
+               if not inside[z]]  # fmt: skip
+        return softmax(references.target_shadow_logits[j, z])[label] / evidence(np.mean(out)) if out else None
+
+    score = []
+    for i, label in enumerate(y):
+        p_out = np.mean([softmax(m[i])[label] for m in references.logits])
+        ratio_x = softmax(references.target_logits[i])[label] / evidence(p_out)
+        population = [ratio_z(references.model_of[i], z) for z in range(len(references.shadow_y))]
+        score.append(np.mean([ratio_x / r >= gamma for r in population if r is not None]))
+    return np.array(score)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([1.0, 2.0]), st.integers(1, 3))
+def test_rmia_is_its_definition_pair_by_pair(seed, a, gamma, globals_):
+    references, y = noise(seed, n=12, samples=15, globals_=globals_)
+    references.shadow_member[:, 0] = True  # nobody's out-sample: left out
+    references.shadow_member[0, 1:] &= False
+    score = RMIA(a=a, gamma=gamma).score(seen(references), audit(y))
+    np.testing.assert_allclose(score, slow_rmia(references, y, a, gamma), atol=1e-12)
+    assert score.min() >= 0 and score.max() <= 1
+
+
+def test_rmia_compares_a_candidate_with_the_population_under_its_own_model():
+    """A model that is sure of everything is no evidence: its population is just as sure."""
+    references, y = noise(8, n=30, globals_=2)
+    surer = references.target_shadow_logits.copy()
+    surer[1, np.arange(30), references.shadow_y] += 50
+    before = RMIA().score(seen(references), audit(y))
+    after = RMIA().score(seen(replace(references, target_shadow_logits=surer)), audit(y))
+    second = references.model_of == 1
+    assert 0 < second.sum() < 30
+    np.testing.assert_array_equal(after[~second], before[~second])
+    assert (after[second] <= before[second]).all() and (after[second] < before[second]).any()
+
+
+def test_rmia_takes_p_of_z_from_models_that_did_not_train_on_it():
+    references, y = noise(9)
+    other = references.shadow_logits.copy()
+    other[references.shadow_member] = 77 * np.arange(CLASSES)  # whatever the in-models say
+    changed = RMIA().score(seen(replace(references, shadow_logits=other)), audit(y))
+    np.testing.assert_array_equal(changed, RMIA().score(seen(references), audit(y)))
+
+
+@few
+@given(st.integers(0, 1000), st.floats(0.01, 20))
+def test_rmia_rises_with_the_target_models_confidence(seed, more):
+    references, y = noise(seed)
+    sure = references.target_logits.copy()
+    sure[np.arange(len(y)), y] += np.float32(more)
+    before, after = (RMIA().score(seen(r), audit(y)) for r in (references, replace(references, target_logits=sure)))
+    assert (after >= before).all()
+
+
+def test_rmia_counts_ties_and_gamma_asks_for_more():
+    """Every ratio is 1: all z are dominated at gamma 1, none above it."""
+    references, y = noise(10, scale=0.0)
+    assert (RMIA().score(seen(references), audit(y)) == 1).all()
+    assert (RMIA(gamma=1.01).score(seen(references), audit(y)) == 0).all()
+
+
+def test_rmia_is_finite_where_confidences_underflow():
+    references, y = noise(11, scale=2000.0)
+    assert np.isfinite(RMIA(a=1.0).score(seen(references), audit(y))).all()
+
+
+def test_rmia_without_a_population_is_skipped():
+    references, y = noise(12)
+    with pytest.raises(SkipCell, match="no population"):
+        RMIA().score(seen(replace(references, shadow_member=np.ones_like(references.shadow_member))), audit(y))
+
+
+# --- shadow ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("top", "per_class"), [(None, False), (2, False), (None, True), (3, True), (99, False)])
+def test_shadow_reads_the_sorted_prediction_and_the_label(top, per_class):
+    references, y = noise(0, n=8)
+    x = ShadowModelAttack(top=top, per_class=per_class)._features(references.target_logits, y).numpy()
+    for row, logits, label in zip(x, references.target_logits, y, strict=True):
+        expected = sorted(softmax(logits), reverse=True)[: top or CLASSES]
+        expected += [] if per_class else [float(c == label) for c in range(CLASSES)]
+        np.testing.assert_allclose(row, expected, atol=1e-6)
+
+
+def test_shadow_learns_every_models_prediction_with_that_models_membership():
+    references, _ = noise(2)
+    x, labels, member = ShadowModelAttack()._lessons(references)
+    samples = len(references.shadow_y)
+    for m, logits in enumerate(references.shadow_logits):
+        for s in range(samples):
+            row = m * samples + s
+            np.testing.assert_allclose(x[row, :CLASSES], sorted(softmax(logits[s]), reverse=True), atol=1e-6)
+            assert labels[row] == references.shadow_y[s] and member[row] == references.shadow_member[m, s]
+
+
+def test_shadow_trains_like_plain_pytorch():
+    """The same weights and batches under ``torch.optim.Adam`` and the cross-entropy written out."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.random((3 * BATCH + 10, 5), np.float32))
+    member = torch.from_numpy(rng.random(len(x)) < 0.5)
+    net = train(x, member, 3, torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    slow = AttackNet(5, generator)
+    adam = torch.optim.Adam(slow.parameters(), lr=1e-3)
+    for _ in range(3):
+        for batch in torch.randperm(len(x), generator=generator).split(BATCH):
+            p = torch.sigmoid(slow.out(torch.relu(slow.hidden(x[batch]))))[:, 0]
+            loss = -torch.where(member[batch], p.log(), (1 - p).log()).mean()
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    torch.testing.assert_close(net(x), slow(x), rtol=1e-4, atol=1e-5)
+
+
+@few
+@given(st.lists(st.booleans(), max_size=60), st.integers(0, 100))
+def test_shadow_learns_from_as_many_members_as_non_members(flags, seed):
+    member = torch.tensor(flags, dtype=torch.bool)
+    chosen = balanced(member, torch.Generator().manual_seed(seed))
+    assert len(chosen.unique()) == len(chosen) == 2 * min(int(member.sum()), int((~member).sum()))
+    assert int(member[chosen].sum()) * 2 == len(chosen)
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_shadow_learns_which_way_membership_points(per_class):
+    """Training makes class 0 surer and class 1 less sure; a fixed rule would be wrong about one of them."""
+    rng = np.random.default_rng(3)
+
+    def logits(member: np.ndarray, y: np.ndarray) -> np.ndarray:
+        sure = 2 + np.where(y == 0, 1.5, -1.5) * member + 0.3 * rng.normal(size=y.shape)
+        return np.stack([np.where(y == c, sure, 0) for c in range(2)], axis=-1).astype(np.float32)
+
+    shadow_y, y, member = np.arange(400) % 2, np.arange(300) % 2, np.arange(300) < 100
+    inside = rng.random((4, 400)) < 0.7  # unbalanced on purpose: the threshold stays at one half
+    references = ShadowModels(
+        logits(np.zeros((4, 300)), np.broadcast_to(y, (4, 300))), logits(inside, np.broadcast_to(shadow_y, (4, 400))),
+        shadow_y, inside, logits(member, y), np.zeros(300, int), logits(np.zeros((1, 400)), shadow_y[None]),
+    )  # fmt: skip
+    score = ShadowModelAttack(per_class=per_class).score(seen(references), audit(y))
+    assert score.min() >= 0 and score.max() <= 1
+    for c in range(2):
+        assert roc_auc_score(member[y == c], score[y == c]) > 0.95
+    assert ((score > ShadowModelAttack.threshold) == member).mean() > 0.9
+
+
+def test_shadow_per_class_learns_from_that_class_alone():
+    references, y = noise(4, samples=60)
+    last = references.shadow_y == CLASSES - 1
+    other = references.shadow_logits.copy()
+    other[:, last] = other[:, last][..., ::-1] * 3
+    made = ShadowModelAttack(per_class=True, epochs=3)
+    before, after = (made.score(seen(r), audit(y)) for r in (references, replace(references, shadow_logits=other)))
+    np.testing.assert_array_equal(after[y < CLASSES - 1], before[y < CLASSES - 1])
+    assert (after[y == CLASSES - 1] != before[y == CLASSES - 1]).all()
+
+
+def test_shadow_says_which_class_it_cannot_learn():
+    references, y = noise(5)
+    y[0] = 3
+    with pytest.raises(SkipCell, match="no shadow sample has the label 3"):
+        ShadowModelAttack().score(seen(replace(references, shadow_y=references.shadow_y % 3)), audit(y))
+    inside = references.shadow_member.copy()
+    inside[:, references.shadow_y == 3] = True
+    with pytest.raises(SkipCell, match="no sample of class 3 both inside and outside"):
+        ShadowModelAttack(per_class=True, epochs=1).score(seen(replace(references, shadow_member=inside)), audit(y))
+    with pytest.raises(SkipCell, match="no sample both inside and outside"):
+        ShadowModelAttack().score(seen(replace(references, shadow_member=np.ones_like(inside))), audit(y))
