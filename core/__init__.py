@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedbench.core.contract.analysis import Analysis, Findings, FinishedRun, Judged, Judgement, Number
     from fedbench.core.contract.attack import (
         ActiveAttack,
         Attack,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fedbench.core.contract.hooks import CONTRACT_VERSION, Component, hookimpl
     from fedbench.core.contract.model import Model
     from fedbench.core.contract.params import Params
+    from fedbench.core.contract.report import Report, Summary
     from fedbench.core.contract.signal import Probe, Signal
     from fedbench.core.toolkit.archive import unpack
     from fedbench.core.toolkit.cache import Arrays, cached, file_lines
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from fedbench.core.toolkit.images import Labelled, class_folders, decode_images
 
 _HOME = {
+    "analysis": ("Analysis", "Findings", "FinishedRun", "Judged", "Judgement", "Number"),
+    "report": ("Report", "Summary"),
     "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "ShadowModels", "Colluder"),
     "contexts": (
         "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "Selection", "ServerContext",
@@ -69,6 +73,7 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Layer",
     "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",
+    "Analysis", "Findings", "Number", "FinishedRun", "Judgement", "Judged", "Report", "Summary",
     "data_folder", "Remote", "fetch", "unpack", "cached", "Arrays", "file_lines", "class_folders", "decode_images", "Labelled",
     "check_labels",
     "UserError", "SkipCell", "Diverged",

@@ -18,6 +18,7 @@ from fedbench.core.contract.params import Configured
 if TYPE_CHECKING:
     import torch
 
+FactValue = bool | int | float | str | list[int] | list[float] | list[str]  # what a fact may be
 
 class Defense(Configured):
     """Base of a defense plugin: override the phases it acts in.

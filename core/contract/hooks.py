@@ -55,3 +55,13 @@ class Hooks:
     def fedbench_signals(self) -> Iterable[Component]:
         """Yield the per-sample signals this package can measure."""
         raise AssertionError("a hook specification is never called")
+
+    @hookspec
+    def fedbench_analyses(self) -> Iterable[Component]:
+        """Yield the analyses of finished runs this package provides."""
+        raise AssertionError("a hook specification is never called")
+
+    @hookspec
+    def fedbench_reports(self) -> Iterable[Component]:
+        """Yield the reports this package can make of a results folder."""
+        raise AssertionError("a hook specification is never called")

@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
 import numpy as np
 
 from fedbench.core.metrics.bootstrap import bootstrap
-from fedbench.core.metrics.roc import auc
-from fedbench.core.metrics.threshold import advantage
-from fedbench.core.metrics.tpr import tf01
-from fedbench.core.store.record import Group, Score
+from fedbench.core.metrics.registry import METRICS
 
 MEMBER, OFL, IFL = 0, 1, 2  # values of ``kind``; a negative one takes no part in any group
+
+# Which candidates a score was computed on. `mix`: members vs all non-members; `ofl`: vs outside-federation ones;
+# `ifl`: vs other clients' training samples; `canary`: mislabelled members vs mislabelled non-members.
+Group = Literal["mix", "ofl", "ifl", "canary"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """``value`` of a metric, None where it does not apply, and its standard ``error``, None where it is not known."""
+
+    value: float | None
+    error: float | None = None
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # a record holds these: what it does not know is refused
+
+
+@dataclass(frozen=True)
+class Score:
+    """Every metric of ``metrics.registry``, by name, of one attack over one group of so many candidates."""
+
+    values: dict[str, Estimate]
+    n_members: int
+    n_nonmembers: int
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    def value(self, metric: str) -> float | None:
+        """The metric's value; None where it does not apply or was not measured."""
+        found = self.values.get(metric)
+        return None if found is None else found.value
+
+    def error(self, metric: str) -> float | None:
+        """Its standard error, None where it is not known."""
+        found = self.values.get(metric)
+        return None if found is None else found.error
 
 
 def score_groups(
@@ -40,16 +73,13 @@ def score_groups(
 
 def _score(scores: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> Score:
     n_members = int(member.sum())
-    gain = advantage(scores, member)
     # one candidate of a class cannot say how sure it is
     spread = bootstrap(scores, member, rng) if 1 < n_members < len(member) - 1 else None
     return Score(
-        auc=auc(scores, member),
-        auc_se=spread.auc_se if spread else None,
-        tf01=tf01(scores, member),
-        tf01_se=spread.tf01_se if spread else None,
-        advantage=gain,
-        balanced_accuracy=(1 + gain) / 2,
-        n_members=n_members,
-        n_nonmembers=len(member) - n_members,
+        {
+            m.name: Estimate(m.value(scores, member), m.error(spread) if m.error is not None and spread else None)
+            for m in METRICS
+        },
+        n_members,
+        len(member) - n_members,
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.discovery import KINDS, PluginStatus, RegisteredComponent, discover_plugins
+from fedbench.core.registry.discovery import KINDS, PLURAL, PluginStatus, RegisteredComponent, discover_plugins
 from fedbench.core.words.nearest import by_nearness, did_you_mean
 
 __all__ = ["KINDS", "Clash", "PluginStatus", "RegisteredComponent", "Registry"]
@@ -80,7 +80,7 @@ class Registry:
         names = [c.name for c in self.components(kind)]
         other = [k for k in KINDS if k != kind and name in self._claims[k]]
         hint = f" (there is a {other[0]} of this name)" if other else did_you_mean(name, names)
-        text = f"unknown {kind} '{name}'{hint}; the {kind}s are {', '.join(by_nearness(name, names)) or '(none)'}"
+        text = f"unknown {kind} '{name}'{hint}; the {PLURAL[kind]} are {', '.join(by_nearness(name, names)) or '(none)'}"
         if self.broken:
             text += "; a broken plugin may have provided it: " + "; ".join(f"{p}: {p.reason}" for p in self.broken)
         return text

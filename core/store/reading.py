@@ -14,8 +14,10 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.metrics.registry import METRICS
 from fedbench.core.store.arrays import ArrayFile, Malformed
 from fedbench.core.store.record import SCHEMA_VERSION, Record
+from fedbench.core.store.upgrade import upgraded
 from fedbench.core.words.explain import one_line
 
 MAX_RECORD_BYTES = 16 << 20
@@ -68,6 +70,11 @@ class LoadedRecord:
         """[K] int32: the global model that serves each client in the end; UserError where there is but one."""
         with self._arrays() as arrays:
             return arrays.read("assignment", np.int32)
+
+    def array(self, analysis: str, name: str) -> np.ndarray:
+        """[n] float64: a vector that an analysis found."""
+        with self._arrays() as arrays:
+            return arrays.read(f"{analysis}:{name}", np.float64)
 
     def check(self) -> None:
         """UserError unless every array the record promises is there, of the right kind and length."""
@@ -172,7 +179,9 @@ def _validated(content: Any, path: Path) -> Record:
             "upgrade fedbench"
         )
     try:
-        record = Record.model_validate(content)
+        record = Record.model_validate(upgraded(content))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not a valid record of schema {version} ({one_line(repr(error), 120)}); {RERUN}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
@@ -191,9 +200,13 @@ def _impossible(record: Record) -> Iterator[str]:
     if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
         yield "utility.accuracy is not between 0 and 1"
     scores = [s for t in record.targets for s in t.groups.values()] + list(record.pooled.values())
-    limits = (("auc", 1), ("tf01", 100), ("auc_se", 1), ("tf01_se", 100), ("n_members", 2**53), ("n_nonmembers", 2**53))
-    for name, top in limits:
-        if any((v := getattr(s, name)) is not None and not 0 <= v <= top for s in scores):
-            yield f"{name} is not between 0 and {top}"
+    for m in METRICS:
+        values = [s.value(m.name) for s in scores]
+        if any(v is not None and not m.low <= v <= m.high for v in values):
+            yield f"{m.name} is not between {m.low:g} and {m.high:g}"
+        if any((e := s.error(m.name)) is not None and not 0 <= e <= m.high - m.low for s in scores):
+            yield f"the error of {m.name} is not between 0 and {m.high - m.low:g}"
+    if any(not 0 <= n <= 2**53 for s in scores for n in (s.n_members, s.n_nonmembers)):
+        yield "a number of candidates is not between 0 and 2^53"
     if not all(math.isfinite(v) for v in (record.measured.train_cpu_s, record.measured.wall_s)):
         yield "measured times are not finite"

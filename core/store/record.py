@@ -6,35 +6,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 1
+from fedbench.core.contract.analysis import Number
+from fedbench.core.contract.defense import FactValue
+from fedbench.core.metrics.groups import Group, Score
+from fedbench.core.registry.use import ComponentUse
+
+SCHEMA_VERSION = 2
 
 # Everything a cell can end as. `ok` has scores; every other outcome has a reason.
 Outcome = Literal["ok", "failed", "timeout", "diverged", "skipped"]
 
-# Which candidates a score was computed on. `mix`: members vs all non-members; `ofl`: vs outside-federation ones;
-# `ifl`: vs other clients' training samples; `canary`: mislabelled members vs mislabelled non-members.
-Group = Literal["mix", "ofl", "ifl", "canary"]
-
-
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-class Score(_Part):
-    """Metrics of one attack on one target over one group of candidates; None: not applicable (too few samples)."""
-
-    auc: float | None
-    auc_se: float | None
-    """bootstrap standard error over both classes"""
-    tf01: float | None
-    """TPR at FPR <= 0.1 %, in percent; None with fewer than 1,000 non-members"""
-    tf01_se: float | None
-    advantage: float | None
-    """max over thresholds of TPR - FPR (signed), as a fraction"""
-    balanced_accuracy: float | None
-    """(TPR + TNR) / 2 at the threshold of the best advantage: (1 + advantage) / 2"""
-    n_members: int
-    n_nonmembers: int
 
 
 class RoundScores(_Part):
@@ -87,19 +70,6 @@ class TargetScores(_Part):
     """only of attacks with a threshold of their own"""
 
 
-class ComponentUse(_Part):
-    """A component as this cell used it: name, resolved parameters, and the code that ran."""
-
-    name: str
-    label: str
-    """name in tables: the name, or the suite's own label where a suite lists one component several times"""
-    params: dict[str, Any]
-    distribution: str
-    """package and version, e.g. ``fedbench 0.1.0``"""
-    digest: str
-    """sha256 over the source files of the component"""
-
-
 class Utility(_Part):
     """What the federation is worth: the final global model on the clean test set."""
 
@@ -123,34 +93,12 @@ class RoundRow(_Part):
     """test accuracy of each group of clients, in the setting's order"""
 
 
-class GroupFacts(_Part):
-    """One group of clients under the final models."""
+class Found(_Part):
+    """What one analysis found; its vectors are in the .npz beside the record, ``<analysis>:<name>``."""
 
-    name: str
-    clients: int
-    accuracy: float
-    n_test: int
-
-
-class Society(_Part):
-    """Groups of clients side by side; the gaps are absolute differences of rates, 0 = fair (IFCA-MIR, section 3.2)."""
-
-    groups: list[GroupFacts]
-    demographic_parity: float
-    demographic_parity_se: float
-    equal_opportunity: float
-    equal_opportunity_se: float
-    equalised_odds: float
-    equalised_odds_se: float
-
-
-class Violations(_Part):
-    """Clients whose global model an attack reads better than they tolerate (IFCA-MIR, section 5.2.2)."""
-
-    violated: int
-    clients: int
-    accuracy_of_model: list[float | None]
-    """accuracy of the attack's own decisions on the candidates that each global model serves; None without a class"""
+    numbers: dict[str, Number] = Field(default_factory=dict)
+    arrays: dict[str, str] = Field(default_factory=dict)
+    """name of each vector -> its unit"""
 
 
 class Measured(_Part):
@@ -207,16 +155,16 @@ class Record(_Part):
     defense: ComponentUse
     attack: ComponentUse
     view: str
-    facts: dict[str, Any]
+    described: dict[str, Any]
     """the resolved setting in words a board can print: dataset, model, clients, rounds, ..."""
+    facts: dict[str, FactValue] = Field(default_factory=dict)
+    """what the defense says of its run: epsilon, choices, bytes, ..."""
     utility: Utility | None = None
     targets: list[TargetScores] = Field(default_factory=list)
     pooled: dict[Group, Score] = Field(default_factory=dict)
     """scores of all targets thrown together"""
-    society: Society | None = None
-    """only of settings with groups"""
-    violations: Violations | None = None
-    """only of attacks with a threshold of their own in settings whose clients have one"""
+    analyses: dict[str, Found] = Field(default_factory=dict)
+    """what the suite's analyses found, by their labels"""
     history: list[RoundRow] = Field(default_factory=list)
     digests: dict[str, str] = Field(default_factory=dict)
     """``data``, ``split``, ``scores`` (the .npz beside the record), each a sha256"""

@@ -1,0 +1,105 @@
+"""An analysis looks at a finished run and returns named numbers and arrays, which a board shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from fedbench.core.contract.params import Configured
+
+if TYPE_CHECKING:
+    from fedbench.core.contract.board import Block, Section
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finding: ``value`` (None: it does not apply here), its standard ``error`` (None: not known) and its ``unit``."""
+
+    value: float | None
+    error: float | None = None
+    unit: str = ""
+    __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}  # a record holds these
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an analysis found: named ``numbers``, named vectors of numbers (``arrays``) and the units of the latter."""
+
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What one attack said of one target's candidates, with the answers: ``scores`` [n] float64, higher = member;
+    ``kind`` [n] int, 0 member, 1 outside the federation, 2 another client's, negative: does not count; ``owner`` [n] the
+    training client, -1 outside; ``model_of`` [n] the global model that each candidate is looked at through."""
+
+    target: int
+    scores: np.ndarray
+    kind: np.ndarray
+    owner: np.ndarray
+    model_of: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """One cell: the attack, the score above which it says "member" (None: it only ranks), and what it said."""
+
+    attack: str
+    threshold: float | None
+    targets: tuple[Judged, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """A finished run with everything that the auditor, who holds the answers, knows of it. All arrays are copies.
+
+    ``clients``: how many; ``members``: those that defend; ``malicious``: those that an adversary controlled.
+    ``facts``: what the defense said of its run. ``rounds``: [R] audited rounds; ``assignment``: [R, K] each client's
+    global model in them; ``signals[name]``: [R, M, N] over the sample pool, rows as in ``rows``, of the signals in the
+    analysis' ``needs``; ``pool``: [N] owner of each sample of the pool, -1 outside. ``test_y``, ``predicted``: [n_test]
+    true and final classes; ``test_group``: [n_test] group of the client that each test sample looks like.
+    ``group_names`` and ``group_of``: [K], where the setting has groups of clients; ``thresholds``: [K] the accuracy of
+    membership inference that each client tolerates, where it has one. ``rng(purpose)``: a numpy generator keyed by the
+    run's seed and the purpose.
+    """
+
+    clients: int
+    members: tuple[int, ...]
+    malicious: tuple[int, ...]
+    facts: Mapping[str, Any]
+    rounds: np.ndarray
+    rows: tuple[int, ...]
+    signals: Mapping[str, np.ndarray]
+    pool: np.ndarray
+    assignment: np.ndarray
+    test_y: np.ndarray
+    predicted: np.ndarray
+    test_group: np.ndarray
+    group_names: tuple[str, ...] = ()
+    group_of: np.ndarray | None = None
+    thresholds: np.ndarray | None = None
+    rng: Callable[[str], np.random.Generator]
+
+
+class Analysis(Configured):
+    """Base of an analysis plugin.
+
+    ``needs``: names of the signals it reads. ``analyse`` runs once a cell, where the run is trained; what it returns is
+    stored in the cell's record. ``draw`` runs where a board is made, from records alone.
+    """
+
+    needs: frozenset[str] = frozenset()
+
+    def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
+        """What there is to say of a run and of one attack's judgement (None where it gave none); None: nothing."""
+        return None
+
+    def draw(self, section: Section) -> Iterable[Block]:
+        """Tables and figures of one section of a board; by default one row a defense, one column a number."""
+        return section.numbers_of(self)

@@ -1,0 +1,52 @@
+"""A component as a run uses it: found, with every parameter resolved, and the code that runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ComponentUse(BaseModel):
+    """What a suite names, resolved; a run carries it and its records store it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    label: str
+    """name in tables: the name, or the suite's own label where a suite lists one component several times"""
+    params: dict[str, Any]
+    """every parameter, defaults included, as JSON values"""
+    target: str = ""
+    """``"package.module:Class"``; empty in records of schema 1, which cannot be made again from them alone"""
+    distribution: str
+    """package and version, e.g. ``fedbench 0.1.0``"""
+    digest: str
+    """sha256 over the source files of the component"""
+    then: tuple[ComponentUse, ...] = Field(default=())
+    """defenses applied after this one"""
+
+    def identity(self) -> dict[str, Any]:
+        """What can change the answer: not the label."""
+        own = {"name": self.name, "params": self.params, "distribution": self.distribution, "digest": self.digest}
+        return own | ({"then": [part.identity() for part in self.then]} if self.then else {})
+
+    @property
+    def chain(self) -> tuple[ComponentUse, ...]:
+        """This one and those applied after it."""
+        return (self.model_copy(update={"then": ()}), *self.then)
+
+    @property
+    def full_name(self) -> str:
+        """``a`` or, where others follow, ``a+b``."""
+        return "+".join(part.name for part in (self, *self.then))
+
+    def load(self) -> Any:
+        """The component's class; it has been found and checked when the suite was resolved."""
+        module, _, name = self.target.partition(":")
+        return getattr(import_module(module), name)
+
+    def make(self) -> list[Any]:
+        """An instance of this one and of each that follows."""
+        return [part.load()(**part.params) for part in self.chain]
