@@ -16,6 +16,31 @@ if TYPE_CHECKING:
         Observations,
         ShadowModels,
     )
+    from fedbench.core.contract.board import (
+        AuditedRound,
+        Block,
+        Bullets,
+        ClientGroup,
+        Column,
+        Content,
+        Entry,
+        Figure,
+        Heading,
+        Image,
+        Note,
+        Numbers,
+        Quote,
+        Row,
+        Section,
+        Shortfall,
+        Style,
+        Sweep,
+        Table,
+        Text,
+        Value,
+        Words,
+        value,
+    )
     from fedbench.core.contract.contexts import (
         Batch,
         CoalitionContext,
@@ -34,6 +59,7 @@ if TYPE_CHECKING:
     from fedbench.core.contract.params import Params
     from fedbench.core.contract.report import Report, Summary
     from fedbench.core.contract.signal import Probe, Signal
+    from fedbench.core.metrics import Interval, auc, combined_interval, hypervolume, pareto_front, t_interval
     from fedbench.core.toolkit.archive import unpack
     from fedbench.core.toolkit.cache import Arrays, cached, file_lines
     from fedbench.core.toolkit.check import check_labels
@@ -45,6 +71,10 @@ _HOME = {
     "analysis": ("Analysis", "Findings", "FinishedRun", "Judged", "Judgement", "Number"),
     "report": ("Report", "Summary"),
     "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "ShadowModels", "Colluder"),
+    "board": (
+        "AuditedRound", "Block", "Bullets", "ClientGroup", "Column", "Content", "Entry", "Figure", "Heading", "Image", "Note",
+        "Numbers", "Quote", "Row", "Section", "Shortfall", "Style", "Sweep", "Table", "Text", "Value", "Words", "value",
+    ),
     "contexts": (
         "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "Selection", "ServerContext",
     ),
@@ -64,8 +94,10 @@ _TOOLS = {  # what data-set plugins share
     "folders": ("data_folder",),
     "images": ("Labelled", "class_folders", "decode_images"),
 }  # fmt: skip
+_METRICS = ("Interval", "auc", "combined_interval", "hypervolume", "pareto_front", "t_interval")
 _MODULE = {name: f"fedbench.core.contract.{module}" for module, names in _HOME.items() for name in names}
 _MODULE |= {name: f"fedbench.core.toolkit.{module}" for module, names in _TOOLS.items() for name in names}
+_MODULE |= dict.fromkeys(_METRICS, "fedbench.core.metrics")
 
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
@@ -74,6 +106,10 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",
     "Analysis", "Findings", "Number", "FinishedRun", "Judgement", "Judged", "Report", "Summary",
+    "Section", "Row", "Entry", "Sweep", "ClientGroup", "AuditedRound",
+    "Block", "Heading", "Note", "Bullets", "Table", "Column", "Content", "Value", "value", "Shortfall", "Figure", "Style",
+    "Image", "Numbers", "Text", "Words", "Quote",
+    "Interval", "combined_interval", "t_interval", "auc", "hypervolume", "pareto_front",
     "data_folder", "Remote", "fetch", "unpack", "cached", "Arrays", "file_lines", "class_folders", "decode_images", "Labelled",
     "check_labels",
     "UserError", "SkipCell", "Diverged",

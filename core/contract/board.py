@@ -1,0 +1,303 @@
+"""What a board is made of, as data that any report can draw; and what an analysis may ask of one section of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure as Canvas
+
+    from fedbench.core.contract.analysis import Findings
+    from fedbench.core.metrics.groups import Group
+    from fedbench.core.metrics.intervals import Interval
+
+
+# ---------------------------------------------------------------- text
+
+
+TextStyle = Literal["plain", "strong", "code"]
+
+
+@dataclass(frozen=True)
+class Words:
+    """The program's own words, written as they are; never anything that was read from a record."""
+
+    text: str
+    style: TextStyle = "plain"
+
+
+@dataclass(frozen=True)
+class Quote:
+    """Somebody else's text: one line, cut at ``limit`` characters, inert in whatever the report is written in."""
+
+    text: str
+    limit: int = 200
+    style: TextStyle = "plain"
+
+
+Part = str | Words | Quote
+Text = Part | tuple[Part, ...]
+"""A plain ``str`` is a ``Quote``: it may hold anything."""
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """``n`` of the ``of`` seeds ended as ``outcome`` instead of with a score."""
+
+    outcome: str
+    n: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """A number in a table. ``mean``: None where it does not apply; ``half_width``: of its 95 % interval, None or NaN where
+    not known; ``n``: how many values are behind it, where it is not what the section says; ``best``: of its column;
+    ``suffix``: written behind it as it is, e.g. the name of the attack it belongs to; ``outcomes``: seeds without a score."""
+
+    mean: float | None
+    half_width: float | None = None
+    n: int | None = None
+    best: bool = False
+    suffix: Text = ()
+    outcomes: tuple[Shortfall, ...] = ()
+
+
+def value(found: Interval | None, suffix: Text = ()) -> Value:
+    """An interval as a number of a table; None: it does not apply."""
+    return Value(mean=None) if found is None else Value(mean=found.mean, half_width=found.half_width, suffix=suffix)
+
+
+Content = Value | Text | None
+"""What stands in one place of a table; None: it does not apply."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """``unit``: of what is printed, which is the value times ``scale``; ``direction``: what is better for whoever is
+    attacked; ``digits``: behind the point; ``signed``: a plus is printed; ``align``: words left, numbers right."""
+
+    name: Text
+    unit: str = ""
+    direction: Literal["lower", "higher", "none"] = "none"
+    digits: int = 3
+    scale: float = 1.0
+    signed: bool = False
+    align: Literal["left", "right"] = "right"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """``title`` and, in the same sentence, a ``caption``; rows of one ``Content`` a column; ``footnotes`` below."""
+
+    title: str
+    caption: Text = ()
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Content, ...], ...]
+    footnotes: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True)
+class Heading:
+    """``level`` 1 is the report's title."""
+
+    level: int
+    text: Text
+
+
+@dataclass(frozen=True)
+class Note:
+    """A paragraph."""
+
+    text: Text
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list of sentences."""
+
+    items: tuple[Text, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure that is drawn where the report wants figures. ``kind``: a word for file names; ``title``: what it shows;
+    ``draw``: from a :class:`Style` to a matplotlib figure."""
+
+    kind: str
+    title: str
+    draw: Callable[[Style], Canvas]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A figure that was drawn: ``files`` name -> content, the first of them the one to show; ``alt``: in words."""
+
+    alt: Text
+    files: Mapping[str, bytes] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Stands for the generic table of what the analysis of this ``label`` found: a row a defense, a column a number."""
+
+    label: str
+
+
+Block = Heading | Note | Bullets | Table | Figure | Image | Numbers
+
+
+class Style(Protocol):
+    """Colours, dashes and markers that every figure of a board shares; the i-th defense looks the same in all of them."""
+
+    def colour(self, i: int) -> str:
+        """Told apart with every common colour blindness."""
+
+    def dashes(self, i: int) -> Any:
+        """A matplotlib line style."""
+
+    def marker(self, i: int) -> str:
+        """A matplotlib marker."""
+
+    def literal(self, text: str, limit: int = 40) -> str:
+        """Text that matplotlib draws character by character; for whatever comes out of a record."""
+
+    def new_figure(self, width: float, height: float) -> Canvas:
+        """An empty figure of so many inches."""
+
+
+# ---------------------------------------------------------------- what an analysis may ask of a section
+
+
+@dataclass(frozen=True)
+class ClientGroup:
+    """A group of clients of the setting: its name and how many ``clients`` there are, in consecutive blocks of ids."""
+
+    name: str
+    clients: int
+
+
+class AuditedRound(Protocol):
+    """One audited round of a run; ``clusters``, ``moved`` and ``group_accuracy`` where the run has several models or groups."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def accuracy(self) -> float: ...
+    @property
+    def clusters(self) -> list[int] | None: ...
+    @property
+    def moved(self) -> int | None: ...
+    @property
+    def group_accuracy(self) -> list[float] | None: ...
+
+
+class Entry(Protocol):
+    """One defense against one attack, over seeds and targets."""
+
+    @property
+    def attack(self) -> str: ...
+    @property
+    def complete(self) -> bool:
+        """Every seed and every target of the section has a score."""
+
+    def interval(self, metric: str, group: Group = "mix") -> Interval | None:
+        """Mean of a metric over seeds x targets with its 95 % interval; None where it does not apply."""
+
+    def attack_accuracy(self, best: bool = False) -> Interval | None:
+        """(TPR + TNR) / 2 of what the attack decides in the last round, or in the labelled best one; fractions."""
+
+    def of_group(self, groups: Sequence[ClientGroup], g: int) -> Entry:
+        """The same with the targets of the g-th group alone."""
+
+    def findings(self, label: str, seed: int) -> Findings | None:
+        """What the analysis found in this cell; None without scores, or where it found nothing."""
+
+
+class Row(Protocol):
+    """One defense of a section."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def name(self) -> str:
+        """The component's name; ``a+b`` of a composition."""
+
+    @property
+    def undefended(self) -> bool: ...
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """By attack."""
+
+    @property
+    def accuracy(self) -> Interval | None:
+        """Test accuracy over seeds, a fraction; None without scores."""
+
+    @property
+    def histories(self) -> Sequence[Sequence[AuditedRound]]:
+        """The audited rounds of the run that stands for the row's accuracy, one list a seed that has one."""
+
+    def findings(self, label: str, seed: int) -> Findings | None:
+        """What the analysis found in the run that stands for the row's accuracy."""
+
+
+class Sweep(Protocol):
+    """A defense at several strengths; a point is (TF01 as a fraction, test error)."""
+
+    @property
+    def family(self) -> str: ...
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+    @property
+    def points(self) -> Mapping[str, np.ndarray]:
+        """Attack -> [n, 2]."""
+
+    @property
+    def undefended(self) -> Mapping[str, np.ndarray]:
+        """Attack -> [k, 2], the undefended point or nothing."""
+
+    def hypervolume(self, attack: str) -> float:
+        """Area between the front (undefended point included) and (1, 1); larger = better defense, weaker attack."""
+
+
+class Section(Protocol):
+    """All defenses of one setting, coalition and view."""
+
+    @property
+    def setting(self) -> str: ...
+    @property
+    def coalition(self) -> str: ...
+    @property
+    def view(self) -> str: ...
+    @property
+    def attacks(self) -> tuple[str, ...]: ...
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Best defense first."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]: ...
+    @property
+    def where(self) -> str:
+        """Setting, coalition and view, for titles; from records."""
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """The setting in the words of its records."""
+
+    @property
+    def groups(self) -> Sequence[ClientGroup]:
+        """Groups of clients, in the order of the setting; none where it has none."""
+
+    @property
+    def deciding(self) -> Sequence[str]:
+        """The attacks that say "member" by a threshold of their own."""
+
+    def sweeps(self, least: int = 2) -> Sequence[Sweep]:
+        """Every defense with at least so many strengths, in the order of the names."""
