@@ -1,4 +1,4 @@
-"""Fairness between groups of clients, and how many clients' privacy bound is broken (IFCA-MIR, sections 3.2 and 5.2).
+"""Fairness between groups of clients (IFCA-MIR, sections 3.2 and 5.2).
 
 The paper defines the three notions for a binary prediction (Eq. 5-7) and does not say how it applies them to 10 or 62
 classes. Here: each class against the rest, averaged over the classes that occur. 0 = fair, 1 = as unfair as can be. With
@@ -73,19 +73,6 @@ def fairness_report(
     return FairnessReport(*points, *(float(np.nanstd(r, ddof=1)) for r in replicates))
 
 
-def violations(accuracy_of_client: np.ndarray, threshold_of_client: np.ndarray) -> int:
-    """How many clients use a model on which the attack's accuracy exceeds what they accept (IFCA-MIR, section 5.2.2).
-
-    Both [K], fractions; reaching the threshold is no violation. Raises ValueError on other shapes or non-finite values.
-    """
-    accuracy, threshold = np.asarray(accuracy_of_client, np.float64), np.asarray(threshold_of_client, np.float64)
-    if accuracy.ndim != 1 or accuracy.shape != threshold.shape:
-        raise ValueError(f"accuracies and thresholds must be two vectors of one length, got {accuracy.shape}, {threshold.shape}")
-    if not (np.isfinite(accuracy).all() and np.isfinite(threshold).all()):
-        raise ValueError("accuracies and thresholds must be finite")
-    return int((accuracy > threshold).sum())
-
-
 def _table(predicted: np.ndarray, y: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Counts [G, C, C] of (group, true class, predicted class) over the classes of either, and which classes y has [C]."""
     predicted, y, group = np.asarray(predicted), np.asarray(y), np.asarray(group)
@@ -138,8 +125,8 @@ def _mean_gaps(rates: np.ndarray, occurs: np.ndarray) -> np.ndarray:
     gap = np.stack(gaps, axis=-2)
     known = ~np.isnan(gap)
     with np.errstate(invalid="ignore"):
-        return np.where(known, gap, 0).sum(axis=-1) / known.sum(axis=-1)
+        return np.asarray(np.where(known, gap, 0).sum(axis=-1) / known.sum(axis=-1))
 
 
 def _largest(pairs: np.ndarray) -> np.ndarray:
-    return np.fmax.reduce(pairs, axis=-1)
+    return np.asarray(np.fmax.reduce(pairs, axis=-1))
