@@ -1,178 +1,103 @@
-"""The board as Markdown, from records alone: the same records give the same bytes."""
+"""A results folder as a document: headings, notes, tables and images in their order, which any report can write."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from fedbench.core import UserError
-from fedbench.core.store.reading import LoadedRecord
-from fedbench.core.store.record import Group, Score
-from fedbench.leaderboard import text
-from fedbench.leaderboard.collect import Table, build_tables, newest
-from fedbench.leaderboard.compare import Comparison, compare
-from fedbench.leaderboard.decisions import decision_tables
-from fedbench.leaderboard.foot import cells_without_scores, provenance
-from fedbench.leaderboard.migration import migration_table
-from fedbench.leaderboard.papers import match, section
-from fedbench.leaderboard.rounds import round_table
-from fedbench.leaderboard.setting import describe
-from fedbench.leaderboard.society import group_names, society_tables, whose
-from fedbench.leaderboard.sweep import sweep_table
-from fedbench.leaderboard.tables import (
-    accuracy_under_attack,
-    auc_table,
-    group_table,
-    paired_table,
-    pareto_table,
-    remarks,
-    tf01_table,
-)
-
-REGENERATE = "fedbench leaderboard RESULTS"
-
-READING = """\
-How to read it: an attack's AUC is the chance that it ranks a member above a non-member; 0.5 is guessing. TF01 is the
-share of members it finds, in percent, while at most 0.1 % of the non-members are called members; `n/a` with fewer than
-1,000 non-members. `±` is the half-width of a 95 % interval over seeds x targets (from 5 of them on, and never narrower
-than what resampling members and non-members gives; with fewer, that alone). Lower is better; **bold** is the lowest
-complete cell of a column. Rows are ranked by their worst case over the attacks; a row with scores missing has no rank.
-Delta-accuracy is paired with the undefended run of the same seed, in percentage points of test accuracy; runtime is
-training CPU time relative to that run (n/a across different machines)."""
+from fedbench.core.contract.board import Block, Figure, Heading, Note, Words
+from fedbench.core.store.reading import LoadedRecord, load_records
+from fedbench.core.store.results import MARKER, Results
+from fedbench.leaderboard.analyses import Drawer, drawers, drawn, images_last
+from fedbench.leaderboard.figures.decisions import decision_figure
+from fedbench.leaderboard.figures.files import image_of
+from fedbench.leaderboard.figures.roc import roc_figure
+from fedbench.leaderboard.figures.tradeoff import tradeoff_figure
+from fedbench.leaderboard.statistics.build import build_sections, newest
+from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.tables.attacks import group_table, metric_tables, remarks
+from fedbench.leaderboard.tables.costs import adversary_table, paired_table, pareto_table
+from fedbench.leaderboard.tables.counts import counts_note
+from fedbench.leaderboard.tables.decisions import decision_tables
+from fedbench.leaderboard.tables.facts import fact_table
+from fedbench.leaderboard.tables.provenance import provenance_blocks, unscored_blocks
+from fedbench.leaderboard.tables.published import beside_papers
+from fedbench.leaderboard.tables.reading import READING
+from fedbench.leaderboard.tables.rounds import round_table
+from fedbench.leaderboard.tables.setting import setting_bullets
 
 
-def render_board(
-    records: Sequence[LoadedRecord],
-    title: str,
-    regenerate: str = REGENERATE,
-    plots: Mapping[tuple[str, str, str, str], Sequence[str]] | None = None,
-    superseded: int = 0,
-    reference: Sequence[dict[str, Any]] = (),
-) -> str:
-    """Markdown board of ``records``.
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What a document is made of. ``superseded``: how many records were left out; ``published``: the suite's entries of
+    published numbers; ``analyses``: those the suite names, None: the built-in ones."""
 
-    ``regenerate``: the command shown as the way to make it again. ``plots``: relative paths of images by (suite,
-    setting, coalition, view). ``superseded``: how many records were left out before the call. ``reference``: the
-    suite's entries of published numbers. Raises UserError when
-    records that must share their candidates do not.
+    records: Sequence[LoadedRecord]
+    title: str
+    superseded: int = 0
+    published: Sequence[dict[str, Any]] = ()
+    analyses: Sequence[Any] | None = None
+
+
+def source_of(results: Path) -> Source:
+    """The records of the folder's last plan. Raises ``UserError`` for records that cannot be used."""
+    records, superseded = Results(results).planned(load_records(results))
+    marker = Results(results).marker() if (results / MARKER).is_file() else {}
+    suites = ", ".join(sorted({r.record.suite for r in records}))
+    return Source(
+        records=records, title=str(marker.get("title") or f"Leaderboard: {suites}"), superseded=superseded,
+        published=marker.get("published") or marker.get("reference") or (), analyses=marker.get("analyses"),
+    )  # fmt: skip
+
+
+def document(source: Source, plots: bool = True) -> list[Block]:
+    """The whole board; the same records give the same blocks. ``plots``: with images.
+
+    Raises ``UserError`` when records that must share their candidates do not.
     """
-    current, old = newest(records)
-    tables = build_tables(current)
-    made = f"Regenerate: `{_code(regenerate)}`. Made from {len(current)} records."
-    parts = [f"# {text.escape(title)}", made, READING]
-    if superseded + len(old):
-        parts.append(f"{superseded + len(old)} records of earlier code, parameters or plans are not shown.")
-    several = len({t.suite for t in tables}) > 1
-    for i, table in enumerate(tables):
-        previous = tables[i - 1] if i else None
-        if previous is None or (previous.suite, previous.setting) != (table.suite, table.setting):
-            name = f"{table.suite}: {table.setting}" if several else table.setting
-            same = [t for t in tables if (t.suite, t.setting) == (table.suite, table.setting)]
-            parts += [f"## Setting {text.escape(name)}", describe([r for t in same for r in t.records])]
-        parts += _section(table, (plots or {}).get((table.suite, table.setting, table.coalition, table.view), ()))
-    if reference:
-        parts += _beside_papers(reference, tables)
-    parts += cells_without_scores(tables)
-    parts.append(provenance(current))
-    return "\n\n".join(parts) + "\n"
+    current, old = newest(source.records)
+    sections = build_sections(current)
+    made = Words(f". Made from {len(current)} records.")
+    blocks: list[Block] = [Heading(1, source.title)]
+    blocks += [Note((Words("Regenerate: "), Words("fedbench leaderboard RESULTS", "code"), made)), READING]
+    if left_out := source.superseded + len(old):
+        blocks.append(Note(Words(f"{left_out} records of earlier code, parameters or plans are not shown.")))
+    analyses = drawers(source.analyses, sections)
+    for i, section in enumerate(sections):
+        if i == 0 or _setting(sections[i - 1]) != _setting(section):
+            blocks += _introduced(section, sections)
+        blocks += _section(section, analyses, plots)
+    if source.published:
+        blocks += beside_papers(source.published, sections)
+    return [*blocks, *unscored_blocks(sections), *provenance_blocks(current)]
 
 
-def _beside_papers(reference: Sequence[dict[str, Any]], tables: Sequence[Table]) -> list[str]:
-    """The published numbers; an entry that fits no paper is said, and costs nobody the board."""
-    matches, wrong = [], []
-    for entry in reference:
-        try:
-            matches += match(entry, tables)
-        except UserError as error:
-            wrong.append(f"- {text.escape(error, 400)}")
-    return section(matches) + (["\n".join(wrong)] if wrong else [])
+def _setting(section: Section) -> tuple[str, str]:
+    return section.suite, section.setting
 
 
-def _section(table: Table, plots: Sequence[str]) -> list[str]:
-    compared: dict[str, Comparison] = compare(table)
-    parts = [
-        f"### Coalition {text.escape(table.coalition)}, {text.escape(table.view)} view",
-        counts(table),
-        "**AUC**", auc_table(table, compared),
-        "**TF01 (%)**", tf01_table(table),
-        *remarks(table),
-        *decision_tables(table),
-        *society_tables(table),
-        *migration_table(table),
-        *accuracy_under_attack(table),
-        "**AUC by group of non-members** (worst: the strongest attack on that group)", group_table(table),
+def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
+    several = len({s.suite for s in sections}) > 1
+    name = f"{section.suite}: {section.setting}" if several else section.setting
+    same = [s for s in sections if _setting(s) == _setting(section)]
+    return [Heading(2, (Words("Setting "), name)), setting_bullets([r for s in same for r in s.records])]
+
+
+def _section(section: Section, analyses: Sequence[Drawer], plots: bool) -> list[Block]:
+    """Tables first, images last."""
+    found, seen = images_last([b for a in analyses if a.place == "attacks" for b in drawn(a, section, plots)])
+    costs, trade_offs = images_last([b for a in analyses if a.place == "costs" for b in drawn(a, section, plots)])
+    heading = (Words("Coalition "), section.coalition, Words(", "), section.view, Words(" view"))
+    return [
+        Heading(3, heading), counts_note(section), *metric_tables(section), *remarks(section), *fact_table(section),
+        *decision_tables(section), *found, *adversary_table(section), group_table(section), *paired_table(section),
+        *pareto_table(section), *costs, *round_table(section),
+        *_images([tradeoff_figure(section), roc_figure(section)], section, plots), *trade_offs,
+        *_images([decision_figure(section)], section, plots), *seen,
     ]  # fmt: skip
-    if table.base is not None and len(table.rows) > 1:
-        parts += ["**Mean AUC minus undefended**, over the attacks both have, on the same samples"]
-        parts += [paired_table(table, compared)]
-    parts += pareto_table(table, compared)
-    parts += sweep_table(table, compared)
-    parts += round_table(table)
-    where = f"{table.setting}, coalition {table.coalition}, {table.view} view"
-    for path in plots:
-        what = _PLOTS.get(path.partition("-")[0], "Privacy against utility")
-        parts.append(f"![{what}: {text.escape(where)}]({path})")
-    return parts
 
 
-_PLOTS = {"roc": "ROC curves", "sweep": "Strengths of the defenses", "accuracy": "Attack accuracy by defense",
-          "groups": "Groups of clients"}  # fmt: skip
-
-
-def counts(table: Table) -> str:
-    """The n behind every number of the table, and who the targets are."""
-    seeds = len(table.targets)
-    runs = f"{seeds} {'seed' if seeds == 1 else 'seeds'} x targets"
-    line = f"n = {len(table.units)} a cell ({runs}) unless it says otherwise"
-    if mix := _scores(table, "mix"):
-        line += f"; per target {text.span([s.n_members for s in mix])} members and "
-        line += f"{text.span([s.n_nonmembers for s in mix])} non-members"
-    kinds: tuple[tuple[Group, str], ...] = (
-        ("ofl", "from outside the federation"),
-        ("ifl", "from other clients"),
-    )
-    for group, what in kinds:
-        if scores := _scores(table, group):
-            line += f", {text.span([s.n_nonmembers for s in scores])} {what}"
-    by_targets: dict[tuple[int, ...], list[int]] = {}
-    for seed, targets in table.targets.items():
-        by_targets.setdefault(targets, []).append(seed)
-    said = {t: whose(t, group_names(table)) for t in by_targets}
-    targets_of = [f"{said[t]} (seed {_ids(s)})" if len(by_targets) > 1 else said[t] for t, s in by_targets.items()]
-    return f"{line}. Targets: {'; '.join(targets_of)}."
-
-
-def _scores(table: Table, group: Group) -> list[Score]:
-    return [s for row in table.rows for cell in row.cells.values() for s in cell.units(group).values()]
-
-
-def _ids(values: Sequence[int]) -> str:
-    shown = ", ".join(map(str, values[:20]))
-    return shown if len(values) <= 20 else f"{shown}, … ({len(values)})"
-
-
-def _code(command: str) -> str:
-    return " ".join(command.replace("`", "'").split())
-
-
-def summary_table(records: Sequence[LoadedRecord]) -> tuple[list[str], list[list[str]]]:
-    """(headers, rows) for a terminal: one row a defense of each setting, coalition and view, in the board's order.
-
-    Cells are plain text, not escaped for any markup. Skipped, failed and missing cells are counted in the last column.
-    """
-    headers = ["setting", "coalition", "view", "#", "defense", "worst AUC", "by", "mean AUC", "worst TF01 %",
-               "delta-acc pp", "runtime", "cells"]  # fmt: skip
-    rows = []
-    for table in build_tables(records):
-        compared = compare(table)
-        for rank, row in enumerate(table.rows, 1):
-            worst, tf01, c = row.worst("auc"), row.worst("tf01"), compared[row.label]
-            rows.append([
-                table.setting, table.coalition, table.view, str(rank) if row.complete else "-", row.label,
-                text.number(worst[1] if worst else None, 3), worst[0] if worst else "",
-                text.interval(c.mean_auc, 3), text.number(tf01[1] if tf01 else None, 2),
-                text.interval(c.delta_accuracy, 2, signed=True, scale=100),
-                "n/a" if c.runtime is None else f"{c.runtime:.2f}x",
-                ", ".join(f"{n} {what}" for what, n in sorted(row.outcomes.items()) if n),
-            ])  # fmt: skip
-    return headers, rows
+def _images(figures: Sequence[Figure | None], section: Section, plots: bool) -> list[Block]:
+    return [image_of(figure, section) for figure in figures if figure is not None and plots]

@@ -14,53 +14,71 @@ import numpy as np
 from scipy import stats
 
 from fedbench.core import UserError
-from fedbench.leaderboard import text
-from fedbench.leaderboard.collect import Cell, Metric, Table
-from fedbench.leaderboard.compare import compare, utility_of
-from fedbench.leaderboard.decisions import attack_accuracy, null_of_best
-from fedbench.leaderboard.society import of_group, societies
-from fedbench.leaderboard.sweep import base_point, sweeps
+from fedbench.leaderboard.statistics.entry import Entry
+from fedbench.leaderboard.statistics.rounds import decision_mean
+from fedbench.leaderboard.statistics.section import Section
 
-METRICS = ("auc", "tf01", "hypervolume", "attack_accuracy", "mia_accuracy", "test_acc")
-# attack accuracy: the poisoning papers report the best of all rounds, picked on the answers; so does ours beside them
-_NAMES = {
-    "auc": "AUC", "tf01": "TF01 (%)", "hypervolume": "hypervolume", "attack_accuracy": "best_round attack accuracy",
-    "mia_accuracy": "MIA accuracy in the last round", "test_acc": "test accuracy",
-}  # fmt: skip
-_COLUMNS = ("table", "dataset", "model", "partition", "case")
+QUANTITIES = ("auc", "tf01", "hypervolume", "attack_accuracy", "mia_accuracy", "test_acc")
+_COLUMNS = ("table", "dataset", "model", "partition")
 
 
-@dataclass(frozen=True)
-class Pair:
-    """One published number and ours; ``ours`` is None where the cell was not run (or has no score)."""
+@dataclass(frozen=True, kw_only=True)
+class Ours:
+    """Our number for a published cell; ``half_width`` None: it has no interval."""
 
-    metric: str
-    defense: str
-    attack: str
-    paper: float
-    paper_std: float | None
-    ours: float | None
-    half_width: float | None
+    value: float
+    half_width: float | None = None
     last: float | None = None
     """attack accuracy only: ours in the last round, where no answer was looked at"""
     null: float | None = None
     """attack accuracy only: our best round's mean under shuffled membership"""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One published number and ours, which is None where the cell was not run (or has no score)."""
+
+    quantity: str
+    """one of ``QUANTITIES``; attack accuracy: the papers report the best of all rounds, picked on the answers, so do we"""
+    defense: str
+    attack: str
+    group: str = ""
+    """of clients, where the number is of one"""
+    paper: float
+    paper_std: float | None
+    ours: Ours | None
+
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's, in the metric's unit."""
-        return None if self.ours is None else self.ours - self.paper
+        """Ours minus the paper's, in the quantity's unit."""
+        return None if self.ours is None else self.ours.value - self.paper
 
 
 @dataclass(frozen=True)
 class Match:
-    """One entry of a suite's ``reference`` against one of our tables."""
+    """One entry of a suite's ``published`` against our sections of one coalition."""
 
     source: str
     table: str
     setting: str
     coalition: str
     pairs: tuple[Pair, ...]
+
+    def of(self, quantity: str) -> list[Pair]:
+        """The pairs of one quantity."""
+        return [p for p in self.pairs if p.quantity == quantity]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How near we come, over the ``done`` of ``asked`` published cells that were run; None of fewer than three."""
+
+    asked: int
+    done: int
+    rank_correlation: float | None
+    """Spearman's, NaN where all are equal"""
+    mean_difference: float | None
+    """absolute, in the quantity's unit"""
 
 
 @cache
@@ -78,23 +96,35 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def match(entry: dict[str, Any], tables: Sequence[Table]) -> list[Match]:
-    """The published cells of a ``reference`` entry beside ours, for every coalition that the paper has.
+def agreement(pairs: Sequence[Pair]) -> Agreement:
+    """Of the pairs of one quantity."""
+    done = [(p.ours.value, p.paper) for p in pairs if p.ours is not None]
+    if len(done) < 3:
+        return Agreement(asked=len(pairs), done=len(done), rank_correlation=None, mean_difference=None)
+    ours, paper = np.array(done, dtype=float).T
+    rank, apart = float(stats.spearmanr(ours, paper).statistic), float(np.abs(ours - paper).mean())
+    return Agreement(asked=len(pairs), done=len(done), rank_correlation=rank, mean_difference=apart)
+
+
+def match(entry: dict[str, Any], sections: Sequence[Section]) -> list[Match]:
+    """The cells of a suite's entry of published numbers beside ours, for every coalition that the paper has.
 
     entry: ``source``, ``setting``, ``where`` (column -> value, of table, dataset, model, partition), ``case`` (our
     coalition -> the paper's case; by default the same names), ``defenses`` and ``attacks`` (our label -> the paper's).
     Raises ``UserError`` when the paper has no such rows.
     """
     where = {c: str(v) for c, v in entry.get("where", {}).items()}
-    rows = [r for r in published(entry["source"]) if all(r[c] == v for c, v in where.items()) and r["metric"] in METRICS]
+    rows = [
+        r for r in published(entry["source"]) if all(r[c] == v for c, v in where.items()) and r["metric"] in QUANTITIES
+    ]
     if not rows:
-        have = sorted({tuple(r[c] for c in _COLUMNS[:4]) for r in published(entry["source"])})
+        have = sorted({tuple(r[c] for c in _COLUMNS) for r in published(entry["source"])})
         raise UserError(f"reference {entry['source']} has no rows where {where}; it has {', '.join(map(str, have))}")
     cases = entry.get("case") or {r["case"]: r["case"] for r in rows if r["case"] != "none"} or {"none": "none"}
     found = []
     for coalition, case in cases.items():
         mine = [r for r in rows if _asked(r) and (r["case"] == case or r["defense"] == "none")]
-        own = [t for t in tables if t.setting == entry["setting"] and t.coalition == coalition]  # one for each view
+        own = [s for s in sections if s.setting == entry["setting"] and s.coalition == coalition]  # one for each view
         pairs = tuple(_pair(r, own, entry) for r in mine)
         found.append(Match(entry["source"], where.get("table", "all tables"), entry["setting"], coalition, pairs))
     return found
@@ -105,63 +135,64 @@ def _asked(row: dict[str, str]) -> bool:
     return row["metric"] == "test_acc" or row["attack"] not in ("", "avg")
 
 
-def _pair(row: dict[str, str], tables: Sequence[Table], entry: dict[str, Any]) -> Pair:
+def _pair(row: dict[str, str], sections: Sequence[Section], entry: dict[str, Any]) -> Pair:
     # MIA accuracy is of one group of clients: attack:group
     theirs, _, group = row["attack"].partition(":") if row["metric"] == "mia_accuracy" else (row["attack"], "", "")
     defense, attack = _ours(row["defense"], entry.get("defenses", {})), _ours(theirs, entry.get("attacks", {}))
-    std = float(row["std"]) if row["std"] else None
     find = partial(_mia_accuracy, group=plain(group)) if group else _FIND[row["metric"]]
-    ours = next((o for t in tables if (o := find(t, plain(defense), plain(attack)))), ())
-    named = f"{attack}, group {group}" if group else attack
-    return Pair(row["metric"], defense, named, float(row["mean"]), std, *(ours or (None, None)))
+    return Pair(
+        quantity=row["metric"], defense=defense, attack=attack, group=group, paper=float(row["mean"]),
+        paper_std=float(row["std"]) if row["std"] else None,
+        ours=next((o for s in sections if (o := find(s, plain(defense), plain(attack)))), None),
+    )  # fmt: skip
 
 
-def _cell(table: Table, defense: str, attack: str) -> Cell | None:
+def _entry(section: Section, defense: str, attack: str) -> Entry | None:
     return next(
-        (c for row in table.rows for label, c in row.cells.items() if plain(row.label) == defense and plain(label) == attack),
+        (e for row in section.rows for label, e in row.entries.items() if plain(row.label) == defense and plain(label) == attack),
         None,
     )
 
 
-def _interval(table: Table, defense: str, attack: str, metric: Metric) -> tuple[float | None, ...]:
-    cell = _cell(table, defense, attack)
-    interval = cell.interval(metric) if cell else None
-    return (interval.mean, interval.half_width) if interval else ()
+def _interval(section: Section, defense: str, attack: str, metric: str) -> Ours | None:
+    entry = _entry(section, defense, attack)
+    found = entry.interval(metric) if entry else None
+    return Ours(value=found.mean, half_width=found.half_width) if found else None
 
 
-def _attack_accuracy(table: Table, defense: str, attack: str) -> tuple[float | None, ...]:
-    cell = _cell(table, defense, attack)
-    best, last = (attack_accuracy(cell, best=True), attack_accuracy(cell)) if cell else (None, None)
-    return (best.mean, best.half_width, last.mean, null_of_best(cell)) if cell and best and last else ()
+def _attack_accuracy(section: Section, defense: str, attack: str) -> Ours | None:
+    entry = _entry(section, defense, attack)
+    best, last = (entry.attack_accuracy(best=True), entry.attack_accuracy()) if entry else (None, None)
+    if not (entry and best and last):
+        return None
+    null = decision_mean(entry, "null_best_accuracy")
+    return Ours(value=best.mean, half_width=best.half_width, last=last.mean, null=null)
 
 
-def _mia_accuracy(table: Table, defense: str, attack: str, group: str) -> tuple[float | None, ...]:
+def _mia_accuracy(section: Section, defense: str, attack: str, group: str) -> Ours | None:
     """The attack's own decisions on one group of clients in the last round."""
-    cell = _cell(table, defense, attack)
-    kinds = [s[0].groups for row in table.rows if plain(row.label) == defense and (s := societies(table, row))]
-    groups = kinds[0] if kinds else []
-    mine = next((i for i, g in enumerate(groups) if plain(g.name) == group), None)
-    found = attack_accuracy(of_group(cell, groups, mine)) if cell and mine is not None else None
-    return (found.mean, found.half_width) if found else ()
+    entry = _entry(section, defense, attack)
+    mine = next((i for i, g in enumerate(section.groups) if plain(g.name) == group), None)
+    found = entry.of_group(section.groups, mine).attack_accuracy() if entry and mine is not None else None
+    return Ours(value=found.mean, half_width=found.half_width) if found else None
 
 
-def _test_accuracy(table: Table, defense: str, _: str) -> tuple[float | None, ...]:
+def _test_accuracy(section: Section, defense: str, _: str) -> Ours | None:
     """Of the final models, each group's clients counted as often as there are."""
-    found = next((utility_of(row, table) for row in table.rows if plain(row.label) == defense), None)
-    return (found.mean, found.half_width) if found else ()
+    found = next((row.accuracy for row in section.rows if plain(row.label) == defense), None)
+    return Ours(value=found.mean, half_width=found.half_width) if found else None
 
 
-def _hypervolume(table: Table, defense: str, attack: str) -> tuple[float | None, ...]:
+def _hypervolume(section: Section, defense: str, attack: str) -> Ours | None:
     """Over the strengths of the defense that were run, whatever their number; without an interval."""
-    compared = compare(table)
-    for sweep in sweeps(table, compared, least=1):
+    for sweep in section.sweeps(least=1):
         for label in sweep.points:
             if plain(sweep.family) == defense and plain(label) == attack:
-                return sweep.hypervolume(label, base_point(table, label, compared)), None
-    return ()
+                return Ours(value=sweep.hypervolume(label))
+    return None
 
 
-_FIND: dict[str, Callable[[Table, str, str], tuple[float | None, ...]]] = {
+_FIND: dict[str, Callable[[Section, str, str], Ours | None]] = {
     "auc": partial(_interval, metric="auc"),
     "tf01": partial(_interval, metric="tf01"),
     "hypervolume": _hypervolume,
@@ -172,51 +203,3 @@ _FIND: dict[str, Callable[[Table, str, str], tuple[float | None, ...]]] = {
 
 def _ours(name: str, renamed: dict[str, str]) -> str:
     return next((ours for ours, theirs in renamed.items() if theirs == name), name)
-
-
-def section(matches: Sequence[Match]) -> list[str]:
-    """Markdown: per match a table of ours, the paper's and the difference, and a summary of the reproduction."""
-    parts = ["## Beside the paper"]
-    for m in matches:
-        done = [p for p in m.pairs if p.ours is not None]
-        where = ", ".join(map(text.escape, (f"{m.source} {m.table}", m.setting, f"coalition {m.coalition}")))
-        parts.append(f"### {where}")
-        parts.append(_summary(m.pairs))
-        for metric in METRICS:
-            rows = [
-                [text.escape(p.defense), text.escape(p.attack), *_numbers(p)] for p in m.pairs if p.metric == metric
-            ]
-            if rows and any(p.metric == metric for p in done):
-                headers = ["defense", "attack", f"ours {_NAMES[metric]}", "paper", "difference"]
-                more = ["ours in the last round", "ours, null of best_round"] if metric == "attack_accuracy" else []
-                parts.append(text.table([*headers, *more], rows, left=2))
-    return parts
-
-
-def _numbers(p: Pair) -> list[str]:
-    digits = {"tf01": 2, "hypervolume": 4}.get(p.metric, 3)
-    more = [text.number(p.last, digits), text.number(p.null, digits)] if p.metric == "attack_accuracy" else []
-    paper = f"{p.paper:.{digits}f}" + (f" ± {p.paper_std:.{digits}f}" if p.paper_std is not None else "")
-    if p.ours is None or p.difference is None:
-        return ["not run", paper, "", *["" for _ in more]]
-    half = "" if p.half_width is None or np.isnan(p.half_width) else f" ± {p.half_width:.{digits}f}"
-    return [f"{p.ours:.{digits}f}{half}", paper, f"{p.difference:+.{digits}f}", *more]
-
-
-def _summary(pairs: Sequence[Pair]) -> str:
-    """Rank correlation and mean absolute difference per metric, over the cells that were run; how many were not."""
-    lines = []
-    for metric in METRICS:
-        mine = [p for p in pairs if p.metric == metric]
-        done = [(p.ours, p.paper) for p in mine if p.ours is not None]
-        if not mine:
-            continue
-        line = f"{_NAMES[metric].removesuffix(' (%)')}: {len(done)} of {len(mine)} published cells run"
-        if len(done) >= 3:
-            ours, paper = np.array(done, dtype=float).T
-            rank = stats.spearmanr(ours, paper).statistic
-            unit = " percentage points" if metric == "tf01" else ""
-            shown = "n/a" if np.isnan(rank) else f"{rank:.2f}"
-            line += f"; rank correlation {shown}, mean absolute difference {np.abs(ours - paper).mean():.3f}{unit}"
-        lines.append(f"- {line}")
-    return "\n".join(lines)

@@ -1,32 +1,29 @@
-"""A defense over a sweep of its strength: hypervolume per attack (FedMIA, Table 2) and the curve of the trade-off."""
+"""A defense at several strengths: privacy against utility, attack by attack (FedMIA, Table 2 and Figure 6)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedbench.core.metrics import hypervolume, pareto_front
-from fedbench.leaderboard import text
-from fedbench.leaderboard.collect import Row, Table
-from fedbench.leaderboard.compare import Comparison
+from fedbench.core.metrics import hypervolume
+from fedbench.leaderboard.statistics.row import Row
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The rows of one defense at several strengths; ``points[attack]``: [n, 2] (TF01 as a fraction, test error)."""
+    """The rows of one defense at several strengths. ``points[attack]``: [n, 2] (TF01 as a fraction, test error);
+    ``undefended[attack]``: [k, 2], the same of the undefended row, or nothing."""
 
     family: str
     labels: tuple[str, ...]
     points: dict[str, np.ndarray]
+    undefended: dict[str, np.ndarray]
 
-    def hypervolume(self, attack: str, base: np.ndarray) -> float:
+    def hypervolume(self, attack: str) -> float:
         """Area between the front (undefended point included) and (1, 1); larger = better defense, weaker attack."""
-        return hypervolume(np.vstack([self.points[attack], base]))
-
-    def front(self, attack: str) -> np.ndarray:
-        """[m] bool: the strengths no other strength beats in both privacy and utility."""
-        return pareto_front(self.points[attack])
+        return hypervolume(np.vstack([self.points[attack], self.undefended[attack]]))
 
 
 def family(label: str) -> str:
@@ -36,44 +33,27 @@ def family(label: str) -> str:
     return head if dash and tail.replace(".", "", 1).isdigit() else base
 
 
-def sweeps(table: Table, compared: dict[str, Comparison], least: int = 2) -> list[Sweep]:
-    """Every defense with at least ``least`` strengths in the table, in the order of the names."""
+def sweeps(rows: Sequence[Row], attacks: Sequence[str], base: Row | None, least: int) -> list[Sweep]:
+    """Every defense with at least ``least`` strengths, in the order of the names."""
     groups: dict[str, list[Row]] = {}
-    for row in table.rows:
-        if not row.undefended and _point(row, table.attacks[0], compared) is not None:
+    for row in rows:
+        if not row.undefended and _point(row, attacks[0]) is not None:
             groups.setdefault(family(row.label), []).append(row)
+    undefended = {a: _points([base] if base else [], a) for a in attacks}
     found = []
-    for name, rows in sorted(groups.items()):
-        points = {a: np.array([p for r in rows if (p := _point(r, a, compared)) is not None]) for a in table.attacks}
-        if len(rows) >= least:
-            found.append(Sweep(name, tuple(r.label for r in rows), {a: p for a, p in points.items() if len(p)}))
+    for name, mine in sorted(groups.items()):
+        points = {a: _points(mine, a) for a in attacks}
+        if len(mine) >= least:
+            labels = tuple(r.label for r in mine)
+            found.append(Sweep(name, labels, {a: p for a, p in points.items() if len(p)}, undefended))
     return found
 
 
-def base_point(table: Table, attack: str, compared: dict[str, Comparison]) -> np.ndarray:
-    """[k, 2]: the undefended point, or nothing."""
-    point = _point(table.base, attack, compared) if table.base else None
-    return np.array([point]) if point is not None else np.zeros((0, 2))
+def _points(rows: Sequence[Row], attack: str) -> np.ndarray:
+    """[n, 2]: of the rows that have one."""
+    return np.array([p for r in rows if (p := _point(r, attack)) is not None]).reshape(-1, 2)
 
 
-def _point(row: Row, attack: str, compared: dict[str, Comparison]) -> tuple[float, float] | None:
-    tf01, accuracy = row.means("tf01").get(attack), compared[row.label].accuracy
-    return None if tf01 is None or accuracy is None else (tf01 / 100, 1 - accuracy.mean)
-
-
-def sweep_table(table: Table, compared: dict[str, Comparison]) -> list[str]:
-    """Markdown: hypervolume of every sweep against every attack; nothing where no defense was swept."""
-    found = sweeps(table, compared)
-    if not found:
-        return []
-    rows = [
-        [text.escape(s.family), str(len(s.labels))]
-        + [f"{s.hypervolume(a, base_point(table, a, compared)):.4f}" if a in s.points else "n/a" for a in table.attacks]
-        for s in found
-    ]
-    note = (
-        "**Hypervolume over the sweep of a defense's strength** (TF01 as a fraction against test error, reference (1, 1), "
-        "undefended point included; larger = better defense, weaker attack)"
-    )
-    return [note, text.table(["defense", "strengths", *map(text.escape, table.attacks)], rows)]
-
+def _point(row: Row, attack: str) -> tuple[float, float] | None:
+    tf01 = row.means("tf01").get(attack)
+    return None if tf01 is None or row.accuracy is None else (tf01 / 100, 1 - row.accuracy.mean)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from fedbench.core.contract.board import Bullets, Part, Quote, Text, Words
 from fedbench.core.store.reading import LoadedRecord
-from fedbench.leaderboard import text
+from fedbench.leaderboard.tables.common import joined
 
 VIEWS = {
     "server": "sees every client's uploaded update in every audited round",
@@ -20,33 +21,37 @@ _PARTS = {
     "adversary": "active attacks", "insider": "adversary inside the federation", "groups": "groups of clients",
     "thresholds": "range of the MIA accuracy that clients tolerate",
 }  # fmt: skip
+Values = dict[str, dict[Quote, None]]
+"""dotted name -> insertion-ordered set of values"""
 
 
-def describe(records: Sequence[LoadedRecord]) -> str:
-    """Bullets: the facts of the setting, its audited rounds, its seeds, and the threat model of each view."""
-    facts: dict[str, dict[str, None]] = {}  # insertion-ordered sets
+def setting_bullets(records: Sequence[LoadedRecord]) -> Bullets:
+    """The setting as described, its audited rounds, its seeds, and the threat model of each view."""
+    found: Values = {}
     for loaded in records:
-        for name, value in _flat(loaded.record.facts):
-            facts.setdefault(name, {})[value] = None
-    lines = [f"- {part}: {', '.join(values)}" for part, values in _by_part(facts).items()]
+        for name, value in _flat(loaded.record.described):
+            found.setdefault(name, {})[value] = None
+    lines: list[Text] = [(part, Words(": "), *joined(values)) for part, values in _by_part(found).items()]
     rounds = sorted({row.round for r in records for row in r.record.history})
-    if rounds:
-        lines.append(f"- audited rounds: {_series(rounds)}")
-    lines.append(f"- seeds: {_series(sorted({r.record.seed for r in records}))}")
+    lines += [Words(f"audited rounds: {_series(rounds)}")] if rounds else []
+    lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
     views = sorted({r.record.view for r in records if r.record.outcome == "ok"})
-    lines += [f"- threat model, {text.escape(v)} view: the adversary {VIEWS.get(v, 'is not described')}" for v in views]
-    return "\n".join(lines)
+    return Bullets((*lines, *map(_threat, views)))
 
 
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _threat(view: str) -> Text:
+    return Words("threat model, "), view, Words(f" view: the adversary {VIEWS.get(view, 'is not described')}")
+
+
+def _flat(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Quote]]:
     """(dotted name, value as text) of every leaf; empty and absent ones are left out."""
-    for name, value in facts.items():
+    for name, value in described.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         elif name == "groups" and isinstance(value, list) and all(isinstance(g, Mapping) for g in value):
-            yield f"{prefix}{name}", text.escape("; ".join(map(_group, value)), limit=300)
+            yield f"{prefix}{name}", Quote("; ".join(map(_group, value)), 300)
         elif value is not None and value != []:
-            yield f"{prefix}{name}", text.escape(value, limit=80)
+            yield f"{prefix}{name}", Quote(str(value), 80)
 
 
 def _group(group: Mapping[str, Any]) -> str:
@@ -59,16 +64,16 @@ def _group(group: Mapping[str, Any]) -> str:
     return f"{group.get('name')}: {', '.join(said)}" if said else str(group.get("name"))
 
 
-def _by_part(facts: dict[str, dict[str, None]]) -> dict[str, list[str]]:
-    """Leaves gathered under their first name; a fact that differs between records shows its values."""
-    parts: dict[str, list[str]] = {}
-    for name, values in facts.items():
+def _by_part(found: Values) -> dict[Part, list[Text]]:
+    """Leaves gathered under their first name; one that differs between records shows its values."""
+    parts: dict[Part, list[Text]] = {}
+    for name, values in found.items():
         part, _, leaf = name.partition(".")
-        shown = " / ".join(sorted(values)[:MAX_VALUES]) + (" / …" if len(values) > MAX_VALUES else "")
+        shown = joined(sorted(values, key=lambda v: v.text)[:MAX_VALUES], " / ")
+        shown += (Words(" / …"),) if len(values) > MAX_VALUES else ()
         leaf = leaf.removeprefix("params.")
-        plain = leaf in ("", "name")
-        heading = _PARTS.get(part) or text.escape(part, 40)
-        parts.setdefault(heading, []).append(shown if plain else f"{text.escape(leaf, 60)} {shown}")
+        heading = Words(_PARTS[part]) if part in _PARTS else Quote(part, 40)
+        parts.setdefault(heading, []).append(shown if leaf in ("", "name") else (Quote(leaf, 60), Words(" "), *shown))
     return parts
 
 
