@@ -17,24 +17,18 @@ if TYPE_CHECKING:
         ShadowModels,
     )
     from fedbench.core.contract.board import (
-        AuditedRound,
         Block,
         Bullets,
-        ClientGroup,
         Column,
         Content,
-        Entry,
         Figure,
         Heading,
         Image,
         Note,
         Numbers,
         Quote,
-        Row,
-        Section,
         Shortfall,
         Style,
-        Sweep,
         Table,
         Text,
         Value,
@@ -58,6 +52,7 @@ if TYPE_CHECKING:
     from fedbench.core.contract.model import Model
     from fedbench.core.contract.params import Params
     from fedbench.core.contract.report import Report, Summary
+    from fedbench.core.contract.section import AuditedRound, ClientGroup, Entry, Row, Section, Sweep
     from fedbench.core.contract.signal import Probe, Signal
     from fedbench.core.metrics import Interval, auc, combined_interval, hypervolume, pareto_front, t_interval
     from fedbench.core.toolkit.archive import unpack
@@ -72,9 +67,10 @@ _HOME = {
     "report": ("Report", "Summary"),
     "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "ShadowModels", "Colluder"),
     "board": (
-        "AuditedRound", "Block", "Bullets", "ClientGroup", "Column", "Content", "Entry", "Figure", "Heading", "Image", "Note",
-        "Numbers", "Quote", "Row", "Section", "Shortfall", "Style", "Sweep", "Table", "Text", "Value", "Words", "value",
+        "Block", "Bullets", "Column", "Content", "Figure", "Heading", "Image", "Note", "Numbers", "Quote",
+        "Shortfall", "Style", "Table", "Text", "Value", "Words", "value",
     ),
+    "section": ("AuditedRound", "ClientGroup", "Entry", "Row", "Section", "Sweep"),
     "contexts": (
         "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "Selection", "ServerContext",
     ),

@@ -12,7 +12,8 @@ from fedbench.core.contract.board import Numbers
 from fedbench.core.contract.params import Configured
 
 if TYPE_CHECKING:
-    from fedbench.core.contract.board import Block, Section
+    from fedbench.core.contract.board import Block
+    from fedbench.core.contract.section import Section
 
 
 @dataclass(frozen=True)

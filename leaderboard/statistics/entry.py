@@ -11,7 +11,7 @@ from itertools import accumulate
 import numpy as np
 
 from fedbench.core.contract.analysis import Findings
-from fedbench.core.contract.board import ClientGroup
+from fedbench.core.contract.section import ClientGroup
 from fedbench.core.metrics import Group, Interval, Score, combined_interval
 from fedbench.core.population.audit import FIRST_GROUP
 from fedbench.core.store.reading import LoadedRecord

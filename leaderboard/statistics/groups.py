@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedbench.core.contract.board import ClientGroup
+from fedbench.core.contract.section import ClientGroup
 from fedbench.core.store.reading import LoadedRecord
 
 _CLIENTS = "clients:"  # an analysis that counts the clients of each group calls its numbers so

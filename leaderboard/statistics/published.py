@@ -10,9 +10,6 @@ from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
-from scipy import stats
-
 from fedbench.core import UserError
 from fedbench.leaderboard.statistics.entry import Entry
 from fedbench.leaderboard.statistics.rounds import decision_mean
@@ -69,18 +66,6 @@ class Match:
         return [p for p in self.pairs if p.quantity == quantity]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """How near we come, over the ``done`` of ``asked`` published cells that were run; None of fewer than three."""
-
-    asked: int
-    done: int
-    rank_correlation: float | None
-    """Spearman's, NaN where all are equal"""
-    mean_difference: float | None
-    """absolute, in the quantity's unit"""
-
-
 @cache
 def published(source: str) -> tuple[dict[str, str], ...]:
     """The rows of ``leaderboard/reference/<source>.csv``; raises ``UserError`` for a paper that is not there."""
@@ -94,16 +79,6 @@ def published(source: str) -> tuple[dict[str, str], ...]:
 def plain(name: str) -> str:
     """A method's name without punctuation: ``fedmia-ii`` and ``fedmia_ii``, ``dp-sgd`` and ``dpsgd`` are the same."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def agreement(pairs: Sequence[Pair]) -> Agreement:
-    """Of the pairs of one quantity."""
-    done = [(p.ours.value, p.paper) for p in pairs if p.ours is not None]
-    if len(done) < 3:
-        return Agreement(asked=len(pairs), done=len(done), rank_correlation=None, mean_difference=None)
-    ours, paper = np.array(done, dtype=float).T
-    rank, apart = float(stats.spearmanr(ours, paper).statistic), float(np.abs(ours - paper).mean())
-    return Agreement(asked=len(pairs), done=len(done), rank_correlation=rank, mean_difference=apart)
 
 
 def match(entry: dict[str, Any], sections: Sequence[Section]) -> list[Match]:

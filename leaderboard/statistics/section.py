@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fedbench.core.contract.board import ClientGroup
+from fedbench.core.contract.section import ClientGroup
 from fedbench.core.metrics import Group, Score
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.statistics.compare import Comparison, compare

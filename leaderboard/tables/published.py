@@ -7,7 +7,8 @@ from typing import Any
 
 from fedbench.core import UserError
 from fedbench.core.contract.board import Block, Bullets, Column, Content, Heading, Quote, Table, Text, Value, Words
-from fedbench.leaderboard.statistics.published import QUANTITIES, Match, Pair, agreement, match
+from fedbench.leaderboard.statistics.agreement import agreement
+from fedbench.leaderboard.statistics.published import QUANTITIES, Match, Pair, match
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, joined
 
