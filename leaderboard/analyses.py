@@ -34,13 +34,13 @@ class Drawer:
 
 
 def drawers(wanted: Sequence[Any] | None, sections: Sequence[Section]) -> list[Drawer]:
-    """The analyses that the results name (a name, or name, label and params), or else the built-in ones; and whatever else
-    left findings in a record."""
-    entries = list(BUILT_IN if wanted is None else wanted)
-    known = {_label(entry) for entry in entries}
-    others = sorted({label for section in sections for label in labels(section)} - known)
+    """The analyses that the results name (a name, or name, label and params); where they name none (None), the built-in
+    ones and whatever else left findings in a record."""
+    if wanted is None:
+        found = {label for section in sections for label in labels(section)}
+        wanted = [*BUILT_IN, *sorted(found - set(BUILT_IN))]
     registry = Registry.discover()
-    return [_drawer(entry, registry) for entry in [*entries, *others]]
+    return [_drawer(entry, registry) for entry in wanted]
 
 
 def _label(entry: Any) -> str:

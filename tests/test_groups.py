@@ -18,16 +18,10 @@ from torch import nn
 from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
 from fedbench.core import Remote, UserError
-from fedbench.core.metrics.fairness import (
-    demographic_parity,
-    equal_opportunity,
-    equalised_odds,
-    fairness_report,
-    violations,
-)
 from fedbench.core.population.groups import Groups, deform, make_groups, rotate, thresholds
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.check import check_data
+from fedbench.plugins.analyses.fairness import demographic_parity, equal_opportunity, equalised_odds, fairness_report
 from fedbench.plugins.datasets import femnist
 from fedbench.plugins.datasets.digits import Digits
 from fedbench.plugins.datasets.femnist import Femnist, read_part, upright
@@ -344,14 +338,6 @@ def test_the_report_resamples_samples_within_their_group():
         values.append(equalised_odds(predicted[rows], y[rows], group[rows]))
     found = fairness_report(predicted, y, group, np.random.default_rng(4), n=600)
     assert found.equalised_odds_se == pytest.approx(np.std(values, ddof=1), rel=0.15)
-
-
-def test_violations_are_strict():
-    assert violations(np.array([0.65, 0.65, 0.7, 0.5]), np.array([0.6, 0.7, 0.7, 0.8])) == 1  # the paper's example
-    assert violations(np.full(5, 0.9), np.full(5, 0.5)) == 5
-    for bad in (np.array([0.6, NAN]), np.array([0.6])):
-        with pytest.raises(ValueError):
-            violations(np.array([0.7, 0.7]), bad)
 
 
 # -- FEMNIST ---------------------------------------------------------------------------------------------------------
