@@ -254,7 +254,7 @@ def test_violations_against_a_naive_count():
 
 
 def test_violations_are_strict():
-    both = Judged(target=0, scores=np.array([1.0, 1, -1, 1]), kind=np.array([0, 0, 1, 1]), owner=np.zeros(4, int),
+    both = Judged(target=0, group=None, scores=np.array([1.0, 1, -1, 1]), kind=np.array([0, 0, 1, 1]), owner=np.zeros(4, int),
                   model_of=np.zeros(4, int))  # fmt: skip
     judgement = Judgement(attack="x", threshold=0.0, targets=(both,))  # accuracy .75
     run = finished_run(assignment=np.zeros((1, 4), int), thresholds=np.array([0.75, 0.74, 0.76, 0.5]))

@@ -43,7 +43,7 @@ class Judged:
     position of the group of clients that the target is; None of a client, or of all clients together."""
 
     target: int
-    group: int | None = None
+    group: int | None
     scores: np.ndarray
     kind: np.ndarray
     owner: np.ndarray
