@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Layer,
         MemberContext,
         MemberData,
+        ReportContext,
         Selection,
         ServerContext,
     )
@@ -46,7 +47,8 @@ _HOME = {
     "report": ("Report", "Summary"),
     "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "ShadowModels", "Colluder"),
     "contexts": (
-        "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "Selection", "ServerContext",
+        "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "ReportContext",
+        "Selection", "ServerContext",
     ),
     "dataset": ("Data", "Dataset"),
     "defense": ("Defense",),
@@ -69,7 +71,8 @@ _MODULE |= {name: f"fedbench.core.toolkit.{module}" for module, names in _TOOLS.
 
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
-    "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext", "Federation",
+    "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext",
+    "ReportContext", "Federation",
     "Layer",
     "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",

@@ -394,7 +394,7 @@ def test_resolved_uses_hold_every_parameter_and_expand_grids(tmp_path, registry)
 
 
 def test_a_later_problem_gets_the_same_form(tmp_path):
-    from fedbench.core.spec import Problem
+    from fedbench.core.spec.document import Problem
 
     loaded = load_suite(write(tmp_path, GOOD))
     error = loaded.error([Problem(("settings", 0, "dataset"), "too small")])

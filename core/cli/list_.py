@@ -91,7 +91,7 @@ def _params(found: RegisteredComponent) -> dict[str, Any]:
 
 
 def _suites() -> Iterator[dict[str, Any]]:
-    from fedbench.core.spec import load_suite, shipped_suites
+    from fedbench.core.spec.load import load_suite, shipped_suites
 
     for name, path in shipped_suites().items():
         try:

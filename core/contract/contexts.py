@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -150,6 +150,16 @@ class CoalitionContext(Randomness):
     memory: dict[str, Any] = field(default_factory=dict)
 
 
+class Tools(Protocol):
+    """What the engine computes for a member; a context hands it on, so that the contract itself imports no engine."""
+
+    def normalise(self, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        """[n, *input] float32 as ``model`` takes it."""
+
+    def per_sample_gradients(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """[B, P] gradients of each sample's cross-entropy."""
+
+
 @dataclass(frozen=True)
 class MemberContext(Randomness):
     """What one coalition member knows in one round: its own data, the model it received, its own memory.
@@ -172,6 +182,7 @@ class MemberContext(Randomness):
     params: torch.Tensor
     start: torch.Tensor
     memory: dict[str, Any]
+    tools: Tools
     run_epochs: Callable[[], None] | None = None
     privacy_threshold: float | None = None
 
@@ -183,9 +194,7 @@ class MemberContext(Randomness):
 
     def normalise(self, x: torch.Tensor) -> torch.Tensor:
         """[n, *input] float32 as the model takes it: byte images normalised, anything else unchanged."""
-        from fedbench.core.numerics.normalise import as_floats
-
-        return as_floats(self.model, x)
+        return self.tools.normalise(self.model, x)
 
     def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Cross-entropy [n] of the live model in eval mode, without gradients; leaves the mode as it was."""
@@ -205,9 +214,7 @@ class MemberContext(Randomness):
 
     def per_sample_gradients(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Gradients of the cross-entropy at the live parameters, [B, P], one row a sample."""
-        from fedbench.core.numerics.per_sample import per_sample_gradients
-
-        return per_sample_gradients(self.model, x, y)
+        return self.tools.per_sample_gradients(self.model, x, y)
 
 
 @dataclass(frozen=True)
@@ -251,3 +258,15 @@ class ServerContext(Randomness):
     root: MemberData | None = None
     logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     train: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportContext:
+    """What there is to report from: public facts, the members, and the memories of the defense's parties, as they are after
+    the last round: ``coalition``; ``of_member``: client -> its own; ``of_server``: global model -> the rule's."""
+
+    federation: Federation
+    members: tuple[int, ...]
+    coalition: Mapping[str, Any]
+    of_member: Mapping[int, Mapping[str, Any]]
+    of_server: Mapping[int, Mapping[str, Any]]

@@ -82,7 +82,7 @@ def _start(context: Any, job: Job, watcher: Watcher) -> _Running:
     process.start()
     theirs.close()
     watcher.started(job)
-    return _Running(job, process, mine, Clock.start(), time.monotonic() + job.run_seconds)
+    return _Running(job, process, mine, Clock.start(), time.monotonic() + job.limits.run_seconds)
 
 
 def _listen(running: list[_Running], watcher: Watcher) -> None:
@@ -132,7 +132,7 @@ def _over(r: _Running, watcher: Watcher) -> bool:
     elif time.monotonic() > r.deadline:
         _drain(r, watcher)
         _kill(r)
-        _blame(r, "timeout", f"stopped at the limit of {r.job.run_seconds:g} s (limits.run_seconds)", watcher)
+        _blame(r, "timeout", f"stopped at the limit of {r.job.limits.run_seconds:g} s (limits.run_seconds)", watcher)
     else:
         return False
     _kill(r)  # reaps the process, and whatever a plugin left running in its group

@@ -10,7 +10,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.discovery import KINDS, PLURAL, PluginStatus, RegisteredComponent, discover_plugins
 from fedbench.core.words.nearest import by_nearness, did_you_mean
 
-__all__ = ["KINDS", "Clash", "PluginStatus", "RegisteredComponent", "Registry"]
+__all__ = ["KINDS", "PLURAL", "Clash", "PluginStatus", "RegisteredComponent", "Registry"]
 
 
 @dataclass(frozen=True)
