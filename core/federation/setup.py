@@ -17,7 +17,7 @@ from fedbench.core.numerics.flat import FlatModel
 class TrainConfig:
     """The federation's hyperparameters. ``schedule``: constant, exponential, cosine or milestones, with its ``factor``
     and ``milestones`` (rounds after which the factor applies). ``weight_order``: "clients", or "shuffled" to give each
-    update the weight |D_j| of another random participant, as FedMIA's released code does (algorithms.md 13, F6).
+    update the weight |D_j| of another random participant, as FedMIA's released code does (docs/methods/quirks.md#f6).
     ``local_batches``: only so many of each local epoch's shuffled batches (None: all).
     ``max_delay``: a client trains on the global model of up to so many rounds ago, uniformly (0: synchronous).
     ``precision``: of the training's arithmetic, fp32, tf32 or bf16; parameters, updates and signals are float32.
@@ -46,7 +46,7 @@ class TrainConfig:
         """Learning rate of a round counted from 1.
 
         Cosine as FedMIA's released code has it: the rate is renewed AFTER each round e = 0, 1, ... to
-        lr (1 + cos(pi e / T)) / 2, so that rounds 1 and 2 share the first value (algorithms.md 2.1).
+        lr (1 + cos(pi e / T)) / 2, so that rounds 1 and 2 share the first value (docs/methods/federation.md#schedules).
         """
         if self.schedule == "exponential":
             return self.lr * self.factor ** (round - 1)

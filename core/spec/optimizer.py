@@ -65,7 +65,8 @@ _FEDMIA: dict[str, Any] = {
     },
 }  # fmt: skip
 # FedPoisonMIA: paper appendix E and section 2.1, where an update is the gradient of one mini-batch; `fedpoisonmia-released`
-# as its code has it: a whole local epoch at learning rate 1e-3 (algorithms.md 6.0). Adam's moments live on over the rounds.
+# as its code has it: a whole local epoch at learning rate 1e-3 (docs/methods/federation.md#recipes). Adam's moments live on over
+# the rounds.
 _FEDPOISONMIA: dict[str, Any] = {
     "clients": 10, "rounds": 800, "local_epochs": 1, "batch_size": 64, "participation": 0.8,
 }  # fmt: skip
