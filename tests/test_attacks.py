@@ -235,7 +235,7 @@ def test_guessing_and_knowing(silent):
 def test_redrawn_non_members_fake_a_leak(silent):
     """Why a run has ONE list of non-members: without any leak, redrawing them each round yields TF01 far above 0.1 %.
 
-    A redrawn position holds another sample every round, so its average varies less than a member's (algorithms 4.0).
+    A redrawn position holds another sample every round, so its average varies less than a member's (docs/methods/quirks.md#f1).
     """
     rng, out = np.random.default_rng(1), ~silent.member
     redrawn = silent.observations["loss"].copy()

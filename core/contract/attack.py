@@ -141,7 +141,7 @@ class Attack(Configured):
         """[R, n] float: a single-round attack's scores in every audited round; None for one that uses the trajectory.
 
         ``score`` of such an attack is the last round's. The engine then also reports the round chosen on a separate
-        half of the candidates, and the labelled oracle ``best_round`` beside its null value (evaluation.md, 4).
+        half of the candidates, and the labelled oracle ``best_round`` beside its null value (docs/methods/protocol.md).
         """
         return None
 

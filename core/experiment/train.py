@@ -112,7 +112,7 @@ def _setup(
 
 def _good_start(job: Job, parts: Parts, scene: Scene, setup: Setup) -> Training:
     """The federation from initial models that each have their share of the members (IFCA's find_good_initializer,
-    algorithms.md 11.1); raises ``Diverged`` when none of the draws has."""
+    docs/methods/clustering.md#ifca); raises ``Diverged`` when none of the draws has."""
     n, least = len(setup.initial), setup.defense.least_share
     for draw in range(_DRAWS):
         if draw:

@@ -11,7 +11,8 @@ from fedbench.core.spec.federation import Optimizer
 class FlatSGD:
     """Momentum SGD with weight decay: v <- m v + (g + wd p); p <- p - lr v.
 
-    ``reset`` empties the momentum in place: every client starts a round with a fresh optimiser (algorithms.md 2.1).
+    ``reset`` empties the momentum in place: every client starts a round with a fresh optimiser
+    (docs/methods/federation.md#optimisers).
     """
 
     def __init__(self, flat: FlatModel, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
@@ -44,7 +45,7 @@ class FlatAdam:
     """Adam (Kingma & Ba, ICLR 2015, algorithm 1; L2 weight decay added to the gradient, eps 1e-8).
 
     ``keep``: a client's moments and step count live on from round to round, though its parameters are replaced, as in
-    FedPoisonMIA's released code (algorithms.md 6.0); otherwise every round starts afresh.
+    FedPoisonMIA's released code (docs/methods/federation.md#optimisers); otherwise every round starts afresh.
     """
 
     BETAS = (0.9, 0.999)

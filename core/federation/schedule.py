@@ -12,7 +12,7 @@ def lr_at(federation: FederationSpec, round: int) -> float:
 
     Exponential: times the factor every round; milestones: times the factor after each of the rounds named. Cosine as
     FedMIA's released code has it: the rate is renewed AFTER each round e = 0, 1, ... to lr (1 + cos(pi e / T)) / 2, so that
-    rounds 1 and 2 share the first value (docs/methods/federation.md).
+    rounds 1 and 2 share the first value (docs/methods/federation.md#schedules).
     """
     optimizer, schedule = federation.optimizer, federation.optimizer.schedule
     factor = schedule.factor or 1.0

@@ -40,7 +40,7 @@ def audit_set(
     ``alike``: [k] clients whose images are deformed as the client's are, if groups are; non-members are theirs then.
 
     Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members for K = 10;
-    evaluation.md, protocol 1-2). Raises ``UserError`` when there is no hold-out sample to draw.
+    docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no hold-out sample to draw.
     """
     n_train = sum(len(s) for s in shards)
     others = np.arange(len(shards)) if alike is None else alike
@@ -73,8 +73,8 @@ def audit_set(
 def attack_set(shards: Shards, n_holdout: int, malicious: int, members: int, nonmembers: int, seed: int) -> AuditSet:
     """``members`` drawn from all honest clients' samples together against ``nonmembers`` from the hold-out.
 
-    The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA, algorithms.md 3.2: 150 and
-    150)? The last ``malicious`` clients' samples are not asked about. Raises ``UserError`` where there are too few.
+    The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA, docs/methods/protocol.md#audit-sets:
+    150 and 150)? The last ``malicious`` clients' samples are not asked about. Raises ``UserError`` where there are too few.
     """
     honest = np.arange(len(shards) - malicious)
     outside = np.arange(n_holdout)
