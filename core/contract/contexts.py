@@ -57,7 +57,7 @@ class Randomness:
         return torch.randperm(n, generator=self.generator).to(self.device)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Federation:
     """Public facts about the federation, known to everybody before round 1.
 
@@ -130,7 +130,7 @@ class Selection:
     batches: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CoalitionContext(Randomness):
     """What the coalition's coordinator knows: public facts, its members and their data volumes.
 
@@ -160,7 +160,7 @@ class Tools(Protocol):
         """[B, P] gradients of each sample's cross-entropy."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MemberContext(Randomness):
     """What one coalition member knows in one round: its own data, the model it received, its own memory.
 
@@ -231,7 +231,7 @@ class Layer:
         return rows[..., self.start : self.stop].reshape(*rows.shape[:-1], *self.shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServerContext(Randomness):
     """What the server knows when it aggregates: this round's global parameters and who sent which row.
 

@@ -35,7 +35,7 @@ class Watcher:
     tick: Callable[[], None] = lambda: None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Running:
     job: Job
     process: Any
@@ -82,7 +82,7 @@ def _start(context: Any, job: Job, watcher: Watcher) -> _Running:
     process.start()
     theirs.close()
     watcher.started(job)
-    return _Running(job, process, mine, Clock.start(), time.monotonic() + job.limits.run_seconds)
+    return _Running(job=job, process=process, pipe=mine, clock=Clock.start(), deadline=time.monotonic() + job.limits.run_seconds)
 
 
 def _listen(running: list[_Running], watcher: Watcher) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DecisionReport:
     """As fractions. ``*_accuracy``: (TPR + TNR) / 2, which for equal classes is the share of right answers;
     ``*_precision``: None where nobody was called a member.
@@ -53,10 +53,12 @@ def decision_report(
     accuracies = _accuracy(said, member)
     best = int(np.argmax(accuracies))
     null = [float(_accuracy(said, rng.permutation(member)).max()) for _ in range(shuffles)]
-    return DecisionReport(
-        *_three(said[-1], member), *_calibrated(said, member, rng), *_three(said[best], member), int(there[best]),
-        float(np.mean(null)),
-    )  # fmt: skip
+    chosen = {"last": _three(said[-1], member), "calibrated": _calibrated(said, member, rng), "best": _three(said[best], member)}
+    numbers = {f"{how}_{what}": n for how, three in chosen.items() for what, n in zip(_WHAT, three, strict=True)}
+    return DecisionReport(**numbers, best_index=int(there[best]), null_best_accuracy=float(np.mean(null)))
+
+
+_WHAT = ("accuracy", "precision", "recall")
 
 
 def _accuracy(said: np.ndarray, member: np.ndarray) -> np.ndarray:

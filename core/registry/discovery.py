@@ -79,7 +79,7 @@ class RegisteredComponent:
             raise UserError(f"{self}: its Params is {_describe(params)}, expected a subclass of fedbench.core.Params")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PluginStatus:
     """One entry point: what it announced (``components``), and what is wrong with it (``reason``, empty when ok)."""
 
@@ -131,14 +131,23 @@ def _entries(dist: Distribution) -> list[EntryPoint | Exception]:
 def _load(entry: EntryPoint | Exception, distribution: str, version: str) -> PluginStatus:
     if isinstance(entry, Exception):
         reason = f"its entry_points.txt cannot be read: {explain(entry)}"
-        return PluginStatus("?", distribution, version, False, reason, ())
+        return PluginStatus(entry_point="?", distribution=distribution, version=version, ok=False, reason=reason, components=())
     try:
         plugin = entry.load()
     except (Exception, SystemExit) as exc:
         reason = f"cannot import '{entry.value}': {explain(exc)}"
-        return PluginStatus(entry.name, distribution, version, False, reason, ())
+        return PluginStatus(
+            entry_point=entry.name, distribution=distribution, version=version, ok=False, reason=reason, components=()
+        )
     components, problems = _announced(plugin, distribution, version)
-    return PluginStatus(entry.name, distribution, version, not problems, "; ".join(problems), tuple(components))
+    return PluginStatus(
+        entry_point=entry.name,
+        distribution=distribution,
+        version=version,
+        ok=not problems,
+        reason="; ".join(problems),
+        components=tuple(components),
+    )
 
 
 def _announced(plugin: Any, distribution: str, version: str) -> tuple[list[RegisteredComponent], list[str]]:

@@ -241,4 +241,4 @@ def observe(
     if view == "server" and len(mine) == 0:
         raise SkipCell("it follows one client's rows, but the audit asks about many clients together")
     position = int(mine[0]) if view == "server" else 0
-    return Observations(view, rounds[last].copy(), ids, position, signals)
+    return Observations(view=view, rounds=rounds[last].copy(), clients=ids, target=position, signals=signals)

@@ -16,7 +16,7 @@ from fedbench.plugins.attacks.poisoning.scaling import SLACK, Objective, Segment
 Search = Literal["full", "best"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Masks:
     """Inner products of the mask samples' updates g_1..g_N, the poison v and n unit benign rows.
 
