@@ -15,13 +15,13 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.execution.plugin_checks import declaration_mistake, require_data, try_model
 from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.refusals import Refusals
+from fedbench.core.experiment.candidates import targets_of
 from fedbench.core.experiment.job import Cell, Job, key_of_run
 from fedbench.core.experiment.parts import defense_of
 from fedbench.core.experiment.scene import make_scene
 from fedbench.core.federation.setup import public_facts
 from fedbench.core.numerics.precision import check_precision
 from fedbench.core.population.audit import split_digest
-from fedbench.core.population.target import EVERYBODY, Target, client, group
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse, UseMaker
@@ -165,7 +165,7 @@ class _Planner:
         adversary: Adversary | None, attacker: ComponentUse | None,
     ) -> Job | None:  # fmt: skip
         setting, used = self.spec.settings[i], self.resolved.settings[i]
-        targets = _targets(setting, members, adversary)
+        targets = targets_of(setting, members, adversary.malicious(setting.federation.clients) if adversary else 0)
         where = self.refusals.place_of_setting(i)
         found = self.refusals.ask(where, f"dataset '{used.dataset.name}'", lambda: self._load(used.dataset, seed))
         if found is None:
@@ -223,18 +223,6 @@ class _Planner:
             key = key_of({"run": job.run_key, "attack": use.identity(), "signals": needs, "analyses": analyses})
             cells.append(Cell(key=key, stem=_stem(job, use, key), attack=use, view=made.view))
         return replace(job, cells=tuple(cells))
-
-
-def _targets(setting: Setting, members: tuple[int, ...], adversary: Adversary | None) -> tuple[Target, ...]:
-    """Whom the attacks are asked about; by default the members or, where nobody defends, every honest client: an adversary
-    does not infer the data of the clients it controls, the last ones."""
-    wanted, clients = setting.audit.targets, setting.federation.clients
-    if wanted == "honest":
-        return (EVERYBODY,)
-    if wanted == "groups":
-        return tuple(group(g) for g in range(len(setting.groups or ())))
-    honest = range(clients - (adversary.malicious(clients) if adversary else 0))
-    return tuple(client(k) for k in (wanted if isinstance(wanted, list) else members or honest))
 
 
 def _stem(job: Job, attack: ComponentUse, key: str) -> str:
