@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Words,
         value,
     )
+    from fedbench.core.contract.candidates import EXCLUDED, IFL, MEMBER, OFL
     from fedbench.core.contract.contexts import (
         Batch,
         CoalitionContext,
@@ -42,11 +43,12 @@ if TYPE_CHECKING:
         Layer,
         MemberContext,
         MemberData,
+        ReportContext,
         Selection,
         ServerContext,
     )
     from fedbench.core.contract.dataset import Data, Dataset
-    from fedbench.core.contract.defense import Defense
+    from fedbench.core.contract.defense import Defense, FactValue
     from fedbench.core.contract.errors import Diverged, SkipCell, UserError
     from fedbench.core.contract.hooks import CONTRACT_VERSION, Component, hookimpl
     from fedbench.core.contract.model import Model
@@ -72,10 +74,12 @@ _HOME = {
     ),
     "section": ("AuditedRound", "ClientGroup", "Entry", "Row", "Section", "Sweep"),
     "contexts": (
-        "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "Selection", "ServerContext",
+        "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "ReportContext",
+        "Selection", "ServerContext",
     ),
     "dataset": ("Data", "Dataset"),
-    "defense": ("Defense",),
+    "defense": ("Defense", "FactValue"),
+    "candidates": ("EXCLUDED", "IFL", "MEMBER", "OFL"),
     "errors": ("Diverged", "SkipCell", "UserError"),
     "hooks": ("CONTRACT_VERSION", "Component", "hookimpl"),
     "model": ("Model",),
@@ -97,7 +101,8 @@ _MODULE |= dict.fromkeys(_METRICS, "fedbench.core.metrics")
 
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
-    "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext", "Federation",
+    "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext",
+    "ReportContext", "FactValue", "Federation",
     "Layer",
     "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",
@@ -108,6 +113,7 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Interval", "combined_interval", "t_interval", "auc", "hypervolume", "pareto_front",
     "data_folder", "Remote", "fetch", "unpack", "cached", "Arrays", "file_lines", "class_folders", "decode_images", "Labelled",
     "check_labels",
+    "MEMBER", "OFL", "IFL", "EXCLUDED",
     "UserError", "SkipCell", "Diverged",
 ]  # fmt: skip
 

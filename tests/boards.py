@@ -11,7 +11,7 @@ import numpy as np
 from fedbench.core import FinishedRun, Judged, Judgement, Number, Table
 from fedbench.core.metrics import score_groups
 from fedbench.core.metrics.decision import decision_report
-from fedbench.core.population.audit import FIRST_GROUP, HONEST
+from fedbench.core.population.target import EVERYBODY, Target
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import DecisionScores, Found, Measured, Record, RoundRow, TargetScores, Utility
@@ -160,7 +160,7 @@ class Poisoned(Folder):
         super().__init__(root, dict.fromkeys(rules, 0.8), attacks)
 
     def whose(self, defense):
-        return ("pair", MEMBERS, (HONEST,)) if defense == "mixup" else ("none", (), (HONEST,))
+        return ("pair", MEMBERS, (EVERYBODY.code,)) if defense == "mixup" else ("none", (), (EVERYBODY.code,))
 
     def add(self, defense, attack, seed, outcome="ok", **change):
         inside = attack if attack in ACTIVE else None
@@ -278,7 +278,7 @@ def judgement_of(arrays, targets, threshold=None):
     """What an attack said, from the arrays of its record."""
     judged = [
         Judged(
-            target=t, group=FIRST_GROUP - t if t <= FIRST_GROUP else None, scores=arrays[f"t{t}_scores"],
+            target=t, group=Target.of(t).index if Target.of(t).kind == "group" else None, scores=arrays[f"t{t}_scores"],
             kind=arrays[f"t{t}_kind"], owner=arrays[f"t{t}_owner"], model_of=np.zeros(len(arrays[f"t{t}_kind"]), int),
         )
         for t in targets

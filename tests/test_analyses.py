@@ -27,7 +27,7 @@ from fake_packages import install
 
 from fedbench.core import ClientGroup, Judged, Judgement, Number
 from fedbench.core.metrics import combined_interval, t_interval
-from fedbench.core.population.audit import HONEST
+from fedbench.core.population.target import EVERYBODY
 from fedbench.core.store.record import Found, RoundRow
 from fedbench.leaderboard.figures import style
 from fedbench.leaderboard.markdown.escape import inline
@@ -135,7 +135,8 @@ def test_groups_are_called_by_their_names(clustered):
     assert "- groups of clients: majority: rotation 0.0 to 25.0; minority: rotation 0.0 to 25.0" in text
     assert "- range of the MIA accuracy that clients tolerate: \\[0.5, 0.8\\]" in text
     assert inline(whose((-11, -10), ["a", "b|c"])) == "group a, group b\\|c" and inline(whose((-12,), ["a", "b"])) == "group 2"
-    assert inline(whose((HONEST,), [])) == "all honest clients together" and inline(whose(range(30), [])).endswith("19, … (30)")
+    assert inline(whose((EVERYBODY.code,), [])) == "all honest clients together"
+    assert inline(whose(range(30), [])).endswith("19, … (30)")
 
 
 def test_failed_seeds_are_left_out_and_boards_without_groups_have_no_such_section(tmp_path, template):

@@ -80,11 +80,11 @@ class World:
         return self.owner == TARGET
 
     def audit(self, key: int = 7) -> Audit:
-        return Audit(key, torch.device("cpu"), self.ids, self.y, 4, TARGET)
+        return Audit(key=key, device=torch.device("cpu"), ids=self.ids, y=self.y, n_classes=4, target_client=TARGET)
 
     def shadow(self) -> Colluder:
         seen = replace(self.observations, target=COLLUDER)
-        return Colluder(COLLUDER, seen, self.ids, self.y, self.owner == COLLUDER, False)
+        return Colluder(client=COLLUDER, observations=seen, ids=self.ids, y=self.y, member=self.owner == COLLUDER, defended=False)
 
 
 def world(leak: float, members: int = 2000, strangers: int = 10_000, rounds: int = 6, clients: int = 6, seed: int = 0):
@@ -111,7 +111,9 @@ def world(leak: float, members: int = 2000, strangers: int = 10_000, rounds: int
     cosine = 0.05 * (rng.normal(size=n) + rng.normal(size=(rounds, clients, n)) + leak * trained)
     signals |= {"grad-dot": cosine * np.sqrt(sq * update_sq), "grad-sq": sq, "update-sq": update_sq}
     signals = {name: a.astype(np.float32) for name, a in signals.items()}
-    seen = Observations("server", 10 * np.arange(1, rounds + 1), np.arange(clients), TARGET, signals)
+    seen = Observations(
+        view="server", rounds=10 * np.arange(1, rounds + 1), clients=np.arange(clients), target=TARGET, signals=signals
+    )
     return World(seen, owner, rng.permutation(10 * n)[:n], y)
 
 
@@ -235,7 +237,7 @@ def test_guessing_and_knowing(silent):
 def test_redrawn_non_members_fake_a_leak(silent):
     """Why a run has ONE list of non-members: without any leak, redrawing them each round yields TF01 far above 0.1 %.
 
-    A redrawn position holds another sample every round, so its average varies less than a member's (algorithms 4.0).
+    A redrawn position holds another sample every round, so its average varies less than a member's (docs/methods/quirks.md#f1).
     """
     rng, out = np.random.default_rng(1), ~silent.member
     redrawn = silent.observations["loss"].copy()
@@ -346,7 +348,7 @@ def test_cosine_of_vectors():
     g, pseudo = rng.normal(size=(5, 7)), rng.normal(size=(1, 3, 7))
     sq, update_sq = (g**2).sum(1)[None, None], (pseudo**2).sum(2)[..., None]
     signals = {"grad-dot": pseudo @ g.T, "grad-sq": sq, "update-sq": update_sq}
-    seen = Observations("server", np.array([1]), np.arange(3), 1, signals)
+    seen = Observations(view="server", rounds=np.array([1]), clients=np.arange(3), target=1, signals=signals)
     wanted = [np.dot(v, pseudo[0, 1]) / np.linalg.norm(v) / np.linalg.norm(pseudo[0, 1]) for v in g]
     np.testing.assert_allclose(AvgCosine().score(seen, SMALL.audit()), wanted)
 
@@ -405,7 +407,7 @@ def test_fedmia_equals_its_equations(kind, ddof):
 
 def one_round(loss: np.ndarray) -> Observations:
     """``loss``: [M, n], row 0 the target's."""
-    return Observations("server", np.array([1]), np.arange(len(loss)), 0, {"loss": loss[None]})
+    return Observations(view="server", rounds=np.array([1]), clients=np.arange(len(loss)), target=0, signals={"loss": loss[None]})
 
 
 @pytest.mark.parametrize("kind", ["none", "3sigma_pop", "mad", "loo"])
@@ -458,7 +460,7 @@ def test_filtering_pays_where_a_shadow_trained_on_the_candidate():
 def test_fta_of_a_straight_line_is_its_slope(rounds, slope, start):
     t = np.sort(np.array(rounds))
     line = (start - slope * t)[:, None, None] * np.ones((1, 1, 3))
-    seen = Observations("server", t, np.array([0]), 0, {"loss": line, "confidence": -line})
+    seen = Observations(view="server", rounds=t, clients=np.array([0]), target=0, signals={"loss": line, "confidence": -line})
     for cls in (FTAL, FTAC):
         np.testing.assert_allclose(cls().score(seen, SMALL.audit()), slope, atol=1e-9)
 

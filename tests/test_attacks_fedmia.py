@@ -80,7 +80,9 @@ def as_participant(w: World) -> World:
     trained = w.owner >= 0
     source = np.where(trained, w.owner, 1)  # the row on which the sample's own leak is planted
     pick = {n: a[:, source, np.arange(len(w.ids))][:, None] for n, a in w.observations.signals.items() if a.shape == logits.shape}
-    return replace(w, observations=Observations("client", w.observations.rounds, np.array([-1]), 0, pick))
+    return replace(
+        w, observations=Observations(view="client", rounds=w.observations.rounds, clients=np.array([-1]), target=0, signals=pick)
+    )
 
 
 # --- announcements --------------------------------------------------------------------------------------------------
@@ -133,7 +135,11 @@ def vectors(rng, rounds: int = 2, clients: int = 3, n: int = 5, p: int = 7):
     g, update = rng.normal(size=(n, p)), rng.normal(size=(rounds, clients, p))
     sq = np.broadcast_to((g**2).sum(1), (rounds, 1, n))
     signals = {"grad-dot": update @ g.T, "grad-sq": sq, "update-sq": (update**2).sum(2)[..., None]}
-    return g, update, Observations("server", np.arange(1, rounds + 1), np.arange(clients), 1, signals)
+    return (
+        g,
+        update,
+        Observations(view="server", rounds=np.arange(1, rounds + 1), clients=np.arange(clients), target=1, signals=signals),
+    )
 
 
 def test_gradient_scores_equal_their_definitions_on_vectors():
@@ -256,14 +262,14 @@ def test_the_guard_decides_for_measurements_of_a_small_scale():
 @given(st.lists(st.floats(1e-5, 40), min_size=1, max_size=5))
 def test_the_rescaled_confidence_is_the_logit_of_the_label(losses):
     loss = np.array(losses)[None, None]
-    seen = Observations("server", np.array([1]), np.array([0]), 0, {"loss": loss})
+    seen = Observations(view="server", rounds=np.array([1]), clients=np.array([0]), target=0, signals={"loss": loss})
     p = np.exp(-loss)
     np.testing.assert_allclose(rescaled_confidence(seen), np.log(p) - np.log1p(-p), rtol=1e-6, atol=1e-9)
 
 
 def test_the_rescaled_confidence_of_saturated_predictions_is_finite():
     loss = np.array([0.0, 1e-9, np.nan, 200.0])[None, None]
-    seen = Observations("server", np.array([1]), np.array([0]), 0, {"loss": loss})
+    seen = Observations(view="server", rounds=np.array([1]), clients=np.array([0]), target=0, signals={"loss": loss})
     found = rescaled_confidence(seen)[0, 0]
     np.testing.assert_allclose(found[[0, 1, 3]], [24 * np.log(2), 24 * np.log(2), -200], atol=1e-8)
     assert np.isnan(found[2])
@@ -420,7 +426,7 @@ def test_fta_of_a_straight_line_is_its_slope(rounds, slope, start):
     t = np.sort(np.array(rounds))
     line = (start + slope * t)[:, None, None] * np.ones((1, 1, 3))
     for signal, of in (("loss", {"loss": -line}), ("confidence", {"confidence": line})):
-        seen = Observations("client", t, np.array([-1]), 0, of)
+        seen = Observations(view="client", rounds=t, clients=np.array([-1]), target=0, signals=of)
         attack = FTA(signal=signal)
         assert attack.view == "client" and attack.needs == set(of)
         np.testing.assert_allclose(attack.score(seen, SMALL.audit()), slope, atol=1e-9)
@@ -429,7 +435,7 @@ def test_fta_of_a_straight_line_is_its_slope(rounds, slope, start):
 def test_fta_of_the_rescaled_confidence_rises_with_the_margin():
     t = np.arange(1, 6)
     margin = 0.5 * t[:, None, None] - 1 + np.array([0.0, 0.3])  # two classes: the logit of p_y is the margin
-    seen = Observations("client", t, np.array([-1]), 0, {"loss": np.log1p(np.exp(-margin))})
+    seen = Observations(view="client", rounds=t, clients=np.array([-1]), target=0, signals={"loss": np.log1p(np.exp(-margin))})
     np.testing.assert_allclose(FTA(signal="rescaled").score(seen, SMALL.audit()), 0.5, rtol=1e-9)
 
 

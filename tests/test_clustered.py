@@ -45,7 +45,18 @@ def draws(seed: int, *shape: int) -> torch.Tensor:
 def member(data: MemberData, key: int = 1, threshold: float | None = None) -> MemberContext:
     flat = FlatModel(tiny_module(), CPU)
     return MemberContext(
-        key, CPU, FACTS, 0, 1, 0, data, flat.module, flat.params, flat.params.clone(), {}, privacy_threshold=threshold
+        key=key,
+        device=CPU,
+        federation=FACTS,
+        client=0,
+        round=1,
+        epoch=0,
+        data=data,
+        model=flat.module,
+        params=flat.params,
+        start=flat.params.clone(),
+        memory={},
+        privacy_threshold=threshold,
     )
 
 
@@ -331,9 +342,18 @@ class Shadows:
 
     def context(self, key: int = 3, round: int = 5, j: int = 0, memory=None, rounds: int = 20) -> ServerContext:
         return ServerContext(
-            key, CPU, replace(FACTS, rounds=rounds), round, torch.full((self.n,), 7.0), (0, 1),
-            {} if memory is None else memory, j, root=self.root, logits=self.logits, train=self.train,
-        )  # fmt: skip
+            key=key,
+            device=CPU,
+            federation=replace(FACTS, rounds=rounds),
+            round=round,
+            params=torch.full((self.n,), 7.0),
+            participants=(0, 1),
+            memory={} if memory is None else memory,
+            model_index=j,
+            root=self.root,
+            logits=self.logits,
+            train=self.train,
+        )
 
 
 def test_the_red_team_tells_a_model_that_memorises_from_one_that_does_not():

@@ -32,7 +32,16 @@ def facts(**given) -> Federation:
 def coalition(members=(0, 2), weights=None, t=0, key=1, present=None, **given) -> CoalitionContext:
     weights = weights or (1 / 4,) * len(members)
     sizes = tuple(round(400 * w) for w in weights)
-    return CoalitionContext(key, CPU, facts(**given), members, present or members, sizes, weights, t)
+    return CoalitionContext(
+        key=key,
+        device=CPU,
+        federation=facts(**given),
+        members=members,
+        present=present or members,
+        sizes=sizes,
+        weights=weights,
+        round=t,
+    )
 
 
 def own_data(n: int = 100, seed: int = 0) -> MemberData:
@@ -45,9 +54,18 @@ def member(data: MemberData, *, client=0, round=1, key=1, memory=None, seed=0, *
     with torch.no_grad():
         flat.params.copy_(torch.randn(len(flat.params), generator=torch.Generator().manual_seed(seed)))
     return MemberContext(
-        key, CPU, facts(**given), client, round, round - 1, data, flat.module, flat.params, flat.params.clone(),
-        {} if memory is None else memory,
-    )  # fmt: skip
+        key=key,
+        device=CPU,
+        federation=facts(**given),
+        client=client,
+        round=round,
+        epoch=round - 1,
+        data=data,
+        model=flat.module,
+        params=flat.params,
+        start=flat.params.clone(),
+        memory={} if memory is None else memory,
+    )
 
 
 def begun(given=None, **params) -> CoFedMID:

@@ -40,7 +40,17 @@ def member(module: nn.Module | None = None, *, key=1, classes=4, epoch=0, **fact
     federation = Federation(**given, n_params=len(flat.params))
     data = MemberData(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
     return MemberContext(
-        key, CPU, federation, 0, 1, epoch, data, flat.module, flat.params, flat.params.clone(), memory={}
+        key=key,
+        device=CPU,
+        federation=federation,
+        client=0,
+        round=1,
+        epoch=epoch,
+        data=data,
+        model=flat.module,
+        params=flat.params,
+        start=flat.params.clone(),
+        memory={},
     )
 
 

@@ -58,7 +58,17 @@ def member(data: MemberData | None = None, *, key=1, epoch=0, memory=None, modul
     federation = Federation(**given, n_params=len(flat.params))
     memory = {} if memory is None else memory
     return MemberContext(
-        key, CPU, federation, 0, 1, epoch, data, flat.module, flat.params, flat.params.clone(), memory=memory
+        key=key,
+        device=CPU,
+        federation=federation,
+        client=0,
+        round=1,
+        epoch=epoch,
+        data=data,
+        model=flat.module,
+        params=flat.params,
+        start=flat.params.clone(),
+        memory=memory,
     )
 
 

@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 import torch
-from tiny import tiny_clients, tiny_insider, tiny_module, tiny_setup, train_all
+from tiny import tiny_clients, tiny_federation, tiny_insider, tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import ActiveAttack, Defense, Diverged, Selection, UserError
 from fedbench.core.federation.guard import PhaseError
+from fedbench.core.federation.schedule import lr_at
 from fedbench.core.numerics.rng import key_for
 
 
@@ -40,7 +41,7 @@ def slow_fedavg(setup, rounds):
 def test_plain_training_is_fedavg_with_sgd():
     clients = tiny_clients()
     clients[2] = dataclasses.replace(clients[2], x=clients[2].x[:7], y=clients[2].y[:7])  # unequal weights
-    setup = tiny_setup(clients=clients, schedule="exponential", factor=0.9)
+    setup = tiny_setup(clients=clients, schedule={"name": "exponential", "factor": 0.9})
     federation, _ = train_all(setup)
     torch.testing.assert_close(federation.models[0], slow_fedavg(setup, 3), rtol=1e-5, atol=1e-6)
 
@@ -408,13 +409,11 @@ def test_contexts_are_frozen():
 
 
 def test_learning_rate_schedules():
-    from fedbench.core.federation.setup import TrainConfig
-
-    def rates(**kind):
-        config = TrainConfig(rounds=4, local_epochs=1, batch_size=1, lr=0.8, **kind)
-        return [round(config.lr_at(t), 6) for t in (1, 2, 3, 4)]
+    def rates(**schedule):
+        config = tiny_federation(rounds=4, lr=0.8, schedule=schedule or "constant")
+        return [round(lr_at(config, t), 6) for t in (1, 2, 3, 4)]
 
     assert rates() == [0.8] * 4
-    assert rates(schedule="exponential", factor=0.5) == [0.8, 0.4, 0.2, 0.1]
-    assert rates(schedule="milestones", factor=0.1, milestones=(1, 3)) == [0.8, 0.08, 0.08, 0.008]
-    assert rates(schedule="cosine") == [0.8, 0.8, round(0.4 * (1 + 2**-0.5), 6), 0.4]
+    assert rates(name="exponential", factor=0.5) == [0.8, 0.4, 0.2, 0.1]
+    assert rates(name="milestones", factor=0.1, rounds=[1, 3]) == [0.8, 0.08, 0.08, 0.008]
+    assert rates(name="cosine") == [0.8, 0.8, round(0.4 * (1 + 2**-0.5), 6), 0.4]

@@ -83,7 +83,7 @@ def test_a_client_keeps_its_moments_only_where_the_recipe_says_so():
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_first_steps_are_what_the_optimiser_makes_of_each_gradient(name):
-    setup = tiny_setup(optimizer=name, momentum=0.0 if name == "adam" else 0.9)
+    setup = tiny_setup(name=name, momentum=0.0 if name == "adam" else 0.9)
     start = setup.initial[0]
     bench = Bench(setup, start, setup.flat.buffers.clone(), 1)
     x, y = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
@@ -153,7 +153,7 @@ def test_a_malicious_row_that_is_not_finite_is_rejected_and_the_federation_goes_
 
     rule = Assumes()
     rule.seen = []
-    setup = tiny_setup(rule, members=(), insider=tiny_insider(Poison(), malicious=2), assumed_malicious=2)
+    setup = tiny_setup(rule, members=(), insider=tiny_insider(Poison(), malicious=2), expected_malicious=2)
     federation, results = train_all(setup)
     assert [r.rejected for r in results] == [(), (2, 3), ()]
     assert results[1].uploads.participants == (0, 1) and len(results[1].uploads.updates) == 2
@@ -164,7 +164,7 @@ def test_a_malicious_row_that_is_not_finite_is_rejected_and_the_federation_goes_
 
 def test_a_rule_with_a_number_of_its_own_outlives_rejected_rows():
     rule = TrimmedMean(b=1)
-    setup = tiny_setup(rule, members=(), insider=tiny_insider(Poison(), malicious=2), assumed_malicious=2)
+    setup = tiny_setup(rule, members=(), insider=tiny_insider(Poison(), malicious=2), expected_malicious=2)
     assert [r.rejected for r in train_all(setup)[1]] == [(), (2, 3), ()]
 
 

@@ -195,8 +195,8 @@ def test_sizes(name, classes, shape):
 @pytest.mark.parametrize(
     ("name", "classes", "published", "exact"),
     [
-        ("resnet18", 100, "11.22", 11_220_132),  # algorithms.md 3.1
-        ("wrn-16-4", 10, "2.75", 2_751_562),  # algorithms.md 3.1; De et al. and Aerni et al. count it for CIFAR-10
+        ("resnet18", 100, "11.22", 11_220_132),  # docs/methods/federation.md#models
+        ("wrn-16-4", 10, "2.75", 2_751_562),  # docs/methods/federation.md#models; De et al. and Aerni et al.: for CIFAR-10
         ("wrn-16-4", 100, "2.77", 2_774_692),
         ("alexnet", 100, "2.50", 2_495_396),
     ],

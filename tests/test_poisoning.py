@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import tiny_federation
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import (
@@ -28,7 +29,7 @@ from fedbench.core import (
     UserError,
 )
 from fedbench.core.federation import loop
-from fedbench.core.federation.setup import Insider, Setup, TrainConfig
+from fedbench.core.federation.setup import Insider, Setup
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.signals.logits import Margin
 from fedbench.plugins.attacks.poisoning.adaptive_atm import AdaptiveATM, blend
@@ -95,13 +96,33 @@ def knowing(
     (x, y), (mask_x, mask_y) = samples(20, 60), samples(n_mask, 70)
     rows = torch.stack([train_from(start, *samples(24, 80 + k)) for k in range(malicious + others)])
     return Knowledge(
-        key, torch.device("cpu"), Federation(10, 3, 1, 8, participation, CLASSES, len(start)), round,
-        tuple(range(10 - malicious, 10)), start, torch.nn.Identity(), x, y, mask_x, mask_y, {} if memory is None else memory,
-        lambda a, b: step_from(start, a, b), lambda a, b: train_from(start, a, b),
-        lambda a, b: torch.stack([step_from(start, a[i : i + 1], b[i : i + 1]) for i in range(len(b))]),
-        lambda a: logits_of(start, a),
-        own=rows[others:] if level != "none" else None, honest=rows[:others] if level == "honest" else None,
-    )  # fmt: skip
+        key=key,
+        device=torch.device("cpu"),
+        federation=Federation(
+            clients=10,
+            rounds=3,
+            local_epochs=1,
+            batch_size=8,
+            participation=participation,
+            n_classes=CLASSES,
+            n_params=len(start),
+        ),
+        round=round,
+        clients=tuple(range(10 - malicious, 10)),
+        start=start,
+        model=torch.nn.Identity(),
+        x=x,
+        y=y,
+        mask_x=mask_x,
+        mask_y=mask_y,
+        memory={} if memory is None else memory,
+        step=lambda a, b: step_from(start, a, b),
+        train=lambda a, b: train_from(start, a, b),
+        sample_steps=lambda a, b: torch.stack([step_from(start, a[i : i + 1], b[i : i + 1]) for i in range(len(b))]),
+        logits=lambda a: logits_of(start, a),
+        own=rows[others:] if level != "none" else None,
+        honest=rows[:others] if level == "honest" else None,
+    )
 
 
 def angle(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -140,8 +161,10 @@ def test_the_margin_is_positive_exactly_where_the_label_alone_wins(values, data)
 
 def test_the_score_is_the_last_rounds_margin_on_the_global_model():
     margins = np.array([[1.0, -2, 3], [0.5, 0.25, -1]], np.float32)
-    seen = Observations("client", np.array([5, 10]), np.array([-1]), 0, {"margin": margins[:, None]})
-    audit = Audit(0, torch.device("cpu"), np.arange(3), np.zeros(3, int), CLASSES, 0)
+    seen = Observations(
+        view="client", rounds=np.array([5, 10]), clients=np.array([-1]), target=0, signals={"margin": margins[:, None]}
+    )
+    audit = Audit(key=0, device=torch.device("cpu"), ids=np.arange(3), y=np.zeros(3, int), n_classes=CLASSES, target_client=0)
     for cls in (Passive, *ACTIVE):
         attack = cls()
         assert (attack.view, attack.threshold, attack.needs) == ("client", 0.0, {"margin"})
@@ -557,16 +580,36 @@ def attacked(attack: Attack, seed: int, members: bool = True) -> tuple[np.ndarra
     module = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
     flat = FlatModel(module, torch.device("cpu"))
     flat.params.copy_(0.15 * torch.randn(len(flat.params), generator=g))
-    insider = Insider(attack, 2, "honest", 1, x, y, *masks) if isinstance(attack, ActiveAttack) else None
-    config = TrainConfig(rounds=80, local_epochs=1, batch_size=40, lr=0.3)
-    federation = loop.Training(Setup(config, seed, flat, clients, 4, Defense(), (), flat.params.clone()[None], insider))
+    insider = (
+        Insider(attack=attack, malicious=2, knowledge="honest", start_round=1, x=x, y=y, mask_x=masks[0], mask_y=masks[1])
+        if isinstance(attack, ActiveAttack)
+        else None
+    )
+    config = tiny_federation(len(clients), rounds=80, local_epochs=1, batch_size=40, lr=0.3, momentum=0.0, weight_decay=0.0)
+    federation = loop.Training(
+        Setup(
+            config=config,
+            seed=seed,
+            flat=flat,
+            clients=clients,
+            n_classes=4,
+            defense=Defense(),
+            members=(),
+            initial=flat.params.clone()[None],
+            insider=insider,
+        )
+    )
     for result in federation.rounds():
         last = result.models[0].clone()
     flat.params.copy_(last)
     with torch.no_grad():
         margins = margin(module.eval()(x), y).numpy()
-    seen = Observations("client", np.array([80]), np.array([-1]), 0, {"margin": margins[None, None]})
-    scores = attack.score(seen, Audit(0, torch.device("cpu"), np.arange(120), y.numpy(), 4, 0))
+    seen = Observations(
+        view="client", rounds=np.array([80]), clients=np.array([-1]), target=0, signals={"margin": margins[None, None]}
+    )
+    scores = attack.score(
+        seen, Audit(key=0, device=torch.device("cpu"), ids=np.arange(120), y=y.numpy(), n_classes=4, target_client=0)
+    )
     return scores, (mixed < 60).numpy()
 
 

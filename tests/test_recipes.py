@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fedbench.core.spec.optimizer import RECIPES, Schedule
-from fedbench.core.spec.suite import FederationSpec
+from fedbench.core.spec.federation import FederationSpec, Schedule
+from fedbench.core.spec.recipes import recipe_names
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_alone_is_a_federation(name):
     spec = FederationSpec.model_validate({"recipe": name})
     if name.startswith("fedpoisonmia"):

@@ -364,13 +364,31 @@ def test_the_plain_mean_is_moved_by_one_row():
 
 
 def facts(cohort: int = 10, f: int = 0, classes: int = 10) -> Federation:
-    return Federation(cohort, 5, 1, 8, 1.0, classes, 100, assumed_malicious=f)
+    return Federation(
+        clients=cohort,
+        rounds=5,
+        local_epochs=1,
+        batch_size=8,
+        participation=1.0,
+        n_classes=classes,
+        n_params=100,
+        assumed_malicious=f,
+    )
 
 
 def server(rows: torch.Tensor, f: int = 0, key: int = 0, classes: int = 10, **more) -> ServerContext:
     params = more.pop("params", torch.zeros(rows.shape[1]))
     return ServerContext(
-        key, torch.device("cpu"), facts(len(rows), f, classes), 1, params, tuple(range(len(rows))), {}, 0, f, **more
+        key=key,
+        device=torch.device("cpu"),
+        federation=facts(len(rows), f, classes),
+        round=1,
+        params=params,
+        participants=tuple(range(len(rows))),
+        memory={},
+        model_index=0,
+        assumed_malicious=f,
+        **more,
     )
 
 

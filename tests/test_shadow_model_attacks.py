@@ -33,11 +33,13 @@ def _one_thread():
 
 
 def seen(references: ShadowModels | None) -> Observations:
-    return Observations("external", np.array([9]), np.array([-1]), 0, {}, references)
+    return Observations(
+        view="external", rounds=np.array([9]), clients=np.array([-1]), target=0, signals={}, shadow_models=references
+    )
 
 
 def audit(y: np.ndarray, key: int = 5) -> Audit:
-    return Audit(key, torch.device("cpu"), np.arange(len(y)), y, CLASSES, 0)
+    return Audit(key=key, device=torch.device("cpu"), ids=np.arange(len(y)), y=y, n_classes=CLASSES, target_client=0)
 
 
 def ridge(x: np.ndarray, y: np.ndarray, strength: float = 1.0) -> np.ndarray:
@@ -77,9 +79,14 @@ def noise(seed: int, models: int = 3, n: int = 40, samples: int = 30, globals_: 
         return rng.normal(0, scale, (*shape, CLASSES)).astype(np.float32)
 
     references = ShadowModels(
-        logits(models, n), logits(models, samples), np.arange(samples) % CLASSES, rng.random((models, samples)) < 0.5,
-        logits(n), rng.integers(0, globals_, n), logits(globals_, samples),
-    )  # fmt: skip
+        logits=logits(models, n),
+        shadow_logits=logits(models, samples),
+        shadow_y=np.arange(samples) % CLASSES,
+        shadow_member=rng.random((models, samples)) < 0.5,
+        target_logits=logits(n),
+        model_of=rng.integers(0, globals_, n),
+        target_shadow_logits=logits(globals_, samples),
+    )
     return references, rng.integers(0, CLASSES, n)
 
 
@@ -400,9 +407,14 @@ def test_shadow_learns_which_way_membership_points(per_class):
     shadow_y, y, member = np.arange(400) % 2, np.arange(300) % 2, np.arange(300) < 100
     inside = rng.random((4, 400)) < 0.7  # unbalanced on purpose: the threshold stays at one half
     references = ShadowModels(
-        logits(np.zeros((4, 300)), np.broadcast_to(y, (4, 300))), logits(inside, np.broadcast_to(shadow_y, (4, 400))),
-        shadow_y, inside, logits(member, y), np.zeros(300, int), logits(np.zeros((1, 400)), shadow_y[None]),
-    )  # fmt: skip
+        logits=logits(np.zeros((4, 300)), np.broadcast_to(y, (4, 300))),
+        shadow_logits=logits(inside, np.broadcast_to(shadow_y, (4, 400))),
+        shadow_y=shadow_y,
+        shadow_member=inside,
+        target_logits=logits(member, y),
+        model_of=np.zeros(300, int),
+        target_shadow_logits=logits(np.zeros((1, 400)), shadow_y[None]),
+    )
     score = ShadowModelAttack(per_class=per_class).score(seen(references), audit(y))
     assert score.min() >= 0 and score.max() <= 1
     for c in range(2):

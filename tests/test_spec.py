@@ -10,17 +10,10 @@ from ruamel.yaml import YAML
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
-from fedbench.core.spec import (
-    Coalition,
-    LoadedSuite,
-    check_components,
-    find_suite,
-    load_and_check,
-    load_suite,
-    resolve_coalition,
-    shipped_suites,
-)
+from fedbench.core.spec.coalition import Coalition, resolve_coalition
 from fedbench.core.spec.document import MAX_BYTES
+from fedbench.core.spec.load import LoadedSuite, find_suite, load_suite, shipped_suites
+from fedbench.core.spec.resolve import check_components, load_and_check
 
 GOOD = """\
 schema: 1
@@ -394,7 +387,7 @@ def test_resolved_uses_hold_every_parameter_and_expand_grids(tmp_path, registry)
 
 
 def test_a_later_problem_gets_the_same_form(tmp_path):
-    from fedbench.core.spec import Problem
+    from fedbench.core.spec.document import Problem
 
     loaded = load_suite(write(tmp_path, GOOD))
     error = loaded.error([Problem(("settings", 0, "dataset"), "too small")])

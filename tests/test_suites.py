@@ -12,7 +12,8 @@ from ruamel.yaml import YAML
 
 from fedbench.core.cli.main import cli
 from fedbench.core.registry.components import Registry
-from fedbench.core.spec import load_and_check, shipped_suites
+from fedbench.core.spec.load import shipped_suites
+from fedbench.core.spec.resolve import load_and_check
 
 SUITES = sorted(shipped_suites())
 

@@ -54,7 +54,7 @@ class Display(AbstractContextManager):
     def _started(self, job: Job) -> None:
         self.running[job.run_key] = (job, 0)
         if self.live:
-            rounds = job.federation["rounds"]
+            rounds = job.setting.federation.rounds
             self.tasks[job.run_key] = self.progress.add_task(f"  {job.title}", total=rounds, left="rounds")
 
     def _advanced(self, job: Job, round: int) -> None:
@@ -73,7 +73,7 @@ class Display(AbstractContextManager):
             self.console.print(f"{outcome}: {job.title} {label}: {reason}", markup=False, highlight=False, soft_wrap=True)
 
     def _finished(self, job: Job) -> None:
-        self.rounds_done += job.federation["rounds"] - self.running.pop(job.run_key)[1]
+        self.rounds_done += job.setting.federation.rounds - self.running.pop(job.run_key)[1]
         if self.live:
             self.progress.remove_task(self.tasks.pop(job.run_key))
         else:
@@ -83,7 +83,7 @@ class Display(AbstractContextManager):
         if self.live:
             self.progress.update(self.overall, left=self.left())
         elif time.monotonic() - self.last_line > _LOG_EVERY_S:
-            now = ", ".join(f"{j.title} (round {r}/{j.federation['rounds']})" for j, r in self.running.values())
+            now = ", ".join(f"{j.title} (round {r}/{j.setting.federation.rounds})" for j, r in self.running.values())
             self._line(f"running {now}")
 
     def _line(self, text: str) -> None:

@@ -65,7 +65,7 @@ def command(
     with store.lock():
         store.sweep()
         jobs = pending(wanted.jobs, store, rerun)
-        store.set_manifest(plan.cells, plan.title, plan.published)
+        store.set_manifest(plan.cells, plan.title, plan.published, plan.analyses)
         _execute(console, jobs, workers or _cores(), wanted, folder)
         write_reports(folder, plots=plots)
         sys.exit(1 if _failures(console, wanted, store) else 0)
@@ -129,8 +129,8 @@ def _print_plan(plan: Any, folder: Path) -> None:
     click.echo(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {done} of them recorded in {folder}")
     click.echo(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
     rows = [
-        (j.setting, j.coalition, j.defense.label, j.adversary.label if j.adversary else "", j.seed, j.federation["clients"],
-         j.federation["rounds"], len(j.targets), len(j.cells), sum(not has_record(store, c) for c in j.cells))
+        (j.setting.name, j.coalition, j.defense.label, j.attacker.label if j.attacker else "", j.seed, j.clients,
+         j.setting.federation.rounds, len(j.targets), len(j.cells), sum(not has_record(store, c) for c in j.cells))
         for j in plan.jobs
     ]  # fmt: skip
     headers = ["setting", "coalition", "defense", "adversary", "seed", "clients", "rounds", "targets", "cells", "to do"]
@@ -140,17 +140,19 @@ def _print_plan(plan: Any, folder: Path) -> None:
 
 def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder: Path) -> None:
     from fedbench.core.cli.progress import Display
-    from fedbench.core.execution.executor import execute
+    from fedbench.core.execution.executor import Executor
+    from fedbench.core.execution.local_processes import LocalProcesses
 
     cells = sum(len(j.cells) for j in jobs)
     console.print(
         f"{plan.suite}: {len(jobs)} runs with {cells} cells to compute, {workers} side by side -> {folder}", highlight=False
     )
-    rounds = sum(j.federation["rounds"] for j in jobs)
+    rounds = sum(j.setting.federation.rounds for j in jobs)
+    executor: Executor = LocalProcesses(workers)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Display(console, cells, rounds) as display:
-            execute(jobs, workers, display.watcher())
+            executor.execute(jobs, display.watcher())
     except KeyboardInterrupt:
         console.print(f"interrupted: {display.done} of {cells} cells are done and kept; the same command goes on from here")
         raise

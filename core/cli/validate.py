@@ -13,7 +13,8 @@ from fedbench.core.contract.errors import UserError
 
 if TYPE_CHECKING:
     from fedbench.core.registry.components import Registry
-    from fedbench.core.spec import LoadedSuite, Resolved
+    from fedbench.core.spec.load import LoadedSuite
+    from fedbench.core.spec.resolve import Resolved
 
 # Further checks, "module:function": called with (loaded, resolved), they raise UserError. Imported when needed.
 CHECKS: tuple[str, ...] = ("fedbench.core.execution.plan:check_plan",)
@@ -53,7 +54,7 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> 
 
 def check(suite: str, registry: Registry, overrides: tuple[str, ...] = (), data: bool = True) -> tuple[LoadedSuite, Resolved]:
     """The suite and its components; raises ``UserError`` with every mistake, with ``data`` those of ``CHECKS`` too."""
-    from fedbench.core.spec import load_and_check
+    from fedbench.core.spec.resolve import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
@@ -70,7 +71,7 @@ def check(suite: str, registry: Registry, overrides: tuple[str, ...] = (), data:
 def _absent(resolved: Resolved) -> list[str]:
     """The suite's datasets that are not on this machine: validating downloads nothing."""
     uses = {s.dataset.name: s.dataset for s in resolved.settings}
-    return [name for name, use in uses.items() if use.registered.load().here() is False]
+    return [name for name, use in uses.items() if use.load().here() is False]
 
 
 def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved], None]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from fedbench.core.contract.board import Numbers
+from fedbench.core.contract.candidates import EXCLUDED, MEMBER
 from fedbench.core.contract.params import Configured
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ class Judged:
     @property
     def member(self) -> np.ndarray:
         """[n] bool: trained on."""
-        return np.asarray(self.kind == 0)
+        return np.asarray(self.kind == MEMBER)
 
     @property
     def counted(self) -> np.ndarray:
         """[n] bool: members and non-members."""
-        return np.asarray(self.kind >= 0)
+        return np.asarray(self.kind != EXCLUDED)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ KnowledgeLevel = Literal["none", "own", "honest", "rule"]
 LEVELS: tuple[KnowledgeLevel, ...] = get_args(KnowledgeLevel)  # ascending
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShadowModels:
     """Colluder models: the target's architecture and recipe on random halves of the attacker's own data.
 
@@ -40,7 +40,7 @@ class ShadowModels:
     target_shadow_logits: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Observations:
     """What one view measured about the candidates, as arrays with the axes (round, client, sample).
 
@@ -78,7 +78,7 @@ class Observations:
         return np.delete(np.broadcast_to(a, (a.shape[0], len(self.clients), a.shape[2])), self.target, axis=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Audit(Randomness):
     """The audit set of one target as an attacker holds it: the candidates, not the answers.
 
@@ -94,7 +94,7 @@ class Audit(Randomness):
     target_client: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Colluder:
     """A colluding client: its observations of the whole sample pool, and which of the samples are its own.
 
@@ -141,12 +141,12 @@ class Attack(Configured):
         """[R, n] float: a single-round attack's scores in every audited round; None for one that uses the trajectory.
 
         ``score`` of such an attack is the last round's. The engine then also reports the round chosen on a separate
-        half of the candidates, and the labelled oracle ``best_round`` beside its null value (evaluation.md, 4).
+        half of the candidates, and the labelled oracle ``best_round`` beside its null value (docs/methods/protocol.md).
         """
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Knowledge(Randomness):
     """What an active adversary knows when it crafts its rows in one round.
 
@@ -174,7 +174,7 @@ class Knowledge(Randomness):
     y: torch.Tensor
     mask_x: torch.Tensor
     mask_y: torch.Tensor
-    memory: dict
+    memory: dict[str, Any]
     step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     train: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     sample_steps: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class Randomness:
         return torch.randperm(n, generator=self.generator).to(self.device)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Federation:
     """Public facts about the federation, known to everybody before round 1.
 
@@ -130,7 +130,7 @@ class Selection:
     batches: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CoalitionContext(Randomness):
     """What the coalition's coordinator knows: public facts, its members and their data volumes.
 
@@ -150,7 +150,17 @@ class CoalitionContext(Randomness):
     memory: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+class Tools(Protocol):
+    """What the engine computes for a member; a context hands it on, so that the contract itself imports no engine."""
+
+    def normalise(self, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        """[n, *input] float32 as ``model`` takes it."""
+
+    def per_sample_gradients(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """[B, P] gradients of each sample's cross-entropy."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemberContext(Randomness):
     """What one coalition member knows in one round: its own data, the model it received, its own memory.
 
@@ -172,6 +182,7 @@ class MemberContext(Randomness):
     params: torch.Tensor
     start: torch.Tensor
     memory: dict[str, Any]
+    tools: Tools
     run_epochs: Callable[[], None] | None = None
     privacy_threshold: float | None = None
 
@@ -183,9 +194,7 @@ class MemberContext(Randomness):
 
     def normalise(self, x: torch.Tensor) -> torch.Tensor:
         """[n, *input] float32 as the model takes it: byte images normalised, anything else unchanged."""
-        from fedbench.core.numerics.normalise import as_floats
-
-        return as_floats(self.model, x)
+        return self.tools.normalise(self.model, x)
 
     def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Cross-entropy [n] of the live model in eval mode, without gradients; leaves the mode as it was."""
@@ -196,18 +205,15 @@ class MemberContext(Randomness):
         self.model.eval()
         try:
             with torch.no_grad():
-                return torch.cat([
-                    cross_entropy(self.model(a), b, reduction="none")
-                    for a, b in zip(x.split(1024), y.split(1024), strict=True)
-                ]) if len(x) else x.new_zeros(0)
+                chunks = range(0, len(x), 1024)
+                parts = [cross_entropy(self.model(x[i : i + 1024]), y[i : i + 1024], reduction="none") for i in chunks]
+                return torch.cat(parts) if parts else x.new_zeros(0)
         finally:
             self.model.train(was_training)
 
     def per_sample_gradients(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Gradients of the cross-entropy at the live parameters, [B, P], one row a sample."""
-        from fedbench.core.numerics.per_sample import per_sample_gradients
-
-        return per_sample_gradients(self.model, x, y)
+        return self.tools.per_sample_gradients(self.model, x, y)
 
 
 @dataclass(frozen=True)
@@ -224,7 +230,7 @@ class Layer:
         return rows[..., self.start : self.stop].reshape(*rows.shape[:-1], *self.shape)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServerContext(Randomness):
     """What the server knows when it aggregates: this round's global parameters and who sent which row.
 
@@ -251,3 +257,15 @@ class ServerContext(Randomness):
     root: MemberData | None = None
     logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     train: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportContext:
+    """What there is to report from: public facts, the members, and the memories of the defense's parties, as they are after
+    the last round: ``coalition``; ``of_member``: client -> its own; ``of_server``: global model -> the rule's."""
+
+    federation: Federation
+    members: tuple[int, ...]
+    coalition: Mapping[str, Any]
+    of_member: Mapping[int, Mapping[str, Any]]
+    of_server: Mapping[int, Mapping[str, Any]]

@@ -10,7 +10,7 @@ import numpy as np
 from fedbench.core.contract.params import Configured
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Data:
     """Three disjoint splits and the facts about them.
 

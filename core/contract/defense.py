@@ -1,7 +1,9 @@
-"""A defense acts in any of these phases; every default is plain FedAvg."""
+"""A defense acts in any of the phases of ``phases.py``; every default is plain FedAvg."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedbench.core.contract.contexts import (
@@ -10,15 +12,28 @@ from fedbench.core.contract.contexts import (
     Federation,
     MemberContext,
     MemberData,
+    ReportContext,
     Selection,
     ServerContext,
 )
 from fedbench.core.contract.params import Configured
+from fedbench.core.contract.phases import phase, phases
 
 if TYPE_CHECKING:
     import torch
 
 FactValue = bool | int | float | str | list[int] | list[float] | list[str]  # what a fact may be
+LONGEST_FACT = 1000  # elements or characters
+
+def is_fact(value: object) -> bool:
+    """Whether ``value`` may stand in a record: a finite number, a short text, or a short list of one kind of them."""
+    if isinstance(value, list):
+        alike = len({type(v) for v in value}) <= 1 and len(value) <= LONGEST_FACT
+        return alike and all(type(v) in (int, float, str) and is_fact(v) for v in value)
+    if type(value) is str:
+        return len(value) <= LONGEST_FACT
+    return type(value) in (bool, int) or (type(value) is float and math.isfinite(value))
+
 
 class Defense(Configured):
     """Base of a defense plugin: override the phases it acts in.
@@ -83,9 +98,22 @@ class Defense(Configured):
     def after_round(self, ctx: MemberContext) -> None:
         """Learn from the round: ``ctx.model`` holds the member's own model as trained, before any protection."""
 
+    def report(self, ctx: ReportContext) -> Mapping[str, FactValue]:
+        """Facts about the finished run, for its records: epsilon, a bandit's choices, bytes sent, assignments missed."""
+        return {}
 
-def overrides(defense: Defense, phase: str) -> bool:
-    """Whether ``defense`` acts in ``phase``; the engine takes the plain fast path where it does not."""
+
+def overrides(defense: Defense, name: str) -> bool:
+    """Whether ``defense`` acts in the phase ``name``; the engine takes the plain fast path where it does not.
+
+    Raises ``LookupError`` for a name that is no phase.
+    """
+    row = phase(name)
     if defense.parts:
-        return any(overrides(part, phase) for part in defense.parts)
-    return getattr(type(defense), phase) is not getattr(Defense, phase)
+        return any(overrides(part, row.name) for part in defense.parts)
+    return getattr(type(defense), row.name) is not getattr(Defense, row.name)
+
+
+def needs_coalition(defense: Defense) -> bool:
+    """Whether some client does anything: one run of a server's rule, or of no defense, serves every coalition."""
+    return defense.n_models != 1 or any(overrides(defense, name) for name in phases(party=("coalition", "member")))

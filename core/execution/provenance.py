@@ -6,18 +6,18 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+
+from fedbench.core.store.record import Provenance
 
 
-def gather(device: str, dtype: str) -> dict[str, Any]:
-    """The fields of :class:`fedbench.core.store.record.Provenance`; asked once, by the parent process."""
+def gather(device: str, dtype: str) -> Provenance:
+    """Asked once, by the parent process."""
     commit, dirty = _git()
-    return {
-        "fedbench": metadata.version("fedbench"), "python": platform.python_version(),
-        "torch": metadata.version("torch"), "numpy": metadata.version("numpy"), "git_commit": commit,
-        "git_dirty": dirty, "platform": _platform(), "cpu": _cpu(), "device": _device_name(device),
-        "dtype": dtype, "threads": 1, "deterministic": True,
-    }  # fmt: skip
+    return Provenance(
+        fedbench=metadata.version("fedbench"), python=platform.python_version(), torch=metadata.version("torch"),
+        numpy=metadata.version("numpy"), git_commit=commit, git_dirty=dirty, platform=_platform(), cpu=_cpu(),
+        device=_device_name(device), dtype=dtype, threads=1, deterministic=True,
+    )  # fmt: skip
 
 
 def _platform() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import hashlib
 import resource
@@ -16,7 +15,7 @@ from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.process import prepare_process, settle, stand_alone
 from fedbench.core.store.files import npz_bytes
-from fedbench.core.store.record import Measured, Outcome, Provenance, Record, RoundRow, Utility
+from fedbench.core.store.record import Found, Measured, Outcome, Record, RoundRow, Utility
 from fedbench.core.store.results import Results
 from fedbench.core.words.explain import message_of, named, one_line, origin
 
@@ -59,10 +58,10 @@ class Clock:
 def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Measured, **more: Any) -> Record:
     """A record with everything the job already knows."""
     return Record(
-        key=cell.key, run_key=job.run_key, outcome=outcome, reason=reason, suite=job.suite, setting=job.setting,
-        coalition=job.coalition, members=list(job.members), seed=job.seed, defense=job.defense.recorded(),
-        attack=cell.attack.recorded(), view=cell.view, facts=job.facts(), provenance=Provenance(**job.provenance),
-        measured=measured, **{"digests": job.digests, **more},
+        key=cell.key, run_key=job.run_key, outcome=outcome, reason=reason, suite=job.suite, setting=job.setting.name,
+        coalition=job.coalition, members=list(job.members), seed=job.seed, defense=job.defense, attack=cell.attack,
+        view=cell.view, described=job.described(), provenance=job.provenance, measured=measured,
+        **{"digests": job.digests, **more},
     )  # fmt: skip
 
 
@@ -77,7 +76,7 @@ def run_job(job: Job, report: Report) -> None:
         return
     settle(job, job.run_key)  # the attacks' constructors ran
     try:
-        scene, trained, shadows = _train(job, [a for _, a in attacks], report)
+        run = _train(job, [a for _, a in attacks], report)
     except STRANGERS as error:
         outcome, reason = outcome_of(error)
         for cell, _ in attacks:
@@ -86,7 +85,7 @@ def run_job(job: Job, report: Report) -> None:
     for cell, attack in attacks:
         report("judging", cell.key)
         settle(job, cell.key)
-        record, scores = _judge(job, cell, attack, scene, trained, shadows, clock)
+        record, scores = _judge(job, cell, attack, run, clock)
         _finish(results, job, cell, record, scores, report)
 
 
@@ -110,48 +109,39 @@ def _make_attacks(job: Job) -> tuple[list[tuple[Cell, Any]], list[tuple[Cell, st
     made, failed = [], []
     for cell in job.cells:
         try:
-            made.append((cell, cell.attack.make()))
+            made.append((cell, cell.attack.make()[0]))
         except STRANGERS as error:
             failed.append((cell, outcome_of(error)[1]))
     return made, failed
 
 
-def _train(job: Job, attacks: list[Any], report: Report) -> tuple[Any, Any, Any]:
-    """(scene, training, shadow models or None), the training and the shadow models from their caches where they can be."""
-    from fedbench.core.experiment import shadow_models, train
-    from fedbench.core.experiment.scene import set_scene
+def _train(job: Job, attacks: list[Any], report: Report) -> Any:
+    """The finished training, it and the shadow models from their caches where they can be."""
+    from fedbench.core.experiment.run import run
 
-    scene = set_scene(job)
-    known = train.GRADIENT_SIGNALS | job.signals.keys() | {f"{n}{train.PRE_DEFENSE}" for n in job.signals}
-    wanted = train.needed_signals(attacks) & known  # an attack that needs more is skipped when it asks
-    shadows = bool(job.audit["shadow"]) and any(a.needs_shadow_models for a in attacks)
-    trained = None if job.adversary else train.load(job, wanted, train.needed_rows(job, attacks), shadows)
-    if trained is None:
-        trained = train.train(job, scene, attacks, lambda t: report("round", t))
-        if not job.adversary:
-            with contextlib.suppress(OSError):  # without room for its cache, a run is trained again for a new attack
-                train.save(job, trained)
-    return scene, trained, shadow_models.shadow_models(job, scene) if shadows else None
+    return run(job, attacks, lambda t: report("round", t))
 
 
-def _judge(
-    job: Job, cell: Cell, attack: Any, scene: Any, trained: Any, shadows: Any, clock: Clock
-) -> tuple[Record, bytes | None]:
-    from fedbench.core.experiment.group_report import society_of
+def _judge(job: Job, cell: Cell, attack: Any, run: Any, clock: Clock) -> tuple[Record, bytes | None]:
+    from fedbench.core.experiment.analyse import analyse
     from fedbench.core.experiment.judge import judge
 
+    trained = run.trained
     utility = Utility(accuracy=float(trained.test_correct.mean()), n_test=len(trained.test_correct))
-    common = {"utility": utility, "history": [RoundRow(**row) for row in trained.history]}
-    common["society"] = society_of(job, scene, trained)
+    common = {"utility": utility, "history": [RoundRow(**row) for row in trained.history], "facts": trained.facts}
     try:
-        verdict = judge(job, cell, attack, scene, trained, shadows)
+        verdict = judge(job, cell, attack, run.scene, trained, run.shadows)
     except STRANGERS as error:
         outcome, reason = outcome_of(error)
+        found, _, notes = analyse(job, run.parts, run.scene, trained, None)
+        found = {label: Found(numbers=f.numbers) for label, f in found.items()}  # no file to keep vectors in
+        common |= {"analyses": found, "notes": notes}
         return record_for(job, cell, outcome, reason, clock.measured(trained.measured), **common), None
-    scores = npz_bytes({**verdict.arrays, "test_correct": trained.test_correct, **_assignment(trained)})
+    found, vectors, notes = analyse(job, run.parts, run.scene, trained, verdict.judgement)
+    scores = npz_bytes({**verdict.arrays, **vectors, "test_correct": trained.test_correct, **_assignment(trained)})
     record = record_for(
         job, cell, "ok", "", clock.measured(trained.measured, verdict.cpu_s), targets=verdict.targets,
-        pooled=verdict.pooled, notes=verdict.notes, violations=verdict.violations,
+        pooled=verdict.pooled, notes=[*verdict.notes, *notes], analyses=found,
         digests={**job.digests, "scores": hashlib.sha256(scores).hexdigest()}, **common,
     )  # fmt: skip
     return record, scores

@@ -2,124 +2,157 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import dataclass, field, replace
-from importlib import import_module
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from fedbench.core.store.record import ComponentUse
+from fedbench.core.contract.hooks import CONTRACT_VERSION
+from fedbench.core.population.target import Target
+from fedbench.core.registry.use import ComponentUse
+from fedbench.core.spec.suite import Adversary, Limits, Setting
+from fedbench.core.store.canonical import key_of
+from fedbench.core.store.record import Provenance
 
 
-@dataclass(frozen=True)
-class Use:
-    """A component with its resolved parameters; ``target`` is ``"package.module:Class"``."""
-
-    name: str
-    label: str
-    params: dict[str, Any]
-    target: str
-    distribution: str
-    digest: str
-    then: tuple[Use, ...] = ()
-    """defenses applied after this one"""
-
-    def identity(self) -> dict[str, Any]:
-        """What can change the answer: not the label."""
-        own = {"name": self.name, "params": self.params, "distribution": self.distribution, "digest": self.digest}
-        return own | ({"then": [part.identity() for part in self.then]} if self.then else {})
-
-    def make(self) -> Any:
-        """The component itself; with what follows it, one that applies all in order."""
-        module, _, name = self.target.partition(":")
-        made = getattr(import_module(module), name)(**self.params)
-        if not self.then:
-            return made
-        from fedbench.core.federation.compose import Composite
-
-        return Composite([made, *(part.make() for part in self.then)])
-
-    def recorded(self) -> ComponentUse:
-        """As it stands in a record; a composition under the names of all, each with its own parameters."""
-        if not self.then:
-            return ComponentUse(
-                name=self.name, label=self.label, params=self.params, distribution=self.distribution, digest=self.digest
-            )
-        parts = [replace(self, then=()), *self.then]
-        packages = dict.fromkeys(part.distribution for part in parts)
-        return ComponentUse(
-            name="+".join(part.name for part in parts), label=self.label, params={p.name: p.params for p in parts},
-            distribution=", ".join(packages), digest=key_of([part.identity() for part in parts]),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One attack on one run. ``stem`` names its files; ``view`` is what the attack sees."""
 
     key: str
     stem: str
-    attack: Use
+    attack: ComponentUse
     view: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """One federated training and the cells still wanted of it."""
+    """One federated training and the cells still wanted of it.
 
-    run_key: str
+    ``setting``: as the suite has it, whole. ``adversary``: who attacks from inside, the setting's or the default one,
+    where an active attack could take part; ``attacker``: the active attack that this run is trained with.
+    """
+
+    run_key: str = ""
     suite: str
-    setting: str
+    setting: Setting
     coalition: str
     members: tuple[int, ...]
-    targets: tuple[int, ...]
+    targets: tuple[Target, ...]
     seed: int
-    dataset: Use
-    model: Use
-    defense: Use
-    adversary: Use | None
-    insider: dict[str, Any] | None
-    """the setting's adversary: malicious, knowledge, mask_set, start_round, assumed"""
-    signals: dict[str, Use]
-    partition: dict[str, Any]
-    federation: dict[str, Any]
-    audit: dict[str, Any]
-    groups: list[dict[str, Any]] | None
-    thresholds: list[float] | None
+    dataset: ComponentUse
+    model: ComponentUse
+    defense: ComponentUse
+    attacker: ComponentUse | None
+    adversary: Adversary | None
+    signals: dict[str, ComponentUse]
+    analyses: tuple[ComponentUse, ...]
     digests: dict[str, str]
     device: str
     results: str
-    provenance: dict[str, Any]
-    run_seconds: float
-    memory_gb: float | None
+    provenance: Provenance
+    limits: Limits
     cells: tuple[Cell, ...] = field(default=())
 
     @property
     def title(self) -> str:
         """For people: setting, coalition, defense, seed."""
-        who = f" vs {self.adversary.label}" if self.adversary else ""
-        return f"{self.setting}/{self.coalition} {self.defense.label}{who} seed {self.seed}"
+        who = f" vs {self.attacker.label}" if self.attacker else ""
+        return f"{self.setting.name}/{self.coalition} {self.defense.label}{who} seed {self.seed}"
 
-    def facts(self) -> dict[str, Any]:
+    @property
+    def clients(self) -> int:
+        """K."""
+        return self.setting.federation.clients
+
+    @property
+    def malicious(self) -> int:
+        """How many clients the adversary controls, the last ones; 0 without one."""
+        return self.adversary.malicious(self.clients) if self.adversary else 0
+
+    @property
+    def expected_malicious(self) -> int:
+        """How many malicious clients the server's rule is told to expect."""
+        return self.adversary.expected(self.clients) if self.adversary else 0
+
+    def described(self) -> dict[str, Any]:
         """The setting in words a board can print."""
+        shown = self.setting.model_dump(mode="json", include={"partition", "federation", "audit", "groups", "thresholds"})
+        shown["federation"].pop("recipe")
+        who = self.adversary
+        inside = {
+            "malicious": self.malicious, "knowledge": who.knowledge, "mask_set": who.mask_set,
+            "start_round": who.start_round, "assumed": self.expected_malicious,
+        } if who else None  # fmt: skip
         return {
             "dataset": {"name": self.dataset.name, "params": self.dataset.params},
             "model": {"name": self.model.name, "params": self.model.params},
-            "partition": self.partition,
-            "federation": self.federation,
-            "audit": self.audit,
-            "adversary": self.adversary.label if self.adversary else None,
-            "insider": self.insider,
-            "groups": self.groups,
-            "thresholds": self.thresholds,
-        }
+            "partition": shown["partition"], "federation": shown["federation"], "audit": shown["audit"],
+            "adversary": self.attacker.label if self.attacker else None, "insider": inside,
+            "groups": shown["groups"], "thresholds": shown["thresholds"],
+        }  # fmt: skip
 
 
-def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spare spaces; refuses NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+# Fields that cannot change what a training answers. Everything else is part of its key: a new field counts unless it is
+# named here, and `tests/test_job.py` changes every one of them.
+NO_INFLUENCE = frozenset({
+    "run_key", "cells",  # made from the identity
+    "suite", "coalition", "setting.name",  # names for people; who defends is `members`
+    "signals", "analyses",  # measured beside the training; they enter the keys of cells
+    "results", "limits",
+    # the uses below are resolved in fields of their own, and labels choose what runs at all
+    "setting.dataset", "setting.model", "setting.adversary", "setting.coalitions", "setting.defenses", "setting.attacks",
+    "setting.federation.recipe",  # its values are in the fields
+    # of where it ran, only torch and the dtype are told from the numbers
+    "provenance.fedbench", "provenance.python", "provenance.numpy", "provenance.git_commit", "provenance.git_dirty",
+    "provenance.platform", "provenance.cpu", "provenance.device", "provenance.threads", "provenance.deterministic",
+})  # fmt: skip
+# Of these a passive run is independent too: the same whatever an adversary might do.
+_ADVERSARY = frozenset({"adversary", "malicious"})
+# Shadow models are trained alone: neither a defense nor the federation around them can change them. The split is in
+# `digests`.
+NOT_OF_SHADOW_MODELS = frozenset({
+    "members", "targets", "defense", "attacker", "adversary", "malicious", "expected_malicious", "setting.partition",
+    "setting.thresholds",
+    "setting.audit.every", "setting.audit.nonmembers", "setting.audit.members", "setting.audit.targets",
+    "setting.federation.clients", "setting.federation.rounds", "setting.federation.local_epochs",
+    "setting.federation.local_batches", "setting.federation.weight_order", "setting.federation.participation",
+    "setting.federation.max_delay",
+})  # fmt: skip
 
 
-def key_of(value: Any) -> str:
-    """Hex sha256 of the canonical JSON."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+def identity(job: Job, without: Iterable[str] = ()) -> dict[str, Any]:
+    """Everything that can change what a training answers, as JSON values: the job's fields minus ``NO_INFLUENCE`` and
+    ``without`` (dotted paths). What the server assumes reaches its rule even where nobody attacks."""
+    everything = {f.name: _plain(getattr(job, f.name)) for f in dataclasses.fields(job)}
+    everything |= {"contract": CONTRACT_VERSION, "device": job.device.split(":")[0]}
+    everything |= {"malicious": job.malicious, "expected_malicious": job.expected_malicious}
+    left_out = {*NO_INFLUENCE, *without, *(() if job.attacker else _ADVERSARY)}
+    return _without(everything, left_out)
+
+
+def key_of_run(job: Job) -> str:
+    """Hex sha256 of the identity."""
+    return key_of(identity(job))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ComponentUse):
+        return value.identity()
+    if isinstance(value, Target):
+        return value.code
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+def _without(tree: dict[str, Any], paths: set[str], at: str = "") -> dict[str, Any]:
+    return {
+        name: _without(value, paths, f"{at}{name}.") if isinstance(value, dict) else value
+        for name, value in tree.items()
+        if f"{at}{name}" not in paths
+    }

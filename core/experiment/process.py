@@ -27,8 +27,8 @@ def prepare_process(job: Job) -> None:
     """Deterministic kernels, float32 as declared, and no more memory than allowed."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
     settle(job, "start")
-    if job.memory_gb:
-        limit = int(job.memory_gb * 2**30)
+    if job.limits.memory_gb:
+        limit = int(job.limits.memory_gb * 2**30)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 

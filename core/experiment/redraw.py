@@ -1,7 +1,7 @@
 """FedMIA's released code redraws the non-members in every round and for every client; members stay in place.
 
 With no leakage at all that alone separates them: what is averaged over rounds varies less for a position that holds
-another sample each time (algorithms.md 4.0 and 13, F1). Asked for by ``audit: {align_nonmembers: false}``.
+another sample each time (docs/methods/quirks.md#f1). Asked for by ``audit: {align_nonmembers: false}``.
 """
 
 from __future__ import annotations

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.errors import UserError
+from fedbench.core.experiment.candidates import candidates_of
 from fedbench.core.experiment.job import Job
+from fedbench.core.experiment.parts import Parts
 from fedbench.core.population.audit import (
     AuditSet,
-    attack_set,
-    audit_set,
     free_holdout,
-    group_set,
     mask_set,
     opaque_names,
     own_set,
@@ -24,9 +22,11 @@ from fedbench.core.population.audit import (
 )
 from fedbench.core.population.groups import Groups, deform, make_groups, thresholds
 from fedbench.core.population.partition import Shards, partition
+from fedbench.core.population.target import Target
+from fedbench.core.spec.suite import Adversary, Setting
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scene:
     """A run's data: who trains on what, and whom the attacks are asked about."""
 
@@ -35,6 +35,7 @@ class Scene:
     audits: list[AuditSet]
     names: np.ndarray  # what an attack calls a sample: it must not learn the position in train ++ holdout
     aligned: bool = True
+    malicious: int = 0  # how many of the last clients an adversary could control: nobody asks about their samples
     mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the adversary's own samples
     root: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the server's
     shadow: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the attacker's own, for shadow models
@@ -62,8 +63,8 @@ class Scene:
 
         A hold-out sample of nobody belongs with client i mod K, whose images it looks like.
         """
-        if audit.target >= 0:
-            return np.full(len(audit.ids), audit.target)
+        if (client := audit.target.client) is not None:
+            return np.full(len(audit.ids), client)
         return np.where(audit.owner >= 0, audit.owner, (audit.ids - len(self.data.train_y)) % len(self.shards))
 
     def x_of(self, ids: np.ndarray) -> np.ndarray:
@@ -79,69 +80,50 @@ class Scene:
         return _take(self.data.train_canary, self.data.holdout_canary, ids)
 
 
-def set_scene(job: Job) -> Scene:
+def set_scene(job: Job, parts: Parts) -> Scene:
     """Load, partition, deform and draw the audit lists.
 
     Raises ``UserError`` for data that cannot carry the setting, and for other data than the plan was made with.
     """
-    data = job.dataset.make().load(job.seed)
+    data = parts.dataset.load(job.seed)
     if (digest := data.digest()) != job.digests["data"]:
         raise UserError(
             f"the dataset '{job.dataset.name}' gave other data than when the run was planned (digest {digest[:12]} after "
             f"{job.digests['data'][:12]}): load(seed) must depend on nothing but its parameters and the seed"
         )
     scene = make_scene(
-        data, job.partition, job.federation, job.audit, job.targets, job.seed, job.insider,
-        job.defense.make().root_samples, job.adversary is not None, job.groups, job.thresholds,
+        data, job.setting, job.targets, job.seed, adversary=job.adversary, poisoned=job.attacker is not None,
+        root=parts.defense.root_samples,
     )  # fmt: skip
     return scene if scene.groups is None else replace(scene, data=_deformed(data, scene.shards, scene.groups))
 
 
 def make_scene(
-    data: Data, rule: dict[str, Any], federation: dict[str, Any], audit: dict[str, Any], targets: tuple[int, ...], seed: int,
-    insider: dict[str, Any] | None = None, root: int = 0, poisoned: bool = False,
-    groups: list[dict[str, Any]] | None = None, tolerated: list[float] | None = None,
+    data: Data, setting: Setting, targets: tuple[Target, ...], seed: int, *, adversary: Adversary | None = None,
+    poisoned: bool = False, root: int = 0,
 ) -> Scene:  # fmt: skip
-    """The same from data already loaded, not deformed. ``insider``: the setting's adversary, which attacks if
+    """The same from data already loaded, not deformed. ``adversary``: whoever could attack from inside, who does so if
     ``poisoned``; ``root``: how many samples the server's rule wants."""
-    clients, n_train, n_holdout = federation["clients"], len(data.train_y), len(data.holdout_y)
-    given = {k: v for k, v in rule.items() if v is not None}
-    shards = partition(data.train_y, clients, seed, **given | ({"beta": float(given["beta"])} if "beta" in given else {}))
-    kinds = make_groups(groups, clients, seed) if groups else None
+    clients, n_train, n_holdout = setting.federation.clients, len(data.train_y), len(data.holdout_y)
+    shards = partition(data.train_y, clients, seed, **setting.partition.model_dump(exclude_none=True))
+    kinds = make_groups([g.model_dump() for g in setting.groups], clients, seed) if setting.groups else None
     if kinds is not None:
         deform(data.train_x[:1], np.zeros(1, np.int64), kinds)  # says at once what is no image
         if len(data.test_y) < clients:
             raise UserError(f"groups need a test image for every client: {len(data.test_y)} are fewer than {clients} clients")
-    malicious = insider["malicious"] if insider else 0
-    audits = _audits(shards, n_holdout, audit, targets, seed, malicious, kinds)
+    malicious = adversary.malicious(clients) if adversary else 0
+    audits = [candidates_of(target, shards, n_holdout, setting.audit, seed, malicious, kinds) for target in targets]
     names = opaque_names(n_train + n_holdout, seed)
-    mask = mask_set(shards, malicious, insider["mask_set"], seed) if insider and poisoned else np.zeros(0, np.int64)
+    mask = mask_set(shards, malicious, adversary.mask_set, seed) if adversary and poisoned else np.zeros(0, np.int64)
     free = free_holdout(n_train, n_holdout, audits)
-    shadow = own_set(free, audit["shadow"]["samples"] if audit["shadow"] else 0, "audit.shadow", seed)
+    shadow = own_set(free, setting.audit.shadow.samples if setting.audit.shadow else 0, "audit.shadow", seed)
     roots = own_set(np.setdiff1d(free, shadow), root, "the rule's root set", seed)
     refuse_overlap(np.concatenate([roots, shadow]), shards, audits)
-    limits = thresholds(tolerated[0], tolerated[1], clients, seed) if tolerated else None
+    limits = thresholds(setting.thresholds[0], setting.thresholds[1], clients, seed) if setting.thresholds else None
     return Scene(
-        data, shards, audits, names, audit.get("align_nonmembers", True), mask, roots, shadow, kinds, limits,
+        data=data, shards=shards, audits=audits, names=names, aligned=setting.audit.align_nonmembers, malicious=malicious,
+        mask=mask, root=roots, shadow=shadow, groups=kinds, thresholds=limits,
     )  # fmt: skip
-
-
-def _audits(
-    shards: Shards, n_holdout: int, audit: dict[str, Any], targets: tuple[int, ...], seed: int, malicious: int,
-    groups: Groups | None,
-) -> list[AuditSet]:  # fmt: skip
-    if audit["targets"] == "honest":
-        return [attack_set(shards, n_holdout, malicious, audit["members"], audit["nonmembers"], seed)]
-    honest = np.arange(len(shards) - malicious)
-    if audit["targets"] == "groups" and groups is not None:
-        return [
-            group_set(
-                shards, n_holdout, g, name, honest[groups.of_client[honest] == g], audit["members"], audit["nonmembers"], seed
-            )
-            for g, name in enumerate(groups.names)
-        ]
-    alike = [None if groups is None else np.flatnonzero(groups.of_client == groups.of_client[t]) for t in targets]
-    return [audit_set(shards, n_holdout, t, audit["nonmembers"], seed, a) for t, a in zip(targets, alike, strict=True)]
 
 
 def _deformed(data: Data, shards: Shards, groups: Groups) -> Data:

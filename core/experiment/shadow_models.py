@@ -11,25 +11,28 @@ import torch
 from fedbench.core.contract.attack import ShadowModels
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.defense import Defense
-from fedbench.core.experiment.job import Job, key_of
+from fedbench.core.contract.model import Model
+from fedbench.core.experiment.job import NOT_OF_SHADOW_MODELS, Job, identity
+from fedbench.core.experiment.parts import Parts
 from fedbench.core.experiment.scene import Scene
-from fedbench.core.experiment.train import Trained, config_of, fresh_models, samples_of
+from fedbench.core.experiment.train import Trained, fresh_models, samples_of
 from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.population.audit import AuditSet
+from fedbench.core.store.canonical import key_of
 from fedbench.core.store.files import npz_bytes, read_npz, write_atomically
 
 
 @dataclass(frozen=True)
-class Shadows:
+class ShadowLogits:
     """``logits``: [M, pool ++ shadow, C] of the M shadow models; ``member``: [M, S] what each was trained on."""
 
     logits: np.ndarray
     member: np.ndarray
 
 
-def shadow_models(job: Job, scene: Scene) -> Shadows:
+def shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
     """From the cache, or trained: M fresh models, each on its own random half of the shadow samples.
 
     The federation's recipe at the rate of round 1 for ``audit.shadow.epochs`` epochs (Shokri et al., IEEE S&P 2017,
@@ -39,51 +42,50 @@ def shadow_models(job: Job, scene: Scene) -> Shadows:
     if path.exists():
         try:
             arrays = read_npz(path)
-            return Shadows(arrays["logits"], arrays["member"])
+            return ShadowLogits(arrays["logits"], arrays["member"])
         except (OSError, ValueError, KeyError):
             path.unlink(missing_ok=True)  # a damaged cache only costs the training again
-    made = _train(job, scene)
+    made = _train(job, parts.model, scene)
     write_atomically(path, npz_bytes({"logits": made.logits, "member": made.member}, compress=False))
     return made
 
 
 def of_audit(
-    shadows: Shadows, scene: Scene, trained: Trained, audit: AuditSet, pick: np.ndarray, model_of: np.ndarray
+    shadows: ShadowLogits, scene: Scene, trained: Trained, audit: AuditSet, pick: np.ndarray, model_of: np.ndarray
 ) -> ShadowModels:
     """What an attack gets to see of them for one target's candidates at positions ``pick`` [n] of the pool."""
     assert trained.logits is not None
     pool = len(scene.pool)
     return ShadowModels(
-        shadows.logits[:, pick], shadows.logits[:, pool:], scene.y_of(scene.shadow), shadows.member,
-        trained.logits[model_of, pick], model_of, trained.logits[:, pool:],
+        logits=shadows.logits[:, pick], shadow_logits=shadows.logits[:, pool:], shadow_y=scene.y_of(scene.shadow),
+        shadow_member=shadows.member, target_logits=trained.logits[model_of, pick], model_of=model_of,
+        target_shadow_logits=trained.logits[:, pool:],
     )  # fmt: skip
 
 
 def _key(job: Job) -> str:
-    """Everything that can change them; the defense and the federation's size cannot."""
-    f = job.federation
-    return key_of({
-        "model": job.model.identity(), "dataset": job.dataset.identity(), "digests": job.digests, "seed": job.seed,
-        "optimizer": f["optimizer"], "batch_size": f["batch_size"], "precision": f["precision"], "device": job.device,
-        "shadow": job.audit["shadow"], "groups": job.groups, "torch": job.provenance["torch"],
-        "aligned": job.audit.get("align_nonmembers", True),  # redrawn candidates: another pool
-    })  # fmt: skip
+    """Everything that can change them."""
+    return key_of(identity(job, without=NOT_OF_SHADOW_MODELS))
 
 
-def _train(job: Job, scene: Scene) -> Shadows:
-    device, spec = torch.device(job.device), job.audit["shadow"]
-    flat, initial = fresh_models(job, scene.data, device, spec["models"], purpose="shadow init")
+def _train(job: Job, builder: Model, scene: Scene) -> ShadowLogits:
+    device, spec = torch.device(job.device), job.setting.audit.shadow
+    assert spec is not None
+    flat, initial = fresh_models(job, builder, scene.data, device, spec.models, purpose="shadow init")
     x, y = samples_of(scene, scene.shadow, device)
     everything, _ = samples_of(scene, np.concatenate([scene.pool, scene.shadow]), device)
-    setup = Setup(config_of(job), job.seed, flat, [MemberData(x, y)], scene.data.n_classes, Defense(), (), initial)
+    setup = Setup(
+        config=job.setting.federation, seed=job.seed, flat=flat, clients=[MemberData(x, y)], n_classes=scene.data.n_classes,
+        defense=Defense(), members=(), initial=initial,
+    )  # fmt: skip
     buffers, logits, members = flat.buffers.clone(), [], []
-    for m in range(spec["models"]):
+    for m in range(spec.models):
         member = np.zeros(len(y), bool)
         member[numpy_rng(job.seed, "shadow half", client=m).permutation(len(y))[: len(y) // 2]] = True
         own = torch.from_numpy(np.flatnonzero(member)).to(device)
         torch.random.default_generator.manual_seed(key_for(job.seed, "shadow module", client=m) >> 1)
         shuffle = torch.Generator().manual_seed(key_for(job.seed, "shadow shuffle", client=m) >> 1)
-        Bench(setup, initial[m], buffers, 1).train(x[own], y[own], spec["epochs"], shuffle)
+        Bench(setup, initial[m], buffers, 1).train(x[own], y[own], spec.epochs, shuffle)
         logits.append(flat.logits(flat.params.clone(), flat.buffers.clone(), everything).float().cpu().numpy())
         members.append(member)
-    return Shadows(np.stack(logits), np.stack(members))
+    return ShadowLogits(np.stack(logits), np.stack(members))

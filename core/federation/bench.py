@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.federation.optimizer import make_optimizer
+from fedbench.core.federation.schedule import lr_at
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.per_sample import per_sample_gradients
 
@@ -23,8 +24,8 @@ class Bench:
 
     def __init__(self, setup: Setup, start: torch.Tensor, buffers: torch.Tensor, round: int) -> None:
         self._setup, self._flat, self._start, self._buffers = setup, setup.flat, start, buffers
-        self._lr = setup.config.lr_at(round)
-        self._optimizer = make_optimizer(setup.flat, setup.config)
+        self._lr = lr_at(setup.config, round)
+        self._optimizer = make_optimizer(setup.flat, setup.config.optimizer)
 
     def _load(self, training: bool) -> None:
         self._flat.params.copy_(self._start)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -14,26 +16,29 @@ from fedbench.core.contract.contexts import (
     Federation,
     MemberContext,
     MemberData,
+    ReportContext,
     Selection,
     ServerContext,
 )
-from fedbench.core.contract.defense import Defense, overrides
+from fedbench.core.contract.defense import Defense, FactValue, overrides
 from fedbench.core.contract.errors import UserError
-from fedbench.core.federation.guard import PhaseError, call, call_for_rows
+from fedbench.core.contract.phases import PHASES, phases
+from fedbench.core.federation.guard import act, where_of
 from fedbench.core.numerics.rng import key_for
-
-# Each of these answers for the whole step; two answers cannot be chained.
-EXCLUSIVE = ("assign", "loss", "local_step", "local_train", "aggregate")
 
 Context = TypeVar("Context", MemberContext, CoalitionContext, ServerContext)
 
 
-class Composite(Defense):
-    """Applies ``parts`` in their order, in every phase.
+def composed(parts: Sequence[Defense]) -> Defense:
+    """The one defense there is, or one that applies all in order."""
+    return parts[0] if len(parts) == 1 else Composite(parts)
 
-    Chained, each part seeing what the one before made of it: ``prepare``, ``transform``, ``protect``, ``coordinate``
-    (``ctx.params`` in ``protect`` stays the model as trained). ``select``: see there. ``begin``, ``after_round``: every
-    part. ``assign``, ``loss``, ``local_step``, ``local_train``, ``aggregate``: the one part that has it.
+
+class Composite(Defense):
+    """Applies ``parts`` in their order, in every phase, as the table of phases says its answers combine.
+
+    Chained: each part sees what the one before made of it (``ctx.params`` in ``protect`` stays the model as trained).
+    Every: one after the other. Exclusive: the one part that has it. Merged: see ``_select`` and ``_report``.
     Every part has a memory of its own and a key of its own; the first part has the keys it would have alone, so that
     a composite of one gives the bits of that defense. Raises ``UserError`` for parts that cannot go together.
     """
@@ -46,90 +51,75 @@ class Composite(Defense):
         self.n_models = 0 if any(part.n_models == 0 for part in parts) else max(part.n_models for part in parts)
         self.least_share = max(part.least_share for part in parts)
         self.root_samples = max(part.root_samples for part in parts)
-        self._owners = {phase: self._owner(phase) for phase in EXCLUSIVE}
+        self._owners = {name: self._owner(name) for name in phases(combines=("exclusive",))}
         self._shown: tuple[Any, list[Any]] = (None, [])
+        ways: dict[str, Callable[..., Any]] = {"chained": self._chain, "every": self._each, "exclusive": self._one}
+        for name, row in PHASES.items():  # a phase added to the table is one that composites have
+            own = getattr(self, f"_{name}", None)
+            setattr(self, name, own if own is not None else partial(ways[row.combines], name))
 
     # which part acts, and what it is shown
 
-    def _acting(self, phase: str) -> list[int]:
-        return [i for i, part in enumerate(self.parts) if overrides(part, phase)]
+    def _acting(self, name: str) -> list[int]:
+        return [i for i, part in enumerate(self.parts) if overrides(part, name)]
 
-    def _owner(self, phase: str) -> int | None:
-        acting = self._acting(phase)
+    def _owner(self, name: str) -> int | None:
+        acting = self._acting(name)
         if len(acting) > 1:
-            raise UserError(f"{self._names(acting)} cannot be combined: each replaces '{phase}'; keep one of them")
+            raise UserError(f"{self._names(acting)} cannot be combined: each replaces '{name}'; keep one of them")
         return acting[0] if acting else None
 
     def _names(self, which: Sequence[int]) -> str:
         return " and ".join(f"'{type(self.parts[i]).__name__}' (number {i + 1})" for i in which)
 
-    def _view(self, i: int, ctx: Context) -> Context:
+    def _view(self, i: int, ctx: Any) -> Any:
         """``ctx`` as part ``i`` sees it; the same object for the same ``ctx``, so that its generator goes on."""
         if self._shown[0] is not ctx:
             self._shown = (ctx, [_private(j, ctx) for j in range(len(self.parts))])
         return self._shown[1][i]
 
-    def _call(self, phase: str, i: int, *args: Any, ctx: Any) -> Any:
+    def _ask(self, name: str, i: int, *args: Any, ctx: Any) -> Any:
         """A part's phase; its failure names the part rather than the composite."""
-        return call(self.parts[i], phase, *args, self._view(i, ctx), where=_where(ctx))
-
-    def _one(self, phase: str, *args: Any, ctx: Any) -> Any:
-        """The answer of the only part that has the phase, or plain FedAvg's."""
-        i = self._owners[phase]
-        return getattr(super(), phase)(*args, ctx) if i is None else self._call(phase, i, *args, ctx=ctx)
-
-    # all parts, in order
+        return act(self.parts[i], name, *args, self._view(i, ctx), where=where_of(ctx))
 
     def check(self, federation: Federation) -> None:
         for part in self.parts:
             part.check(federation)
 
-    def begin(self, ctx: CoalitionContext) -> None:
-        for i in self._acting("begin"):
-            self._call("begin", i, ctx=ctx)
+    # the ways to combine
 
-    def after_round(self, ctx: MemberContext) -> None:
-        for i in self._acting("after_round"):
-            self._call("after_round", i, ctx=ctx)
+    def _chain(self, name: str, value: Any, ctx: Any) -> Any:
+        for i in self._acting(name):
+            value = self._ask(name, i, value, ctx=ctx)
+        return value
 
-    def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
+    def _each(self, name: str, ctx: Any) -> None:
+        for i in self._acting(name):
+            self._ask(name, i, ctx=ctx)
+
+    def _one(self, name: str, *args: Any) -> Any:
+        """The answer of the only part that has the phase, or plain FedAvg's."""
+        i = self._owners[name]
+        return getattr(Defense, name)(self, *args) if i is None else self._ask(name, i, *args[:-1], ctx=args[-1])
+
+    # phases that combine in a way of their own
+
+    def _prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         """Chained; what one part holds out stays held out, also when a later one holds out more."""
         for i in self._acting("prepare"):
             view, before = replace(self._view(i, ctx), data=data), data.held_out
-            data = call(self.parts[i], "prepare", data, view, where=_where(ctx))
+            data = act(self.parts[i], "prepare", data, view, where=where_of(ctx))
             if before is not None:
                 data = replace(data, held_out=before if data.held_out is None else before | data.held_out)
         return data
 
-    def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
-        for i in self._acting("transform"):
-            batch = self._call("transform", i, batch, ctx=ctx)
-        return batch
-
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
-        return self._rows("protect", update, ctx)
-
-    def coordinate(self, updates: torch.Tensor, ctx: CoalitionContext) -> torch.Tensor:
-        return self._rows("coordinate", updates, ctx)
-
-    def _rows(self, phase: str, rows: torch.Tensor, ctx: Any) -> torch.Tensor:
-        for i in self._acting(phase):
-            rows = call_for_rows(self.parts[i], phase, tuple(rows.shape), rows, self._view(i, ctx), where=_where(ctx))
-        return rows
-
-    def select(self, ctx: MemberContext) -> Selection | None:
+    def _select(self, ctx: MemberContext) -> Selection | None:
         """The samples that every part selects, in the order (and as often as) the last one has them.
 
         Each part selects by itself, from all samples. At most one may set flags, and they go with their samples.
         """
-        chosen = []
-        for i in self._acting("select"):
-            selection = self._call("select", i, ctx=ctx)
-            if selection is not None and not isinstance(selection, Selection):
-                name = type(self.parts[i]).__name__
-                raise PhaseError(f"{name}.select ({_where(ctx)}) returned {type(selection).__name__}, not Selection")
-            if selection is not None:
-                chosen.append((i, selection))
+        answers = [(i, self._ask("select", i, ctx=ctx)) for i in self._acting("select")]
+        chosen = [(i, selection) for i, selection in answers if selection is not None]
         flagged = [(i, s) for i, s in chosen if s.flag is not None]
         if len(flagged) > 1:
             raise UserError(f"{self._names([i for i, _ in flagged])} cannot be combined: each flags the selected samples")
@@ -139,16 +129,8 @@ class Composite(Defense):
             return chosen[0][1]
         return _intersection([s for _, s in chosen], ctx.data, flagged[0][1] if flagged else None)
 
-    # at most one part
-
-    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
-        return self._one("assign", models, ctx=ctx)
-
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        return self._one("loss", logits, batch, ctx=ctx)
-
-    def local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
-        gradient = self._one("local_step", batch, ctx=ctx)
+    def _local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
+        gradient = self._one("local_step", batch, ctx)
         step, loss = self._owners["local_step"], self._owners["loss"]
         if gradient is not None and step is not None and loss is not None and step != loss:
             raise UserError(
@@ -157,24 +139,34 @@ class Composite(Defense):
             )
         return gradient
 
-    def local_train(self, ctx: MemberContext) -> None:
-        self._one("local_train", ctx=ctx)
+    def _report(self, ctx: ReportContext) -> dict[str, FactValue]:
+        """Every part's facts; a name that two of them use is led by the part's class."""
+        said = [(type(self.parts[i]).__name__, act(self.parts[i], "report", _share(i, ctx), where=where_of(ctx)))
+                for i in self._acting("report")]  # fmt: skip
+        names = Counter(name for _, facts in said for name in facts)
+        return {(f"{who}: {n}" if names[n] > 1 else n): value for who, facts in said for n, value in facts.items()}
 
-    def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
-        return self._one("aggregate", updates, weights, ctx=ctx)
+
+def _share(i: int, ctx: ReportContext) -> ReportContext:
+    """``ctx`` with part ``i``'s own memories."""
+
+    def own(memory: Mapping[str, Any]) -> Mapping[str, Any]:
+        return memory.get(_memory_of(i), {})
+
+    return replace(
+        ctx, coalition=own(ctx.coalition), of_member={k: own(m) for k, m in ctx.of_member.items()},
+        of_server={j: own(m) for j, m in ctx.of_server.items()},
+    )  # fmt: skip
+
+
+def _memory_of(i: int) -> str:
+    return f"part {i + 1}"
 
 
 def _private(i: int, ctx: Context) -> Context:
     """``ctx`` with part ``i``'s own memory and its own key (the first one keeps the engine's)."""
-    memory = ctx.memory.setdefault(f"part {i + 1}", {})
-    return replace(ctx, key=ctx.key if i == 0 else key_for(ctx.key, f"part {i + 1}"), memory=memory)
-
-
-def _where(ctx: MemberContext | CoalitionContext | ServerContext) -> str:
-    when = f"round {ctx.round}" if ctx.round else "before round 1"
-    if isinstance(ctx, MemberContext):
-        return f"client {ctx.client}, {when}"
-    return f"server, {when}" if isinstance(ctx, ServerContext) else when
+    memory = ctx.memory.setdefault(_memory_of(i), {})
+    return replace(ctx, key=ctx.key if i == 0 else key_for(ctx.key, _memory_of(i)), memory=memory)
 
 
 def _intersection(selections: list[Selection], data: MemberData, flagged: Selection | None) -> Selection:

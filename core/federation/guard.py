@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from fedbench.core.contract.contexts import (
+    Batch,
+    CoalitionContext,
+    MemberContext,
+    MemberData,
+    ReportContext,
+    Selection,
+    ServerContext,
+)
+from fedbench.core.contract.defense import Defense, is_fact
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
+from fedbench.core.contract.phases import Returns, phase
 
 
 class PhaseError(RuntimeError):
@@ -32,6 +44,68 @@ def call_for_rows(plugin: Any, phase: str, shape: tuple[int, ...], *args: Any, w
         name = type(plugin).__name__
         raise PhaseError(f"{name}.{phase} ({where}) returned {found}; expected a tensor of shape {list(shape)}")
     return out
+
+
+def act(defense: Defense, name: str, *args: Any, where: str) -> Any:
+    """A defense's answer in a phase, checked for what the table of phases says it returns; the context is the last argument.
+
+    Raises :class:`PhaseError` that names the plugin, what was found and what was expected; ``LookupError`` for a name that is
+    no phase.
+    """
+    row = phase(name)
+    answer = call(defense, row.name, *args, where=where)
+    if expected := _CHECKS[row.returns](answer, *args):
+        raise PhaseError(f"{type(defense).__name__}.{row.name} ({where}) returned {_found(answer)}; expected {expected}")
+    return answer
+
+
+def _found(answer: Any) -> str:
+    if isinstance(answer, torch.Tensor):
+        return f"a tensor of shape {list(answer.shape)}"
+    return repr(answer) if isinstance(answer, int | float) else type(answer).__name__
+
+
+def _shaped(answer: Any, shape: torch.Size) -> str:
+    fits = isinstance(answer, torch.Tensor) and answer.shape == shape
+    return "" if fits else f"a tensor of shape {list(shape)}"
+
+
+def _scalar(answer: Any) -> str:
+    return "" if isinstance(answer, torch.Tensor) and answer.numel() == 1 else "a tensor with one element"
+
+
+def _facts(answer: Any) -> str:
+    fits = isinstance(answer, Mapping) and all(isinstance(k, str) and is_fact(v) for k, v in answer.items())
+    return "" if fits else "a mapping from names to finite numbers, short texts, or short lists of one of these"
+
+
+def _index(answer: Any, models: Any) -> str:
+    return "" if type(answer) is int and 0 <= answer < len(models) else f"0..{len(models) - 1}"
+
+
+# what the engine expected instead; nothing where the answer will do
+_CHECKS: dict[Returns, Callable[..., str]] = {
+    "nothing": lambda answer, *args: "",
+    "data": lambda answer, *args: "" if isinstance(answer, MemberData) else "MemberData",
+    "batch": lambda answer, *args: "" if isinstance(answer, Batch) else "Batch",
+    "selection": lambda answer, *args: "" if answer is None or isinstance(answer, Selection) else "Selection or None",
+    "index": lambda answer, models, *args: _index(answer, models),
+    "scalar": lambda answer, *args: _scalar(answer),
+    "vector or nothing": lambda answer, *args: "" if answer is None else _shaped(answer, args[-1].params.shape),
+    "same shape": lambda answer, rows, *args: _shaped(answer, rows.shape),
+    "step": lambda answer, rows, *args: _shaped(answer, rows.shape[1:]),
+    "facts": lambda answer, *args: _facts(answer),
+}
+
+
+def where_of(ctx: MemberContext | CoalitionContext | ServerContext | ReportContext) -> str:
+    """The place of a phase, for messages."""
+    if isinstance(ctx, ReportContext):
+        return "after the last round"
+    when = f"round {ctx.round}" if ctx.round else "before round 1"
+    if isinstance(ctx, MemberContext):
+        return f"client {ctx.client}, {when}"
+    return f"server, {when}" if isinstance(ctx, ServerContext) else when
 
 
 def require_finite(rows: torch.Tensor, clients: tuple[int, ...], round: int, plugin: Any) -> None:

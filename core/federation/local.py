@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -9,13 +10,13 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core.contract.contexts import Batch, MemberContext, MemberData, Selection
 from fedbench.core.contract.defense import overrides
-from fedbench.core.federation.guard import PhaseError, call, call_for_rows
+from fedbench.core.contract.phases import PHASES, phases
+from fedbench.core.federation.guard import PhaseError, act, where_of
 from fedbench.core.federation.optimizer import make_optimizer
+from fedbench.core.federation.schedule import lr_at
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.normalise import as_floats
 from fedbench.core.numerics.rng import key_for
-
-TRAINING_PHASES = ("select", "transform", "loss", "local_step", "local_train")
 
 
 class LocalTrainer:
@@ -24,9 +25,9 @@ class LocalTrainer:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.flat = setup.flat
-        self.optimizer = make_optimizer(setup.flat, setup.config)
-        self.phases = {p: overrides(setup.defense, p) for p in (*TRAINING_PHASES, "protect", "after_round")}
-        self.defended = any(self.phases[p] for p in TRAINING_PHASES)
+        self.optimizer = make_optimizer(setup.flat, setup.config.optimizer)
+        self.phases = {name: overrides(setup.defense, name) for name in PHASES}
+        self.defended = any(self.phases[name] for name in phases(party=("member",), stage=("round", "batch")))
 
     def begin(self, start: torch.Tensor, buffers: torch.Tensor, round: int, client: int) -> torch.Generator:
         """Load the received model, start the client's optimiser, and give the client's shuffling generator of this round."""
@@ -48,7 +49,7 @@ class LocalTrainer:
     def plain(self, data: MemberData, shuffle: torch.Generator, round: int) -> None:
         """SGD on cross-entropy over shuffled batches; the last one of an epoch may be smaller."""
         config, module, grad, optimizer = self.setup.config, self.flat.module, self.flat.grad, self.optimizer
-        lr, size = config.lr_at(round), config.batch_size
+        lr, size = lr_at(config, round), config.batch_size
         index = trainable(data)
         target = data.y if data.soft is None else data.soft
         for _ in range(config.local_epochs):
@@ -62,15 +63,13 @@ class LocalTrainer:
 
     def member(self, ctx: MemberContext, shuffle: torch.Generator) -> None:
         """A coalition member's training: select, then local_train around the standard loop."""
-        defense, where = self.setup.defense, f"client {ctx.client}, round {ctx.round}"
+        defense, where = self.setup.defense, where_of(ctx)
         if not self.defended:
             self.plain(ctx.data, shuffle, ctx.round)
             return
-        selection = call(defense, "select", ctx, where=where) if self.phases["select"] else None
+        selection = act(defense, "select", ctx, where=where) if self.phases["select"] else None
         if selection is None:
             selection = Selection(trainable(ctx.data))
-        elif not isinstance(selection, Selection):
-            raise PhaseError(f"{type(defense).__name__}.select ({where}) returned {type(selection).__name__}, not Selection")
         if len(selection.index) == 0:
             return
         if ctx.data.held_out is not None and bool(ctx.data.held_out[selection.index].any()):
@@ -83,23 +82,23 @@ class LocalTrainer:
                 self._epoch(ctx, selection, e, shuffle)
 
         key = key_for(self.setup.seed, "defense:local_train", ctx.round, ctx.client)
-        call(defense, "local_train", replace(ctx, key=key, run_epochs=run_epochs), where=where)
+        act(defense, "local_train", replace(ctx, key=key, run_epochs=run_epochs), where=where)
 
     def _epoch(self, ctx: MemberContext, selection: Selection, e: int, shuffle: torch.Generator) -> None:
         config, defense, phases = self.setup.config, self.setup.defense, self.phases
-        where = f"client {ctx.client}, round {ctx.round}"
+        where = where_of(ctx)
         key = key_for(self.setup.seed, f"defense:epoch{e}", ctx.round, ctx.client)
         epoch_ctx = replace(ctx, key=key, epoch=(ctx.round - 1) * config.local_epochs + e)
-        lr = config.lr_at(ctx.round)
+        lr = lr_at(config, ctx.round)
         order = torch.randperm(len(selection.index), generator=shuffle).to(selection.index.device)
         most = [b for b in (selection.batches, config.local_batches) if b is not None]
         for pick in order.split(config.batch_size)[: min(most, default=None)]:
             batch = _batch(self.flat.module, ctx.data, selection, pick)
             if phases["transform"]:
-                batch = call(defense, "transform", batch, epoch_ctx, where=where)
-            gradient = call(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
+                batch = act(defense, "transform", batch, epoch_ctx, where=where)
+            gradient = act(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
             if gradient is None:
-                loss = call(defense, "loss", self.flat.module(batch.x), batch, epoch_ctx, where=where)
+                loss = act(defense, "loss", self.flat.module(batch.x), batch, epoch_ctx, where=where)
                 self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients on the way to its loss
                 self.flat.grad.zero_()
                 loss.backward()
@@ -107,12 +106,13 @@ class LocalTrainer:
                 self.flat.grad.copy_(gradient)
             self.optimizer.step(lr)
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
-        """The member's update [P] as it will be uploaded."""
-        if not self.phases["protect"]:
-            return update
-        where = f"client {ctx.client}, round {ctx.round}"
-        return call_for_rows(self.setup.defense, "protect", tuple(update.shape), update, ctx, where=where)
+    def upload(self, update: torch.Tensor, context: Callable[[str], MemberContext]) -> torch.Tensor:
+        """The member's update [P] as it will be uploaded: through every phase on its way out, each with a context of its own."""
+        for name in phases(stage=("upload",)):
+            if self.phases[name]:
+                ctx = context(name)
+                update = act(self.setup.defense, name, update, ctx, where=where_of(ctx))
+        return update
 
 
 def trainable(data: MemberData) -> torch.Tensor:

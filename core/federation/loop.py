@@ -6,21 +6,35 @@ from collections import deque
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from fedbench.core.contract.attack import LEVELS, Knowledge
-from fedbench.core.contract.contexts import CoalitionContext, MemberContext, MemberData, ServerContext
-from fedbench.core.contract.defense import overrides
+from fedbench.core.contract.contexts import CoalitionContext, MemberContext, MemberData, ReportContext, ServerContext
+from fedbench.core.contract.defense import FactValue, overrides
 from fedbench.core.contract.errors import Diverged, UserError
+from fedbench.core.contract.phases import phases
 from fedbench.core.federation.bench import Bench
-from fedbench.core.federation.guard import PhaseError, call, call_for_rows, require_finite
+from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, require_finite, where_of
 from fedbench.core.federation.local import LocalTrainer
 from fedbench.core.federation.setup import RoundResult, Setup, Uploads
-from fedbench.core.federation.stale import Sent
+from fedbench.core.federation.stale import StaleModels
+from fedbench.core.numerics.normalise import as_floats
+from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.core.numerics.precision import matmuls
 from fedbench.core.numerics.rng import key_for, numpy_rng
+
+
+class _Tools:
+    """What the numerics compute for a member."""
+
+    normalise = staticmethod(as_floats)
+    per_sample_gradients = staticmethod(per_sample_gradients)
+
+
+_TOOLS = _Tools()
 
 
 class Training:
@@ -45,7 +59,7 @@ class Training:
         self._sizes = sizes.to(torch.float32).to(setup.device)
         self._shares = tuple(float(w) for w in sizes / sizes.sum())
         if setup.members:
-            call(self.defense, "begin", self._coalition_context(0, setup.members), where="before round 1")
+            act(self.defense, "begin", self._coalition_context(0, setup.members), where="before round 1")
         self.clients = [self._prepare(k) for k in range(len(setup.clients))]
 
     # -- one party's view ----------------------------------------------------------------------------------------
@@ -59,17 +73,17 @@ class Training:
     def _member_context(self, phase: str, round: int, k: int, data: MemberData, start: torch.Tensor) -> MemberContext:
         flat, config = self.setup.flat, self.setup.config
         return MemberContext(
-            self._key(phase, round, k), self.setup.device, self.setup.facts, k, round,
-            max(round - 1, 0) * config.local_epochs, data, flat.module, flat.params, start, self._memory(k), None,
-            self.setup.thresholds[k] if self.setup.thresholds else None,
+            key=self._key(phase, round, k), device=self.setup.device, federation=self.setup.facts, client=k, round=round,
+            epoch=max(round - 1, 0) * config.local_epochs, data=data, model=flat.module, params=flat.params, start=start,
+            memory=self._memory(k), tools=_TOOLS, privacy_threshold=self.setup.thresholds[k] if self.setup.thresholds else None,
         )  # fmt: skip
 
     def _coalition_context(self, round: int, present: tuple[int, ...]) -> CoalitionContext:
         members = self.setup.members
         return CoalitionContext(
-            self._key("coordinate", round), self.setup.device, self.setup.facts, members, present,
-            tuple(len(self.setup.clients[k].y) for k in members), tuple(self._shares[k] for k in members), round,
-            self._memory("coalition"),
+            key=self._key("coordinate", round), device=self.setup.device, federation=self.setup.facts, members=members,
+            present=present, sizes=tuple(len(self.setup.clients[k].y) for k in members),
+            weights=tuple(self._shares[k] for k in members), round=round, memory=self._memory("coalition"),
         )  # fmt: skip
 
     def _prepare(self, k: int) -> MemberData:
@@ -78,7 +92,7 @@ class Training:
             return data
         ctx = self._member_context("prepare", 0, k, data, self.models[0])
         self.setup.flat.params.copy_(self.models[0])
-        prepared = call(self.defense, "prepare", data, ctx, where=f"client {k}, before round 1")
+        prepared = act(self.defense, "prepare", data, ctx, where=f"client {k}, before round 1")
         if len(prepared.y) != len(data.y) or len(prepared.x) != len(data.y):
             # who is a member is decided by position: a sample dropped here would still count as trained on
             raise PhaseError(
@@ -118,7 +132,9 @@ class Training:
             raise Diverged(f"round {t}: the aggregated model is not finite; {why}")
         self._after_round(t, cohort)
         whose = tuple(self.assignment[k] for k in range(len(self.clients)))
-        return RoundResult(uploads, self.models, self.buffers.clone(), steps, rejected, whose)
+        return RoundResult(
+            uploads=uploads, models=self.models, buffers=self.buffers.clone(), steps=steps, rejected=rejected, assignment=whose
+        )
 
     def _cohort(self, t: int) -> tuple[int, ...]:
         n = len(self.setup.clients)
@@ -133,7 +149,7 @@ class Training:
         buffers = torch.empty(len(cohort), flat.buffers.numel(), device=self.setup.device)
         keep = self.setup.keep_unprotected
         unprotected = self._room("unprotected", len(cohort), flat.params.numel()) if keep else None
-        sent = Sent(self._past)
+        sent = StaleModels(self._past)
         for row, k in enumerate(cohort):
             defends = k in self.setup.members
             if defends and len(starts) > 1:
@@ -145,11 +161,10 @@ class Training:
                 trainer.member(ctx, shuffle)
                 if trainer.phases["after_round"]:
                     self._trained[k] = flat.params.clone(), flat.buffers.clone(), start.clone()
-                protect = self._member_context("protect", t, k, self.clients[k], start)
                 update = flat.params - start
                 if unprotected is not None:
                     unprotected[row] = update
-                updates[row] = trainer.protect(update, protect)
+                updates[row] = trainer.upload(update, partial(self._upload_context, t, k, start))
             else:
                 trainer.plain(self.clients[k], shuffle, t)
                 torch.sub(flat.params, start, out=updates[row])
@@ -157,7 +172,14 @@ class Training:
                     unprotected[row] = updates[row]
             buffers[row] = flat.buffers
         model_of = [self.assignment[k] for k in cohort]
-        return Uploads(t, cohort, updates, buffers, model_of, sent.of, *sent.stacked(), unprotected)
+        stacked, stacked_buffers = sent.stacked()
+        return Uploads(
+            round=t, participants=cohort, updates=updates, buffers=buffers, model_of=model_of, start_of=sent.of,
+            starts=stacked, start_buffers=stacked_buffers, unprotected=unprotected,
+        )  # fmt: skip
+
+    def _upload_context(self, t: int, k: int, start: torch.Tensor, phase: str) -> MemberContext:
+        return self._member_context(phase, t, k, self.clients[k], start)
 
     def _delay(self, t: int, k: int) -> int:
         """Rounds by which the client's global model is old: U{0..max_delay}, and never before the first (Fang et al.,
@@ -178,21 +200,16 @@ class Training:
         self.setup.flat.params.copy_(starts[self.assignment[k]])
         self.setup.flat.buffers.copy_(self.buffers[self.assignment[k]])
         ctx = self._member_context("assign", t, k, self.clients[k], starts[self.assignment[k]])
-        where = f"client {k}, round {t}"
-        choice = call(self.defense, "assign", starts, ctx, where=where)
-        if not isinstance(choice, int) or not 0 <= choice < len(starts):
-            raise PhaseError(f"{type(self.defense).__name__}.assign ({where}) returned {choice!r}; expected 0..{len(starts) - 1}")
-        return choice
+        return act(self.defense, "assign", starts, ctx, where=where_of(ctx))
 
     def _coordinate(self, t: int, uploads: Uploads) -> None:
         rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.members]
-        if not rows or not overrides(self.defense, "coordinate"):
-            return
         present = tuple(uploads.participants[r] for r in rows)
-        mine = uploads.updates[rows]
-        ctx = self._coalition_context(t, present)
-        rows_out = call_for_rows(self.defense, "coordinate", tuple(mine.shape), mine, ctx, where=f"round {t}")
-        uploads.updates[rows] = rows_out.to(uploads.updates)
+        for name in phases(stage=("rows",)):
+            if rows and self.trainer.phases[name]:
+                ctx = self._coalition_context(t, present)
+                changed = act(self.defense, name, uploads.updates[rows], ctx, where=f"round {t}")
+                uploads.updates[rows] = changed.to(uploads.updates)
 
     def _attack(self, t: int, uploads: Uploads) -> None:
         insider = self.setup.insider
@@ -207,12 +224,13 @@ class Training:
         bench = Bench(self.setup, start, uploads.start_buffers[j], t)
         self.trainer.key_module(t, rows[0], "adversary module")
         knowledge = Knowledge(
-            key, self.setup.device, self.setup.facts, t, tuple(uploads.participants[r] for r in rows), start,
-            self.setup.flat.module, insider.x, insider.y, insider.mask_x, insider.mask_y, self._memory("adversary"),
-            bench.step, bench.train, bench.sample_steps, bench.logits,
-            own=uploads.updates[rows] if level >= 1 else None,
-            honest=uploads.updates[honest] if level >= 2 else None,
-            rule=(lambda u: self._probe(t, u, uploads, j)) if level >= 3 else None,
+            key=key, device=self.setup.device, federation=self.setup.facts, round=t,
+            clients=tuple(uploads.participants[r] for r in rows), start=start, model=self.setup.flat.module, x=insider.x,
+            y=insider.y, mask_x=insider.mask_x, mask_y=insider.mask_y, memory=self._memory("adversary"), step=bench.step,
+            train=bench.train, sample_steps=bench.sample_steps, logits=bench.logits,
+            own=uploads.updates[rows] if level >= LEVELS.index("own") else None,
+            honest=uploads.updates[honest] if level >= LEVELS.index("honest") else None,
+            rule=(lambda u: self._probe(t, u, uploads, j)) if level >= LEVELS.index("rule") else None,
         )  # fmt: skip
         shape = (len(rows), uploads.updates.shape[1])
         with matmuls(self.setup.config.precision):
@@ -240,13 +258,13 @@ class Training:
         rows = tuple(k for k, m in zip(uploads.participants, uploads.model_of, strict=True) if m == j)
         facts = self.setup.facts
         ctx = ServerContext(
-            self._key(f"{purpose}{j}", t), self.setup.device, facts, t, uploads.starts[j], rows, memory, j,
-            max(0, facts.assumed_malicious - rejected), self.setup.flat.layers, self.setup.clients[0].x.shape[1:],
-            self.setup.root, lambda params, x: self.setup.flat.logits(params, self.buffers[j], x),
+            key=self._key(f"{purpose}{j}", t), device=self.setup.device, federation=facts, round=t, params=uploads.starts[j],
+            participants=rows, memory=memory, model_index=j, assumed_malicious=max(0, facts.assumed_malicious - rejected),
+            layers=self.setup.flat.layers, input_shape=self.setup.clients[0].x.shape[1:], root=self.setup.root,
+            logits=lambda params, x: self.setup.flat.logits(params, self.buffers[j], x),
         )  # fmt: skip
         ctx = replace(ctx, train=lambda params, x, y, epochs: self._server_train(ctx, params, x, y, epochs))
-        shape = (updates.shape[1],)
-        return call_for_rows(self.defense, "aggregate", shape, updates, weights, ctx, where=f"server, round {t}")
+        return act(self.defense, "aggregate", updates, weights, ctx, where=where_of(ctx))
 
     def _server_train(
         self, ctx: ServerContext, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor, epochs: int
@@ -286,4 +304,15 @@ class Training:
             self.setup.flat.params.copy_(params)
             self.setup.flat.buffers.copy_(buffers)
             ctx = self._member_context("after_round", t, k, self.clients[k], start)
-            call(self.defense, "after_round", ctx, where=f"client {k}, round {t}")
+            act(self.defense, "after_round", ctx, where=where_of(ctx))
+
+    def facts(self) -> dict[str, FactValue]:
+        """What the defense says of its run, after the last round."""
+        if not self.trainer.phases["report"]:
+            return {}
+        ctx = ReportContext(
+            federation=self.setup.facts, members=self.setup.members, coalition=self._memory("coalition"),
+            of_member={k: self._memory(k) for k in self.setup.members},
+            of_server={j: self._memory(("server", j)) for j in range(len(self.models))},
+        )  # fmt: skip
+        return dict(act(self.defense, "report", ctx, where=where_of(ctx)))

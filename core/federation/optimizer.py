@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 
-from fedbench.core.federation.setup import TrainConfig
 from fedbench.core.numerics.flat import FlatModel
-
-
-class Optimizer(Protocol):
-    """What the loop needs of one."""
-
-    def reset(self, client: int | None = None) -> None:
-        """Start a client's round: forget everything, or take up what this client's state was."""
-
-    def step(self, lr: float) -> None:
-        """One step on ``flat.grad`` (which it may overwrite)."""
-
-    def first_steps(self, gradients: torch.Tensor, lr: float) -> torch.Tensor:
-        """[n, P] in place: what a fresh optimiser's first step at ``flat.params`` makes of each row."""
+from fedbench.core.spec.federation import Optimizer
 
 
 class FlatSGD:
     """Momentum SGD with weight decay: v <- m v + (g + wd p); p <- p - lr v.
 
-    ``reset`` empties the momentum in place: every client starts a round with a fresh optimiser (algorithms.md 2.1).
+    ``reset`` empties the momentum in place: every client starts a round with a fresh optimiser
+    (docs/methods/federation.md#optimisers).
     """
 
-    def __init__(self, flat: FlatModel, momentum: float, weight_decay: float) -> None:
+    def __init__(self, flat: FlatModel, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         self._flat = flat
         self._momentum = momentum
         self._weight_decay = weight_decay
@@ -59,12 +45,15 @@ class FlatAdam:
     """Adam (Kingma & Ba, ICLR 2015, algorithm 1; L2 weight decay added to the gradient, eps 1e-8).
 
     ``keep``: a client's moments and step count live on from round to round, though its parameters are replaced, as in
-    FedPoisonMIA's released code (algorithms.md 6.0); otherwise every round starts afresh.
+    FedPoisonMIA's released code (docs/methods/federation.md#optimisers); otherwise every round starts afresh.
     """
 
+    BETAS = (0.9, 0.999)
     EPS = 1e-8
 
-    def __init__(self, flat: FlatModel, betas: tuple[float, float], weight_decay: float, keep: bool) -> None:
+    def __init__(
+        self, flat: FlatModel, *, betas: tuple[float, ...] = BETAS, weight_decay: float = 0.0, keep: bool = False
+    ) -> None:
         self._flat, self._betas, self._weight_decay, self._keep = flat, betas, weight_decay, keep
         self._states: dict[int, tuple[torch.Tensor, list[int]]] = {}
         self._fresh = torch.zeros(2, flat.params.numel(), device=flat.params.device), [0]
@@ -101,8 +90,9 @@ class FlatAdam:
         return gradients.div_(gradients.abs().add_(self.EPS)).mul_(-lr)
 
 
-def make_optimizer(flat: FlatModel, config: TrainConfig) -> FlatSGD | FlatAdam:
-    """The one that the federation's clients use."""
-    if config.optimizer == "adam":
-        return FlatAdam(flat, config.betas, config.weight_decay, config.keep_state)
-    return FlatSGD(flat, config.momentum, config.weight_decay)
+def make_optimizer(flat: FlatModel, optimizer: Optimizer) -> FlatSGD | FlatAdam:
+    """The one that the suite gives the federation's clients."""
+    if optimizer.name == "adam":
+        betas = tuple(optimizer.betas) if optimizer.betas else FlatAdam.BETAS
+        return FlatAdam(flat, betas=betas, weight_decay=optimizer.weight_decay, keep=optimizer.keep_state)
+    return FlatSGD(flat, momentum=optimizer.momentum, weight_decay=optimizer.weight_decay)

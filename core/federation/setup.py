@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -11,53 +10,21 @@ from fedbench.core.contract.attack import ActiveAttack, KnowledgeLevel
 from fedbench.core.contract.contexts import Federation, MemberData
 from fedbench.core.contract.defense import Defense
 from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.spec.federation import FederationSpec
 
 
-@dataclass(frozen=True)
-class TrainConfig:
-    """The federation's hyperparameters. ``schedule``: constant, exponential, cosine or milestones, with its ``factor``
-    and ``milestones`` (rounds after which the factor applies). ``weight_order``: "clients", or "shuffled" to give each
-    update the weight |D_j| of another random participant, as FedMIA's released code does (algorithms.md 13, F6).
-    ``local_batches``: only so many of each local epoch's shuffled batches (None: all).
-    ``max_delay``: a client trains on the global model of up to so many rounds ago, uniformly (0: synchronous).
-    ``precision``: of the training's arithmetic, fp32, tf32 or bf16; parameters, updates and signals are float32.
-    ``assumed_malicious``: how many malicious clients the server is told to expect."""
-
-    rounds: int
-    local_epochs: int
-    batch_size: int
-    lr: float
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    participation: float = 1.0
-    schedule: str = "constant"
-    factor: float = 1.0
-    milestones: tuple[int, ...] = ()
-    weight_order: str = "clients"
-    max_delay: int = 0
-    precision: str = "fp32"
-    optimizer: str = "sgd"
-    betas: tuple[float, float] = (0.9, 0.999)
-    keep_state: bool = False
-    assumed_malicious: int = 0
-    local_batches: int | None = None
-
-    def lr_at(self, round: int) -> float:
-        """Learning rate of a round counted from 1.
-
-        Cosine as FedMIA's released code has it: the rate is renewed AFTER each round e = 0, 1, ... to
-        lr (1 + cos(pi e / T)) / 2, so that rounds 1 and 2 share the first value (algorithms.md 2.1).
-        """
-        if self.schedule == "exponential":
-            return self.lr * self.factor ** (round - 1)
-        if self.schedule == "cosine":
-            return self.lr * (1 + math.cos(math.pi * max(round - 2, 0) / self.rounds)) / 2
-        if self.schedule == "milestones":
-            return self.lr * self.factor ** sum(round > m for m in self.milestones)
-        return self.lr
+def public_facts(
+    config: FederationSpec, *, clients: int, n_classes: int, n_params: int, expected_malicious: int, thresholds: bool
+) -> Federation:
+    """What everybody knows before round 1."""
+    return Federation(
+        clients=clients, rounds=config.rounds, local_epochs=config.local_epochs, batch_size=config.batch_size,
+        participation=config.participation, n_classes=n_classes, n_params=n_params, assumed_malicious=expected_malicious,
+        thresholds=thresholds,
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Insider:
     """An adversary inside the federation: it controls the last ``malicious`` clients from ``start_round`` on.
 
@@ -74,16 +41,17 @@ class Insider:
     mask_y: torch.Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setup:
-    """One training. ``clients``: each client's own data; ``members``: the ids that defend, ascending.
+    """One training. ``config``: the suite's own words on the federation; ``expected_malicious``: how many malicious clients
+    the server's rule is told to expect. ``clients``: each client's own data; ``members``: the ids that defend, ascending.
 
     ``initial``: [s, P] the starting parameters of the s global models. ``insider``: the adversary among the clients.
     ``root``: the server's own samples, if its rule wants some. ``thresholds``: each client's tolerance, if it has one.
     ``keep_unprotected``: also hand out the updates as they were before ``protect`` and ``coordinate``.
     """
 
-    config: TrainConfig
+    config: FederationSpec
     seed: int
     flat: FlatModel
     clients: list[MemberData]
@@ -95,6 +63,7 @@ class Setup:
     root: MemberData | None = None
     thresholds: tuple[float, ...] | None = None
     keep_unprotected: bool = False
+    expected_malicious: int = 0
 
     @property
     def device(self) -> torch.device:
@@ -104,10 +73,9 @@ class Setup:
     @property
     def facts(self) -> Federation:
         """The public facts."""
-        c = self.config
-        return Federation(
-            len(self.clients), c.rounds, c.local_epochs, c.batch_size, c.participation, self.n_classes,
-            self.flat.params.numel(), c.assumed_malicious, self.thresholds is not None,
+        return public_facts(
+            self.config, clients=len(self.clients), n_classes=self.n_classes, n_params=self.flat.params.numel(),
+            expected_malicious=self.expected_malicious, thresholds=self.thresholds is not None,
         )  # fmt: skip
 
     @property
@@ -117,7 +85,7 @@ class Setup:
         return tuple(range(n - self.insider.malicious, n)) if self.insider else ()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Uploads:
     """What the server holds after a round, before it aggregates.
 
@@ -145,7 +113,7 @@ class Uploads:
         self.unprotected = None if self.unprotected is None else self.unprotected[rows]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RoundResult:
     """A finished round: the uploads, and the global models [s, P], buffers [s, B] and steps [s, P] that came of them.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 
-class Sent:
+class StaleModels:
     """The models a round's clients start from. ``past``: (models [s, P], buffers [s, B]) of the last rounds, newest last.
 
     ``of``: [n] index among ``stacked()`` for every client in the order of ``pick``.

@@ -23,7 +23,7 @@ class BestRound:
     null: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RoundReport:
     """One attack's scores in R rounds as numbers; TF01 in percent, None with fewer than 1,000 non-members to judge by.
 
@@ -79,10 +79,16 @@ def round_report(
     best = _best(aucs, tf01s)  # [1 + shuffles]
     at_best_auc, at_best_tf01 = (np.take_along_axis(a, best[:, None], axis=1)[:, 0] for a in (aucs, tf01s))
     return RoundReport(
-        float(aucs[0, -1]), _or_none(tf01s[0, -1]), calibrated_auc, calibrated_tf01,
-        float(at_best_auc[0]), _or_none(at_best_tf01[0]), int(there[best[0]]),
-        float(at_best_auc[1:].mean()), _or_none(at_best_tf01[1:].mean()),
-    )  # fmt: skip
+        last_auc=float(aucs[0, -1]),
+        last_tf01=_or_none(tf01s[0, -1]),
+        calibrated_auc=calibrated_auc,
+        calibrated_tf01=calibrated_tf01,
+        best_auc=float(at_best_auc[0]),
+        best_tf01=_or_none(at_best_tf01[0]),
+        best_index=int(there[best[0]]),
+        null_best_auc=float(at_best_auc[1:].mean()),
+        null_best_tf01=_or_none(at_best_tf01[1:].mean()),
+    )
 
 
 def _calibrated(x: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> tuple[float | None, float | None]:
@@ -101,7 +107,8 @@ def _calibrated(x: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> 
 def _best(aucs: np.ndarray, tf01s: np.ndarray) -> np.ndarray:
     """[S]: the round of largest TF01, ties by AUC, of [S, R]; by AUC alone where TF01 is NaN."""
     first = np.nan_to_num(tf01s)
-    return np.argmax(np.where(first == first.max(axis=1, keepdims=True), aucs, -1.0), axis=1)
+    best: np.ndarray = np.argmax(np.where(first == first.max(axis=1, keepdims=True), aucs, -1.0), axis=1)
+    return best
 
 
 def _per_round(x: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

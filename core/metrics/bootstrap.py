@@ -13,7 +13,7 @@ from fedbench.core.metrics.tpr import TF01_FPR, TF01_MIN_NONMEMBERS
 CHUNK = 1_000_000  # resampled candidates held at once; bounds memory, and is part of which draws a seed gives
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BootstrapResult:
     """Standard errors, 95 % percentile intervals and the replicates [n] themselves; TF01 in percent.
 
@@ -107,8 +107,10 @@ def _counts(groups: np.ndarray, m: int) -> np.ndarray:
 
 def _summary(auc: np.ndarray, tf01: np.ndarray | None) -> BootstrapResult:
     if tf01 is None:
-        return BootstrapResult(_se(auc), _percentiles(auc), auc)
-    return BootstrapResult(_se(auc), _percentiles(auc), auc, _se(tf01), _percentiles(tf01), tf01)
+        return BootstrapResult(auc_se=_se(auc), auc_interval=_percentiles(auc), auc=auc)
+    return BootstrapResult(
+        auc_se=_se(auc), auc_interval=_percentiles(auc), auc=auc, tf01_se=_se(tf01), tf01_interval=_percentiles(tf01), tf01=tf01
+    )
 
 
 def _se(replicates: np.ndarray) -> float:

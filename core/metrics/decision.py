@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DecisionReport:
     """As fractions. ``*_accuracy``: (TPR + TNR) / 2, which for equal classes is the share of right answers;
     ``*_precision``: None where nobody was called a member.
@@ -53,15 +53,19 @@ def decision_report(
     accuracies = _accuracy(said, member)
     best = int(np.argmax(accuracies))
     null = [float(_accuracy(said, rng.permutation(member)).max()) for _ in range(shuffles)]
+    last, calibrated, oracle = _three(said[-1], member), _calibrated(said, member, rng), _three(said[best], member)
     return DecisionReport(
-        *_three(said[-1], member), *_calibrated(said, member, rng), *_three(said[best], member), int(there[best]),
-        float(np.mean(null)),
+        last_accuracy=last[0], last_precision=last[1], last_recall=last[2],
+        calibrated_accuracy=calibrated[0], calibrated_precision=calibrated[1], calibrated_recall=calibrated[2],
+        best_accuracy=oracle[0], best_precision=oracle[1], best_recall=oracle[2],
+        best_index=int(there[best]), null_best_accuracy=float(np.mean(null)),
     )  # fmt: skip
 
 
 def _accuracy(said: np.ndarray, member: np.ndarray) -> np.ndarray:
     """[R] balanced accuracy."""
-    return (said[:, member].mean(axis=1) + (~said[:, ~member]).mean(axis=1)) / 2
+    accuracies: np.ndarray = (said[:, member].mean(axis=1) + (~said[:, ~member]).mean(axis=1)) / 2
+    return accuracies
 
 
 def _three(said: np.ndarray, member: np.ndarray) -> tuple[float, float | None, float]:

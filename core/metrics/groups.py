@@ -7,10 +7,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fedbench.core.contract.candidates import IFL, MEMBER, OFL
 from fedbench.core.metrics.bootstrap import bootstrap
 from fedbench.core.metrics.registry import METRICS
-
-MEMBER, OFL, IFL = 0, 1, 2  # values of ``kind``; a negative one takes no part in any group
 
 # Which candidates a score was computed on. `mix`: members vs all non-members; `ofl`: vs outside-federation ones;
 # `ifl`: vs other clients' training samples; `canary`: mislabelled members vs mislabelled non-members.

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedbench.core.metrics.bootstrap import BootstrapResult
 from fedbench.core.metrics.roc import auc
-from fedbench.core.metrics.threshold import advantage, balanced_accuracy
+from fedbench.core.metrics.threshold import advantage
 from fedbench.core.metrics.tpr import tf01
 
 Direction = Literal["lower", "higher"]

@@ -11,8 +11,8 @@ from fedbench.core.models.images import GlobalMax, require_images
 class AlexNet(Model):
     """Five convolutions with ReLU, two 2x2 max-pools, global max, Linear; no norm, no dropout.
 
-    Krizhevsky et al., NeurIPS 2012, cut to the shape FedMIA trains (algorithms.md 3.1): an 11x11 stem of stride 4, then
-    5x5 and three 3x3 convolutions (192, 384, 256, 256 channels); torch's default initialisation. 2,495,396 parameters
+    Krizhevsky et al., NeurIPS 2012, cut to the shape FedMIA trains (docs/methods/federation.md#models): an 11x11 stem of stride
+    4, then 5x5 and three 3x3 convolutions (192, 384, 256, 256 channels); torch's default initialisation. 2,495,396 parameters
     for 3 channels and 100 classes. Raises ``UserError`` for anything but images of at least 13 x 13: a smaller one is
     gone after the second pool.
     """

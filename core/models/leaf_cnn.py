@@ -11,8 +11,8 @@ from fedbench.core.models.images import require_images
 class LeafCNN(Model):
     """conv5x5 (32) - ReLU - maxpool2, conv5x5 (64) - ReLU - maxpool2, Linear to 2048, ReLU, Linear to the classes.
 
-    LEAF (Caldas et al., arXiv:1812.01097) and so IFCA on FEMNIST (algorithms.md 11.1); padding keeps the size, weights are
-    torch's default initialisation. 6,603,710 parameters for 28x28 grey images and 62 classes, most in the first Linear.
+    LEAF (Caldas et al., arXiv:1812.01097) and so IFCA on FEMNIST (docs/methods/federation.md#models); padding keeps the size,
+    weights are torch's default. 6,603,710 parameters for 28x28 grey images and 62 classes, most in the first Linear.
     """
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:

@@ -11,8 +11,8 @@ from fedbench.core.models.mlp import MLP
 class MLP512x128(Model):
     """Flatten, Linear to 512, ReLU, Linear to 128, ReLU, Linear to the classes; torch's default initialisation.
 
-    What FedPoisonMIA's released code trains on Texas100, Purchase100 and Location30 (algorithms.md 3.1); its text says
-    "fully connected models" (Appendix E). 3,237,604 parameters for Texas100.
+    What FedPoisonMIA's released code trains on Texas100, Purchase100 and Location30 (docs/methods/federation.md#models); its text
+    says "fully connected models" (Appendix E). 3,237,604 parameters for Texas100.
     """
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:

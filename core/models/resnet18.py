@@ -18,8 +18,8 @@ _BLOCKS = 2  # a stage
 class ResNet18(Model):
     """3x3 stem without pooling, four stages of two basic blocks (64, 128, 256, 512 channels), mean, Linear.
 
-    He et al., CVPR 2016, in the shape FedMIA trains (algorithms.md 3.1): each stage but the first halves the image;
-    GroupNorm wherever the original has BatchNorm, the 1x1 shortcut included; convolutions without bias; torch's
+    He et al., CVPR 2016, in the shape FedMIA trains (docs/methods/federation.md#models): each stage but the first halves the
+    image; GroupNorm wherever the original has BatchNorm, the 1x1 shortcut included; convolutions without bias; torch's
     default initialisation. 11,220,132 parameters for 3 channels and 100 classes. The norm adds two parameters a
     channel whatever the number of groups. Raises ``UserError`` for anything but images of at least 8 x 8.
     """

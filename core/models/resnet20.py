@@ -20,8 +20,8 @@ _BLOCKS = 3  # a stage: depth 20 = 6 n + 2 with n = 3
 class ResNet20(Model):
     """3x3 stem (16), three stages of three basic blocks (16, 32, 64 channels), mean, Linear.
 
-    He et al., CVPR 2016, section 4.2, as FedPoisonMIA trains it (algorithms.md 3.1): the second and third stage halve the
-    image, convolutions have no bias. The mean is over the whole final map: what an average pool of 8 does for 32x32
+    He et al., CVPR 2016, section 4.2, as FedPoisonMIA trains it (docs/methods/federation.md#models): the second and third stage
+    halve the image, convolutions have no bias. The mean is over the whole final map: what an average pool of 8 does for 32x32
     pixels, of 12 for 48x48, of 24 for 96x96 (FedPoisonMIA's code pools 8 and 16 there, which leaves out the map's right and
     lower edge). Torch's default initialisation.
 

@@ -21,8 +21,8 @@ class WideResNet16x4(Model):
     """3x3 stem (16), three stages of two pre-activation blocks (64, 128, 256 channels), ReLU, norm, mean, Linear.
 
     Zagoruyko and Komodakis, BMVC 2016, with the changes of De et al., arXiv 2204.13650, 2022, that Aerni et al.,
-    CCS 2024, and CoFedMID take over (algorithms.md 3.1). A block is ReLU - norm - conv3x3 - ReLU - norm - conv3x3; the
-    second convolution strides. Where the shape changes (the first block of each stage) the skip is ReLU - norm -
+    CCS 2024, and CoFedMID take over (docs/methods/federation.md#models). A block is ReLU - norm - conv3x3 - ReLU - norm -
+    conv3x3; the second convolution strides. Where the shape changes (the first block of each stage) the skip is ReLU - norm -
     conv1x1. Norm is GroupNorm with min(groups, channels) groups; convolutions have a bias. 2,751,562 parameters for
     3 channels and 10 classes. Raises ``UserError`` for anything but images of at least 4 x 4.
     """

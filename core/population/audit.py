@@ -7,43 +7,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbench.core.contract.candidates import IFL, MEMBER, OFL
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.partition import Shards
-
-MEMBER, OFL, IFL = 0, 1, 2
-HONEST = -3  # the target of a list that asks about all honest clients together
-FIRST_GROUP = -10  # and of those that ask about one group of clients each: -10, -11, ...
-EXCLUDED = -1  # e.g. a sample that the defense held out of training: neither trained on nor a stranger
+from fedbench.core.population.target import EVERYBODY, Target
 
 
 @dataclass(frozen=True)
 class AuditSet:
-    """Candidates of one target: a client, or HONEST. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,
+    """Candidates of one target. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,
     OFL or IFL; ``owner``: [n] the training client, -1 outside the federation. The order is random: it tells nothing."""
 
-    target: int
+    target: Target
     ids: np.ndarray
     kind: np.ndarray
     owner: np.ndarray
 
     def digest(self) -> str:
         """Hex sha256 of the ordered lists."""
-        h = hashlib.sha256(str(self.target).encode())
+        h = hashlib.sha256(str(self.target.code).encode())
         for a in (self.ids, self.kind, self.owner):
             h.update(np.ascontiguousarray(a, dtype=np.int64).tobytes())
         return h.hexdigest()
 
 
 def audit_set(
-    shards: Shards, n_holdout: int, target: int, nonmembers: int, seed: int, alike: np.ndarray | None = None
+    shards: Shards, n_holdout: int, client: int, nonmembers: int, seed: int, alike: np.ndarray | None = None
 ) -> AuditSet:
-    """All of the target's samples against ``nonmembers // K`` from the hold-out and from each other client.
+    """All of one client's samples against ``nonmembers // K`` from the hold-out and from each other client.
 
-    ``alike``: [k] clients whose images are deformed as the target's are, if groups are; non-members are theirs then.
+    ``alike``: [k] clients whose images are deformed as the client's are, if groups are; non-members are theirs then.
 
     Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members for K = 10;
-    evaluation.md, protocol 1-2). Raises ``UserError`` when there is no hold-out sample to draw.
+    docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no hold-out sample to draw.
     """
     n_train = sum(len(s) for s in shards)
     others = np.arange(len(shards)) if alike is None else alike
@@ -55,14 +52,14 @@ def audit_set(
             f"no outside non-members: audit.nonmembers = {nonmembers} over {clients} clients with a hold-out of "
             f"{len(free)} samples leaves none; raise audit.nonmembers or the dataset's hold-out"
         )
-    rng = numpy_rng(seed, "audit", client=target)
-    ids, kinds, owners = [shards[target]], [np.full(len(shards[target]), MEMBER)], [np.full(len(shards[target]), target)]
+    rng = numpy_rng(seed, "audit", client=client)
+    ids, kinds, owners = [shards[client]], [np.full(len(shards[client]), MEMBER)], [np.full(len(shards[client]), client)]
     outside = n_train + rng.choice(free, share, replace=False)
     ids.append(outside)
     kinds.append(np.full(share, OFL))
     owners.append(np.full(share, -1))
     for k in others.tolist():
-        if k == target:
+        if k == client:
             continue
         drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
         ids.append(drawn)
@@ -70,18 +67,18 @@ def audit_set(
         owners.append(np.full(len(drawn), k))
     order = rng.permutation(sum(map(len, ids)))
     pick = [np.concatenate(a)[order].astype(np.int64) for a in (ids, kinds, owners)]
-    return AuditSet(target, *pick)
+    return AuditSet(Target(kind="client", index=client), *pick)
 
 
 def attack_set(shards: Shards, n_holdout: int, malicious: int, members: int, nonmembers: int, seed: int) -> AuditSet:
     """``members`` drawn from all honest clients' samples together against ``nonmembers`` from the hold-out.
 
-    The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA, algorithms.md 3.2: 150 and
-    150)? The last ``malicious`` clients' samples are not asked about. Raises ``UserError`` where there are too few.
+    The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA, docs/methods/protocol.md#audit-sets:
+    150 and 150)? The last ``malicious`` clients' samples are not asked about. Raises ``UserError`` where there are too few.
     """
     honest = np.arange(len(shards) - malicious)
     outside = np.arange(n_holdout)
-    return _together(HONEST, "all honest clients", shards, honest, outside, members, nonmembers, numpy_rng(seed, "attack set"))
+    return _together(EVERYBODY, "all honest clients", shards, honest, outside, members, nonmembers, numpy_rng(seed, "attack set"))
 
 
 def group_set(
@@ -91,11 +88,11 @@ def group_set(
     image would tell members from the rest (hold-out sample i looks as client i mod K's)."""
     outside = np.flatnonzero(np.isin(np.arange(n_holdout) % len(shards), clients))
     rng = numpy_rng(seed, "group set", client=group)
-    return _together(FIRST_GROUP - group, f"group '{name}'", shards, clients, outside, members, nonmembers, rng)
+    return _together(Target(kind="group", index=group), f"group '{name}'", shards, clients, outside, members, nonmembers, rng)
 
 
 def _together(
-    target: int, who: str, shards: Shards, clients: np.ndarray, outside: np.ndarray, members: int, nonmembers: int,
+    target: Target, who: str, shards: Shards, clients: np.ndarray, outside: np.ndarray, members: int, nonmembers: int,
     rng: np.random.Generator,
 ) -> AuditSet:  # fmt: skip
     if not len(clients):
@@ -103,7 +100,7 @@ def _together(
     n_train = sum(len(s) for s in shards)
     owner_of = np.concatenate([np.full(len(shards[k]), k) for k in clients])
     every = np.concatenate([shards[k] for k in clients])
-    hold_out = "the hold-out" if target == HONEST else f"the hold-out of {who}"
+    hold_out = "the hold-out" if target == EVERYBODY else f"the hold-out of {who}"
     sides = (("members", members, len(every), f"{who} together"), ("nonmembers", nonmembers, len(outside), hold_out))
     for what, wanted, there, where in sides:
         if wanted > there:

@@ -13,22 +13,9 @@ import pluggy
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT, Component, Hooks
+from fedbench.core.registry.kinds import BASES, HOOKS
 from fedbench.core.words.explain import explain
 from fedbench.core.words.nearest import did_you_mean
-
-# kind -> where its base class lives
-BASES = {
-    "defense": ("fedbench.core.contract.defense", "Defense"),
-    "attack": ("fedbench.core.contract.attack", "Attack"),
-    "dataset": ("fedbench.core.contract.dataset", "Dataset"),
-    "model": ("fedbench.core.contract.model", "Model"),
-    "signal": ("fedbench.core.contract.signal", "Signal"),
-    "analysis": ("fedbench.core.contract.analysis", "Analysis"),
-    "report": ("fedbench.core.contract.report", "Report"),
-}
-KINDS = tuple(BASES)
-PLURAL = {kind: "analyses" if kind == "analysis" else f"{kind}s" for kind in KINDS}
-HOOKS = {kind: f"fedbench_{plural}" for kind, plural in PLURAL.items()}
 
 _KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -79,7 +66,7 @@ class RegisteredComponent:
             raise UserError(f"{self}: its Params is {_describe(params)}, expected a subclass of fedbench.core.Params")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PluginStatus:
     """One entry point: what it announced (``components``), and what is wrong with it (``reason``, empty when ok)."""
 
@@ -131,14 +118,23 @@ def _entries(dist: Distribution) -> list[EntryPoint | Exception]:
 def _load(entry: EntryPoint | Exception, distribution: str, version: str) -> PluginStatus:
     if isinstance(entry, Exception):
         reason = f"its entry_points.txt cannot be read: {explain(entry)}"
-        return PluginStatus("?", distribution, version, False, reason, ())
+        return PluginStatus(entry_point="?", distribution=distribution, version=version, ok=False, reason=reason, components=())
     try:
         plugin = entry.load()
     except (Exception, SystemExit) as exc:
         reason = f"cannot import '{entry.value}': {explain(exc)}"
-        return PluginStatus(entry.name, distribution, version, False, reason, ())
+        return PluginStatus(
+            entry_point=entry.name, distribution=distribution, version=version, ok=False, reason=reason, components=()
+        )
     components, problems = _announced(plugin, distribution, version)
-    return PluginStatus(entry.name, distribution, version, not problems, "; ".join(problems), tuple(components))
+    return PluginStatus(
+        entry_point=entry.name,
+        distribution=distribution,
+        version=version,
+        ok=not problems,
+        reason="; ".join(problems),
+        components=tuple(components),
+    )
 
 
 def _announced(plugin: Any, distribution: str, version: str) -> tuple[list[RegisteredComponent], list[str]]:

@@ -7,6 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedbench.core.registry.digest import source_digest
+from fedbench.core.registry.discovery import RegisteredComponent
+
 
 class ComponentUse(BaseModel):
     """What a suite names, resolved; a run carries it and its records store it."""
@@ -50,3 +53,20 @@ class ComponentUse(BaseModel):
     def make(self) -> list[Any]:
         """An instance of this one and of each that follows."""
         return [part.load()(**part.params) for part in self.chain]
+
+
+class UseMaker:
+    """Makes uses of registered components; a module's files are hashed once, not once a use."""
+
+    def __init__(self) -> None:
+        self._digests: dict[str, str] = {}
+
+    def __call__(self, found: RegisteredComponent, params: dict[str, Any], label: str) -> ComponentUse:
+        """The use of a component with these resolved parameters."""
+        module = found.component.target.partition(":")[0]
+        if module not in self._digests:
+            self._digests[module] = source_digest(module)
+        return ComponentUse(
+            name=found.name, label=label, params=params, target=found.component.target,
+            distribution=f"{found.distribution} {found.version}", digest=self._digests[module],
+        )  # fmt: skip

@@ -17,7 +17,7 @@ from fedbench.core.numerics.gradients import gradient_features
 GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis; of several global models, see `global_row`
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
 # A signal measured on the local model as it was BEFORE its protection, which no server sees: FedMIA's released code
-# does so for the loss (algorithms.md 13, F4). Named `loss@pre-defense`; an attack that asks for it says so in its label.
+# does so for the loss (docs/methods/quirks.md#f4). Named `loss@pre-defense`; an attack that asks for it says so in its label.
 PRE_DEFENSE = "@pre-defense"
 # Input bytes a chunk on the CPU: larger ones fall out of the caches and pay page faults (measured on a small CNN with
 # 32x32 images: forward 2x, gradient features 1.9x slower at 2,048 and 512 samples than at 128 and 64).
@@ -57,7 +57,7 @@ class Recorder:
 
     ``signals``: name -> :class:`Signal` for the forward signals wanted; ``gradients``: whether to measure the gradient
     features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` = |I_k|^2 with g_i the gradient of sample i
-    at the model client k RECEIVED and I_k = received - uploaded parameters (algorithms.md 1.1, 4.1).
+    at the model client k RECEIVED and I_k = received - uploaded parameters (docs/methods/signals.md#signals-of-the-gradient).
     ``x``, ``y``: the pool of samples. ``views``: which extra rows to measure (the aggregate, the coalition's mean).
     ``one_start``: whether all clients receive the same model in every round, so that one row of ``grad-sq`` says it all.
     """
@@ -132,7 +132,7 @@ class Recorder:
                 updates.append(result.steps[j])
                 buffers.append(result.buffers[j])
                 starts.append(j)
-            elif row == COALITION:  # A_t = sum n_k L_k / sum n_k over the coalition (algorithms.md 4.8)
+            elif row == COALITION:  # A_t = sum n_k L_k / sum n_k over the coalition (docs/methods/signals.md#rows)
                 mine = [k for k in self.members if k in position]
                 n = torch.tensor([float(self.sizes[k]) for k in mine], device=self.x.device)
                 share, at = n / n.sum(), [position[k] for k in mine]
@@ -241,4 +241,4 @@ def observe(
     if view == "server" and len(mine) == 0:
         raise SkipCell("it follows one client's rows, but the audit asks about many clients together")
     position = int(mine[0]) if view == "server" else 0
-    return Observations(view, rounds[last].copy(), ids, position, signals)
+    return Observations(view=view, rounds=rounds[last].copy(), clients=ids, target=position, signals=signals)

@@ -71,7 +71,7 @@ def _seeds_differ(document: Document) -> Iterator[Problem]:
 
 
 def _labels_differ(document: Document) -> Iterator[Problem]:
-    for key in ("defenses", "attacks"):
+    for key in ("defenses", "attacks", "analyses"):
         uses = valid_items(document.data, key, MethodUse)
         named = [(loc, point.label) for loc, use in uses for point in expand(use)]
         yield from _differ(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.components import RegisteredComponent, Registry
+from fedbench.core.registry.components import Registry
+from fedbench.core.registry.kinds import PLURAL
+from fedbench.core.registry.use import ComponentUse, UseMaker
 from fedbench.core.spec import messages
 from fedbench.core.spec.checks import valid, valid_items
 from fedbench.core.spec.coalition import Coalition
@@ -21,27 +23,8 @@ from fedbench.core.spec.load import LoadedSuite, open_document, validate
 from fedbench.core.spec.suite import Setting
 from fedbench.core.words.explain import explain
 
-
-@dataclass(frozen=True)
-class ResolvedUse:
-    """A component as a suite uses it; ``params`` holds every parameter, defaults included, as JSON values."""
-
-    name: str
-    label: str
-    params: dict[str, Any]
-    registered: RegisteredComponent
-    position: tuple[int, int]
-    then: tuple[ResolvedUse, ...] = ()
-    """defenses applied after this one"""
-
-    def build(self) -> Any:
-        """An instance with these parameters; with what follows it, one that applies all in order."""
-        made = self.registered.load()(**self.params)
-        if not self.then:
-            return made
-        from fedbench.core.federation.compose import Composite
-
-        return Composite([made, *(part.build() for part in self.then)])
+METHODS = ("defense", "attack", "analysis")  # what a suite lists rows of
+OWN = "fedbench"  # the distribution whose analyses a suite has without naming them
 
 
 @dataclass(frozen=True)
@@ -49,18 +32,21 @@ class ResolvedSetting:
     """A setting with its components and its coalitions (its own or the suite's)."""
 
     spec: Setting
-    dataset: ResolvedUse
-    model: ResolvedUse
+    dataset: ComponentUse
+    model: ComponentUse
     coalitions: tuple[Coalition, ...]
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A suite with every component found; grids are expanded, one use a row."""
+    """A suite with every component found; grids are expanded, one use a row. ``positions``: (kind, label) of a defense, an
+    attack or an analysis -> its line and column in the file."""
 
     settings: tuple[ResolvedSetting, ...]
-    defenses: tuple[ResolvedUse, ...]
-    attacks: tuple[ResolvedUse, ...]
+    defenses: tuple[ComponentUse, ...]
+    attacks: tuple[ComponentUse, ...]
+    analyses: tuple[ComponentUse, ...]
+    positions: Mapping[tuple[str, str], tuple[int, int]]
 
 
 def check_components(loaded: LoadedSuite, registry: Registry) -> Resolved:
@@ -85,7 +71,7 @@ def load_and_check(ref: str | Path, registry: Registry, overrides: Sequence[str]
     return loaded, _assemble(loaded, uses)
 
 
-def _assemble(loaded: LoadedSuite, uses: dict[Loc, list[ResolvedUse]]) -> Resolved:
+def _assemble(loaded: LoadedSuite, uses: dict[Loc, list[ComponentUse]]) -> Resolved:
     spec = loaded.spec
     settings = tuple(
         ResolvedSetting(
@@ -94,18 +80,24 @@ def _assemble(loaded: LoadedSuite, uses: dict[Loc, list[ResolvedUse]]) -> Resolv
         )
         for i, setting in enumerate(spec.settings)
     )  # fmt: skip
-    defenses = tuple(use for i in range(len(spec.defenses)) for use in uses["defenses", i])
-    attacks = tuple(use for i in range(len(spec.attacks)) for use in uses["attacks", i])
-    return Resolved(settings, defenses, attacks)
+    rows: dict[str, tuple[ComponentUse, ...]] = {}
+    positions: dict[tuple[str, str], tuple[int, int]] = {}
+    for kind in METHODS:
+        found = {loc: made for loc, made in uses.items() if loc[0] == PLURAL[kind] and len(loc) == 2}
+        rows[kind] = tuple(use for loc in sorted(found) for use in found[loc])
+        positions |= {(kind, use.label): loaded.position(loc) for loc in found for use in found[loc]}
+    return Resolved(settings, rows["defense"], rows["attack"], rows["analysis"], positions)
 
 
-def _resolve(document: Document, registry: Registry) -> tuple[dict[Loc, list[ResolvedUse]], list[Problem]]:
+def _resolve(document: Document, registry: Registry) -> tuple[dict[Loc, list[ComponentUse]], list[Problem]]:
     """Place -> resolved rows, of every use that is valid by itself; and what is wrong with the rest."""
     resolver = _Resolver(document, registry)
-    for kind in ("defense", "attack"):
-        for loc, use in valid_items(document.data, f"{kind}s", MethodUse):
+    for kind in METHODS:
+        for loc, use in valid_items(document.data, PLURAL[kind], MethodUse):
             resolver.add(kind, loc, use, list(expand(use)))
             resolver.follow(kind, loc, use)
+    if document.data.get("analyses") is None:
+        resolver.add_own_analyses()
     for loc, setting in _mappings(document.data, "settings"):
         for kind in ("dataset", "model"):
             named = valid(setting.get(kind), Use)
@@ -127,10 +119,11 @@ class _Resolver:
     """Gathers resolved uses and problems; each component is looked up and imported once a use."""
 
     def __init__(self, document: Document, registry: Registry) -> None:
-        self.uses: dict[Loc, list[ResolvedUse]] = {}
+        self.uses: dict[Loc, list[ComponentUse]] = {}
         self.problems: list[Problem] = []
         self._document = document
         self._registry = registry
+        self._use = UseMaker()
 
     def add(self, kind: str, loc: Loc, use: Use, points: list[Point]) -> None:
         """Resolve the rows of one use."""
@@ -141,34 +134,36 @@ class _Resolver:
             named = (*loc, "name") if isinstance(_at(self._document.data, loc), dict) else loc
             self.problems += [Problem(named, message) for message in exc.messages]
             return
-        position = self._document.position(loc)
-        rows = []
-        for point in points:
-            params = self._params(component, loc, point)
-            if params is not None:
-                rows.append(ResolvedUse(use.name, point.label, params, registered, position))
-        self.uses[loc] = rows
+        made = ((point.label, self._params(component, loc, point)) for point in points)
+        self.uses[loc] = [self._use(registered, params, label) for label, params in made if params is not None]
 
     def follow(self, kind: str, loc: Loc, use: MethodUse) -> None:
         """Resolve the defenses that follow one; attacks do not compose."""
         if use.then and kind != "defense":
             self.problems.append(Problem((*loc, "then"), "only defenses can be applied one after the other"))
+        if not use.then or kind != "defense":
             return
         for j, part in enumerate(use.then):
             self.add(kind, (*loc, "then", j), part, [Point(part.name, part.params, {})])
         parts = tuple(row for j in range(len(use.then)) for row in self.uses.get((*loc, "then", j), []))
-        self.uses[loc] = [replace(row, then=parts) for row in self.uses.get(loc, [])]
+        self.uses[loc] = [row.model_copy(update={"then": parts}) for row in self.uses.get(loc, [])]
 
     def add_default_model(self, loc: Loc) -> None:
         """The model of a setting that names none: its dataset's own."""
         for dataset in self.uses.get((*loc, "dataset"), []):
-            name = dataset.registered.load().default_model
+            name = dataset.load().default_model
             before = len(self.problems)
             self.add("model", (*loc, "model"), Use(name=name), [Point(name, {}, {})])
             self.problems[before:] = [
                 Problem((*loc, "dataset"), f"the default model of '{dataset.name}': {p.text}")
                 for p in self.problems[before:]
             ]
+
+    def add_own_analyses(self) -> None:
+        """The analyses of a suite that names none: those that come with the harness."""
+        for i, found in enumerate(self._registry.components("analysis")):
+            if found.distribution == OWN:
+                self.add("analysis", ("analyses", i), Use(name=found.name), [Point(found.name, {}, {})])
 
     def _params(self, component: Any, loc: Loc, point: Point) -> dict[str, Any] | None:
         """Validated as JSON is: a list may become a tuple, but text is never taken for a number."""

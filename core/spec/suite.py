@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedbench.core.spec.base import Name, Part, mistake
+from fedbench.core.contract.attack import KnowledgeLevel
+from fedbench.core.spec.base import Name, SpecModel, mistake
 from fedbench.core.spec.coalition import Coalition
 from fedbench.core.spec.component import MethodUse, Use, expand
-from fedbench.core.spec.optimizer import Optimizer, with_recipe
+from fedbench.core.spec.federation import FederationSpec
 
 SCHEMA = 1
 
 
-class Partition(Part):
+class Partition(SpecModel):
     """How the training samples are divided among the clients."""
 
     short_form = "a name"
@@ -29,6 +31,10 @@ class Partition(Part):
         None, ge=0, le=1, description="group-bias: probability that a sample goes to its own label's group of clients"
     )
     min_samples: int = Field(1, ge=1, description="fewest samples of a client")
+
+    @field_serializer("beta", when_used="json-unless-none")
+    def _json_knows_no_infinity(self, beta: float) -> float | str:
+        return "inf" if math.isinf(beta) else beta
 
     @model_validator(mode="before")
     @classmethod
@@ -48,38 +54,7 @@ class Partition(Part):
         return self
 
 
-class FederationSpec(Part):
-    """The federation's size and hyperparameters."""
-
-    recipe: Literal["fedmia", "fedmia-released", "cofedmid", "fedpoisonmia", "fedpoisonmia-released"] | None = Field(
-        None, description="a paper's settings, for the fields that are not given here"
-    )
-    clients: int = Field(ge=1, description="number of clients K")
-    rounds: int = Field(ge=1, description="number of rounds T")
-    local_epochs: int = Field(1, ge=1, description="epochs over its own data of a client in a round")
-    local_batches: int | None = Field(
-        None, ge=1, description="train on only so many of each local epoch's shuffled batches; by default on all"
-    )
-    batch_size: int = Field(ge=1, description="samples a training step")
-    weight_order: Literal["clients", "shuffled"] = Field(
-        "clients", description="shuffled: updates get other clients' FedAvg weights, as in FedMIA's released code"
-    )
-    participation: float = Field(1.0, gt=0, le=1, description="share of the clients drawn in a round")
-    max_delay: int = Field(
-        0, ge=0, description="asynchronous: a client's global model is 0 to max_delay rounds old, uniformly; 0: synchronous"
-    )
-    precision: Literal["fp32", "tf32", "bf16"] = Field(
-        "fp32", description="arithmetic of the training; parameters, updates and signals are float32 in any case"
-    )
-    optimizer: Optimizer = Field(description="the clients' optimiser")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _recipe(cls, value: object) -> object:
-        return with_recipe(value)
-
-
-class ShadowSpec(Part):
+class ShadowSpec(SpecModel):
     """The attacker's own data and the shadow models trained on it, for the attacks that need them."""
 
     samples: int = Field(1000, ge=20, description="hold-out samples that no audit asks about; each model trains on half")
@@ -87,7 +62,7 @@ class ShadowSpec(Part):
     epochs: int = Field(20, ge=1, description="epochs of the federation's own recipe")
 
 
-class AuditSpec(Part):
+class AuditSpec(SpecModel):
     """What is measured for the attacks, and about whom."""
 
     every: int = Field(1, ge=1, description="audited rounds are every, 2*every, ... and always the last one")
@@ -126,14 +101,17 @@ class AuditSpec(Part):
         return self
 
 
-class Adversary(Part):
+_EARLIER_LEVELS = {"partial": "own", "full": "honest"}  # of knowledge, in suites written before attacks' words were taken
+
+
+class Adversary(SpecModel):
     """Who attacks from inside the federation, and what it gets to know; every active attack of the setting is such."""
 
     clients: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = Field(
         1, description="number of malicious clients (the last ids), or their share of all"
     )
-    knowledge: Literal["none", "partial", "full", "rule"] = Field(
-        "full", description="partial: its own clients' rows; full: also this round's honest rows; rule: the server's rule too"
+    knowledge: KnowledgeLevel = Field(
+        "honest", description="own: its own clients' rows; honest: also this round's honest rows; rule: the server's rule too"
     )
     mask_set: int = Field(300, ge=1, description="samples of its own that it hides behind, from its clients' data")
     start_round: int = Field(1, ge=1, description="first round it attacks in; before, its clients are honest")
@@ -141,12 +119,23 @@ class Adversary(Part):
         None, ge=0, description="malicious clients that the server's rule assumes; by default the real number"
     )
 
+    @field_validator("knowledge", mode="before")
+    @classmethod
+    def _one_vocabulary(cls, value: object) -> object:
+        if isinstance(value, str) and value in _EARLIER_LEVELS:
+            raise mistake(f"'{value}' is called '{_EARLIER_LEVELS[value]}', as attacks call it")
+        return value
+
     def malicious(self, clients: int) -> int:
         """How many of ``clients`` it controls."""
         return self.clients if isinstance(self.clients, int) else max(1, round(self.clients * clients))
 
+    def expected(self, clients: int) -> int:
+        """How many malicious clients the server's rule is told to expect."""
+        return self.malicious(clients) if self.assumed is None else self.assumed
 
-class Group(Part):
+
+class Group(SpecModel):
     """Clients whose images are deformed alike: each draws its own angle or factor from the group's range."""
 
     name: Name = Field(description="name in records and tables")
@@ -165,7 +154,7 @@ class Group(Part):
         return self
 
 
-class Setting(Part):
+class Setting(SpecModel):
     """One federation: dataset, model, partition, hyperparameters, audit, coalitions."""
 
     name: Name = Field(description="name in records and tables")
@@ -175,7 +164,7 @@ class Setting(Part):
     federation: FederationSpec = Field(description="size and hyperparameters")
     audit: AuditSpec = Field(default_factory=AuditSpec, description="what is measured")
     adversary: Adversary | None = Field(
-        None, description="who attacks from inside; by default, where an active attack takes part, one client of full knowledge"
+        None, description="who attacks from inside; by default, where an active attack takes part, one client of knowledge honest"
     )
     groups: list[Group] | None = Field(None, min_length=2, description="groups of clients with images of their own kind")
     thresholds: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(
@@ -189,7 +178,6 @@ class Setting(Part):
         None, min_length=1, description="labels of the suite's attacks that run here; by default all"
     )
 
-
     @model_validator(mode="after")
     def _groups_fit(self) -> Setting:
         if self.audit.targets == "groups" and self.groups is None:
@@ -202,14 +190,14 @@ class Setting(Part):
         return self
 
 
-class Limits(Part):
+class Limits(SpecModel):
     """What one run may consume; a run beyond it is ended and recorded."""
 
     run_seconds: float = Field(600.0, gt=0, description="wall time of one run, seconds")
     memory_gb: float | None = Field(None, gt=0, description="memory of one run, GiB; null: no limit")
 
 
-class PublishedNumbers(Part):
+class PublishedNumbers(SpecModel):
     """Published numbers to print beside ours (from ``leaderboard/reference/<source>.csv``)."""
 
     source: Name = Field(description="the paper, e.g. fedmia")
@@ -222,7 +210,7 @@ class PublishedNumbers(Part):
     attacks: dict[str, str] = Field(default_factory=dict, description="our label -> the paper's, where names differ")
 
 
-class SuiteSpec(Part):
+class SuiteSpec(SpecModel):
     """A whole suite."""
 
     # `schema` is a method of pydantic's models, hence the other name
@@ -235,6 +223,9 @@ class SuiteSpec(Part):
     coalitions: list[Coalition] | None = Field(None, min_length=1, description="who defends; a setting may differ")
     defenses: list[MethodUse] = Field(min_length=1, description="the defenses to compare")
     attacks: list[MethodUse] = Field(min_length=1, description="the attacks that judge them")
+    analyses: list[MethodUse] | None = Field(
+        None, description="what is made of finished runs, beside scores; by default all that come with fedbench"
+    )
     limits: Limits = Field(default_factory=Limits, description="what one run may consume")
     published: list[PublishedNumbers] = Field(default_factory=list, description="published numbers to print beside ours")
 

@@ -7,6 +7,7 @@ import fcntl
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
@@ -90,12 +91,17 @@ class Results:
     def _write_marker(self, facts: dict) -> None:
         write_atomically(self.root / MARKER, json.dumps(facts, indent=1).encode())
 
-    def set_manifest(self, cells: list[str], title: str = "", reference: Sequence[dict] = ()) -> None:
-        """Remember which cells the suite asks for now, its title, and which published numbers go beside ours.
+    def set_manifest(
+        self, cells: list[str], title: str = "", published: Sequence[dict[str, Any]] = (), analyses: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """Remember which cells the suite asks for now, its title, which published numbers go beside ours, and its
+        analyses (label, name, params).
 
         Records of earlier code or parameters stay, unlisted.
         """
-        self._write_marker({**self.marker(), "title": title, "cells": cells, "reference": list(reference)})
+        more = {"title": title, "cells": cells, "published": list(published), "analyses": list(analyses)}
+        kept = {k: v for k, v in self.marker().items() if k != "reference"}  # what schema 1 called the published numbers
+        self._write_marker(kept | more)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

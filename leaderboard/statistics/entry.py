@@ -13,7 +13,7 @@ import numpy as np
 from fedbench.core.contract.analysis import Findings
 from fedbench.core.contract.section import ClientGroup
 from fedbench.core.metrics import Group, Interval, Score, combined_interval
-from fedbench.core.population.audit import FIRST_GROUP
+from fedbench.core.population.target import Target
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import DecisionScores, RoundScores, TargetScores
 from fedbench.leaderboard.statistics.intervals import accuracy_error, interval_of
@@ -90,8 +90,9 @@ class Entry:
         """The entry with the targets of one group alone: the group itself, or clients of its block of ids."""
         ends = list(accumulate(group.clients for group in groups))
 
-        def mine(target: int) -> bool:
-            return target == FIRST_GROUP - g or ends[g] - groups[g].clients <= target < ends[g]
+        def mine(code: int) -> bool:
+            target = Target.of(code)
+            return target.index == g if target.kind == "group" else ends[g] - groups[g].clients <= code < ends[g]
 
         return replace(self, targets={seed: tuple(filter(mine, targets)) for seed, targets in self.targets.items()})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedbench.core.contract.board import Note, Part, Text, Words
-from fedbench.core.population.audit import FIRST_GROUP, HONEST
+from fedbench.core.population.target import EVERYBODY, Target
 from fedbench.leaderboard.statistics.counts import Counts, count
 from fedbench.leaderboard.statistics.groups import group_names
 from fedbench.leaderboard.statistics.section import Section
@@ -41,10 +41,10 @@ def _targets(found: Counts, names: Sequence[str]) -> list[Text]:
 
 def whose(targets: Sequence[int], names: Sequence[str]) -> tuple[Part, ...]:
     """Targets in words: clients, all honest clients, or groups by ``names``."""
-    if tuple(targets) == (HONEST,):
+    if tuple(targets) == (EVERYBODY.code,):
         return (Words("all honest clients together"),)
     clients = [t for t in targets if t >= 0]
-    groups = [FIRST_GROUP - t for t in sorted(targets, reverse=True) if t <= FIRST_GROUP]
+    groups = sorted(t.index for t in map(Target.of, targets) if t.kind == "group")
     shown: list[Text] = [(Words("group "), names[g] if g < len(names) else str(g)) for g in groups]
     if clients or not shown:
         shown.append(Words(f"clients {_listed(clients)}"))

@@ -51,4 +51,14 @@ class Digits(Dataset):
         train = slice(p.test + p.holdout, None)
         train_y, train_canary = mislabel(y[train], p.label_noise, 10, rng)
         hold_y, hold_canary = mislabel(y[hold], p.label_noise, 10, rng)
-        return Data(x[train], train_y, x[test], y[test], x[hold], hold_y, 10, train_canary, hold_canary)
+        return Data(
+            train_x=x[train],
+            train_y=train_y,
+            test_x=x[test],
+            test_y=y[test],
+            holdout_x=x[hold],
+            holdout_y=hold_y,
+            n_classes=10,
+            train_canary=train_canary,
+            holdout_canary=hold_canary,
+        )

@@ -23,9 +23,9 @@ _FILES = (("fer2013.csv", "f8428a1edbd21e88f42c73edd2a14f95"), ("icml_face_data.
 class Fer2013(ImageSet):
     """35,887 faces, 48x48 grey, 7 expressions: the official 28,709 + 7,178 merged and split by seed.
 
-    By default 1/9 is not trained on, as in FedPoisonMIA's code (algorithms.md 3.2), half of it test, half hold-out.
-    ``channels: 3`` repeats the grey channel, for models of colour images. FedPoisonMIA counts 35,886 images; the file has
-    35,887. Not freely downloadable: ``fer2013/fer2013.csv`` or ``fer2013/icml_face_data.csv`` is put in place by hand;
+    By default 1/9 is not trained on, as in FedPoisonMIA's code (docs/methods/federation.md#data-sets), half of it test, half
+    hold-out. ``channels: 3`` repeats the grey channel, for models of colour images. FedPoisonMIA counts 35,886 images; the file
+    has 35,887. Not freely downloadable: ``fer2013/fer2013.csv`` or ``fer2013/icml_face_data.csv`` is put in place by hand;
     both give the same samples in the same order. ``train.csv`` and ``test.csv`` do not do: the latter has no labels.
     """
 

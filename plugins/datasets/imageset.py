@@ -88,10 +88,20 @@ class ImageSet(Dataset):
             for part, y in (("t", a["train_y"][train]), ("h", test_y[found.holdout]))
         ]
         (train_y, train_canary), (hold_y, hold_canary) = noisy
+        mean, std = self.statistics(a)
         return Data(
-            a["train_x"][train], train_y, test_x[found.test], test_y[found.test], test_x[found.holdout], hold_y, n_classes,
-            train_canary, hold_canary, *self.statistics(a),
-        )  # fmt: skip
+            train_x=a["train_x"][train],
+            train_y=train_y,
+            test_x=test_x[found.test],
+            test_y=test_y[found.test],
+            holdout_x=test_x[found.holdout],
+            holdout_y=hold_y,
+            n_classes=n_classes,
+            train_canary=train_canary,
+            holdout_canary=hold_canary,
+            mean=mean,
+            std=std,
+        )
 
 
 def folder_arrays(

@@ -35,7 +35,7 @@ def split(
 ) -> Split:
     """Disjoint splits in which each class keeps its share; ``holdout`` and ``test`` do not depend on ``want.train``.
 
-    With a test pool the hold-out is set aside from it (evaluation protocol: never trained on, never used for test
+    With a test pool the hold-out is set aside from it (docs/methods/protocol.md: never trained on, never used for test
     accuracy); without one (``test_y`` None) all three are drawn from the training pool. Raises ``UserError`` when
     there are fewer samples than asked, or a class is left without one to train on; ``things`` is what it calls them.
     """

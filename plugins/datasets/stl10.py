@@ -20,8 +20,8 @@ _FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 class Stl10(ImageSet):
     """13,000 labelled colour images 96x96, 10 classes: the official 5,000 + 8,000 merged and split by seed.
 
-    By default 60 % to train on, as FedPoisonMIA's code (algorithms.md 3.2); the other 40 % are test and hold-out in equal
-    parts. Read from ``stl10_binary`` (downloaded; of it only the four files of labelled images are needed).
+    By default 60 % to train on, as FedPoisonMIA's code (docs/methods/federation.md#data-sets); the other 40 % are test and
+    hold-out in equal parts. Read from ``stl10_binary`` (downloaded; of it only the four files of labelled images are needed).
     """
 
     name = "stl10"

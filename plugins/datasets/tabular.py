@@ -61,7 +61,17 @@ class TabularSet(Dataset):
             mislabel(a["y"][part], p.label_noise, self.n_classes, rng_for(seed, f"noise-{key}"))
             for key, part in (("t", found.train), ("h", found.holdout))
         )
-        return Data(x[0], train_y, x[1], a["y"][found.test], x[2], hold_y, self.n_classes, train_canary, hold_canary)
+        return Data(
+            train_x=x[0],
+            train_y=train_y,
+            test_x=x[1],
+            test_y=a["y"][found.test],
+            holdout_x=x[2],
+            holdout_y=hold_y,
+            n_classes=self.n_classes,
+            train_canary=train_canary,
+            holdout_canary=hold_canary,
+        )
 
     def _floats(self, bits: np.ndarray) -> np.ndarray:
         return np.unpackbits(bits, axis=1, count=self.shape.features).astype(np.float32)

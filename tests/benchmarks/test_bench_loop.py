@@ -14,10 +14,11 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core import Defense, MemberData
 from fedbench.core.federation.loop import Training
-from fedbench.core.federation.setup import Setup, TrainConfig
+from fedbench.core.federation.setup import Setup
 from fedbench.core.models.cnn_small import SmallCNN
 from fedbench.core.models.mlp import MLP
 from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.spec.federation import FederationSpec, Optimizer
 
 pytestmark = pytest.mark.benchmark
 
@@ -51,8 +52,14 @@ def bare_loop(module, clients, rounds):
 
 def harness(model, shape, clients, rounds):
     flat = FlatModel(model.build(shape, 10), torch.device("cpu"))
-    config = TrainConfig(rounds, EPOCHS, BATCH, **CONFIG)
-    for _ in Training(Setup(config, 0, flat, clients, 10, Defense(), (), flat.params[None].clone())).rounds():
+    config = FederationSpec(
+        clients=len(clients), rounds=rounds, local_epochs=EPOCHS, batch_size=BATCH, optimizer=Optimizer(**CONFIG)
+    )
+    setup = Setup(
+        config=config, seed=0, flat=flat, clients=clients, n_classes=10, defense=Defense(), members=(),
+        initial=flat.params[None].clone(),
+    )  # fmt: skip
+    for _ in Training(setup).rounds():
         pass
 
 

@@ -23,9 +23,10 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core import Defense, MemberData
 from fedbench.core.federation.loop import Training
-from fedbench.core.federation.setup import Setup, TrainConfig
+from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.rng import key_for
+from fedbench.core.spec.federation import FederationSpec, Optimizer
 
 pytestmark = pytest.mark.benchmark
 
@@ -62,8 +63,26 @@ def clients() -> list[MemberData]:
 
 def federation(data: list[MemberData], rounds: int) -> Training:
     flat = FlatModel(network(), torch.device("cpu"))
-    config = TrainConfig(rounds, 1, BATCH, LR, participation=COHORT / CLIENTS)
-    return Training(Setup(config, SEED, flat, data, 10, Defense(), (), flat.params[None].clone()))
+    config = FederationSpec(
+        clients=CLIENTS,
+        rounds=rounds,
+        local_epochs=1,
+        batch_size=BATCH,
+        participation=COHORT / CLIENTS,
+        optimizer=Optimizer(lr=LR),
+    )
+    return Training(
+        Setup(
+            config=config,
+            seed=SEED,
+            flat=flat,
+            clients=data,
+            n_classes=10,
+            defense=Defense(),
+            members=(),
+            initial=flat.params[None].clone(),
+        )
+    )
 
 
 def order_of(client: int, round: int) -> torch.Tensor:

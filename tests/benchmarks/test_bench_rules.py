@@ -54,9 +54,30 @@ def linear(params: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def server(rows: int, f: int, g: torch.Generator) -> ServerContext:
     root = MemberData(torch.randn(100, WIDTH, generator=g), torch.randint(0, CLASSES, (100,), generator=g))
-    facts = Federation(rows, 1, 1, 1, 1.0, CLASSES, P, assumed_malicious=f)
+    facts = Federation(
+        clients=rows,
+        rounds=1,
+        local_epochs=1,
+        batch_size=1,
+        participation=1.0,
+        n_classes=CLASSES,
+        n_params=P,
+        assumed_malicious=f,
+    )
     return ServerContext(
-        0, torch.device("cpu"), facts, 1, torch.zeros(P), tuple(range(rows)), {}, 0, f, LAYERS, (WIDTH,), root, linear
+        key=0,
+        device=torch.device("cpu"),
+        federation=facts,
+        round=1,
+        params=torch.zeros(P),
+        participants=tuple(range(rows)),
+        memory={},
+        model_index=0,
+        assumed_malicious=f,
+        layers=LAYERS,
+        input_shape=(WIDTH,),
+        root=root,
+        logits=linear,
     )
 
 

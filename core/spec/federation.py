@@ -1,15 +1,16 @@
-"""The clients' optimiser, its learning-rate schedule, and the papers' settings by name."""
+"""The federation: its size, the clients' optimiser, its learning-rate schedule."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedbench.core.spec.base import Part, mistake
+from fedbench.core.spec.base import SpecModel, mistake
+from fedbench.core.spec.recipes import Recipe, with_recipe
 
 
-class Schedule(Part):
+class Schedule(SpecModel):
     """How the learning rate falls from round to round; ``constant``, ``cosine``, or a mapping with a factor."""
 
     name: Literal["constant", "exponential", "cosine", "milestones"] = Field(
@@ -34,7 +35,7 @@ class Schedule(Part):
         return self
 
 
-class Optimizer(Part):
+class Optimizer(SpecModel):
     """The clients' optimiser, fresh in every round unless ``keep_state``."""
 
     name: Literal["sgd", "adam"] = Field("sgd", description="the rule")
@@ -58,34 +59,35 @@ class Optimizer(Part):
         return self
 
 
-_FEDMIA: dict[str, Any] = {
-    "clients": 10, "rounds": 300, "local_epochs": 1, "batch_size": 100, "participation": 1.0,
-    "optimizer": {
-        "name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "schedule": {"name": "exponential", "factor": 0.99},
-    },
-}  # fmt: skip
-# FedPoisonMIA: paper appendix E and section 2.1, where an update is the gradient of one mini-batch; `fedpoisonmia-released`
-# as its code has it: a whole local epoch at learning rate 1e-3 (algorithms.md 6.0). Adam's moments live on over the rounds.
-_FEDPOISONMIA: dict[str, Any] = {
-    "clients": 10, "rounds": 800, "local_epochs": 1, "batch_size": 64, "participation": 0.8,
-}  # fmt: skip
-# FedMIA: paper Table 3 and section 4.1; `fedmia-released` is what its run script passes (cosine over the rounds).
-# CoFedMID states 10 clients, 100 rounds, 1 local epoch and no optimiser; it builds on FedMIA's code base.
-RECIPES: dict[str, dict[str, Any]] = {
-    "fedmia": _FEDMIA,
-    "fedmia-released": {**_FEDMIA, "optimizer": {**_FEDMIA["optimizer"], "schedule": {"name": "cosine"}}},
-    "cofedmid": {**_FEDMIA, "rounds": 100},
-    "fedpoisonmia": {**_FEDPOISONMIA, "local_batches": 1, "optimizer": {"name": "adam", "lr": 0.01, "keep_state": True}},
-    "fedpoisonmia-released": {**_FEDPOISONMIA, "optimizer": {"name": "adam", "lr": 0.001, "keep_state": True}},
-}
+class FederationSpec(SpecModel):
+    """The federation's size and hyperparameters."""
 
+    recipe: Recipe | None = Field(None, description="a paper's settings, for the fields that are not given here")
+    clients: int = Field(ge=1, description="number of clients K")
+    rounds: int = Field(ge=1, description="number of rounds T")
+    local_epochs: int = Field(1, ge=1, description="epochs over its own data of a client in a round")
+    local_batches: int | None = Field(
+        None, ge=1, description="train on only so many of each local epoch's shuffled batches; by default on all"
+    )
+    batch_size: int = Field(ge=1, description="samples a training step")
+    weight_order: Literal["clients", "shuffled"] = Field(
+        "clients", description="shuffled: updates get other clients' FedAvg weights, as in FedMIA's released code"
+    )
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients drawn in a round")
+    max_delay: int = Field(
+        0, ge=0, description="asynchronous: a client's global model is 0 to max_delay rounds old, uniformly; 0: synchronous"
+    )
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32", description="arithmetic of the training; parameters, updates and signals are float32 in any case"
+    )
+    optimizer: Optimizer = Field(description="the clients' optimiser")
 
-def with_recipe(value: object) -> object:
-    """The mapping with every field it leaves out taken from its recipe; the optimiser's fields one by one."""
-    if not isinstance(value, dict) or value.get("recipe") not in RECIPES:
-        return value
-    recipe = RECIPES[value["recipe"]]
-    merged = {**recipe, **value}
-    if isinstance(value.get("optimizer"), dict):
-        merged["optimizer"] = {**recipe["optimizer"], **value["optimizer"]}
-    return merged
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe(cls, value: object) -> object:
+        return with_recipe(value)
+
+    @property
+    def cohort(self) -> int:
+        """Clients that take part in a round."""
+        return max(1, round(self.participation * self.clients))

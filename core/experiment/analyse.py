@@ -1,0 +1,75 @@
+"""Ask a run's analyses what they find; one that fails costs its own findings, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedbench.core.contract.analysis import Findings, FinishedRun, Judgement
+from fedbench.core.experiment.job import Job
+from fedbench.core.experiment.parts import Parts
+from fedbench.core.experiment.scene import Scene
+from fedbench.core.experiment.train import Trained
+from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.store.record import Found
+from fedbench.core.words.explain import explain
+
+MOST_NUMBERS = 2**20  # of one array
+
+
+def analyse(
+    job: Job, parts: Parts, scene: Scene, trained: Trained, judgement: Judgement | None
+) -> tuple[dict[str, Found], dict[str, np.ndarray], list[str]]:
+    """(what each found, its vectors under ``<analysis>:<name>``, notes on those that failed)."""
+    found: dict[str, Found] = {}
+    arrays: dict[str, np.ndarray] = {}
+    notes: list[str] = []
+    for label, analysis in parts.analyses.items():
+        try:
+            findings = analysis.analyse(finished(job, scene, trained, analysis.needs), judgement)
+            if findings is None:
+                continue
+            found[label], vectors = _checked(label, findings)
+        except (Exception, SystemExit) as error:  # other people's code
+            notes.append(f"the analysis '{label}' failed: {explain(error)}")
+        else:
+            arrays |= vectors
+    return found, arrays, notes
+
+
+def _checked(label: str, findings: Findings) -> tuple[Found, dict[str, np.ndarray]]:
+    """As they stand in a record; raises ``TypeError`` or ``ValueError`` for what is no findings."""
+    if not isinstance(findings, Findings):
+        raise TypeError(f"it returned {type(findings).__name__}, expected fedbench.core.Findings or None")
+    vectors = {}
+    for name, values in findings.arrays.items():
+        vector = np.array(values, dtype=np.float64)
+        if vector.ndim != 1 or len(vector) > MOST_NUMBERS:
+            raise ValueError(f"the array '{name}' has shape {list(vector.shape)}, expected a vector of at most {MOST_NUMBERS}")
+        vectors[f"{label}:{name}"] = vector
+    units = {name: findings.units.get(name, "") for name in findings.arrays}
+    return Found(numbers=dict(findings.numbers), arrays=units), vectors
+
+
+def finished(job: Job, scene: Scene, trained: Trained, needs: frozenset[str]) -> FinishedRun:
+    """The run as an analysis sees it: copies, so that what it writes to is its own."""
+    owners = np.full(len(scene.names), -1)
+    for k, shard in enumerate(scene.shards):
+        owners[shard] = k
+    return FinishedRun(
+        clients=job.clients, members=job.members, facts=dict(trained.facts), rounds=trained.rounds.copy(),
+        malicious=tuple(range(job.clients - job.malicious, job.clients)) if job.attacker else (),
+        rows=tuple(trained.rows), signals=_needed(trained.signals, needs), pool=owners[scene.pool],
+        assignment=trained.assignment.copy(), test_y=scene.data.test_y.copy(), predicted=trained.predicted.copy(),
+        test_group=scene.test_group, group_names=scene.groups.names if scene.groups else (),
+        group_of=scene.groups.of_client.copy() if scene.groups else None,
+        thresholds=None if scene.thresholds is None else scene.thresholds.copy(),
+        rng=lambda purpose: numpy_rng(job.seed, purpose),
+    )  # fmt: skip
+
+
+def _needed(signals: Mapping[str, np.ndarray], needs: frozenset[str]) -> dict[str, np.ndarray]:
+    if missing := sorted(needs - signals.keys()):
+        raise ValueError(f"it needs the signals {', '.join(missing)}, which this run did not measure")
+    return {name: signals[name].copy() for name in needs}

@@ -1,0 +1,36 @@
+"""What a run is made of: each component is built once, where the run begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedbench.core.contract.analysis import Analysis
+from fedbench.core.contract.dataset import Dataset
+from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.model import Model
+from fedbench.core.experiment.job import Job
+from fedbench.core.federation.compose import composed
+from fedbench.core.registry.use import ComponentUse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """A run's components. ``defense`` keeps what it learns on itself, so a training that starts anew takes a fresh one."""
+
+    dataset: Dataset
+    model: Model
+    defense: Defense
+    analyses: dict[str, Analysis]
+
+
+def build(job: Job) -> Parts:
+    """Every component of a run but its attacks and signals."""
+    return Parts(
+        dataset=job.dataset.make()[0], model=job.model.make()[0], defense=defense_of(job.defense),
+        analyses={use.label: use.make()[0] for use in job.analyses},
+    )  # fmt: skip
+
+
+def defense_of(use: ComponentUse) -> Defense:
+    """A fresh defense; with what follows it, one that applies all in order."""
+    return composed(use.make())

@@ -1,0 +1,17 @@
+"""One text for one value, and its hash: what keys are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spare spaces; refuses NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def key_of(value: Any) -> str:
+    """Hex sha256 of the canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
