@@ -51,12 +51,13 @@ if TYPE_CHECKING:
     from fedbench.core.contract.defense import Defense, FactValue
     from fedbench.core.contract.errors import Diverged, SkipCell, UserError
     from fedbench.core.contract.hooks import CONTRACT_VERSION, Component, hookimpl
+    from fedbench.core.contract.interval import Interval
     from fedbench.core.contract.model import Model
     from fedbench.core.contract.params import Params
     from fedbench.core.contract.report import Report, Summary
     from fedbench.core.contract.section import AuditedRound, ClientGroup, Entry, Row, Section, Sweep
     from fedbench.core.contract.signal import Probe, Signal
-    from fedbench.core.metrics import Interval, auc, combined_interval, hypervolume, pareto_front, t_interval
+    from fedbench.core.metrics import auc, combined_interval, hypervolume, pareto_front, t_interval
     from fedbench.core.toolkit.archive import unpack
     from fedbench.core.toolkit.cache import Arrays, cached, file_lines
     from fedbench.core.toolkit.check import check_labels
@@ -82,6 +83,7 @@ _HOME = {
     "candidates": ("EXCLUDED", "IFL", "MEMBER", "OFL"),
     "errors": ("Diverged", "SkipCell", "UserError"),
     "hooks": ("CONTRACT_VERSION", "Component", "hookimpl"),
+    "interval": ("Interval",),
     "model": ("Model",),
     "params": ("Params",),
     "signal": ("Probe", "Signal"),
@@ -94,7 +96,7 @@ _TOOLS = {  # what data-set plugins share
     "folders": ("data_folder",),
     "images": ("Labelled", "class_folders", "decode_images"),
 }  # fmt: skip
-_METRICS = ("Interval", "auc", "combined_interval", "hypervolume", "pareto_front", "t_interval")
+_METRICS = ("auc", "combined_interval", "hypervolume", "pareto_front", "t_interval")
 _MODULE = {name: f"fedbench.core.contract.{module}" for module, names in _HOME.items() for name in names}
 _MODULE |= {name: f"fedbench.core.toolkit.{module}" for module, names in _TOOLS.items() for name in names}
 _MODULE |= dict.fromkeys(_METRICS, "fedbench.core.metrics")

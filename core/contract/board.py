@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fedbench.core.metrics.intervals import Interval
+    from fedbench.core.contract.interval import Interval
 
 
 # ---------------------------------------------------------------- text

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fedbench.core.contract.analysis import Findings
-    from fedbench.core.metrics.groups import Group
-    from fedbench.core.metrics.intervals import Interval
+    from fedbench.core.contract.candidates import Group
+    from fedbench.core.contract.interval import Interval
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 
 from fedbench.core.contract.analysis import Judged, Judgement
 from fedbench.core.contract.attack import Attack, Audit, Colluder
-from fedbench.core.contract.candidates import EXCLUDED, MEMBER
+from fedbench.core.contract.candidates import EXCLUDED, MEMBER, Group
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.redraw import redrawn
@@ -20,7 +20,7 @@ from fedbench.core.experiment.shadow_models import ShadowLogits, of_audit
 from fedbench.core.experiment.train import Trained, kinds_of
 from fedbench.core.metrics.bestround import round_report
 from fedbench.core.metrics.decision import decision_report
-from fedbench.core.metrics.groups import Group, Score, score_groups
+from fedbench.core.metrics.groups import Score, score_groups
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.population.target import Target

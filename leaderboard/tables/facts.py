@@ -43,7 +43,8 @@ def _listed(values: Sequence[int | float | str]) -> Text:
     """Few values in full, of many numbers how many and their range, of many words the first."""
     numbers = [v for v in values if not isinstance(v, str)]
     if len(values) > MAX_VALUES and len(numbers) == len(values):
-        return Words(f"{len(values)} values, {min(numbers):.4g} to {max(numbers):.4g}")
+        low, high = min(numbers), max(numbers)
+        return Words(f"{len(values)} values, " + (f"{low:.4g} to {high:.4g}" if low < high else f"all {low:.4g}"))
     shown = [str(v) if isinstance(v, str) else Words(f"{v:.4g}") for v in values[:MAX_VALUES]]
     more = [Words(f"… ({len(values)})")] if len(values) > MAX_VALUES else []
     return joined([*shown, *more]) or Words("none")
