@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedbench.core.cli.options import examples
-from fedbench.core.cli.reports import DEFAULT, write_reports
+from fedbench.core.cli.reports import DEFAULT, reports_named, write_reports
 
 
 @click.command(epilog=examples(
@@ -25,7 +25,7 @@ def command(results: Path, reports: tuple[str, ...], output: Path | None, plots:
     from fedbench.core.store.files import write_atomically
     from fedbench.core.store.results import Results
 
-    written = write_reports(Results.open(results.absolute()).root, reports, plots)
+    written = write_reports(Results.open(results.absolute()).root, reports_named(reports), plots)
     if output:
         write_atomically(output.absolute(), written[0].read_bytes())
         click.echo(f"copied to {output}")

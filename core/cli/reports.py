@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fedbench.core.cli.table import show_table
 
+if TYPE_CHECKING:
+    from fedbench.core.contract.report import Report
+
 DEFAULT = "board"
 
 
-def write_reports(folder: Path, names: Sequence[str] = (DEFAULT,), plots: bool = True) -> list[Path]:
-    """Write every report of a results folder, print its summary, and say where it lies.
-
-    Raises ``UserError`` for a name that nobody or more than one package provides, before anything is written.
-    """
+def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, Report]:
+    """The reports of these names; raises ``UserError`` for one that nobody or more than one package provides."""
     from fedbench.core.registry.components import Registry
 
     registry = Registry.discover()
-    reports = {name: registry.get("report", name).load()() for name in dict.fromkeys(names)}
+    return {name: registry.get("report", name).load()() for name in dict.fromkeys(names)}
+
+
+def write_reports(folder: Path, reports: Mapping[str, Report], plots: bool) -> list[Path]:
+    """Write every report of a results folder, print its summary, and say where it lies."""
     written = []
     for name, report in reports.items():
         written.append(report.write(folder, plots))

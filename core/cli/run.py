@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from fedbench.core.cli.options import overrides_option, suite_argument
-from fedbench.core.cli.reports import write_reports
+from fedbench.core.cli.reports import reports_named, write_reports
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words.explain import one_line
@@ -61,13 +61,14 @@ def command(
     if dry_run:
         _print_plan(wanted, folder)
         return
+    reports = reports_named()  # before hours of training
     store = Results.create(folder, plan.suite)
     with store.lock():
         store.sweep()
         jobs = pending(wanted.jobs, store, rerun)
         store.set_manifest(plan.cells, plan.title, plan.published, plan.analyses)
         _execute(console, jobs, workers or _cores(), wanted, folder)
-        write_reports(folder, plots=plots)
+        write_reports(folder, reports, plots)
         sys.exit(1 if _failures(console, wanted, store) else 0)
 
 
