@@ -13,6 +13,7 @@ from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, joined
 
 MAX_VALUES = 4
+MAX_MEANS = 16  # elements of a list of numbers, such as the draws of a bandit's arms
 
 
 def fact_table(section: Section) -> list[Table]:
@@ -30,7 +31,18 @@ def _said(fact: Fact) -> Text:
     if len(numbers) == len(fact.values):
         low, high, mean = min(numbers), max(numbers), float(np.mean(numbers))
         return Words(f"{mean:.4g}" + (f" ({low:.4g} to {high:.4g})" if low < high else ""))
+    if (means := _means(fact.values)) is not None:
+        return Words(", ".join(f"{m:.3g}" for m in means))
     return joined(list(dict.fromkeys(map(_text, fact.values)))[:MAX_VALUES], " / ")
+
+
+def _means(values: Sequence[FactValue]) -> np.ndarray | None:
+    """Element by element, of short lists of numbers of one length; None of anything else."""
+    lists = [v for v in values if isinstance(v, list) and v and all(isinstance(x, int | float) for x in v)]
+    if len(lists) < len(values) or len({len(v) for v in lists}) > 1 or len(lists[0]) > MAX_MEANS:
+        return None
+    means: np.ndarray = np.mean(np.array(lists, dtype=np.float64), axis=0)
+    return means
 
 
 def _text(value: FactValue) -> Text:
