@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedbench.core.contract.contexts import Federation, Randomness
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.contract.params import Configured
+from fedbench.core.contract.threat import KnowledgeLevel, View
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-View = Literal["server", "client", "coalition", "external"]
-KnowledgeLevel = Literal["none", "own", "honest", "rule"]
-LEVELS: tuple[KnowledgeLevel, ...] = get_args(KnowledgeLevel)  # ascending
 
 
 @dataclass(frozen=True, kw_only=True)
