@@ -31,14 +31,6 @@ TARGET, COLLUDER = 2, 0
 few = settings(max_examples=60, deadline=None)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def component(c):
     module, name = c.target.split(":")
     return getattr(import_module(module), name)
@@ -497,7 +489,6 @@ def pool() -> World:
 
 @pytest.fixture(scope="module")
 def trained(pool) -> SeqMIA:
-    torch.set_num_threads(1)
     return fit(SeqMIA(), pool)
 
 

@@ -49,14 +49,6 @@ LIFTABLE = [name for name in MEASURES if name != "grad-norm"]
 few = settings(max_examples=60, deadline=None)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def with_fitted_members(w: World, factor: float) -> World:
     """Gradients of the target's members are ``factor`` times as large as the others'."""
     s = w.observations.signals
@@ -347,7 +339,6 @@ def fitted(w: World, member: np.ndarray | None = None, **params) -> CSMIA:
 
 @pytest.fixture(scope="module")
 def trained(pool) -> CSMIA:
-    torch.set_num_threads(1)
     return fitted(pool)
 
 

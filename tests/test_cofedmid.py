@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parties import CPU, facts_of, member_context
 from pydantic import ValidationError
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -18,15 +19,13 @@ from fedbench.core import Batch, CoalitionContext, Federation, MemberContext, Me
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.plugins.defenses.cofedmid import CoFedMID, compensation, partition, perturbation
 
-CPU = torch.device("cpu")
 CLASSES = 5
 ONLY_PARTITION = dict(compensation=False, perturbation=False)
 ONLY_NOISE = dict(partition=False, compensation=False)
 
 
 def facts(**given) -> Federation:
-    sizes = dict(clients=4, rounds=20, local_epochs=1, batch_size=8, n_classes=CLASSES, n_params=50)
-    return Federation(**({"participation": 1.0} | sizes | given))
+    return facts_of(50, **{"rounds": 20, "n_classes": CLASSES, **given})
 
 
 def coalition(members=(0, 2), weights=None, t=0, key=1, present=None, **given) -> CoalitionContext:
@@ -50,22 +49,11 @@ def own_data(n: int = 100, seed: int = 0) -> MemberData:
 
 
 def member(data: MemberData, *, client=0, round=1, key=1, memory=None, seed=0, **given) -> MemberContext:
-    flat = FlatModel(nn.Linear(3, CLASSES), CPU)
-    with torch.no_grad():
-        flat.params.copy_(torch.randn(len(flat.params), generator=torch.Generator().manual_seed(seed)))
-    return MemberContext(
-        key=key,
-        device=CPU,
-        federation=facts(**given),
-        client=client,
-        round=round,
-        epoch=round - 1,
-        data=data,
-        model=flat.module,
-        params=flat.params,
-        start=flat.params.clone(),
-        memory={} if memory is None else memory,
-    )
+    memory = {} if memory is None else memory
+    return member_context(
+        nn.Linear(3, CLASSES), data, facts(**given), weights=seed, key=key, client=client, round=round, epoch=round - 1,
+        memory=memory,
+    )  # fmt: skip
 
 
 def begun(given=None, **params) -> CoFedMID:

@@ -29,14 +29,6 @@ from fedbench.plugins.defenses.quantize import Quantize
 from fedbench.plugins.defenses.relaxloss import RelaxLoss
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class EveryPhase(Defense):
     """Acts everywhere, draws everywhere, remembers everywhere."""
 

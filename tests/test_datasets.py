@@ -40,13 +40,9 @@ CONTENT = np.random.default_rng(0).integers(0, 256, 700_001, dtype=np.uint8).tob
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """A data folder of the test's own."""
-    monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.delenv("FEDBENCH_OFFLINE", raising=False)
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data"
+def online(home, monkeypatch):
+    """Downloads are allowed: from servers of the tests' own."""
+    monkeypatch.delenv("FEDBENCH_OFFLINE")
 
 
 class Server(ThreadingHTTPServer):

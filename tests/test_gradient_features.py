@@ -23,14 +23,6 @@ CLASSES = 3
 few = settings(max_examples=40, deadline=None)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def filled(model: nn.Module, seed: int = 0) -> nn.Module:
     """The model in float64 with drawn parameters and running statistics, so that no affine part is trivial."""
     g = torch.Generator().manual_seed(seed)

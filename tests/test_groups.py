@@ -40,14 +40,6 @@ TWO = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def images(n: int = 6, c: int = 1, h: int = 9, w: int = 9, seed: int = 0, dtype=np.uint8) -> np.ndarray:
     x = np.random.default_rng(seed).integers(0, 256, (n, c, h, w)).astype(np.uint8)
     return x if dtype == np.uint8 else (x / 255).astype(dtype)
@@ -355,14 +347,6 @@ def test_violations_are_strict():
 
 
 # -- FEMNIST ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("FEDBENCH_OFFLINE", "1")
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data"
 
 
 def idx(a: np.ndarray) -> bytes:

@@ -41,14 +41,6 @@ LEAST = {
 CLASSES = 3
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def model(name: str, **params) -> Model:
     return Registry.discover().get("model", name).load()(**params)
 

@@ -135,14 +135,6 @@ def use(cls: type, **params) -> Use:
     return Use(cls.__name__, cls.__name__, params, f"{cls.__module__}:{cls.__qualname__}", "tests 0", "0")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     folder = tmp_path_factory.mktemp("null")

@@ -47,14 +47,6 @@ FEATURES, CLASSES, RATE = 6, 4, 0.5
 few = settings(max_examples=60, deadline=None)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # --- a linear model's federation, by hand ---------------------------------------------------------------------------
 
 

@@ -39,23 +39,7 @@ SMALL = Shape(rows=240, features=21, classes=6)
 BITS = np.random.default_rng(0).integers(0, 2, (240, 21))
 LABELS = np.random.default_rng(1).permutation(np.arange(240) % 6)
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    """A data folder of the test's own, and no network."""
-    monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("FEDBENCH_OFFLINE", "1")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 # -- binary records ----------------------------------------------------------------------------------------------------

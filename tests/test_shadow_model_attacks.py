@@ -24,14 +24,6 @@ INPUTS, CLASSES, TRAINED = 120, 4, 150
 few = settings(max_examples=60, deadline=None)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def seen(references: ShadowModels | None) -> Observations:
     return Observations(
         view="external", rounds=np.array([9]), clients=np.array([-1]), target=0, signals={}, shadow_models=references

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from fedbench.core.contract.contexts import Federation, Randomness
 from fedbench.core.contract.errors import SkipCell
+from fedbench.core.contract.knowledge import KnowledgeLevel
 from fedbench.core.contract.params import Configured
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 View = Literal["server", "client", "coalition", "external"]
-KnowledgeLevel = Literal["none", "own", "honest", "rule"]
-LEVELS: tuple[KnowledgeLevel, ...] = get_args(KnowledgeLevel)  # ascending
 
 
 @dataclass(frozen=True, kw_only=True)

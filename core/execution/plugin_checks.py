@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbench.core.contract.attack import LEVELS, ActiveAttack, Attack, View
+from fedbench.core.contract.attack import ActiveAttack, Attack, View
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.knowledge import LEVELS
 from fedbench.core.contract.model import Model
 from fedbench.core.numerics.normalise import wrap
 from fedbench.core.toolkit.check import check_data

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from fedbench.core.contract.analysis import Analysis
-from fedbench.core.contract.attack import LEVELS, ActiveAttack, Attack, View
+from fedbench.core.contract.attack import ActiveAttack, Attack, View
 from fedbench.core.contract.candidates import EXCLUDED
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense, FactValue
 from fedbench.core.contract.errors import Diverged, SkipCell
+from fedbench.core.contract.knowledge import LEVELS
 from fedbench.core.contract.model import Model
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.parts import Parts, defense_of

@@ -71,7 +71,6 @@ def seconds(function, *args):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_local_steps_per_second(benchmark, name):
-    torch.set_num_threads(1)
     model, shape, samples, rounds = WORKLOADS[name]
     clients = clients_of(shape, samples)
     steps = rounds * CLIENTS * EPOCHS * (samples // BATCH)
@@ -98,7 +97,6 @@ def test_audit_cost_relative_to_training(benchmark, tmp_path):
     from fedbench.core.experiment.scene import set_scene
     from fedbench.core.experiment.train import train
 
-    torch.set_num_threads(1)
     jobs = build_plan("partial_defense", (), tmp_path, "cpu").only(defense={"none"}).jobs
     signals, scores = [], []
     for job in [*jobs, *jobs]:
