@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Observations,
         ShadowModels,
     )
+    from fedbench.core.contract.candidates import EXCLUDED, IFL, MEMBER, OFL
     from fedbench.core.contract.contexts import (
         Batch,
         CoalitionContext,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         ServerContext,
     )
     from fedbench.core.contract.dataset import Data, Dataset
-    from fedbench.core.contract.defense import Defense
+    from fedbench.core.contract.defense import Defense, FactValue
     from fedbench.core.contract.errors import Diverged, SkipCell, UserError
     from fedbench.core.contract.hooks import CONTRACT_VERSION, Component, hookimpl
     from fedbench.core.contract.model import Model
@@ -51,7 +52,8 @@ _HOME = {
         "Selection", "ServerContext",
     ),
     "dataset": ("Data", "Dataset"),
-    "defense": ("Defense",),
+    "defense": ("Defense", "FactValue"),
+    "candidates": ("EXCLUDED", "IFL", "MEMBER", "OFL"),
     "errors": ("Diverged", "SkipCell", "UserError"),
     "hooks": ("CONTRACT_VERSION", "Component", "hookimpl"),
     "model": ("Model",),
@@ -72,13 +74,14 @@ _MODULE |= {name: f"fedbench.core.toolkit.{module}" for module, names in _TOOLS.
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
     "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext",
-    "ReportContext", "Federation",
+    "ReportContext", "FactValue", "Federation",
     "Layer",
     "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",
     "Analysis", "Findings", "Number", "FinishedRun", "Judgement", "Judged", "Report", "Summary",
     "data_folder", "Remote", "fetch", "unpack", "cached", "Arrays", "file_lines", "class_folders", "decode_images", "Labelled",
     "check_labels",
+    "MEMBER", "OFL", "IFL", "EXCLUDED",
     "UserError", "SkipCell", "Diverged",
 ]  # fmt: skip
 

@@ -150,17 +150,19 @@ def _print_plan(plan: Any, folder: Path) -> None:
 
 def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder: Path) -> None:
     from fedbench.core.cli.progress import Display
-    from fedbench.core.execution.executor import execute
+    from fedbench.core.execution.executor import Executor
+    from fedbench.core.execution.local_processes import LocalProcesses
 
     cells = sum(len(j.cells) for j in jobs)
     console.print(
         f"{plan.suite}: {len(jobs)} runs with {cells} cells to compute, {workers} side by side -> {folder}", highlight=False
     )
     rounds = sum(j.setting.federation.rounds for j in jobs)
+    executor: Executor = LocalProcesses(workers)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Display(console, cells, rounds) as display:
-            execute(jobs, workers, display.watcher())
+            executor.execute(jobs, display.watcher())
     except KeyboardInterrupt:
         console.print(f"interrupted: {display.done} of {cells} cells are done and kept; the same command goes on from here")
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -173,7 +173,7 @@ class Knowledge(Randomness):
     y: torch.Tensor
     mask_x: torch.Tensor
     mask_y: torch.Tensor
-    memory: dict
+    memory: dict[str, Any]
     step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     train: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     sample_steps: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

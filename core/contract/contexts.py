@@ -205,10 +205,9 @@ class MemberContext(Randomness):
         self.model.eval()
         try:
             with torch.no_grad():
-                return torch.cat([
-                    cross_entropy(self.model(a), b, reduction="none")
-                    for a, b in zip(x.split(1024), y.split(1024), strict=True)
-                ]) if len(x) else x.new_zeros(0)
+                chunks = range(0, len(x), 1024)
+                parts = [cross_entropy(self.model(x[i : i + 1024]), y[i : i + 1024], reduction="none") for i in chunks]
+                return torch.cat(parts) if parts else x.new_zeros(0)
         finally:
             self.model.train(was_training)
 

@@ -1,32 +1,17 @@
-"""Runs side by side, each in its own process with a hard time limit: a crash, a hang or a kill costs one run."""
+"""Who gets jobs computed: what the command line needs of an executor, and what an executor tells a display."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
-import signal
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from multiprocessing import connection
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Protocol
 
-from fedbench.core.execution.worker import Clock, child_main, record_for
-from fedbench.core.experiment.job import Cell, Job
-from fedbench.core.experiment.process import log_path
-from fedbench.core.store.record import Outcome
-from fedbench.core.store.results import Results
-
-# Imported once by the server process that workers are forked from; importing starts no threads and touches no GPU.
-_PRELOAD = ["fedbench.core.experiment.train", "fedbench.core.experiment.judge", "sklearn.datasets"]
-_TICK_S = 0.5
+from fedbench.core.experiment.job import Job
 
 
 @dataclass
 class Watcher:
-    """Callbacks of a display; each is called in the parent process."""
+    """Callbacks of a display; each is called in the process that asked."""
 
     started: Callable[[Job], None] = lambda job: None
     advanced: Callable[[Job, int], None] = lambda job, round: None
@@ -35,135 +20,12 @@ class Watcher:
     tick: Callable[[], None] = lambda: None
 
 
-@dataclass(kw_only=True)
-class _Running:
-    job: Job
-    process: Any
-    pipe: Any
-    clock: Clock
-    deadline: float
-    done: set[str] = field(default_factory=set)
-    judging: str | None = None
-    """key of the cell whose attack is at work"""
-    complete: bool = False
+class Executor(Protocol):
+    """Runs jobs somewhere, each by ``worker.run_job``, so that every cell has its record in the results folder."""
 
-    def undone(self) -> list[Cell]:
-        """The cells without a record."""
-        return [c for c in self.job.cells if c.key not in self.done]
+    def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
+        """Every cell of every job ends in a record, whatever becomes of the process that computes it: what a plugin breaks
+        costs that run, with the reason recorded. On an interrupt the work is stopped; what is finished stays.
 
-
-def execute(jobs: Iterable[Job], workers: int, watcher: Watcher) -> None:
-    """Run every job, at most ``workers`` at a time. On an interrupt the workers are stopped; what is finished stays.
-
-    Raises ``OSError`` when the results folder cannot be written.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
-    waiting, running = list(jobs), list[_Running]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < workers:
-                running.append(_start(context, waiting.pop(0), watcher))
-            _listen(running, watcher)
-            for r in [r for r in running if _over(r, watcher)]:
-                running.remove(r)
-                watcher.finished(r.job)
-                if rest := r.undone():  # an attack took its process with it; the training is in the cache
-                    waiting.insert(0, replace(r.job, cells=tuple(rest)))
-            watcher.tick()
-    finally:
-        for r in running:
-            _kill(r)
-
-
-def _start(context: Any, job: Job, watcher: Watcher) -> _Running:
-    mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=child_main, args=(job, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    watcher.started(job)
-    return _Running(job=job, process=process, pipe=mine, clock=Clock.start(), deadline=time.monotonic() + job.limits.run_seconds)
-
-
-def _listen(running: list[_Running], watcher: Watcher) -> None:
-    """Wait a moment for news; hand it on."""
-    sources = [r.pipe for r in running if not r.pipe.closed] + [r.process.sentinel for r in running]
-    ready = connection.wait(sources, timeout=_TICK_S)
-    for r in running:
-        if r.pipe in ready:
-            _drain(r, watcher)
-
-
-def _drain(r: _Running, watcher: Watcher) -> None:
-    while not r.pipe.closed:
-        try:
-            if not r.pipe.poll():
-                return
-            kind, what = r.pipe.recv()
-        except (EOFError, OSError):
-            r.pipe.close()
-        else:
-            _hand_on(r, kind, what, watcher)
-
-
-def _hand_on(r: _Running, kind: str, what: Any, watcher: Watcher) -> None:
-    if kind == "round":
-        watcher.advanced(r.job, what)
-    elif kind == "cell":
-        r.done.add(what[0])
-        watcher.cell(r.job, *what)
-    elif kind == "judging":
-        r.judging = what
-    elif kind == "unwritable":
-        raise OSError(*what)
-    else:
-        r.complete = True
-
-
-def _over(r: _Running, watcher: Watcher) -> bool:
-    """Whether this run has ended, by itself or by its limit; what it leaves undone is recorded with the reason.
-
-    Where an attack was at work, only its cell is; the run's other cells stay undone.
-    """
-    if not r.process.is_alive():
-        _drain(r, watcher)
-        if not r.complete:
-            _blame(r, "failed", _death(r), watcher)
-    elif time.monotonic() > r.deadline:
-        _drain(r, watcher)
-        _kill(r)
-        _blame(r, "timeout", f"stopped at the limit of {r.job.limits.run_seconds:g} s (limits.run_seconds)", watcher)
-    else:
-        return False
-    _kill(r)  # reaps the process, and whatever a plugin left running in its group
-    return True
-
-
-def _death(r: _Running) -> str:
-    code = r.process.exitcode
-    if code is not None and code < 0:
-        hint = " - out of memory?" if -code == signal.SIGKILL else ""
-        reason = f"the worker was killed by {signal.Signals(-code).name}{hint}"
-    else:
-        reason = f"the worker ended early with exit status {code}; a plugin may have called exit"
-    log = log_path(r.job)
-    return f"{reason}; see logs/{log.name}" if log.exists() and log.stat().st_size else reason
-
-
-def _blame(r: _Running, outcome: Outcome, reason: str, watcher: Watcher) -> None:
-    results, undone = Results(Path(r.job.results)), r.undone()
-    for cell in [c for c in undone if c.key == r.judging] or undone:
-        results.write(cell.stem, record_for(r.job, cell, outcome, reason, r.clock.outside()))
-        r.done.add(cell.key)
-        watcher.cell(r.job, cell.key, outcome, reason)
-
-
-def _kill(r: _Running) -> None:
-    for how in (lambda: os.killpg(r.process.pid, signal.SIGKILL), r.process.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            how()
-    r.process.join()
-    r.pipe.close()
-    log = log_path(r.job)
-    if log.exists() and not log.stat().st_size:
-        log.unlink()
+        Raises ``OSError`` when the results folder cannot be written.
+        """

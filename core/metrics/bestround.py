@@ -107,7 +107,8 @@ def _calibrated(x: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> 
 def _best(aucs: np.ndarray, tf01s: np.ndarray) -> np.ndarray:
     """[S]: the round of largest TF01, ties by AUC, of [S, R]; by AUC alone where TF01 is NaN."""
     first = np.nan_to_num(tf01s)
-    return np.argmax(np.where(first == first.max(axis=1, keepdims=True), aucs, -1.0), axis=1)
+    best: np.ndarray = np.argmax(np.where(first == first.max(axis=1, keepdims=True), aucs, -1.0), axis=1)
+    return best
 
 
 def _per_round(x: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -35,7 +35,8 @@ def auc_of_counts(members: np.ndarray, nonmembers: np.ndarray) -> np.ndarray:
     """AUC of counts [..., m] over ascending values, ties one half."""
     below = np.cumsum(nonmembers, axis=-1) - 0.5 * nonmembers
     pairs = members.sum(axis=-1) * nonmembers.sum(axis=-1)
-    return np.einsum("...m,...m->...", members, below) / pairs
+    areas: np.ndarray = np.einsum("...m,...m->...", members, below) / pairs
+    return areas
 
 
 def tpr_of_counts(members: np.ndarray, nonmembers: np.ndarray, fpr: float) -> np.ndarray:
@@ -45,7 +46,8 @@ def tpr_of_counts(members: np.ndarray, nonmembers: np.ndarray, fpr: float) -> np
     steps = (fp <= allowed).sum(axis=-1)  # fp grows, so these are the first ones
     tp = np.cumsum(members[..., ::-1], axis=-1)
     last = np.take_along_axis(tp, np.maximum(steps - 1, 0)[..., None], axis=-1)[..., 0]
-    return np.where(steps > 0, last, 0) / members.sum(axis=-1)
+    rates: np.ndarray = np.where(steps > 0, last, 0) / members.sum(axis=-1)
+    return rates
 
 
 def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:

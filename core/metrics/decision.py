@@ -53,17 +53,19 @@ def decision_report(
     accuracies = _accuracy(said, member)
     best = int(np.argmax(accuracies))
     null = [float(_accuracy(said, rng.permutation(member)).max()) for _ in range(shuffles)]
-    chosen = {"last": _three(said[-1], member), "calibrated": _calibrated(said, member, rng), "best": _three(said[best], member)}
-    numbers = {f"{how}_{what}": n for how, three in chosen.items() for what, n in zip(_WHAT, three, strict=True)}
-    return DecisionReport(**numbers, best_index=int(there[best]), null_best_accuracy=float(np.mean(null)))
-
-
-_WHAT = ("accuracy", "precision", "recall")
+    last, calibrated, oracle = _three(said[-1], member), _calibrated(said, member, rng), _three(said[best], member)
+    return DecisionReport(
+        last_accuracy=last[0], last_precision=last[1], last_recall=last[2],
+        calibrated_accuracy=calibrated[0], calibrated_precision=calibrated[1], calibrated_recall=calibrated[2],
+        best_accuracy=oracle[0], best_precision=oracle[1], best_recall=oracle[2],
+        best_index=int(there[best]), null_best_accuracy=float(np.mean(null)),
+    )  # fmt: skip
 
 
 def _accuracy(said: np.ndarray, member: np.ndarray) -> np.ndarray:
     """[R] balanced accuracy."""
-    return (said[:, member].mean(axis=1) + (~said[:, ~member]).mean(axis=1)) / 2
+    accuracies: np.ndarray = (said[:, member].mean(axis=1) + (~said[:, ~member]).mean(axis=1)) / 2
+    return accuracies
 
 
 def _three(said: np.ndarray, member: np.ndarray) -> tuple[float, float | None, float]:

@@ -10,7 +10,8 @@ def pareto_front(points: np.ndarray) -> np.ndarray:
     p = _checked(points)
     no_worse = (p[:, None] <= p[None]).all(axis=2)
     better = (p[:, None] < p[None]).any(axis=2)
-    return np.logical_not(np.any(no_worse & better, axis=0))
+    best: np.ndarray = np.logical_not(np.any(no_worse & better, axis=0))
+    return best
 
 
 def hypervolume(points: np.ndarray, reference: tuple[float, float] = (1.0, 1.0)) -> float:

@@ -34,7 +34,8 @@ def _difference(defended: np.ndarray, undefended: np.ndarray) -> np.ndarray:
     a, b = np.asarray(defended), np.asarray(undefended)
     if a.dtype != bool or b.dtype != bool or a.ndim != 1 or a.shape != b.shape or len(a) == 0:
         raise ValueError(f"two bool vectors over the same test samples are needed, got {a.shape} and {b.shape}")
-    return a.astype(np.float64) - b
+    difference: np.ndarray = a.astype(np.float64) - b
+    return difference
 
 
 def _bootstrap_se(difference: np.ndarray, rng: np.random.Generator, n: int) -> float:

@@ -14,10 +14,12 @@ from fedbench.core import (
     Batch,
     CoalitionContext,
     Defense,
+    FactValue,
     Federation,
     MemberContext,
     MemberData,
     Params,
+    ReportContext,
     Selection,
     UserError,
 )
@@ -148,6 +150,7 @@ class CoFedMID(Defense):
         fewest = ctx.federation.batch_size if self.params.min_assigned is None else self.params.min_assigned
         if assigned.sum() < fewest:
             assigned = np.zeros_like(assigned)
+            ctx.memory["missed"] = ctx.memory.get("missed", 0) + 1
         index = np.flatnonzero(assigned | recycled)
         device = ctx.data.y.device
         return Selection(torch.from_numpy(index).to(device), torch.from_numpy(recycled[index]).to(device))
@@ -161,6 +164,7 @@ class CoFedMID(Defense):
             ctx.memory["bounds"] = compensation.interval_bounds(normalised, p.n_intervals)
         bandit = ctx.memory.setdefault("exp3", compensation.Exp3(p.exp3_gamma, np.zeros(p.n_intervals)))
         arm = bandit.draw(ctx.rng)
+        ctx.memory.setdefault("pulls", [0] * p.n_intervals)[arm] += 1
         ctx.memory["pull"] = (ctx.round, arm, losses[~usable].mean() if (~usable).any() else None)
         recycled = np.zeros_like(usable)
         recycled[usable] = compensation.buckets(normalised, ctx.memory["bounds"]) == arm
@@ -181,6 +185,19 @@ class CoFedMID(Defense):
         held = ctx.data.held_out
         after = ctx.losses(ctx.data.x[held], ctx.data.y[held]).double().mean().item()
         ctx.memory["exp3"].learn(arm, before - after)
+
+    # after the last round
+
+    def report(self, ctx: ReportContext) -> dict[str, FactValue]:
+        """How often the members' bandits drew each loss interval, lowest first, and how often a member's assigned classes
+        gave it too few samples to train on."""
+        facts: dict[str, FactValue] = {}
+        if self.params.partition:
+            facts["assignments missed"] = sum(memory.get("missed", 0) for memory in ctx.of_member.values())
+        if self.params.compensation:
+            pulls = [memory.get("pulls", [0] * self.params.n_intervals) for memory in ctx.of_member.values()]
+            facts["draws of each loss interval"] = np.sum(pulls, axis=0, dtype=int).tolist()
+        return facts
 
     # every round: the coalition
 

@@ -1,0 +1,162 @@
+"""Runs side by side, each in its own process with a hard time limit: a crash, a hang or a kill costs one run."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.execution.executor import Watcher
+from fedbench.core.execution.worker import Clock, child_main, record_for
+from fedbench.core.experiment.job import Cell, Job
+from fedbench.core.experiment.process import log_path
+from fedbench.core.store.record import Outcome
+from fedbench.core.store.results import Results
+
+# Imported once by the server process that workers are forked from; importing starts no threads and touches no GPU.
+_PRELOAD = [*(f"fedbench.core.experiment.{name}" for name in ("run", "judge", "analyse")), "sklearn.datasets"]
+_TICK_S = 0.5
+
+
+@dataclass(kw_only=True)
+class _Running:
+    job: Job
+    process: Any
+    pipe: Any
+    clock: Clock
+    deadline: float
+    done: set[str] = field(default_factory=set)
+    judging: str | None = None
+    """key of the cell whose attack is at work"""
+    complete: bool = False
+
+    def undone(self) -> list[Cell]:
+        """The cells without a record."""
+        return [c for c in self.job.cells if c.key not in self.done]
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """At most ``workers`` runs at a time on this machine."""
+
+    workers: int
+
+    def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
+        """See :class:`Executor`."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOAD)
+        waiting, running = list(jobs), list[_Running]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.workers:
+                    running.append(_start(context, waiting.pop(0), watcher))
+                _listen(running, watcher)
+                for r in [r for r in running if _over(r, watcher)]:
+                    running.remove(r)
+                    watcher.finished(r.job)
+                    if rest := r.undone():  # an attack took its process with it; the training is in the cache
+                        waiting.insert(0, replace(r.job, cells=tuple(rest)))
+                watcher.tick()
+        finally:
+            for r in running:
+                _kill(r)
+
+
+def _start(context: Any, job: Job, watcher: Watcher) -> _Running:
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=child_main, args=(job, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    watcher.started(job)
+    return _Running(job=job, process=process, pipe=mine, clock=Clock.start(), deadline=time.monotonic() + job.limits.run_seconds)
+
+
+def _listen(running: list[_Running], watcher: Watcher) -> None:
+    """Wait a moment for news; hand it on."""
+    sources = [r.pipe for r in running if not r.pipe.closed] + [r.process.sentinel for r in running]
+    ready = connection.wait(sources, timeout=_TICK_S)
+    for r in running:
+        if r.pipe in ready:
+            _drain(r, watcher)
+
+
+def _drain(r: _Running, watcher: Watcher) -> None:
+    while not r.pipe.closed:
+        try:
+            if not r.pipe.poll():
+                return
+            kind, what = r.pipe.recv()
+        except (EOFError, OSError):
+            r.pipe.close()
+        else:
+            _hand_on(r, kind, what, watcher)
+
+
+def _hand_on(r: _Running, kind: str, what: Any, watcher: Watcher) -> None:
+    if kind == "round":
+        watcher.advanced(r.job, what)
+    elif kind == "cell":
+        r.done.add(what[0])
+        watcher.cell(r.job, *what)
+    elif kind == "judging":
+        r.judging = what
+    elif kind == "unwritable":
+        raise OSError(*what)
+    else:
+        r.complete = True
+
+
+def _over(r: _Running, watcher: Watcher) -> bool:
+    """Whether this run has ended, by itself or by its limit; what it leaves undone is recorded with the reason.
+
+    Where an attack was at work, only its cell is; the run's other cells stay undone.
+    """
+    if not r.process.is_alive():
+        _drain(r, watcher)
+        if not r.complete:
+            _blame(r, "failed", _death(r), watcher)
+    elif time.monotonic() > r.deadline:
+        _drain(r, watcher)
+        _kill(r)
+        _blame(r, "timeout", f"stopped at the limit of {r.job.limits.run_seconds:g} s (limits.run_seconds)", watcher)
+    else:
+        return False
+    _kill(r)  # reaps the process, and whatever a plugin left running in its group
+    return True
+
+
+def _death(r: _Running) -> str:
+    code = r.process.exitcode
+    if code is not None and code < 0:
+        hint = " - out of memory?" if -code == signal.SIGKILL else ""
+        reason = f"the worker was killed by {signal.Signals(-code).name}{hint}"
+    else:
+        reason = f"the worker ended early with exit status {code}; a plugin may have called exit"
+    log = log_path(r.job)
+    return f"{reason}; see logs/{log.name}" if log.exists() and log.stat().st_size else reason
+
+
+def _blame(r: _Running, outcome: Outcome, reason: str, watcher: Watcher) -> None:
+    results, undone = Results(Path(r.job.results)), r.undone()
+    for cell in [c for c in undone if c.key == r.judging] or undone:
+        results.write(cell.stem, record_for(r.job, cell, outcome, reason, r.clock.outside()))
+        r.done.add(cell.key)
+        watcher.cell(r.job, cell.key, outcome, reason)
+
+
+def _kill(r: _Running) -> None:
+    for how in (lambda: os.killpg(r.process.pid, signal.SIGKILL), r.process.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            how()
+    r.process.join()
+    r.pipe.close()
+    log = log_path(r.job)
+    if log.exists() and not log.stat().st_size:
+        log.unlink()
