@@ -350,10 +350,11 @@ def test_score_groups_splits_nonmembers_and_leaves_excluded_ones_out():
     assert [(s.n_members, s.n_nonmembers) for s in got.values()] == [(100, 1200), (100, 500), (100, 700)]
     for name, others in (("mix", (1, 2)), ("ofl", (1,)), ("ifl", (2,))):
         mask = np.isin(kind, (0, *others))
-        assert got[name].auc == M.auc(scores[mask], kind[mask] == 0)
-        assert got[name].balanced_accuracy == (1 + got[name].advantage) / 2
-    assert got["mix"].tf01 is not None and got["mix"].tf01_se is not None
-    assert got["ofl"].tf01 is None and got["ofl"].tf01_se is None
+        assert set(got[name].values) == {m.name for m in M.METRICS}
+        assert got[name].value("auc") == M.auc(scores[mask], kind[mask] == 0)
+        assert got[name].value("balanced_accuracy") == (1 + got[name].value("advantage")) / 2
+    assert got["mix"].value("tf01") is not None and got["mix"].error("tf01") is not None
+    assert got["ofl"].value("tf01") is None and got["ofl"].error("tf01") is None
 
 
 def test_score_groups_with_canaries_and_with_missing_classes():
@@ -361,8 +362,8 @@ def test_score_groups_with_canaries_and_with_missing_classes():
     scores = np.array([5.0, 1, 1, 4, 0, 3, 0])
     canary = np.array([1, 0, 0, 1, 0, 1, 0], bool)
     got = M.score_groups(scores, kind, canary, np.random.default_rng(0))
-    assert (got["canary"].n_members, got["canary"].n_nonmembers, got["canary"].auc) == (1, 2, 1.0)
-    assert got["canary"].auc_se is None  # one member cannot say how sure it is
+    assert (got["canary"].n_members, got["canary"].n_nonmembers, got["canary"].value("auc")) == (1, 2, 1.0)
+    assert got["canary"].error("auc") is None  # one member cannot say how sure it is
     assert "canary" not in M.score_groups(scores, kind, canary & (kind == 0), np.random.default_rng(0))
     assert list(M.score_groups(scores, np.where(kind == 2, 1, kind), ~canary & False, np.random.default_rng(0))) == [
         "mix", "ofl",

@@ -36,9 +36,9 @@ class Masks:
         """From the updates [N, P], the poison [P] and the unit benign rows [n, P]."""
         v = poison[None]
         return cls(
-            (torch.linalg.vector_norm(updates, dim=1).double() ** 2).cpu().numpy(), products(updates, v)[:, 0],
-            products(updates, benign), products(v, benign)[0], float(products(v, v)[0, 0]),
-            cache(lambda i: products(updates[i : i + 1], updates)[0]),
+            squared=(torch.linalg.vector_norm(updates, dim=1).double() ** 2).cpu().numpy(), poison=products(updates, v)[:, 0],
+            benign=products(updates, benign), poison_benign=products(v, benign)[0], poison_sq=float(products(v, v)[0, 0]),
+            row=cache(lambda i: products(updates[i : i + 1], updates)[0]),
         )  # fmt: skip
 
     def rows(self, chosen: list[int]) -> np.ndarray:
