@@ -13,7 +13,7 @@ import pytest
 import fedbench.core
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.hooks import Hooks
-from fedbench.core.registry.discovery import BASES, HOOKS
+from fedbench.core.registry.kinds import BASES, HOOKS
 
 README = Path(__file__).parent.parent / "README.md"
 SIGNATURES = {

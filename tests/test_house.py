@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import shutil
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +136,18 @@ def test_the_three_lists_of_public_names_are_one():
     assert shown == set(fedbench.core._MODULE) == set(fedbench.core.__all__)
     for name in fedbench.core.__all__:
         assert getattr(fedbench.core, name) is not None
+
+
+def packages(root: Path) -> set[str]:
+    """Every folder with code of ours, by its package name."""
+    tops = [root / top for top in ("core", "plugins", "suites", "leaderboard")]
+    found = {p.parent for top in tops for p in top.rglob("*.py")}
+    return {f"fedbench.{p.relative_to(root).as_posix().replace('/', '.')}" for p in found}
+
+
+def test_the_wheel_holds_every_package():
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert set(build["packages"]) == packages(ROOT)
 
 
 # --- the digest -------------------------------------------------------------------------------------------------------

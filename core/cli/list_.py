@@ -11,11 +11,12 @@ import click
 from fedbench.core.cli.options import examples, json_option
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.kinds import PLURAL
 
 if TYPE_CHECKING:
     from fedbench.core.registry.components import RegisteredComponent, Registry
 
-_KINDS = {f"{kind}s": kind for kind in ("defense", "attack", "dataset", "model", "signal")}
+_KINDS = {plural: kind for kind, plural in PLURAL.items()}
 _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
 
 
@@ -29,7 +30,7 @@ _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
 @click.option("--params", is_flag=True, help="Also their parameters; this imports them.")
 @json_option
 def command(what: str | None, params: bool, as_json: bool) -> None:
-    """List the installed defenses, attacks, datasets, models and signals, and the shipped suites."""
+    """List the installed defenses, attacks, analyses, datasets, models, signals and reports, and the shipped suites."""
     if what == "suites" and params:
         raise click.UsageError("suites have no parameters: leave out --params")
     from fedbench.core.registry.components import Registry

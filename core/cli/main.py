@@ -15,9 +15,9 @@ from fedbench.core.words.nearest import did_you_mean
 COMMANDS = {
     "run": ("fedbench.core.cli.run:command", "Train and attack what a suite asks for; finish what is missing."),
     "validate": ("fedbench.core.cli.validate:command", "Check suites without running them; all mistakes at once."),
-    "list": ("fedbench.core.cli.list_:command", "Defenses, attacks, datasets, models, signals and suites."),
+    "list": ("fedbench.core.cli.list_:command", "Defenses, attacks, analyses, datasets and more; suites."),
     "show": ("fedbench.core.cli.show:command", "Show the records of a result folder."),
-    "leaderboard": ("fedbench.core.cli.leaderboard:command", "Turn results into a leaderboard, or into a verdict."),
+    "leaderboard": ("fedbench.core.cli.leaderboard:command", "Turn results into a leaderboard or another report."),
     "plugins": ("fedbench.core.cli.plugins:command", "Every installed plugin, and why one does not work."),
     "doctor": ("fedbench.core.cli.doctor:command", "Versions, devices and data folder of this machine."),
     "clean": ("fedbench.core.cli.clean:command", "Remove caches, never results."),

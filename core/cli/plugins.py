@@ -19,8 +19,8 @@ def command() -> None:
     """Show every installed plugin: its package, version, what it provides, and why it does not work.
 
     A package becomes a plugin by an entry point of the group `fedbench` that names a module with hooks:
-    fedbench_defenses, fedbench_attacks, fedbench_datasets, fedbench_models, fedbench_signals. A broken plugin only
-    stops suites that use what it should have provided.
+    fedbench_defenses, fedbench_attacks, fedbench_analyses, fedbench_datasets, fedbench_models, fedbench_signals,
+    fedbench_reports. A broken plugin only stops suites that use what it should have provided.
     """
     from fedbench.core.registry.components import Registry
 

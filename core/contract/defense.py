@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     import torch
 
 FactValue = bool | int | float | str | list[int] | list[float] | list[str]  # what a fact may be
+LONGEST_FACT = 1000  # elements or characters
 
 def is_fact(value: object) -> bool:
-    """Whether ``value`` may stand in a record: a finite number, a text, or a list of one kind of them."""
+    """Whether ``value`` may stand in a record: a finite number, a short text, or a short list of one kind of them."""
     if isinstance(value, list):
-        return len({type(v) for v in value}) <= 1 and all(type(v) in (int, float, str) and is_fact(v) for v in value)
-    return type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+        alike = len({type(v) for v in value}) <= 1 and len(value) <= LONGEST_FACT
+        return alike and all(type(v) in (int, float, str) and is_fact(v) for v in value)
+    if type(value) is str:
+        return len(value) <= LONGEST_FACT
+    return type(value) in (bool, int) or (type(value) is float and math.isfinite(value))
 
 
 class Defense(Configured):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,23 @@ from fedbench.core.contract.defense import Defense, needs_coalition
 from fedbench.core.contract.errors import UserError
 from fedbench.core.execution.plugin_checks import declaration_mistake, require_data, try_model
 from fedbench.core.execution.provenance import gather
+from fedbench.core.execution.refusals import Refusals
+from fedbench.core.experiment.candidates import targets_of
 from fedbench.core.experiment.job import Cell, Job, key_of_run
 from fedbench.core.experiment.parts import defense_of
 from fedbench.core.experiment.scene import make_scene
 from fedbench.core.federation.setup import public_facts
 from fedbench.core.numerics.precision import check_precision
 from fedbench.core.population.audit import split_digest
-from fedbench.core.population.target import EVERYBODY, Target, client, group
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse, UseMaker
 from fedbench.core.signals.measure import PRE_DEFENSE
-from fedbench.core.spec.coalition import Coalition, resolve_coalition
+from fedbench.core.spec.coalition import resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.store.canonical import key_of
-from fedbench.core.words.explain import explain
-from fedbench.core.words.nearest import did_you_mean
 
 _DTYPE = "float32"
 _MOST_OF_A_NAME = 48  # letters: five names and a key stay below the 255 that a file name may have
@@ -90,7 +89,6 @@ class _Planner:
         self, loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str
     ) -> None:
         self.spec, self.resolved = loaded.spec, resolved
-        self.loaded = loaded
         self.results, self.device = results, device
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
@@ -98,11 +96,13 @@ class _Planner:
         self._scenes: dict[Any, Any] = {}
         use = UseMaker()
         self.signals = {c.name: use(c, {}, c.name) for c in registry.components("signal")}
-        self.problems: list[str] = []
+        self.refusals = Refusals(loaded, resolved)
 
     def plan(self) -> Plan:
         defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]
         attacks = [(use, made) for use in self.resolved.attacks if (made := self._made("attack", use))]
+        analyses = [made for use in self.resolved.analyses if (made := self._made("analysis", use))]
+        self.needed_by_analyses = {name for analysis in analyses for name in analysis.needs}
         jobs: dict[str, Job] = {}
         for i, setting in enumerate(self.spec.settings):
             for coalition in self.resolved.settings[i].coalitions:
@@ -111,62 +111,31 @@ class _Planner:
                 adversary = self._adversary(i, judges)
                 if adversary:
                     first = setting.federation.clients - adversary.malicious(setting.federation.clients)
-                    if self._adversary_misfits(i, coalition, first):
+                    if self.refusals.adversary_misfits(i, coalition, first):
                         continue
                     members = tuple(k for k in members if k < first)  # who attacks does not defend
                 for use, defense in self._wanted(i, "defenses", defenses):
                     where = (coalition.name, members) if needs_coalition(defense) else ("none", ())
                     for seed in self.spec.seeds:
                         for job in self._jobs(i, *where, use, defense, judges, seed, adversary):
-                            self._note_twins(jobs.setdefault(job.run_key, job), job)
-        if self.problems:
-            raise UserError(*dict.fromkeys(self.problems))
+                            self.refusals.note_twins(jobs.setdefault(job.run_key, job), job)
+        self.refusals.raise_all()
         published = tuple(entry.model_dump(mode="json") for entry in self.spec.published)
-        analyses = tuple({"label": u.label, "name": u.name, "params": u.params} for u in self.resolved.analyses)
+        asked = tuple({"label": u.label, "name": u.name, "params": u.params} for u in self.resolved.analyses)
         return Plan(
             suite=self.spec.name, title=self.spec.title or self.spec.name, jobs=list(jobs.values()), published=published,
-            analyses=analyses,
+            analyses=asked,
         )  # fmt: skip
 
     def _wanted(self, i: int, kind: str, uses: list[tuple[ComponentUse, Any]]) -> list[tuple[ComponentUse, Any]]:
         """The ``defenses`` or ``attacks`` that a setting runs: all, or those it names."""
-        names = getattr(self.spec.settings[i], kind)
-        if names is None:
-            return uses
-        labels = [use.label for use, _ in uses]
-        for j, name in enumerate(names):
-            if name not in labels:
-                line, column = self.loaded.position(("settings", i, kind, j))
-                text = f"unknown label '{name}'{did_you_mean(name, labels)}; the suite's are {', '.join(labels)}"
-                self.problems.append(f"{self.loaded.path}:{line}:{column}: settings[{i}].{kind}[{j}]: {text}")
-        return [(use, made) for use, made in uses if use.label in names]
+        labels = self.refusals.known_labels(i, kind, [use.label for use, _ in uses])
+        return [(use, made) for use, made in uses if use.label in labels]
 
     def _adversary(self, i: int, attacks: list[tuple[ComponentUse, Attack]]) -> Adversary | None:
         """The setting's adversary; the default one where it names none but an active attack takes part."""
         own = self.spec.settings[i].adversary
         return own or (Adversary() if any(isinstance(a, ActiveAttack) for _, a in attacks) else None)
-
-    def _adversary_misfits(self, i: int, coalition: Coalition, first: int) -> bool:
-        """Whether nobody is left to attack, or a malicious client (from id ``first`` on) is named as a member or a target.
-
-        Asked here, not of the file alone: a setting that names no adversary has one where an active attack takes part.
-        """
-        setting, found = self.spec.settings[i], []
-        targets = [] if isinstance(setting.audit.targets, str) else setting.audit.targets
-        if first < 1:
-            found.append("an active attack controls a client, which leaves nobody to attack: raise federation.clients")
-        else:
-            found += [
-                f"{what} names client {k}, which is malicious (those from {first} on are): {remedy}"
-                for what, ids, remedy in (
-                    ("audit.targets", targets, "an adversary does not attack its own clients; remove it"),
-                    (f"the coalition '{coalition.name}'", coalition.clients or [], "who attacks does not defend; remove it"),
-                )
-                for k in ids if k >= first
-            ]  # fmt: skip
-        line, column = self.loaded.position(("settings", i))
-        self.problems += [f"{self.loaded.path}:{line}:{column}: setting '{setting.name}': {text}" for text in found]
-        return bool(found)
 
     def _made(self, kind: str, use: ComponentUse) -> Any:
         """The component, or None with its mistake noted."""
@@ -177,36 +146,7 @@ class _Planner:
                 raise UserError(f"{kind} '{use.name}': {mistake}")
             return made
 
-        return self._ask(self._place(kind, use), f"{kind} '{use.name}'", build)
-
-    def _place(self, kind: str, use: ComponentUse) -> str:
-        line, column = self.resolved.positions[kind, use.label]
-        return f"{self.loaded.path}:{line}:{column}"
-
-    def _ask(self, place: str, who: str, question: Callable[[], Any]) -> Any:
-        """What somebody's code answers, or None with its failure noted: here nothing may end in a traceback."""
-        try:
-            return question()
-        except UserError as error:
-            self.problems += [f"{place}: {message}" for message in error.messages]
-        except (Exception, SystemExit) as error:
-            self.problems.append(f"{place}: {who}: {explain(error)}")
-        return None
-
-    def _note_twins(self, kept: Job, job: Job) -> None:
-        """Two rows of the suite that are one training would be one row of the board: refused, not dropped."""
-        kinds = ("setting", "coalition", "defense")
-        one, two = ((j.setting.name, j.coalition, j.defense.label) for j in (kept, job))
-        for kind, a, b in zip(kinds, one, two, strict=True):
-            if a != b:
-                same = f"hold the same clients {list(job.members)}" if kind == "coalition" else "are the same in all that counts"
-                remedy = "remove one"
-                if kept.adversary != job.adversary:
-                    passive = ", ".join(cell.attack.label for cell in job.cells)
-                    same = f"differ in their adversary alone, which does not act under {passive}"
-                    remedy = "give all of them but one `attacks:` without these"
-                where = f"{self.loaded.path}: setting '{job.setting.name}'"
-                self.problems.append(f"{where}: the {kind}s '{a}' and '{b}' {same}: {remedy}")
+        return self.refusals.ask(self.refusals.place_of(kind, use), f"{kind} '{use.name}'", build)
 
     def _jobs(
         self, i: int, coalition: str, members: tuple[int, ...], use: ComponentUse, defense: Defense,
@@ -225,17 +165,16 @@ class _Planner:
         adversary: Adversary | None, attacker: ComponentUse | None,
     ) -> Job | None:  # fmt: skip
         setting, used = self.spec.settings[i], self.resolved.settings[i]
-        targets = _targets(setting, members, adversary)
-        line, column = self.loaded.position(("settings", i))
-        where = f"{self.loaded.path}:{line}:{column}: setting '{setting.name}'"
-        found = self._ask(where, f"dataset '{used.dataset.name}'", lambda: self._load(used.dataset, seed))
+        targets = targets_of(setting, members, adversary.malicious(setting.federation.clients) if adversary else 0)
+        where = self.refusals.place_of_setting(i)
+        found = self.refusals.ask(where, f"dataset '{used.dataset.name}'", lambda: self._load(used.dataset, seed))
         if found is None:
             return None
         data, digest = found
         root, poisoned = defense.root_samples, attacker is not None
         at = (i, seed, targets, root, poisoned)  # what a scene depends on: many defenses and attacks share one
         if at not in self._scenes:
-            self._scenes[at] = self._ask(where, "partition", lambda: make_scene(
+            self._scenes[at] = self.refusals.ask(where, "partition", lambda: make_scene(
                 data, setting, targets, seed, adversary=adversary, poisoned=poisoned, root=root
             ))  # fmt: skip
         scene = self._scenes[at]
@@ -257,14 +196,15 @@ class _Planner:
     ) -> None:  # fmt: skip
         """Whether model, precision and defense can serve this setting; asked once a setting and defense."""
         federation = setting.federation
-        size = self._ask(where, f"model '{model.name}'", lambda: try_model(model.make()[0], data))
-        self._ask(where, "precision", lambda: check_precision(federation.precision, self.device))
+        size = self.refusals.ask(where, f"model '{model.name}'", lambda: try_model(model.make()[0], data))
+        self.refusals.ask(where, "precision", lambda: check_precision(federation.precision, self.device))
         facts = public_facts(
             federation, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,
             expected_malicious=adversary.expected(federation.clients) if adversary else 0,
             thresholds=setting.thresholds is not None,
         )  # fmt: skip
-        self._ask(f"{self._place('defense', use)}: in {where}", f"defense '{use.name}'", lambda: defense.check(facts))
+        place = f"{self.refusals.place_of('defense', use)}: in {where}"
+        self.refusals.ask(place, f"defense '{use.name}'", lambda: defense.check(facts))
 
     def _load(self, dataset: ComponentUse, seed: int) -> tuple[Data, str]:
         at = (key_of(dataset.identity()), seed)
@@ -278,23 +218,11 @@ class _Planner:
         analyses = [use.identity() for use in job.analyses]
         cells = []
         for use, made in attacks:
-            names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted(made.needs)}
+            names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *self.needed_by_analyses})}
             needs = {n: self.signals[base].identity() for n, base in names.items() if base in self.signals}
             key = key_of({"run": job.run_key, "attack": use.identity(), "signals": needs, "analyses": analyses})
             cells.append(Cell(key=key, stem=_stem(job, use, key), attack=use, view=made.view))
         return replace(job, cells=tuple(cells))
-
-
-def _targets(setting: Setting, members: tuple[int, ...], adversary: Adversary | None) -> tuple[Target, ...]:
-    """Whom the attacks are asked about; by default the members or, where nobody defends, every honest client: an adversary
-    does not infer the data of the clients it controls, the last ones."""
-    wanted, clients = setting.audit.targets, setting.federation.clients
-    if wanted == "honest":
-        return (EVERYBODY,)
-    if wanted == "groups":
-        return tuple(group(g) for g in range(len(setting.groups or ())))
-    honest = range(clients - (adversary.malicious(clients) if adversary else 0))
-    return tuple(client(k) for k in (wanted if isinstance(wanted, list) else members or honest))
 
 
 def _stem(job: Job, attack: ComponentUse, key: str) -> str:

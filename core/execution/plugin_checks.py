@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.attack import ActiveAttack, Attack, View
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense
@@ -20,14 +21,14 @@ from fedbench.core.words.explain import explain
 
 
 def declaration_mistake(made: Any) -> str:
-    """What is wrong with the facts that a defense or an attack states about itself, or nothing."""
+    """What is wrong with the facts that a defense, an attack or an analysis states about itself, or nothing."""
     if isinstance(made, Defense) and not (type(made.n_models) is int and made.n_models >= 0):
         return f"n_models is {made.n_models!r}, expected an integer >= 1, or 0 for one a client"
     if isinstance(made, Defense) and not (type(made.root_samples) is int and made.root_samples >= 0):
         return f"root_samples is {made.root_samples!r}, expected an integer >= 0"
+    if isinstance(made, Attack | Analysis) and not _all_text(made.needs):
+        return f"needs is {made.needs!r}, expected a frozenset of names of signals"
     if isinstance(made, Attack):
-        if isinstance(made.needs, str) or not _all_text(made.needs):
-            return f"needs is {made.needs!r}, expected a frozenset of names of signals"
         if made.view not in get_args(View):
             return f"view is {made.view!r}, expected one of {', '.join(get_args(View))}"
         if not (type(made.colluders) is int and made.colluders >= 0):

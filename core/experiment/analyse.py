@@ -31,7 +31,7 @@ def analyse(
             if findings is None:
                 continue
             found[label], vectors = _checked(label, findings)
-        except Exception as error:  # other people's code
+        except (Exception, SystemExit) as error:  # other people's code
             notes.append(f"the analysis '{label}' failed: {explain(error)}")
         else:
             arrays |= vectors

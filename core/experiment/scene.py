@@ -8,14 +8,12 @@ import numpy as np
 
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.errors import UserError
+from fedbench.core.experiment.candidates import candidates_of
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.parts import Parts
 from fedbench.core.population.audit import (
     AuditSet,
-    attack_set,
-    audit_set,
     free_holdout,
-    group_set,
     mask_set,
     opaque_names,
     own_set,
@@ -25,7 +23,7 @@ from fedbench.core.population.audit import (
 from fedbench.core.population.groups import Groups, deform, make_groups, thresholds
 from fedbench.core.population.partition import Shards, partition
 from fedbench.core.population.target import Target
-from fedbench.core.spec.suite import Adversary, AuditSpec, Setting
+from fedbench.core.spec.suite import Adversary, Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +112,7 @@ def make_scene(
         if len(data.test_y) < clients:
             raise UserError(f"groups need a test image for every client: {len(data.test_y)} are fewer than {clients} clients")
     malicious = adversary.malicious(clients) if adversary else 0
-    audits = [_audit(target, shards, n_holdout, setting.audit, seed, malicious, kinds) for target in targets]
+    audits = [candidates_of(target, shards, n_holdout, setting.audit, seed, malicious, kinds) for target in targets]
     names = opaque_names(n_train + n_holdout, seed)
     mask = mask_set(shards, malicious, adversary.mask_set, seed) if adversary and poisoned else np.zeros(0, np.int64)
     free = free_holdout(n_train, n_holdout, audits)
@@ -126,22 +124,6 @@ def make_scene(
         data=data, shards=shards, audits=audits, names=names, aligned=setting.audit.align_nonmembers, malicious=malicious,
         mask=mask, root=roots, shadow=shadow, groups=kinds, thresholds=limits,
     )  # fmt: skip
-
-
-def _audit(
-    target: Target, shards: Shards, n_holdout: int, audit: AuditSpec, seed: int, malicious: int, groups: Groups | None
-) -> AuditSet:
-    """The candidates of one target; the last ``malicious`` clients' samples are not asked about."""
-    if target.client is not None:
-        alike = None if groups is None else np.flatnonzero(groups.of_client == groups.of_client[target.client])
-        return audit_set(shards, n_holdout, target.client, audit.nonmembers, seed, alike)
-    assert audit.members is not None  # the suite's types see to it
-    if target.kind == "group" and groups is not None:
-        honest = np.arange(len(shards) - malicious)
-        mine = honest[groups.of_client[honest] == target.index]
-        name = groups.names[target.index]
-        return group_set(shards, n_holdout, target.index, name, mine, audit.members, audit.nonmembers, seed)
-    return attack_set(shards, n_holdout, malicious, audit.members, audit.nonmembers, seed)
 
 
 def _deformed(data: Data, shards: Shards, groups: Groups) -> Data:

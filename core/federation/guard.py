@@ -76,7 +76,7 @@ def _scalar(answer: Any) -> str:
 
 def _facts(answer: Any) -> str:
     fits = isinstance(answer, Mapping) and all(isinstance(k, str) and is_fact(v) for k, v in answer.items())
-    return "" if fits else "a mapping from names to numbers, texts, or lists of one of these"
+    return "" if fits else "a mapping from names to finite numbers, short texts, or short lists of one of these"
 
 
 def _index(answer: Any, models: Any) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.discovery import KINDS, PLURAL, PluginStatus, RegisteredComponent, discover_plugins
+from fedbench.core.registry.discovery import PluginStatus, RegisteredComponent, discover_plugins
+from fedbench.core.registry.kinds import KINDS, PLURAL
 from fedbench.core.words.nearest import by_nearness, did_you_mean
-
-__all__ = ["KINDS", "PLURAL", "Clash", "PluginStatus", "RegisteredComponent", "Registry"]
 
 
 @dataclass(frozen=True)

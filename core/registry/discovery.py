@@ -13,22 +13,9 @@ import pluggy
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT, Component, Hooks
+from fedbench.core.registry.kinds import BASES, HOOKS
 from fedbench.core.words.explain import explain
 from fedbench.core.words.nearest import did_you_mean
-
-# kind -> where its base class lives
-BASES = {
-    "defense": ("fedbench.core.contract.defense", "Defense"),
-    "attack": ("fedbench.core.contract.attack", "Attack"),
-    "dataset": ("fedbench.core.contract.dataset", "Dataset"),
-    "model": ("fedbench.core.contract.model", "Model"),
-    "signal": ("fedbench.core.contract.signal", "Signal"),
-    "analysis": ("fedbench.core.contract.analysis", "Analysis"),
-    "report": ("fedbench.core.contract.report", "Report"),
-}
-KINDS = tuple(BASES)
-PLURAL = {kind: "analyses" if kind == "analysis" else f"{kind}s" for kind in KINDS}
-HOOKS = {kind: f"fedbench_{plural}" for kind, plural in PLURAL.items()}
 
 _KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

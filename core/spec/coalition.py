@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from fedbench.core.spec.base import Name, Part, mistake
+from fedbench.core.spec.base import Name, SpecModel, mistake
 from fedbench.core.words.nearest import did_you_mean
 
 NAMED = ("none", "pair", "half", "uniform")
 _FORMS = "none, pair, half, uniform, {name, clients} or {name, fraction}"
 
 
-class Coalition(Part):
+class Coalition(SpecModel):
     """A named coalition, or the suite's own: a label with a list of client ids or a share of the clients."""
 
     short_form = "a name"

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from fedbench.core.spec.base import LABEL_PATTERN, Part, mistake
+from fedbench.core.spec.base import LABEL_PATTERN, SpecModel, mistake
 
 MAX_ROWS = 1000
 
 
-class Use(Part):
+class Use(SpecModel):
     """A dataset or a model: ``digits``, or ``{name: digits, params: {...}}``."""
 
     short_form = "a name"

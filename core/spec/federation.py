@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedbench.core.spec.base import Part, mistake
+from fedbench.core.spec.base import SpecModel, mistake
 from fedbench.core.spec.recipes import Recipe, with_recipe
 
 
-class Schedule(Part):
+class Schedule(SpecModel):
     """How the learning rate falls from round to round; ``constant``, ``cosine``, or a mapping with a factor."""
 
     name: Literal["constant", "exponential", "cosine", "milestones"] = Field(
@@ -35,7 +35,7 @@ class Schedule(Part):
         return self
 
 
-class Optimizer(Part):
+class Optimizer(SpecModel):
     """The clients' optimiser, fresh in every round unless ``keep_state``."""
 
     name: Literal["sgd", "adam"] = Field("sgd", description="the rule")
@@ -59,7 +59,7 @@ class Optimizer(Part):
         return self
 
 
-class FederationSpec(Part):
+class FederationSpec(SpecModel):
     """The federation's size and hyperparameters."""
 
     recipe: Recipe | None = Field(None, description="a paper's settings, for the fields that are not given here")

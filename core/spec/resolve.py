@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.components import PLURAL, Registry
+from fedbench.core.registry.components import Registry
+from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.registry.use import ComponentUse, UseMaker
 from fedbench.core.spec import messages
 from fedbench.core.spec.checks import valid, valid_items

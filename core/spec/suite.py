@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from fedbench.core.contract.knowledge import KnowledgeLevel
-from fedbench.core.spec.base import Name, Part, mistake
+from fedbench.core.spec.base import Name, SpecModel, mistake
 from fedbench.core.spec.coalition import Coalition
 from fedbench.core.spec.component import MethodUse, Use, expand
 from fedbench.core.spec.federation import FederationSpec
@@ -16,7 +16,7 @@ from fedbench.core.spec.federation import FederationSpec
 SCHEMA = 1
 
 
-class Partition(Part):
+class Partition(SpecModel):
     """How the training samples are divided among the clients."""
 
     short_form = "a name"
@@ -54,7 +54,7 @@ class Partition(Part):
         return self
 
 
-class ShadowSpec(Part):
+class ShadowSpec(SpecModel):
     """The attacker's own data and the shadow models trained on it, for the attacks that need them."""
 
     samples: int = Field(1000, ge=20, description="hold-out samples that no audit asks about; each model trains on half")
@@ -62,7 +62,7 @@ class ShadowSpec(Part):
     epochs: int = Field(20, ge=1, description="epochs of the federation's own recipe")
 
 
-class AuditSpec(Part):
+class AuditSpec(SpecModel):
     """What is measured for the attacks, and about whom."""
 
     every: int = Field(1, ge=1, description="audited rounds are every, 2*every, ... and always the last one")
@@ -104,7 +104,7 @@ class AuditSpec(Part):
 _EARLIER_LEVELS = {"partial": "own", "full": "honest"}  # of knowledge, in suites written before attacks' words were taken
 
 
-class Adversary(Part):
+class Adversary(SpecModel):
     """Who attacks from inside the federation, and what it gets to know; every active attack of the setting is such."""
 
     clients: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] = Field(
@@ -135,7 +135,7 @@ class Adversary(Part):
         return self.malicious(clients) if self.assumed is None else self.assumed
 
 
-class Group(Part):
+class Group(SpecModel):
     """Clients whose images are deformed alike: each draws its own angle or factor from the group's range."""
 
     name: Name = Field(description="name in records and tables")
@@ -154,7 +154,7 @@ class Group(Part):
         return self
 
 
-class Setting(Part):
+class Setting(SpecModel):
     """One federation: dataset, model, partition, hyperparameters, audit, coalitions."""
 
     name: Name = Field(description="name in records and tables")
@@ -190,14 +190,14 @@ class Setting(Part):
         return self
 
 
-class Limits(Part):
+class Limits(SpecModel):
     """What one run may consume; a run beyond it is ended and recorded."""
 
     run_seconds: float = Field(600.0, gt=0, description="wall time of one run, seconds")
     memory_gb: float | None = Field(None, gt=0, description="memory of one run, GiB; null: no limit")
 
 
-class PublishedNumbers(Part):
+class PublishedNumbers(SpecModel):
     """Published numbers to print beside ours (from ``leaderboard/reference/<source>.csv``)."""
 
     source: Name = Field(description="the paper, e.g. fedmia")
@@ -210,7 +210,7 @@ class PublishedNumbers(Part):
     attacks: dict[str, str] = Field(default_factory=dict, description="our label -> the paper's, where names differ")
 
 
-class SuiteSpec(Part):
+class SuiteSpec(SpecModel):
     """A whole suite."""
 
     # `schema` is a method of pydantic's models, hence the other name

@@ -1,0 +1,17 @@
+"""The kinds of component: everything that is said of a kind by name. Imports nothing, so that help stays quick."""
+
+from __future__ import annotations
+
+# kind -> where its base class lives
+BASES = {
+    "defense": ("fedbench.core.contract.defense", "Defense"),
+    "attack": ("fedbench.core.contract.attack", "Attack"),
+    "analysis": ("fedbench.core.contract.analysis", "Analysis"),
+    "dataset": ("fedbench.core.contract.dataset", "Dataset"),
+    "model": ("fedbench.core.contract.model", "Model"),
+    "signal": ("fedbench.core.contract.signal", "Signal"),
+    "report": ("fedbench.core.contract.report", "Report"),
+}
+KINDS = tuple(BASES)
+PLURAL = {kind: "analyses" if kind == "analysis" else f"{kind}s" for kind in KINDS}
+HOOKS = {kind: f"fedbench_{plural}" for kind, plural in PLURAL.items()}
