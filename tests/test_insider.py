@@ -44,12 +44,12 @@ CPU = torch.device("cpu")
 # -- the clients' optimiser ------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 6), st.sampled_from([0.0, 0.01]), st.integers(0, 5))
+@given(st.integers(1, 6), st.sampled_from([(0.9, 0.999), (0.5, 0.9)]), st.sampled_from([0.0, 0.01]), st.integers(0, 5))
 @settings(max_examples=15, deadline=None)
-def test_adam_is_torchs_adam(steps, decay, seed):
+def test_adam_is_torchs_adam(steps, betas, decay, seed):
     ours, theirs = FlatModel(tiny_module(), CPU), tiny_module()
-    mine = FlatAdam(ours, weight_decay=decay)
-    reference = torch.optim.Adam(theirs.parameters(), lr=0.05, weight_decay=decay)
+    mine = FlatAdam(ours, betas=betas, weight_decay=decay)
+    reference = torch.optim.Adam(theirs.parameters(), lr=0.05, betas=betas, weight_decay=decay)
     g = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         x, y = torch.randn(5, 4, generator=g), torch.randint(0, 3, (5,), generator=g)

@@ -93,6 +93,8 @@ FIELD_MISTAKES = {
         "- did you mean 'iid'?"),
     "audited rounds": (("every: 5", "every: 11"),
         "suite.yaml:13:20: settings[0].audit.every: expected an integer <= 10 (federation.rounds), found 11"),
+    "an earlier word for knowledge": (("audit: {every: 5}", "adversary: {knowledge: full}"),
+        "suite.yaml:13:28: settings[0].adversary.knowledge: 'full' is called 'honest', as attacks call it"),
     "targets word": (("every: 5", "targets: all"),
         "suite.yaml:13:22: settings[0].audit.targets: expected 'coalition', 'honest' or 'groups' or a list, "
         "found the text 'all'"),
