@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
-from test_attacks import (
+from worlds import (
     COLLUDER,
     SMALL,
     TARGET,

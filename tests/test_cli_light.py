@@ -30,7 +30,7 @@ def edited(*changes: tuple[str, str]) -> str:
 def fedbench(*args: str):
     """One call in this process; a traceback fails the test."""
     result = CliRunner().invoke(cli, args, prog_name="fedbench")
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert isinstance(result.exception, SystemExit | None), result.exception
     return result
 
 

@@ -56,7 +56,8 @@ def assert_matches_oracle(
     y, u = labels(len(x)), randn(3, size_of(model), seed=2)
     with patch.object(gradient, "_sample_wise", lambda m, x, y, u: taken.append(len(x)) or slow(m, x, y, u)):
         found = gradient_features(model, x.clone(), y, u, chunk)
-    assert fallbacks is None or taken == list(fallbacks)
+    if fallbacks is not None:
+        assert taken == list(fallbacks)
     training = model.training
     g = per_sample_gradients(model.eval(), x.clone(), y)
     model.train(training)

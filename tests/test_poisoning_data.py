@@ -443,7 +443,8 @@ def test_mlp_512_128_is_three_layers(shape, classes):
     torch.testing.assert_close(module(x), linear(hidden, w3, b3))
     width = x[0].numel()
     assert size(module) == (width + 1) * 512 + 513 * 128 + 129 * classes
-    assert shape != (6169,) or size(module) == 3_237_604
+    if shape == (6169,):
+        assert size(module) == 3_237_604
 
 
 def by_hand(x: torch.Tensor, p, norm: str, shortcut: str) -> torch.Tensor:
@@ -525,7 +526,8 @@ def test_group_bias_is_disjoint_complete_and_keyed(clients, classes, bias, seed)
     assert len(shards) == clients and np.array_equal(np.sort(np.concatenate(shards)), np.arange(400))
     assert all((np.diff(s) > 0).all() for s in shards)
     assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
-    assert clients == 1 or bias in (0.0, 1.0) or any(not np.array_equal(a, b) for a, b in zip(shards, other, strict=True))
+    if clients > 1 and 0 < bias < 1:
+        assert any(not np.array_equal(a, b) for a, b in zip(shards, other, strict=True))
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(10, 10), (10, 100), (10, 30), (50, 10), (7, 5)])
