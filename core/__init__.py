@@ -16,6 +16,25 @@ if TYPE_CHECKING:
         Observations,
         ShadowModels,
     )
+    from fedbench.core.contract.board import (
+        Block,
+        Bullets,
+        Column,
+        Content,
+        Figure,
+        Heading,
+        Image,
+        Note,
+        Numbers,
+        Quote,
+        Shortfall,
+        Style,
+        Table,
+        Text,
+        Value,
+        Words,
+        value,
+    )
     from fedbench.core.contract.candidates import EXCLUDED, IFL, MEMBER, OFL
     from fedbench.core.contract.contexts import (
         Batch,
@@ -32,10 +51,13 @@ if TYPE_CHECKING:
     from fedbench.core.contract.defense import Defense, FactValue
     from fedbench.core.contract.errors import Diverged, SkipCell, UserError
     from fedbench.core.contract.hooks import CONTRACT_VERSION, Component, hookimpl
+    from fedbench.core.contract.interval import Interval
     from fedbench.core.contract.model import Model
     from fedbench.core.contract.params import Params
     from fedbench.core.contract.report import Report, Summary
+    from fedbench.core.contract.section import AuditedRound, ClientGroup, Entry, Row, Section, Sweep
     from fedbench.core.contract.signal import Probe, Signal
+    from fedbench.core.metrics import auc, combined_interval, hypervolume, pareto_front, t_interval
     from fedbench.core.toolkit.archive import unpack
     from fedbench.core.toolkit.cache import Arrays, cached, file_lines
     from fedbench.core.toolkit.check import check_labels
@@ -47,6 +69,11 @@ _HOME = {
     "analysis": ("Analysis", "Findings", "FinishedRun", "Judged", "Judgement", "Number"),
     "report": ("Report", "Summary"),
     "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "ShadowModels", "Colluder"),
+    "board": (
+        "Block", "Bullets", "Column", "Content", "Figure", "Heading", "Image", "Note", "Numbers", "Quote",
+        "Shortfall", "Style", "Table", "Text", "Value", "Words", "value",
+    ),
+    "section": ("AuditedRound", "ClientGroup", "Entry", "Row", "Section", "Sweep"),
     "contexts": (
         "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "ReportContext",
         "Selection", "ServerContext",
@@ -56,6 +83,7 @@ _HOME = {
     "candidates": ("EXCLUDED", "IFL", "MEMBER", "OFL"),
     "errors": ("Diverged", "SkipCell", "UserError"),
     "hooks": ("CONTRACT_VERSION", "Component", "hookimpl"),
+    "interval": ("Interval",),
     "model": ("Model",),
     "params": ("Params",),
     "signal": ("Probe", "Signal"),
@@ -68,8 +96,10 @@ _TOOLS = {  # what data-set plugins share
     "folders": ("data_folder",),
     "images": ("Labelled", "class_folders", "decode_images"),
 }  # fmt: skip
+_METRICS = ("auc", "combined_interval", "hypervolume", "pareto_front", "t_interval")
 _MODULE = {name: f"fedbench.core.contract.{module}" for module, names in _HOME.items() for name in names}
 _MODULE |= {name: f"fedbench.core.toolkit.{module}" for module, names in _TOOLS.items() for name in names}
+_MODULE |= dict.fromkeys(_METRICS, "fedbench.core.metrics")
 
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
@@ -79,6 +109,10 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",
     "Analysis", "Findings", "Number", "FinishedRun", "Judgement", "Judged", "Report", "Summary",
+    "Section", "Row", "Entry", "Sweep", "ClientGroup", "AuditedRound",
+    "Block", "Heading", "Note", "Bullets", "Table", "Column", "Content", "Value", "value", "Shortfall", "Figure", "Style",
+    "Image", "Numbers", "Text", "Words", "Quote",
+    "Interval", "combined_interval", "t_interval", "auc", "hypervolume", "pareto_front",
     "data_folder", "Remote", "fetch", "unpack", "cached", "Arrays", "file_lines", "class_folders", "decode_images", "Labelled",
     "check_labels",
     "MEMBER", "OFL", "IFL", "EXCLUDED",

@@ -1,1 +1,12 @@
-"""Records to boards: Markdown tables and plots. Imports no torch."""
+"""Records to reports: statistics -> tables -> Markdown, and figures. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fedbench.core import Component, hookimpl
+
+
+@hookimpl
+def fedbench_reports() -> Iterator[Component]:
+    yield Component("board", "fedbench.leaderboard.board:MarkdownBoard", "tables as Markdown, with ROC curves and trade-offs")

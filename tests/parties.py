@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedbench.core import Federation, MemberContext, MemberData
-from fedbench.core.federation.loop import _TOOLS
+from fedbench.core.federation.parties import MemberTools
 from fedbench.core.numerics.flat import FlatModel
 
 CPU = torch.device("cpu")
@@ -37,5 +37,5 @@ def member_context(
     usual = {"key": 1, "client": 0, "round": 1, "epoch": 0, "memory": {}}
     return MemberContext(**{
         **usual, "device": CPU, "federation": facts or facts_of(len(flat.params)), "data": data, "model": flat.module,
-        "params": flat.params, "start": flat.params.clone(), "tools": _TOOLS, **fields,
+        "params": flat.params, "start": flat.params.clone(), "tools": MemberTools(), **fields,
     })  # fmt: skip

@@ -4,70 +4,75 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from boards import Clustered, Folder, Poisoned, board, row_of, sections_of, table_of
 from scipy import stats
-from test_leaderboard import Clustered, Folder, Poisoned
 
 from fedbench.core import UserError
 from fedbench.core.metrics import hypervolume
-from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.collect import build_tables
-from fedbench.leaderboard.compare import compare, utility_of
-from fedbench.leaderboard.decisions import attack_accuracy, null_of_best
-from fedbench.leaderboard.papers import match, plain, published, section
-from fedbench.leaderboard.render import render_board
-from fedbench.leaderboard.society import of_group
-from fedbench.leaderboard.sweep import base_point, family, sweeps
+from fedbench.leaderboard.figures import style
+from fedbench.leaderboard.markdown.render import render
+from fedbench.leaderboard.statistics.agreement import agreement
+from fedbench.leaderboard.statistics.published import match, plain, published
+from fedbench.leaderboard.statistics.rounds import decision_mean
+from fedbench.leaderboard.statistics.sweeps import family
+from fedbench.leaderboard.tables.published import match_blocks
+from fedbench.plugins.analyses.sweep_figure import sweep_figure
 
 ENTRY = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"}}
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory):
+def folder(tmp_path_factory):
     leak = {"none": 1.0, "grad-sparse": 0.8, "cofedmid": 0.1}
-    folder = Folder(tmp_path_factory.mktemp("papers") / "results", leak, n_ofl=1000).fill(seeds=(0, 1))
-    return build_tables(load_records(folder.root))
+    return Folder(tmp_path_factory.mktemp("papers") / "results", leak, n_ofl=1000).fill(seeds=(0, 1))
+
+
+@pytest.fixture(scope="module")
+def sections(folder):
+    return sections_of(folder)
 
 
 def test_names_are_the_same_without_punctuation():
     assert plain("fedmia-ii") == plain("fedmia_ii") and plain("dp-sgd") == plain("dpsgd") and plain("a") != plain("b")
 
 
-def test_every_published_cell_of_the_coalition_is_there_run_or_not(tables):
-    pair, half = sorted(match(ENTRY, tables), key=lambda m: m.coalition != "pair")
+def test_every_published_cell_of_the_coalition_is_there_run_or_not(sections):
+    pair, half = sorted(match(ENTRY, sections), key=lambda m: m.coalition != "pair")
     rows = [
         r for r in published("cofedmid")
         if r["table"] == "Table 1" and r["case"] in ("pair", "none")
         and (r["metric"] == "test_acc" or (r["metric"] == "auc" and r["attack"] not in ("", "avg")))
     ]  # fmt: skip
     assert len(pair.pairs) == len(rows) and all(p.ours is None for p in half.pairs)  # we ran no half
-    done = {(p.defense, p.attack): p for p in pair.pairs if p.ours is not None and p.metric == "auc"}
+    done = {(p.defense, p.attack): p for p in pair.pairs if p.ours is not None and p.quantity == "auc"}
     assert {plain(d) for d, _ in done} == {"none", "gradsparse", "cofedmid"} and len(done) == 6
-    table = next(t for t in tables if t.coalition == "pair")
-    row = next(r for r in table.rows if r.label == "cofedmid")
+    row = row_of(next(s for s in sections if s.coalition == "pair"), "cofedmid")
     mine = done["cofedmid", "fedmia_ii"]
-    assert mine.ours == row.cells["fedmia-ii"].interval("auc").mean and mine.paper == 0.57
-    assert mine.difference == pytest.approx(mine.ours - 0.57)
+    assert mine.ours.value == row.entries["fedmia-ii"].interval("auc").mean and mine.paper == 0.57
+    assert mine.difference == pytest.approx(mine.ours.value - 0.57)
 
 
-def test_the_summary_counts_and_correlates(tables):
-    pair = next(m for m in match(ENTRY, tables) if m.coalition == "pair")
-    text = "\n".join(section([pair]))
-    aucs = [p for p in pair.pairs if p.metric == "auc"]
-    ours, paper = np.array([(p.ours, p.paper) for p in aucs if p.ours is not None]).T
+def test_the_summary_counts_and_correlates(sections):
+    pair = next(m for m in match(ENTRY, sections) if m.coalition == "pair")
+    text = render(match_blocks(pair))
+    aucs = pair.of("auc")
+    ours, paper = np.array([(p.ours.value, p.paper) for p in aucs if p.ours is not None]).T
     rank = stats.spearmanr(ours, paper).statistic
+    found = agreement(aucs)
+    assert (found.done, found.asked, found.rank_correlation) == (6, len(aucs), pytest.approx(rank))
+    assert found.mean_difference == pytest.approx(np.abs(ours - paper).mean())
     assert f"AUC: 6 of {len(aucs)} published cells run; rank correlation {rank:.2f}" in text
     assert f"mean absolute difference {np.abs(ours - paper).mean():.3f}" in text
     assert text.count("not run") == len(aucs) - 6 and "test accuracy: 1 of 1 published cells run" in text
 
 
-def test_an_entry_that_fits_no_paper_is_said_and_costs_no_board(tables):
-    records = [r for t in tables for r in t.records]
+def test_an_entry_that_fits_no_paper_is_said_and_costs_no_board(folder, sections):
     with pytest.raises(UserError, match="no rows where"):
-        match({**ENTRY, "where": {"table": "Table 99"}}, tables)
+        match({**ENTRY, "where": {"table": "Table 99"}}, sections)
     with pytest.raises(UserError, match="no reference numbers of 'nobody'; there are cofedmid, fedmia, fedpoisonmia"):
-        match({**ENTRY, "source": "nobody"}, tables)
-    board = render_board(records, "t", reference=[{**ENTRY, "where": {"table": "Table 99"}}, ENTRY])
-    assert "has no rows where" in board and "cofedmid Table 1" in board
+        match({**ENTRY, "source": "nobody"}, sections)
+    text = board(folder, published=[{**ENTRY, "where": {"table": "Table 99"}}, ENTRY])
+    assert "has no rows where" in text and "cofedmid Table 1" in text
 
 
 @pytest.mark.parametrize(
@@ -81,26 +86,23 @@ def test_a_family_is_what_a_sweep_shares(label, expected):
 def test_hypervolume_of_a_sweep_includes_the_undefended_point(tmp_path):
     leak = {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3, "cofedmid": 0.0}
     folder = Folder(tmp_path / "results", leak, n_ofl=1000).fill(seeds=(0,))
-    (table,) = build_tables(load_records(folder.root))
-    compared = compare(table)
-    (sweep,) = sweeps(table, compared)
+    (section,) = sections_of(folder)
+    (sweep,) = section.sweeps()
     assert sweep.family == "mixup" and set(sweep.labels) == {"mixup-1", "mixup-2"}
-    rows = {r.label: r for r in table.rows}
-    points = [
-        (rows[name].means("tf01")["fedmia-ii"] / 100, 1 - compared[name].accuracy.mean) for name in ("none", "mixup-1", "mixup-2")
-    ]
-    found = sweep.hypervolume("fedmia-ii", base_point(table, "fedmia-ii", compared))
-    assert found == pytest.approx(hypervolume(np.array(points)))
+    rows = [row_of(section, name) for name in ("none", "mixup-1", "mixup-2")]
+    points = [(row.means("tf01")["fedmia-ii"] / 100, 1 - row.accuracy.mean) for row in rows]
+    expected = hypervolume(np.array(points))
+    assert sweep.hypervolume("fedmia-ii") == pytest.approx(expected)
+    (line,) = table_of(folder, "Hypervolume over the sweep of a defense's strength").rows
+    assert line[0] == "mixup" and line[1].mean == 2 and line[2].mean == pytest.approx(expected)
 
 
 def test_the_sweep_figure_draws_every_strength(tmp_path):
-    from fedbench.leaderboard.sweep_plot import sweep_figure
-
     leak = {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3, "cofedmid": 0.0}
     folder = Folder(tmp_path / "results", leak, n_ofl=1000).fill(seeds=(0,))
-    (table,) = build_tables(load_records(folder.root))
-    figure = sweep_figure(table)
-    assert [a.get_title() for a in figure.axes] == list(table.attacks)
+    (section,) = sections_of(folder)
+    figure = sweep_figure(section).draw(style)
+    assert [a.get_title() for a in figure.axes] == list(section.attacks)
     for axis in figure.axes:
         curve, base = axis.lines
         assert curve.get_label() == "mixup" and len(curve.get_xdata()) == 2 and len(base.get_xdata()) == 1
@@ -115,22 +117,23 @@ POISONING = {
 
 def test_a_poisoning_papers_accuracy_stands_beside_our_best_round_and_our_last(tmp_path):
     folder = Poisoned(tmp_path / "results", rules=("none", "trimmed-mean", "atm")).fill(seeds=(0, 1))
-    tables = build_tables(load_records(folder.root))
-    (found,) = match(POISONING, tables)
+    sections = sections_of(folder)
+    (found,) = match(POISONING, sections)
     assert found.coalition == "none" and len(found.pairs) == 30  # six rules, five attacks
     done = {(plain(p.defense), p.attack): p for p in found.pairs if p.ours is not None}
     assert {d for d, _ in done} == {"trimmedmean", "atm"} and len(done) == 6
     mine = done["atm", "gradient-ascent"]
-    cell = next(r for r in tables[0].rows if r.label == "atm").cells["gradient-ascent"]
-    best = attack_accuracy(cell, best=True)
-    assert (mine.ours, mine.half_width, mine.paper) == (best.mean, best.half_width, 0.766)
-    assert (mine.last, mine.null) == (attack_accuracy(cell).mean, null_of_best(cell)) and mine.last < mine.ours
-    text = "\n".join(section([found]))
+    entry = row_of(sections[0], "atm").entries["gradient-ascent"]
+    best, null = entry.attack_accuracy(best=True), decision_mean(entry, "null_best_accuracy")
+    ours = mine.ours
+    assert (ours.value, ours.half_width, mine.paper) == (best.mean, best.half_width, 0.766)
+    assert (ours.last, ours.null) == (entry.attack_accuracy().mean, null) and ours.last < ours.value
+    text = render(match_blocks(found))
     assert "best_round attack accuracy: 6 of 30 published cells run; rank correlation" in text
     row = next(line for line in text.splitlines() if line.startswith("| atm") and "gradient-ascent" in line)
     shown = [c.strip() for c in row.split("|")[3:-1]]
     assert shown == [
-        f"{best.mean:.3f} ± {best.half_width:.3f}", "0.766", f"{best.mean - 0.766:+.3f}", f"{mine.last:.3f}", f"{mine.null:.3f}",
+        f"{best.mean:.3f} ± {best.half_width:.3f}", "0.766", f"{best.mean - 0.766:+.3f}", f"{ours.last:.3f}", f"{ours.null:.3f}",
     ]  # fmt: skip
 
 
@@ -162,21 +165,19 @@ def test_mia_accuracy_of_each_group_and_test_accuracy_stand_beside_the_papers(tm
         for defense in ("none", "ifca"):
             for attack in folder.attacks:
                 folder.add(defense, attack, seed)
-    tables = build_tables(load_records(folder.root))
-    (found,) = match(CLUSTERED, tables)
+    sections = sections_of(folder)
+    (found,) = match(CLUSTERED, sections)
     assert found.coalition == "uniform" and len(found.pairs) == 6  # two defenses: accuracy, majority, minority
-    done = {(p.metric, p.attack): p for p in found.pairs if p.ours is not None}
+    done = {(p.quantity, p.attack, p.group): p for p in found.pairs if p.ours is not None}
     assert {p.defense for p in done.values()} == {"ifca"} and len(done) == 3
-    row = next(r for r in tables[0].rows if r.label == "ifca")
-    accuracy = utility_of(row, tables[0])
-    mine = done["test_acc", ""]
-    assert (mine.ours, mine.half_width, mine.paper) == (accuracy.mean, accuracy.half_width, 0.816)
-    groups = row.cells["shadow"].records[0].record.society.groups
+    row = row_of(sections[0], "ifca")
+    mine = done["test_acc", "", ""]
+    assert (mine.ours.value, mine.ours.half_width, mine.paper) == (row.accuracy.mean, row.accuracy.half_width, 0.816)
     for g, (name, paper) in enumerate((("majority", 0.521), ("minority", 0.761))):
-        expected = attack_accuracy(of_group(row.cells["shadow"], groups, g))
-        mine = done["mia_accuracy", f"shadow, group {name}"]
-        assert (mine.ours, mine.half_width, mine.paper) == (expected.mean, expected.half_width, paper)
-    text = "\n".join(section([found]))
+        expected = row.entries["shadow"].of_group(sections[0].groups, g).attack_accuracy()
+        mine = done["mia_accuracy", "shadow", name]
+        assert (mine.ours.value, mine.ours.half_width, mine.paper) == (expected.mean, expected.half_width, paper)
+    text = render(match_blocks(found))
     assert "- MIA accuracy in the last round: 2 of 4 published cells run" in text
     assert "- test accuracy: 1 of 2 published cells run" in text and text.count("not run |") == 3
 

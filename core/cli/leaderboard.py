@@ -1,4 +1,4 @@
-"""`fedbench leaderboard`: rebuild the board from records."""
+"""`fedbench leaderboard`: rebuild the reports from records."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ from pathlib import Path
 
 import click
 
+from fedbench.core.cli.options import examples
+from fedbench.core.cli.reports import DEFAULT, reports_named, write_reports
 
-@click.command(epilog="""\b
-Examples:
-  fedbench leaderboard results/partial_defense
-  fedbench leaderboard results/partial_defense --output board.md --no-plots""")
+
+@click.command(epilog=examples(
+    "fedbench leaderboard results/partial_defense",
+    "fedbench leaderboard results/partial_defense --output board.md --no-plots",
+    "fedbench leaderboard results/partial_defense --report board --report html    reports of other packages, too",
+))  # fmt: skip
 @click.argument("results", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the Markdown to this file.")
+@click.option("--report", "reports", multiple=True, metavar="NAME", default=(DEFAULT,), show_default=True,
+              help="What to make of the records: a report of an installed package. May be given several times.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the (first) report to this file.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
-def command(results: Path, output: Path | None, plots: bool) -> None:
+def command(results: Path, reports: tuple[str, ...], output: Path | None, plots: bool) -> None:
     """Write RESULTS/leaderboard/ from the records in RESULTS alone; trains nothing."""
-    from fedbench.core.cli.run import show_board
     from fedbench.core.store.files import write_atomically
     from fedbench.core.store.results import Results
 
-    board = show_board(Results.open(results.absolute()).root, plots)
+    written = write_reports(Results.open(results.absolute()).root, reports_named(reports), plots)
     if output:
-        write_atomically(output.absolute(), board.read_bytes())
+        write_atomically(output.absolute(), written[0].read_bytes())
         click.echo(f"copied to {output}")

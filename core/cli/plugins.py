@@ -37,4 +37,6 @@ def command() -> None:
 
 def _provides(plugin: PluginStatus) -> str:
     counts = Counter(c.kind for c in plugin.components)
-    return ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items()) or "nothing"
+    from fedbench.core.registry.kinds import PLURAL
+
+    return ", ".join(f"{n} {kind if n == 1 else PLURAL[kind]}" for kind, n in counts.items()) or "nothing"

@@ -1,17 +1,35 @@
-"""Reports are found by entry point (group ``fedbench.reports``): the harness writes records and knows no renderer."""
+"""Reports by name: somebody's code makes something to look at of a results folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.metadata import entry_points
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedbench.core.contract.errors import UserError
+import click
+
+from fedbench.core.cli.table import show_table
+
+if TYPE_CHECKING:
+    from fedbench.core.contract.report import Report
+
+DEFAULT = "board"
 
 
-def report(name: str) -> Callable[..., Any]:
-    """The renderer ``name``; raises ``UserError`` when no installed package provides it."""
-    for entry in entry_points(group="fedbench.reports"):
-        if entry.name == name:
-            return entry.load()
-    raise UserError(f"no report '{name}' is installed; install fedbench again (`pip install fedbench`)")
+def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, Report]:
+    """The reports of these names; raises ``UserError`` for one that nobody or more than one package provides."""
+    from fedbench.core.registry.components import Registry
+
+    registry = Registry.discover()
+    return {name: registry.get("report", name).load()() for name in dict.fromkeys(names)}
+
+
+def write_reports(folder: Path, reports: Mapping[str, Report], plots: bool) -> list[Path]:
+    """Write every report of a results folder, print its summary, and say where it lies."""
+    written = []
+    for name, report in reports.items():
+        written.append(report.write(folder, plots))
+        if (summary := report.summary(folder)) is not None:
+            show_table(summary.headers, summary.rows)
+        click.echo(f"{name}: {written[-1]}")
+    return written

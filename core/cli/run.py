@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from fedbench.core.cli.options import overrides_option, suite_argument
+from fedbench.core.cli.reports import reports_named, write_reports
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words.explain import one_line
@@ -60,13 +61,14 @@ def command(
     if dry_run:
         _print_plan(wanted, folder)
         return
+    reports = reports_named()  # before hours of training
     store = Results.create(folder, plan.suite)
     with store.lock():
         store.sweep()
         jobs = pending(wanted.jobs, store, rerun)
         store.set_manifest(plan.cells, plan.title, plan.published, plan.analyses)
         _execute(console, jobs, workers or _cores(), wanted, folder)
-        show_board(folder, plots)
+        write_reports(folder, reports, plots)
         sys.exit(1 if _failures(console, wanted, store) else 0)
 
 
@@ -79,17 +81,6 @@ def build_plan(suite: str, overrides: tuple[str, ...], results: Path | None, dev
     registry = Registry.discover()
     loaded, resolved = load_and_check(suite, registry, overrides)
     return make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), _device(device))
-
-
-def show_board(folder: Path, plots: bool) -> Path:
-    """Write the board of a results folder, print its summary, and say where it lies."""
-    from fedbench.core.cli.reports import report
-
-    board = report("board")(folder, plots=plots)
-    headers, rows = report("summary")(folder)
-    show_table(headers, rows)
-    click.echo(f"board: {board}")
-    return board
 
 
 def _folder(suite: str, results: Path | None) -> Path:

@@ -63,7 +63,7 @@ def find(root: Path, cell: str | None) -> list[LoadedRecord]:
 
 def _headline(record: Record) -> tuple[str, str]:
     mix = record.pooled.get("mix")
-    return (one_line(record.reason, 60), "") if mix is None else (_number(mix.auc), _number(mix.tf01))
+    return (one_line(record.reason, 60), "") if mix is None else (_number(mix.value("auc")), _number(mix.value("tf01")))
 
 
 def _number(value: float | None) -> str:
@@ -71,6 +71,8 @@ def _number(value: float | None) -> str:
 
 
 def _print(record: Record, stem: str) -> None:
+    from fedbench.core.metrics.registry import METRICS
+
     lines = [
         stem,
         f"{record.outcome} {record.reason}".rstrip(),
@@ -85,13 +87,29 @@ def _print(record: Record, stem: str) -> None:
     _say(lines + [f"note: {note}" for note in record.notes])
     scores = [(str(t.target), t.groups) for t in record.targets] + [("pooled", record.pooled)]
     rows = [
-        (target, group, _number(s.auc), _number(s.tf01), _number(s.advantage), s.n_members, s.n_nonmembers)
+        (target, group, *(_number(s.value(m.name)) for m in METRICS), s.n_members, s.n_nonmembers)
         for target, groups in scores
         for group, s in groups.items()
     ]
     if rows:
-        show_table(("target", "group", "AUC", "TF01 %", "advantage", "members", "non-members"), rows)
-    _say(_origin(record))
+        names = [f"{m.title} {m.unit}".rstrip() for m in METRICS]
+        show_table(("target", "group", *names, "members", "non-members"), rows)
+    _say([*_facts(record), *_findings(record), *_origin(record)])
+
+
+def _facts(record: Record) -> list[str]:
+    return [f"fact {name}: {value}" for name, value in record.facts.items()]
+
+
+def _findings(record: Record) -> list[str]:
+    """A line a number; of an array, its name."""
+    lines = []
+    for label, found in record.analyses.items():
+        for name, n in found.numbers.items():
+            error = "" if n.error is None else f" (standard error {_number(n.error)})"
+            lines.append(f"{label} {name}: {_number(n.value)} {n.unit}".rstrip() + error)
+        lines += [f"{label} {name}: an array, {unit or 'without unit'}" for name, unit in found.arrays.items()]
+    return lines
 
 
 def _origin(record: Record) -> list[str]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from fedbench.core.contract.board import Numbers
+from fedbench.core.contract.candidates import EXCLUDED, MEMBER
 from fedbench.core.contract.params import Configured
 
 if TYPE_CHECKING:
-    from fedbench.core.contract.board import Block, Section
+    from fedbench.core.contract.board import Block
+    from fedbench.core.contract.section import Section
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,25 @@ class Findings:
 class Judged:
     """What one attack said of one target's candidates, with the answers: ``scores`` [n] float64, higher = member;
     ``kind`` [n] int, 0 member, 1 outside the federation, 2 another client's, negative: does not count; ``owner`` [n] the
-    training client, -1 outside; ``model_of`` [n] the global model that each candidate is looked at through."""
+    training client, -1 outside; ``model_of`` [n] the global model that each candidate is looked at through. ``group``: the
+    position of the group of clients that the target is; None of a client, or of all clients together."""
 
     target: int
+    group: int | None
     scores: np.ndarray
     kind: np.ndarray
     owner: np.ndarray
     model_of: np.ndarray
+
+    @property
+    def member(self) -> np.ndarray:
+        """[n] bool: trained on."""
+        return np.asarray(self.kind == MEMBER)
+
+    @property
+    def counted(self) -> np.ndarray:
+        """[n] bool: members and non-members."""
+        return np.asarray(self.kind != EXCLUDED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +106,21 @@ class Analysis(Configured):
     """Base of an analysis plugin.
 
     ``needs``: names of the signals it reads. ``analyse`` runs once a cell, where the run is trained; what it returns is
-    stored in the cell's record. ``draw`` runs where a board is made, from records alone.
+    stored in the cell's record under the label that the suite gives the analysis. ``draw`` runs where a board is made, from
+    records alone. ``place``: where a section shows what it draws, beside what the attacks find or what the defenses cost.
     """
 
     needs: frozenset[str] = frozenset()
+    place: Literal["attacks", "costs"] = "attacks"
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """What there is to say of a run and of one attack's judgement (None where it gave none); None: nothing."""
         return None
 
-    def draw(self, section: Section) -> Iterable[Block]:
-        """Tables and figures of one section of a board; by default one row a defense, one column a number."""
-        return section.numbers_of(self)
+    def draw(self, section: Section, label: str) -> Iterable[Block]:
+        """Tables and figures of one section of a board, of what was stored under ``label``.
+
+        By default the generic table: one row a defense, one column a number, means over seeds. What comes from records
+        belongs into a ``str`` or a ``Quote``, never into ``Words``.
+        """
+        return (Numbers(label),)

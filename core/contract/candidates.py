@@ -1,4 +1,12 @@
 """What a candidate is in truth; the values are those of records."""
 
+from __future__ import annotations
+
+from typing import Literal
+
 MEMBER, OFL, IFL = 0, 1, 2  # the target's own, outside the federation, another client's
 EXCLUDED = -1  # e.g. a sample that the defense held out of training: neither trained on nor a stranger
+
+# Which candidates a score is of. `mix`: members vs all non-members; `ofl`: vs outside-federation ones;
+# `ifl`: vs other clients' training samples; `canary`: mislabelled members vs mislabelled non-members.
+Group = Literal["mix", "ofl", "ifl", "canary"]

@@ -11,7 +11,7 @@ import torch
 
 from fedbench.core.contract.analysis import Judged, Judgement
 from fedbench.core.contract.attack import Attack, Audit, Colluder
-from fedbench.core.contract.candidates import EXCLUDED, MEMBER
+from fedbench.core.contract.candidates import EXCLUDED, MEMBER, Group
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.redraw import redrawn
@@ -20,7 +20,7 @@ from fedbench.core.experiment.shadow_models import ShadowLogits, of_audit
 from fedbench.core.experiment.train import Trained, kinds_of
 from fedbench.core.metrics.bestround import round_report
 from fedbench.core.metrics.decision import decision_report
-from fedbench.core.metrics.groups import Group, Score, score_groups
+from fedbench.core.metrics.groups import Score, score_groups
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.population.target import Target
@@ -71,7 +71,8 @@ def judge(
         targets.append(TargetScores(target=code, groups=groups, rounds=rounds, decision=decision))
         everyone.append((s, kind, canary))
         model_of = trained.assignment[-1][scene.client_of(audit)]
-        judged.append(Judged(target=code, scores=s, kind=kind, owner=audit.owner, model_of=model_of))
+        group = audit.target.index if audit.target.kind == "group" else None
+        judged.append(Judged(target=code, group=group, scores=s, kind=kind, owner=audit.owner, model_of=model_of))
         prefix = f"t{code}_"
         arrays |= {f"{prefix}scores": s, f"{prefix}kind": kind.astype(np.int8), f"{prefix}ids": audit.ids}
         arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32)}

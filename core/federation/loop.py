@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
 from fedbench.core.contract.attack import Knowledge
-from fedbench.core.contract.contexts import CoalitionContext, MemberContext, MemberData, ReportContext, ServerContext
+from fedbench.core.contract.contexts import MemberContext, MemberData, ServerContext
 from fedbench.core.contract.defense import FactValue, overrides
 from fedbench.core.contract.errors import Diverged, UserError
 from fedbench.core.contract.knowledge import LEVELS
@@ -20,22 +19,11 @@ from fedbench.core.contract.phases import phases
 from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, require_finite, where_of
 from fedbench.core.federation.local import LocalTrainer
+from fedbench.core.federation.parties import Parties
 from fedbench.core.federation.setup import RoundResult, Setup, Uploads
 from fedbench.core.federation.stale import StaleModels
-from fedbench.core.numerics.normalise import as_floats
-from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.core.numerics.precision import matmuls
 from fedbench.core.numerics.rng import key_for, numpy_rng
-
-
-class _Tools:
-    """What the numerics compute for a member."""
-
-    normalise = staticmethod(as_floats)
-    per_sample_gradients = staticmethod(per_sample_gradients)
-
-
-_TOOLS = _Tools()
 
 
 class Training:
@@ -53,45 +41,19 @@ class Training:
         own = setup.defense.n_models == 0  # a model for every client, whether it defends or not
         self.assignment = {k: k if own else 0 for k in range(len(setup.clients))}
         self._past: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=setup.config.max_delay + 1)
-        self._memories: dict[Any, dict] = {}
+        self.parties = Parties(setup)
         self._rooms: dict[str, torch.Tensor] = {}
         self._trained: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        sizes = torch.tensor([float(len(d.y)) for d in setup.clients], dtype=torch.float64)
-        self._sizes = sizes.to(torch.float32).to(setup.device)
-        self._shares = tuple(float(w) for w in sizes / sizes.sum())
-        if setup.members:
-            act(self.defense, "begin", self._coalition_context(0, setup.members), where="before round 1")
+        self._sizes = torch.tensor([float(len(d.y)) for d in setup.clients], device=setup.device)
+        if setup.members:  # the coordinator's key of round 0
+            act(self.defense, "begin", self.parties.coalition("coordinate", 0, setup.members), where="before round 1")
         self.clients = [self._prepare(k) for k in range(len(setup.clients))]
-
-    # -- one party's view ----------------------------------------------------------------------------------------
-
-    def _memory(self, who: Any) -> dict:
-        return self._memories.setdefault(who, {})
-
-    def _key(self, phase: str, round: int, client: int = 0) -> int:
-        return key_for(self.setup.seed, f"defense:{phase}", round, client)
-
-    def _member_context(self, phase: str, round: int, k: int, data: MemberData, start: torch.Tensor) -> MemberContext:
-        flat, config = self.setup.flat, self.setup.config
-        return MemberContext(
-            key=self._key(phase, round, k), device=self.setup.device, federation=self.setup.facts, client=k, round=round,
-            epoch=max(round - 1, 0) * config.local_epochs, data=data, model=flat.module, params=flat.params, start=start,
-            memory=self._memory(k), tools=_TOOLS, privacy_threshold=self.setup.thresholds[k] if self.setup.thresholds else None,
-        )  # fmt: skip
-
-    def _coalition_context(self, round: int, present: tuple[int, ...]) -> CoalitionContext:
-        members = self.setup.members
-        return CoalitionContext(
-            key=self._key("coordinate", round), device=self.setup.device, federation=self.setup.facts, members=members,
-            present=present, sizes=tuple(len(self.setup.clients[k].y) for k in members),
-            weights=tuple(self._shares[k] for k in members), round=round, memory=self._memory("coalition"),
-        )  # fmt: skip
 
     def _prepare(self, k: int) -> MemberData:
         data = self.setup.clients[k]
         if k not in self.setup.members or not overrides(self.defense, "prepare"):
             return data
-        ctx = self._member_context("prepare", 0, k, data, self.models[0])
+        ctx = self.parties.member("prepare", 0, k, data, self.models[0])
         self.setup.flat.params.copy_(self.models[0])
         prepared = act(self.defense, "prepare", data, ctx, where=f"client {k}, before round 1")
         if len(prepared.y) != len(data.y) or len(prepared.x) != len(data.y):
@@ -158,7 +120,7 @@ class Training:
             start, buffer = sent.pick(self._delay(t, k), self.assignment[k])
             shuffle = trainer.begin(start, buffer, t, k)
             if defends:
-                ctx = self._member_context("round", t, k, self.clients[k], start)
+                ctx = self.parties.member("round", t, k, self.clients[k], start)
                 trainer.member(ctx, shuffle)
                 if trainer.phases["after_round"]:
                     self._trained[k] = flat.params.clone(), flat.buffers.clone(), start.clone()
@@ -180,7 +142,7 @@ class Training:
         )  # fmt: skip
 
     def _upload_context(self, t: int, k: int, start: torch.Tensor, phase: str) -> MemberContext:
-        return self._member_context(phase, t, k, self.clients[k], start)
+        return self.parties.member(phase, t, k, self.clients[k], start)
 
     def _delay(self, t: int, k: int) -> int:
         """Rounds by which the client's global model is old: U{0..max_delay}, and never before the first (Fang et al.,
@@ -200,7 +162,7 @@ class Training:
     def _assign(self, t: int, k: int, starts: torch.Tensor) -> int:
         self.setup.flat.params.copy_(starts[self.assignment[k]])
         self.setup.flat.buffers.copy_(self.buffers[self.assignment[k]])
-        ctx = self._member_context("assign", t, k, self.clients[k], starts[self.assignment[k]])
+        ctx = self.parties.member("assign", t, k, self.clients[k], starts[self.assignment[k]])
         return act(self.defense, "assign", starts, ctx, where=where_of(ctx))
 
     def _coordinate(self, t: int, uploads: Uploads) -> None:
@@ -208,7 +170,7 @@ class Training:
         present = tuple(uploads.participants[r] for r in rows)
         for name in phases(stage=("rows",)):
             if rows and self.trainer.phases[name]:
-                ctx = self._coalition_context(t, present)
+                ctx = self.parties.coalition(name, t, present)
                 changed = act(self.defense, name, uploads.updates[rows], ctx, where=f"round {t}")
                 uploads.updates[rows] = changed.to(uploads.updates)
 
@@ -227,7 +189,7 @@ class Training:
         knowledge = Knowledge(
             key=key, device=self.setup.device, federation=self.setup.facts, round=t,
             clients=tuple(uploads.participants[r] for r in rows), start=start, model=self.setup.flat.module, x=insider.x,
-            y=insider.y, mask_x=insider.mask_x, mask_y=insider.mask_y, memory=self._memory("adversary"), step=bench.step,
+            y=insider.y, mask_x=insider.mask_x, mask_y=insider.mask_y, memory=self.parties.memory("adversary"), step=bench.step,
             train=bench.train, sample_steps=bench.sample_steps, logits=bench.logits,
             own=uploads.updates[rows] if level >= LEVELS.index("own") else None,
             honest=uploads.updates[honest] if level >= LEVELS.index("honest") else None,
@@ -250,7 +212,7 @@ class Training:
     def _probe(self, t: int, updates: torch.Tensor, uploads: Uploads, j: int) -> torch.Tensor:
         """The rule as an adversary tries it: the server's own coins stay secret and its memory as it is."""
         weights = torch.full((len(updates),), 1 / len(updates), device=updates.device)
-        return self._rule(t, updates, weights, uploads, j, "probe", deepcopy(self._memory(("server", j))))
+        return self._rule(t, updates, weights, uploads, j, "probe", deepcopy(self.parties.memory(("server", j))))
 
     def _rule(
         self, t: int, updates: torch.Tensor, weights: torch.Tensor, uploads: Uploads, j: int, purpose: str, memory: dict,
@@ -259,7 +221,8 @@ class Training:
         rows = tuple(k for k, m in zip(uploads.participants, uploads.model_of, strict=True) if m == j)
         facts = self.setup.facts
         ctx = ServerContext(
-            key=self._key(f"{purpose}{j}", t), device=self.setup.device, federation=facts, round=t, params=uploads.starts[j],
+            key=self.parties.key(f"{purpose}{j}", t), device=self.setup.device, federation=facts, round=t,
+            params=uploads.starts[j],
             participants=rows, memory=memory, model_index=j, assumed_malicious=max(0, facts.assumed_malicious - rejected),
             layers=self.setup.flat.layers, input_shape=self.setup.clients[0].x.shape[1:], root=self.setup.root,
             logits=lambda params, x: self.setup.flat.logits(params, self.buffers[j], x),
@@ -287,7 +250,7 @@ class Training:
             mine = uploads.updates if everyone else uploads.updates[rows]
             if everyone and overrides(self.defense, "aggregate"):
                 mine = mine.clone()  # a rule may write to its rows or keep them; what was received is still to be measured
-            steps[j] = self._rule(t, mine, weights, uploads, j, "aggregate", self._memory(("server", j)), rejected)
+            steps[j] = self._rule(t, mine, weights, uploads, j, "aggregate", self.parties.memory(("server", j)), rejected)
             self.buffers[j] = weights @ uploads.buffers[rows]
         return steps
 
@@ -304,16 +267,12 @@ class Training:
             params, buffers, start = self._trained.pop(k)
             self.setup.flat.params.copy_(params)
             self.setup.flat.buffers.copy_(buffers)
-            ctx = self._member_context("after_round", t, k, self.clients[k], start)
+            ctx = self.parties.member("after_round", t, k, self.clients[k], start)
             act(self.defense, "after_round", ctx, where=where_of(ctx))
 
     def facts(self) -> dict[str, FactValue]:
         """What the defense says of its run, after the last round."""
         if not self.trainer.phases["report"]:
             return {}
-        ctx = ReportContext(
-            federation=self.setup.facts, members=self.setup.members, coalition=self._memory("coalition"),
-            of_member={k: self._memory(k) for k in self.setup.members},
-            of_server={j: self._memory(("server", j)) for j in range(len(self.models))},
-        )  # fmt: skip
+        ctx = self.parties.report(len(self.models))
         return dict(act(self.defense, "report", ctx, where=where_of(ctx)))

@@ -4,12 +4,13 @@ Everywhere: ``scores`` [n] float, higher = member; ``member`` [n] bool. Non-fini
 ``ValueError``.
 """
 
-from fedbench.core.contract.candidates import IFL, MEMBER, OFL
+from fedbench.core.contract.candidates import IFL, MEMBER, OFL, Group
+from fedbench.core.contract.interval import Interval
 from fedbench.core.metrics.bestround import BestRound, best_round
 from fedbench.core.metrics.bootstrap import BootstrapResult, PairedResult, bootstrap, paired_bootstrap
 from fedbench.core.metrics.delong import auc_covariance
-from fedbench.core.metrics.groups import Estimate, Group, Score, score_groups
-from fedbench.core.metrics.intervals import Interval, combined_interval, t_interval
+from fedbench.core.metrics.groups import Estimate, Score, score_groups
+from fedbench.core.metrics.intervals import combined_interval, t_interval
 from fedbench.core.metrics.pareto import hypervolume, pareto_front
 from fedbench.core.metrics.registry import METRICS, Metric, metric
 from fedbench.core.metrics.roc import auc, log_auc, roc_curve

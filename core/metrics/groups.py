@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from fedbench.core.contract.candidates import IFL, MEMBER, OFL
+from fedbench.core.contract.candidates import IFL, MEMBER, OFL, Group
 from fedbench.core.metrics.bootstrap import bootstrap
 from fedbench.core.metrics.registry import METRICS
-
-# Which candidates a score was computed on. `mix`: members vs all non-members; `ofl`: vs outside-federation ones;
-# `ifl`: vs other clients' training samples; `canary`: mislabelled members vs mislabelled non-members.
-Group = Literal["mix", "ofl", "ifl", "canary"]
 
 
 @dataclass(frozen=True)

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
+from fedbench.core.contract.interval import Interval
+
 LEVEL = 0.95
 ENOUGH = 5  # fewer runs say too little about their own spread
-
-
-@dataclass(frozen=True)
-class Interval:
-    """``mean`` +- ``half_width`` over ``n`` values; ``between``: whether the spread between the values was used."""
-
-    mean: float
-    half_width: float
-    n: int
-    between: bool
-
-    @property
-    def low(self) -> float:
-        """Lower end."""
-        return self.mean - self.half_width
-
-    @property
-    def high(self) -> float:
-        """Upper end."""
-        return self.mean + self.half_width
 
 
 def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedbench.core.metrics.intervals import Interval, combined_interval
+from fedbench.core.contract.interval import Interval
+from fedbench.core.metrics.intervals import combined_interval
 
 
 def delta_accuracy(

@@ -7,8 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedbench.core.contract.analysis import Number
+from fedbench.core.contract.candidates import Group
 from fedbench.core.contract.defense import FactValue
-from fedbench.core.metrics.groups import Group, Score
+from fedbench.core.metrics.groups import Score
 from fedbench.core.registry.use import ComponentUse
 
 SCHEMA_VERSION = 2

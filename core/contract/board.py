@@ -1,0 +1,169 @@
+"""What a board is made of, as data that any report can draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+    from fedbench.core.contract.interval import Interval
+
+
+# ---------------------------------------------------------------- text
+
+
+TextStyle = Literal["plain", "strong", "code"]
+
+
+@dataclass(frozen=True)
+class Words:
+    """The program's own words, written as they are; never anything that was read from a record."""
+
+    text: str
+    style: TextStyle = "plain"
+
+
+@dataclass(frozen=True)
+class Quote:
+    """Somebody else's text: one line, cut at ``limit`` characters, inert in whatever the report is written in."""
+
+    text: str
+    limit: int = 200
+    style: TextStyle = "plain"
+
+
+Part = str | Words | Quote
+Text = Part | tuple[Part, ...]
+"""A plain ``str`` is a ``Quote``: it may hold anything."""
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """``n`` of the ``of`` seeds ended as ``outcome`` instead of with a score."""
+
+    outcome: str
+    n: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """A number in a table. ``mean``: None where it does not apply; ``half_width``: of its 95 % interval, None or NaN where
+    not known; ``n``: how many values are behind it, where it is not what the section says; ``best``: of its column;
+    ``suffix``: written behind it as it is, e.g. the name of the attack it belongs to; ``outcomes``: seeds without a score."""
+
+    mean: float | None
+    half_width: float | None = None
+    n: int | None = None
+    best: bool = False
+    suffix: Text = ()
+    outcomes: tuple[Shortfall, ...] = ()
+
+
+def value(found: Interval | None, suffix: Text = ()) -> Value:
+    """An interval as a number of a table; None: it does not apply."""
+    return Value(mean=None) if found is None else Value(mean=found.mean, half_width=found.half_width, suffix=suffix)
+
+
+Content = Value | Text | None
+"""What stands in one place of a table; None: it does not apply."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """``unit``: of what is printed, which is the value times ``scale``; ``direction``: what is better for whoever is
+    attacked; ``digits``: behind the point; ``signed``: a plus is printed; ``align``: words left, numbers right."""
+
+    name: Text
+    unit: str = ""
+    direction: Literal["lower", "higher", "none"] = "none"
+    digits: int = 3
+    scale: float = 1.0
+    signed: bool = False
+    align: Literal["left", "right"] = "right"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """``title`` and, in the same sentence, a ``caption``; rows of one ``Content`` a column; ``footnotes`` below."""
+
+    title: str
+    caption: Text = ()
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Content, ...], ...]
+    footnotes: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True)
+class Heading:
+    """``level`` 1 is the report's title."""
+
+    level: int
+    text: Text
+
+
+@dataclass(frozen=True)
+class Note:
+    """A paragraph."""
+
+    text: Text
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list of sentences."""
+
+    items: tuple[Text, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure that is drawn where the report wants figures. ``kind``: a word for file names; ``title``: what it shows;
+    ``draw``: from a :class:`Style` to a matplotlib figure."""
+
+    kind: str
+    title: str
+    draw: Callable[[Style], Canvas]
+
+
+@dataclass(frozen=True)
+class Image:
+    """A figure that was drawn: ``files`` name -> content, the first of them the one to show; ``alt``: in words."""
+
+    alt: Text
+    files: Mapping[str, bytes] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Stands for the generic table of what the analysis of this ``label`` found: a row a defense, a column a number."""
+
+    label: str
+
+
+Block = Heading | Note | Bullets | Table | Figure | Image | Numbers
+
+
+class Style(Protocol):
+    """Colours, dashes and markers that every figure of a board shares; the i-th defense looks the same in all of them."""
+
+    def colour(self, i: int) -> str:
+        """Told apart with every common colour blindness."""
+
+    def dashes(self, i: int) -> Any:
+        """A matplotlib line style."""
+
+    def marker(self, i: int) -> str:
+        """A matplotlib marker."""
+
+    def literal(self, text: str, limit: int = 40) -> str:
+        """Text that matplotlib draws character by character; for whatever comes out of a record."""
+
+    def new_figure(self, width: float, height: float) -> Canvas:
+        """An empty figure of so many inches."""

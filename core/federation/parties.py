@@ -1,0 +1,65 @@
+"""What each party knows when a phase is called: contexts made for it, and the memories it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fedbench.core.contract.contexts import CoalitionContext, MemberContext, MemberData, ReportContext
+from fedbench.core.federation.setup import Setup
+from fedbench.core.numerics.normalise import as_floats
+from fedbench.core.numerics.per_sample import per_sample_gradients
+from fedbench.core.numerics.rng import key_for
+
+
+class MemberTools:
+    """What the numerics compute for a member (``contract.contexts.Tools``)."""
+
+    normalise = staticmethod(as_floats)
+    per_sample_gradients = staticmethod(per_sample_gradients)
+
+
+class Parties:
+    """The parties of one training. ``shares``: [K] each client's part of all data."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._memories: dict[Any, dict[str, Any]] = {}
+        sizes = torch.tensor([float(len(d.y)) for d in setup.clients], dtype=torch.float64)
+        self.shares = tuple(float(w) for w in sizes / sizes.sum())
+
+    def memory(self, who: Any) -> dict[str, Any]:
+        """A party's own, from its first phase to its last."""
+        return self._memories.setdefault(who, {})
+
+    def key(self, phase: str, round: int, client: int = 0) -> int:
+        """Of a defense's random draws in one phase."""
+        return key_for(self._setup.seed, f"defense:{phase}", round, client)
+
+    def member(self, phase: str, round: int, k: int, data: MemberData, start: torch.Tensor) -> MemberContext:
+        """Client ``k``, which received ``start`` [P]; the model is the live one."""
+        setup, flat = self._setup, self._setup.flat
+        return MemberContext(
+            key=self.key(phase, round, k), device=setup.device, federation=setup.facts, client=k, round=round,
+            epoch=max(round - 1, 0) * setup.config.local_epochs, data=data, model=flat.module, params=flat.params,
+            start=start, memory=self.memory(k), tools=MemberTools(),
+            privacy_threshold=setup.thresholds[k] if setup.thresholds else None,
+        )  # fmt: skip
+
+    def coalition(self, phase: str, round: int, present: tuple[int, ...]) -> CoalitionContext:
+        """The coordinator with the members that are ``present``."""
+        setup, members = self._setup, self._setup.members
+        return CoalitionContext(
+            key=self.key(phase, round), device=setup.device, federation=setup.facts, members=members, present=present,
+            sizes=tuple(len(setup.clients[k].y) for k in members), weights=tuple(self.shares[k] for k in members),
+            round=round, memory=self.memory("coalition"),
+        )  # fmt: skip
+
+    def report(self, models: int) -> ReportContext:
+        """After the last round, with ``models`` global models."""
+        return ReportContext(
+            federation=self._setup.facts, members=self._setup.members, coalition=self.memory("coalition"),
+            of_member={k: self.memory(k) for k in self._setup.members},
+            of_server={j: self.memory(("server", j)) for j in range(models)},
+        )  # fmt: skip

@@ -1,0 +1,102 @@
+"""The analyses that a board draws. They are somebody's code: one that fails costs its own drawing, not the board."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from fedbench.core.contract.analysis import Analysis
+from fedbench.core.contract.board import Block, Content, Figure, Image, Note, Numbers, Table, Words
+from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.components import Registry
+from fedbench.core.words.explain import named
+from fedbench.leaderboard.figures.files import image_of
+from fedbench.leaderboard.statistics.findings import labels
+from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.tables.findings import findings_table
+
+BUILT_IN = ("group-fairness", "violations", "migration", "sweep")
+
+
+@dataclass(frozen=True)
+class Drawer:
+    """An analysis under the ``label`` of its findings; ``analysis`` None: it cannot be had, for the ``reason`` given."""
+
+    label: str
+    analysis: Analysis | None
+    reason: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where in a section: beside the attacks or beside the costs."""
+        return "attacks" if self.analysis is None else self.analysis.place
+
+
+def drawers(wanted: Sequence[Any] | None, sections: Sequence[Section]) -> list[Drawer]:
+    """The analyses that the results name (a name, or name, label and params); where they name none (None), the built-in
+    ones and whatever else left findings in a record."""
+    if wanted is None:
+        found = {label for section in sections for label in labels(section)}
+        wanted = [*BUILT_IN, *sorted(found - set(BUILT_IN))]
+    registry = Registry.discover()
+    return [_drawer(entry, registry) for entry in wanted]
+
+
+def _label(entry: Any) -> str:
+    return str(entry.get("label") or entry.get("name")) if isinstance(entry, dict) else str(entry)
+
+
+def _drawer(entry: Any, registry: Registry) -> Drawer:
+    name, params = (str(entry.get("name")), entry.get("params") or {}) if isinstance(entry, dict) else (str(entry), {})
+    try:
+        return Drawer(_label(entry), registry.get("analysis", name).load()(**params))
+    except UserError as error:
+        return Drawer(_label(entry), None, str(error))
+    except Exception as error:  # somebody's constructor
+        return Drawer(_label(entry), None, named(error))
+
+
+def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
+    """Its tables and drawn images; the generic table of its findings, and why, where it cannot be drawn."""
+    if drawer.analysis is None:
+        found = findings_table(section, drawer.label)
+        return [_instead(drawer.label, drawer.reason), *found] if found else []
+    try:
+        return [b for block in drawer.analysis.draw(section, drawer.label) for b in _finished(block, section, plots)]
+    except Exception as error:  # somebody's code
+        return [_instead(drawer.label, named(error)), *findings_table(section, drawer.label)]
+
+
+def _instead(label: str, reason: str) -> Note:
+    return Note((Words("The analysis "), label, Words(" could not be drawn, so its bare numbers are shown: "), reason))
+
+
+def _finished(block: Block, section: Section, plots: bool) -> list[Block]:
+    if isinstance(block, Numbers):
+        return [*findings_table(section, block.label)]
+    if isinstance(block, Figure):
+        return [image_of(block, section)] if plots else []
+    if isinstance(block, Table):
+        _check(block)
+    elif not isinstance(block, get_args(Block)):
+        raise TypeError(f"it drew a {type(block).__name__}, not a block of a board")
+    return [block]
+
+
+def _check(table: Table) -> None:
+    """``ValueError`` or ``TypeError`` for a table that no report can write."""
+    for row in table.rows:
+        if len(row) != len(table.columns):
+            raise ValueError(f"its table has {len(table.columns)} columns and a row of {len(row)}")
+        for content in row:
+            if not isinstance(content, (*_CONTENTS, tuple, str)):
+                raise TypeError(f"its table holds a {type(content).__name__}; use a Value, Words or a str")
+
+
+_CONTENTS = tuple(t for t in get_args(Content) if isinstance(t, type))
+
+
+def images_last(blocks: Sequence[Block]) -> tuple[list[Block], list[Image]]:
+    """(everything else, images)."""
+    return [b for b in blocks if not isinstance(b, Image)], [b for b in blocks if isinstance(b, Image)]

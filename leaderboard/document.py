@@ -1,0 +1,103 @@
+"""A results folder as a document: headings, notes, tables and images in their order, which any report can write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.contract.board import Block, Figure, Heading, Note, Words
+from fedbench.core.store.reading import LoadedRecord, load_records
+from fedbench.core.store.results import MARKER, Results
+from fedbench.leaderboard.analyses import Drawer, drawers, drawn, images_last
+from fedbench.leaderboard.figures.decisions import decision_figure
+from fedbench.leaderboard.figures.files import image_of
+from fedbench.leaderboard.figures.roc import roc_figure
+from fedbench.leaderboard.figures.tradeoff import tradeoff_figure
+from fedbench.leaderboard.statistics.build import build_sections, newest
+from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.tables.attacks import group_table, metric_tables, remarks
+from fedbench.leaderboard.tables.costs import adversary_table, paired_table, pareto_table
+from fedbench.leaderboard.tables.counts import counts_note
+from fedbench.leaderboard.tables.decisions import decision_tables
+from fedbench.leaderboard.tables.facts import fact_table
+from fedbench.leaderboard.tables.provenance import provenance_blocks, unscored_blocks
+from fedbench.leaderboard.tables.published import beside_papers
+from fedbench.leaderboard.tables.reading import READING
+from fedbench.leaderboard.tables.rounds import round_table
+from fedbench.leaderboard.tables.setting import setting_bullets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What a document is made of. ``superseded``: how many records were left out; ``published``: the suite's entries of
+    published numbers; ``analyses``: those the suite names, None: the built-in ones."""
+
+    records: Sequence[LoadedRecord]
+    title: str
+    superseded: int = 0
+    published: Sequence[dict[str, Any]] = ()
+    analyses: Sequence[Any] | None = None
+
+
+def source_of(results: Path) -> Source:
+    """The records of the folder's last plan. Raises ``UserError`` for records that cannot be used."""
+    records, superseded = Results(results).planned(load_records(results))
+    marker = Results(results).marker() if (results / MARKER).is_file() else {}
+    suites = ", ".join(sorted({r.record.suite for r in records}))
+    return Source(
+        records=records, title=str(marker.get("title") or f"Leaderboard: {suites}"), superseded=superseded,
+        published=marker.get("published") or marker.get("reference") or (), analyses=marker.get("analyses"),
+    )  # fmt: skip
+
+
+def document(source: Source, plots: bool = True) -> list[Block]:
+    """The whole board; the same records give the same blocks. ``plots``: with images.
+
+    Raises ``UserError`` when records that must share their candidates do not.
+    """
+    current, old = newest(source.records)
+    sections = build_sections(current)
+    made = Words(f". Made from {len(current)} records.")
+    blocks: list[Block] = [Heading(1, source.title)]
+    blocks += [Note((Words("Regenerate: "), Words("fedbench leaderboard RESULTS", "code"), made)), READING]
+    if left_out := source.superseded + len(old):
+        blocks.append(Note(Words(f"{left_out} records of earlier code, parameters or plans are not shown.")))
+    analyses = drawers(source.analyses, sections)
+    for i, section in enumerate(sections):
+        if i == 0 or _setting(sections[i - 1]) != _setting(section):
+            blocks += _introduced(section, sections)
+        blocks += _section(section, analyses, plots)
+    if source.published:
+        blocks += beside_papers(source.published, sections)
+    return [*blocks, *unscored_blocks(sections), *provenance_blocks(current)]
+
+
+def _setting(section: Section) -> tuple[str, str]:
+    return section.suite, section.setting
+
+
+def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
+    several = len({s.suite for s in sections}) > 1
+    name = f"{section.suite}: {section.setting}" if several else section.setting
+    same = [s for s in sections if _setting(s) == _setting(section)]
+    return [Heading(2, (Words("Setting "), name)), setting_bullets([r for s in same for r in s.records])]
+
+
+def _section(section: Section, analyses: Sequence[Drawer], plots: bool) -> list[Block]:
+    """Tables first, images last."""
+    found, seen = images_last([b for a in analyses if a.place == "attacks" for b in drawn(a, section, plots)])
+    costs, trade_offs = images_last([b for a in analyses if a.place == "costs" for b in drawn(a, section, plots)])
+    heading = (Words("Coalition "), section.coalition, Words(", "), section.view, Words(" view"))
+    return [
+        Heading(3, heading), counts_note(section), *metric_tables(section), *remarks(section), *fact_table(section),
+        *decision_tables(section), *found, *adversary_table(section), group_table(section), *paired_table(section),
+        *pareto_table(section), *costs, *round_table(section),
+        *_images([tradeoff_figure(section), roc_figure(section)], section, plots), *trade_offs,
+        *_images([decision_figure(section)], section, plots), *seen,
+    ]  # fmt: skip
+
+
+def _images(figures: Sequence[Figure | None], section: Section, plots: bool) -> list[Block]:
+    return [image_of(figure, section) for figure in figures if figure is not None and plots]

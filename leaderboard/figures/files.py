@@ -1,0 +1,47 @@
+"""A drawn figure as files, whose names hold nothing of a record but letters, digits and hyphens."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from typing import TYPE_CHECKING
+
+from fedbench.core.contract.board import Figure, Image, Words
+from fedbench.leaderboard.figures import style
+from fedbench.leaderboard.statistics.section import Section
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+_METADATA: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+
+
+def image_of(figure: Figure, section: Section) -> Image:
+    """The figure, drawn and saved as PNG and SVG."""
+    canvas = figure.draw(style)
+    files = {f"{slug(figure.kind)}-{stem(section)}.{suffix}": _saved(canvas, suffix) for suffix in _METADATA}
+    return Image((Words(f"{figure.title}: "), section.where), files)
+
+
+def stem(section: Section) -> str:
+    """A file name from names that may hold anything; two sections never share one."""
+    key = (section.suite, section.setting, section.coalition, section.view)
+    return "-".join([*map(slug, key[1:]), hashlib.sha256("\0".join(key).encode()).hexdigest()[:6]])
+
+
+def slug(text: str) -> str:
+    """Letters, digits and hyphens only."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"
+
+
+def _saved(canvas: Canvas, suffix: str) -> bytes:
+    """The file's bytes, without date or version, so that they can be compared and committed."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(canvas)
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "fedbench"}):
+        canvas.savefig(buffer, format=suffix, metadata=_METADATA[suffix])
+    return buffer.getvalue()

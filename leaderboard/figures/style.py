@@ -1,0 +1,68 @@
+"""Colours, dashes and markers that every figure of a board shares (``fedbench.core.Style``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.section import Section
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe & Ito's palette, told apart with every common colour blindness; dashes and markers repeat the distinction.
+# 7 colours and 4 dashes share no factor, so 28 defenses differ in at least one of them.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F6A00")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+MARKERS = "oD^vP*X<>ph"
+
+
+def colour(i: int) -> str:
+    """Of the i-th defense, told apart with every common colour blindness."""
+    return COLOURS[i % len(COLOURS)]
+
+
+def dashes(i: int) -> Any:
+    """A matplotlib line style."""
+    return DASHES[i % len(DASHES)]
+
+
+def marker(i: int) -> str:
+    """A matplotlib marker."""
+    return MARKERS[i % len(MARKERS)]
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of so many inches, imported late."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def literal(text: str, limit: int = 40) -> str:
+    """Text that matplotlib draws character by character: no mathematics, and never hidden by a leading underscore."""
+    text = "".join(c if c.isprintable() else " " for c in text)[:limit].replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
+
+
+def row_styles(section: Section) -> dict[str, dict[str, Any]]:
+    """Look of each row with scores, the same in all figures of a section; the undefended row is black."""
+    styles: dict[str, dict[str, Any]] = {}
+    defended = sorted(r.label for r in section.rows if not r.undefended)
+    for i, label in enumerate(defended):
+        styles[label] = {"color": colour(i), "ls": dashes(i), "marker": marker(i), "lw": 1.5, "zorder": 3}
+    for row in section.rows:
+        if row.undefended:
+            styles[row.label] = {"color": "black", "ls": "-", "marker": "s", "lw": 1.8, "zorder": 2}
+    shown = {r.label for r in section.rows if r.means("auc")}
+    return {label: style for label, style in styles.items() if label in shown}
+
+
+def legend_name(row: Row) -> str:
+    """A label for a legend: drawn as it is, and marked when it is the undefended row."""
+    return literal(row.label) + (" (undefended)" if row.undefended else "")
+
+
+def title_of(section: Section) -> str:
+    """Where the figure belongs."""
+    return literal(section.where, 90)

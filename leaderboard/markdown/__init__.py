@@ -1,0 +1,1 @@
+"""Blocks to Markdown. Whatever comes out of a record is somebody else's text and is escaped here."""

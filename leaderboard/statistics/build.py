@@ -1,0 +1,114 @@
+"""Records sorted into the sections of a board: one for each setting, coalition and view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from fedbench.core.store.reading import LoadedRecord
+from fedbench.leaderboard.statistics.entry import Entry
+from fedbench.leaderboard.statistics.metrics import RANKING
+from fedbench.leaderboard.statistics.row import UNDEFENDED, Row
+from fedbench.leaderboard.statistics.section import Section
+
+_COALITIONS = ("none", "pair", "half", "uniform")
+Key = TypeVar("Key", bound=str | tuple[Any, ...])
+
+
+def build_sections(records: Iterable[LoadedRecord]) -> list[Section]:
+    """The sections of a board, in the order of suite, setting, coalition, view.
+
+    A section of coalition C holds the rows of C and, restricted to the targets of C, those that no client defends in: the
+    undefended federation and the server's rules, trained once for all coalitions. With such rows alone, the one section is
+    that of coalition ``none``.
+    """
+    current, _ = newest(records)
+    sections = []
+    for (suite, setting), group in _grouped(current, lambda r: (r.record.suite, r.record.setting)):
+        shared, own_rows = _coalition_free(group)
+        coalitions = _grouped(own_rows, lambda r: _coalition_order(r.record.coalition)) or [(("", "none"), [])]
+        for (_, coalition), own in coalitions:
+            targets = _targets(own or shared)
+            shown = own + [r for r in shared if r.record.seed in targets]
+            views = _views(shown)
+            for view in sorted(set(views.values())):
+                seen = [r for r in shown if views[r.record.attack.label] == view]
+                attacks, rows = _rows(seen, targets)
+                sections.append(Section(
+                    suite=suite, setting=setting, coalition=coalition, view=view, attacks=attacks, rows=rows, targets=targets,
+                ))  # fmt: skip
+    return sections
+
+
+def newest(records: Iterable[LoadedRecord]) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
+    """(current, superseded): of several records of one cell, as a change of code leaves them, the latest counts."""
+    by_cell = _grouped(records, _cell_name)
+    ordered = [sorted(group, key=lambda r: (r.record.measured.started, r.record.key)) for _, group in by_cell]
+    return [g[-1] for g in ordered], [r for g in ordered for r in g[:-1]]
+
+
+def _cell_name(loaded: LoadedRecord) -> tuple[Any, ...]:
+    r = loaded.record
+    return r.suite, r.setting, r.coalition, r.defense.label, r.attack.label, r.seed
+
+
+def _coalition_free(group: Sequence[LoadedRecord]) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
+    """(rows of every section, rows of their coalition's): the former are of coalition ``none`` and were trained in no other."""
+    defending = {r.record.defense.label for r in group if r.record.coalition != "none"}
+
+    def free(r: LoadedRecord) -> bool:
+        return r.record.coalition == "none" and (
+            r.record.defense.full_name == UNDEFENDED or r.record.defense.label not in defending
+        )
+
+    return [r for r in group if free(r)], [r for r in group if not free(r)]
+
+
+def _views(records: list[LoadedRecord]) -> dict[str, str]:
+    """Attack label -> view. A cell that failed before its attack was made does not know; one with scores does."""
+    ordered = sorted(records, key=lambda r: (r.record.outcome == "ok", r.record.utility is not None))
+    return {r.record.attack.label: r.record.view for r in ordered}
+
+
+def _coalition_order(name: str) -> tuple[str, str]:
+    return (str(_COALITIONS.index(name)) if name in _COALITIONS else "9"), name
+
+
+def _targets(records: list[LoadedRecord]) -> dict[int, tuple[int, ...]]:
+    """Targets by seed: those that were judged or, where no cell of a seed has scores, the members."""
+    found: dict[int, set[int]] = {}
+    for loaded in records:
+        found.setdefault(loaded.record.seed, set()).update(t.target for t in loaded.record.targets)
+    for loaded in records:
+        if not found[loaded.record.seed]:
+            found[loaded.record.seed] = set(loaded.record.members)
+    return {seed: tuple(sorted(targets)) for seed, targets in sorted(found.items())}
+
+
+def _rows(
+    records: list[LoadedRecord], targets: dict[int, tuple[int, ...]]
+) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    """(attacks by name, rows by rank)."""
+    attacks = tuple(sorted({r.record.attack.label for r in records}))
+    rows = []
+    for label, group in _grouped(records, lambda r: r.record.defense.label):
+        by_attack: dict[str, dict[int, LoadedRecord]] = {a: {} for a in attacks}
+        for loaded in group:
+            by_attack[loaded.record.attack.label][loaded.record.seed] = loaded
+        entries = {a: Entry(a, found, targets) for a, found in by_attack.items()}
+        rows.append(Row(label, group[0].record.defense.full_name, entries, tuple(targets)))
+    return attacks, tuple(sorted(rows, key=_rank_key))
+
+
+def _rank_key(row: Row) -> tuple[bool, float, float, str]:
+    worst, mean = row.worst(RANKING), row.mean(RANKING)
+    return not row.complete, worst[1] if worst else 2.0, mean if mean is not None else 2.0, row.label
+
+
+def _grouped(
+    records: Iterable[LoadedRecord], key: Callable[[LoadedRecord], Key]
+) -> list[tuple[Key, list[LoadedRecord]]]:
+    groups: dict[Key, list[LoadedRecord]] = {}
+    for loaded in records:
+        groups.setdefault(key(loaded), []).append(loaded)
+    return sorted(groups.items(), key=lambda item: item[0])

@@ -1,0 +1,126 @@
+"""One defense against one attack: a record for each seed that has one, and the numbers over seeds x targets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+
+from fedbench.core.contract.analysis import Findings
+from fedbench.core.contract.section import ClientGroup
+from fedbench.core.metrics import Group, Interval, Score, combined_interval
+from fedbench.core.population.target import Target
+from fedbench.core.store.reading import LoadedRecord
+from fedbench.core.store.record import DecisionScores, RoundScores, TargetScores
+from fedbench.leaderboard.statistics.intervals import accuracy_error, interval_of
+
+MISSING = "missing"  # no record at all: not run yet
+
+Unit = tuple[int, int]
+"""(seed, target): what one value of an entry was measured on"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """``records`` by seed; ``targets``: the section's by seed, a record's other targets do not count."""
+
+    attack: str
+    records: dict[int, LoadedRecord]
+    targets: dict[int, tuple[int, ...]]
+
+    @cached_property
+    def outcomes(self) -> Counter[str]:
+        """How many seeds ended how; a seed without a record is ``missing``."""
+        return Counter(self.records[s].record.outcome if s in self.records else MISSING for s in self.targets)
+
+    @property
+    def complete(self) -> bool:
+        """Every seed and every target of the section has a score."""
+        return len(self.units("mix")) == sum(map(len, self.targets.values()))
+
+    @property
+    def skipped(self) -> bool:
+        """The attack does not apply to this defense, as opposed to having failed on it."""
+        return self.outcomes["skipped"] == len(self.targets)
+
+    def ok(self, seed: int) -> LoadedRecord | None:
+        """The seed's record, where it has scores."""
+        loaded = self.records.get(seed)
+        return loaded if loaded is not None and loaded.record.outcome == "ok" else None
+
+    def units(self, group: Group) -> dict[Unit, Score]:
+        """The scores over seeds x targets."""
+        return {(seed, t.target): t.groups[group] for seed, t in self._judged() if group in t.groups}
+
+    def _judged(self) -> Iterator[tuple[int, TargetScores]]:
+        for seed, targets in self.targets.items():
+            if (loaded := self.ok(seed)) is not None:
+                yield from ((seed, t) for t in loaded.record.targets if t.target in targets)
+
+    def interval(self, metric: str, group: Group = "mix") -> Interval | None:
+        """Mean over seeds x targets with its 95 % interval; None where the metric does not apply to any of them."""
+        scores = list(self.units(group).values())
+        pairs = [(v, s.error(metric)) for s in scores if (v := s.value(metric)) is not None]
+        return interval_of([v for v, _ in pairs], [error for _, error in pairs])
+
+    @property
+    def decisions(self) -> list[tuple[DecisionScores, Score]]:
+        """What the attack said of each seed x target, with the numbers of candidates."""
+        return [(t.decision, t.groups["mix"]) for _, t in self._judged() if t.decision is not None and "mix" in t.groups]
+
+    @property
+    def single_rounds(self) -> list[RoundScores]:
+        """By how its round is chosen, of each seed x target, where the attack uses a single one."""
+        return [t.rounds for _, t in self._judged() if t.rounds is not None]
+
+    def attack_accuracy(self, best: bool = False) -> Interval | None:
+        """Attack accuracy in the last round (or the oracle's best) with its 95 % interval over seeds x targets; fractions."""
+        found = [(d.best_accuracy if best else d.last_accuracy, d.best_recall if best else d.last_recall, s)
+                 for d, s in self.decisions]  # fmt: skip
+        if not found:
+            return None
+        errors = [accuracy_error(accuracy, recall, s.n_members, s.n_nonmembers) for accuracy, recall, s in found]
+        return combined_interval([accuracy for accuracy, _, _ in found], errors)
+
+    def of_group(self, groups: Sequence[ClientGroup], g: int) -> Entry:
+        """The entry with the targets of one group alone: the group itself, or clients of its block of ids."""
+        ends = list(accumulate(group.clients for group in groups))
+
+        def mine(code: int) -> bool:
+            target = Target.of(code)
+            return target.index == g if target.kind == "group" else ends[g] - groups[g].clients <= code < ends[g]
+
+        return replace(self, targets={seed: tuple(filter(mine, targets)) for seed, targets in self.targets.items()})
+
+    def findings(self, label: str, seed: int) -> Findings | None:
+        """What the analysis found in this cell; None without scores, or where it found nothing."""
+        loaded = self.ok(seed)
+        return findings_of(loaded, label) if loaded else None
+
+
+def findings_of(loaded: LoadedRecord, label: str) -> Findings | None:
+    """What a record says under the label of an analysis; its arrays are read when asked for."""
+    found = loaded.record.analyses.get(label)
+    return None if found is None else Findings(found.numbers, _Arrays(loaded, label, found.arrays), found.arrays)
+
+
+@dataclass(frozen=True)
+class _Arrays(Mapping[str, np.ndarray]):
+    loaded: LoadedRecord
+    label: str
+    units: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.units:
+            raise KeyError(name)
+        return self.loaded.array(self.label, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.units)
+
+    def __len__(self) -> int:
+        return len(self.units)

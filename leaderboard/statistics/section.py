@@ -1,0 +1,83 @@
+"""All defenses of one setting, coalition and view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedbench.core.contract.section import ClientGroup
+from fedbench.core.metrics import Group, Score
+from fedbench.core.store.reading import LoadedRecord
+from fedbench.leaderboard.statistics.compare import Comparison, compare
+from fedbench.leaderboard.statistics.entry import Unit
+from fedbench.leaderboard.statistics.groups import groups_in
+from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.sweeps import Sweep, sweeps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """``rows`` are ranked: complete ones first, lowest worst-case AUC first. ``targets`` by seed."""
+
+    suite: str
+    setting: str
+    coalition: str
+    view: str
+    attacks: tuple[str, ...]
+    rows: tuple[Row, ...]
+    targets: dict[int, tuple[int, ...]]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """In ascending order."""
+        return tuple(sorted(self.targets))
+
+    @property
+    def where(self) -> str:
+        """Setting, coalition and view, for titles; from records."""
+        return f"{self.setting}, coalition {self.coalition}, {self.view} view"
+
+    @property
+    def units(self) -> list[Unit]:
+        """All (seed, target) of the section."""
+        return [(seed, t) for seed, targets in sorted(self.targets.items()) for t in targets]
+
+    @property
+    def base(self) -> Row | None:
+        """The undefended row."""
+        return next((r for r in self.rows if r.undefended), None)
+
+    @property
+    def records(self) -> list[LoadedRecord]:
+        """Every record that the section shows."""
+        return [e.records[s] for r in self.rows for e in r.entries.values() for s in sorted(e.records)]
+
+    @cached_property
+    def compared(self) -> dict[str, Comparison]:
+        """Row label -> comparison with the undefended row."""
+        return compare(self)
+
+    @cached_property
+    def described(self) -> Mapping[str, Any]:
+        """The setting in the words of its records; of the first, where they differ."""
+        return next((loaded.record.described for loaded in self.records), {})
+
+    @cached_property
+    def groups(self) -> tuple[ClientGroup, ...]:
+        """Groups of clients, in the order of the setting; none where no analysis counted them."""
+        return next((g for r in self.rows for s in self.seeds for x in r.utility_run(s)[:1] if (g := groups_in(x))), ())
+
+    @property
+    def deciding(self) -> list[str]:
+        """The attacks that say "member" by a threshold of their own."""
+        return [a for a in self.attacks if any(r.entries[a].decisions for r in self.rows)]
+
+    def scores(self, group: Group) -> list[Score]:
+        """All scores over that group of candidates."""
+        return [s for row in self.rows for entry in row.entries.values() for s in entry.units(group).values()]
+
+    def sweeps(self, least: int = 2) -> list[Sweep]:
+        """Every defense with at least ``least`` strengths, in the order of the names."""
+        return sweeps(self.rows, self.attacks, self.base, least)

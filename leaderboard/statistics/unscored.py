@@ -1,0 +1,37 @@
+"""Cells that ended without a score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedbench.leaderboard.statistics.entry import MISSING
+from fedbench.leaderboard.statistics.section import Section
+
+
+@dataclass(frozen=True, order=True)
+class Unscored:
+    """Cells that ended alike; ``reason``: the record's own, empty where there is no record."""
+
+    setting: str
+    coalition: str
+    defense: str
+    attack: str
+    outcome: str
+    reason: str
+
+
+def unscored(sections: Sequence[Section]) -> dict[Unscored, list[int]]:
+    """Every failed, timed-out, diverged, skipped or missing cell -> its seeds, in the order of the names."""
+    found: dict[Unscored, set[int]] = {}
+    for section in sections:
+        for row in section.rows:
+            for attack, entry in row.entries.items():
+                for seed in section.seeds:
+                    if entry.ok(seed) is None:
+                        loaded = entry.records.get(seed)
+                        coalition = loaded.record.coalition if loaded else (row.coalition or section.coalition)
+                        outcome, reason = (loaded.record.outcome, loaded.record.reason) if loaded else (MISSING, "")
+                        cell = Unscored(section.setting, coalition, row.label, attack, outcome, reason)
+                        found.setdefault(cell, set()).add(seed)
+    return {cell: sorted(seeds) for cell, seeds in sorted(found.items())}

@@ -1,0 +1,72 @@
+"""Attacks that say "member" by a threshold of their own: the poisoning papers' accuracy, precision and recall."""
+
+from __future__ import annotations
+
+from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words
+from fedbench.leaderboard.statistics.rounds import decision_mean
+from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, entry_value, name_of, with_attack
+
+_DIGITS = 3
+_COLUMNS = {
+    "last accuracy": "last_accuracy", "calibrated accuracy": "calibrated_accuracy", "best_round accuracy": "best_accuracy",
+    "null of best": "null_best_accuracy", "last precision": "last_precision", "last recall": "last_recall",
+    "calibrated precision": "calibrated_precision", "calibrated recall": "calibrated_recall",
+    "best_round precision": "best_precision", "best_round recall": "best_recall",
+}  # fmt: skip
+
+
+def decision_tables(section: Section) -> list[Table]:
+    """Attack accuracy of defense x attack, and each by its choice of round; nothing without such attacks."""
+    return [_last_round(section), _by_round(section)] if section.deciding else []
+
+
+def _last_round(section: Section) -> Table:
+    attacks = section.deciding
+    lowest = {a: _lowest(section, a) for a in attacks}
+    rows = [
+        (name_of(r), *(_entry(section, r, a, lowest[a]) for a in attacks), with_attack(_worst(r, attacks)))
+        for r in section.rows
+    ]
+    names: list[Text] = [*attacks, Words("worst")]
+    columns = [Column(name=name, direction="lower", digits=_DIGITS) for name in names]
+    caption = (
+        Words(' of attacks that say "member" themselves: (TPR + TNR) / 2 in the last round, 0.5 is guessing ('),
+        Words("bold", "strong"), Words(": the lowest of a column; worst: the attack that is right most often)"),
+    )  # fmt: skip
+    return Table(title="Attack accuracy", caption=caption, columns=(DEFENSE, *columns), rows=tuple(rows))
+
+
+def _lowest(section: Section, attack: str) -> float | None:
+    """The smallest of the complete entries, as printed."""
+    found = [r.entries[attack].attack_accuracy() for r in section.rows if r.entries[attack].complete]
+    return min((round(i.mean, _DIGITS) for i in found if i is not None), default=None)
+
+
+def _entry(section: Section, row: Row, attack: str, lowest: float | None) -> Value:
+    entry = row.entries[attack]
+    found = entry.attack_accuracy()
+    is_best = found is not None and entry.complete and round(found.mean, _DIGITS) == lowest
+    return entry_value(section, entry, found, is_best)
+
+
+def _worst(row: Row, attacks: list[str]) -> tuple[str, float] | None:
+    found = {a: i.mean for a in attacks if (i := row.entries[a].attack_accuracy()) is not None}
+    return max(sorted(found.items()), key=lambda item: item[1], default=None)
+
+
+def _by_round(section: Section) -> Table:
+    rows: list[tuple[Content, ...]] = [
+        (name_of(row), attack, *(Value(mean=decision_mean(row.entries[attack], field)) for field in _COLUMNS.values()))
+        for row in section.rows for attack in section.deciding if row.entries[attack].decisions
+    ]  # fmt: skip
+    return Table(
+        title="Accuracy, precision and recall by round",
+        caption=Words(
+            " (calibrated: the round chosen on half of the candidates, judged on the other half; best_round: the labelled "
+            "oracle, chosen on the answers as the poisoning papers report it, to be read beside its mean under shuffled "
+            "membership; precision n/a where nobody is called a member)"
+        ),
+        columns=(DEFENSE, ATTACK, *(Column(name=Words(name), digits=_DIGITS) for name in _COLUMNS)), rows=tuple(rows),
+    )  # fmt: skip

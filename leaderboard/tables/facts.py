@@ -1,0 +1,62 @@
+"""What the defenses say of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedbench.core.contract.board import Column, Table, Text, Words
+from fedbench.core.contract.defense import FactValue
+from fedbench.leaderboard.statistics.facts import Fact, facts
+from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.tables.common import DEFENSE, joined
+
+MAX_VALUES = 4
+MAX_MEANS = 16  # elements of a list of numbers, such as the draws of a bandit's arms
+
+
+def fact_table(section: Section) -> list[Table]:
+    """A row a fact: mean over seeds of a number, with its range where seeds differ; nothing where no defense says any."""
+    found = facts(section)
+    if not found:
+        return []
+    columns = (DEFENSE, Column(name=Words("fact"), align="left"), Column(name=Words("value"), align="left"))
+    rows = tuple((f.label, f.name, _said(f)) for f in found)
+    return [Table(title="What the defenses say of their runs", caption=Words(", means over seeds"), columns=columns, rows=rows)]
+
+
+def _said(fact: Fact) -> Text:
+    numbers = [v for v in fact.values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) == len(fact.values):
+        low, high, mean = min(numbers), max(numbers), float(np.mean(numbers))
+        return Words(f"{mean:.4g}" + (f" ({low:.4g} to {high:.4g})" if low < high else ""))
+    if (means := _means(fact.values)) is not None:
+        return Words(", ".join(f"{m:.3g}" for m in means))
+    return joined(list(dict.fromkeys(map(_text, fact.values)))[:MAX_VALUES], " / ")
+
+
+def _means(values: Sequence[FactValue]) -> np.ndarray | None:
+    """Element by element, of short lists of numbers of one length; None of anything else."""
+    lists = [v for v in values if isinstance(v, list) and v and all(isinstance(x, int | float) for x in v)]
+    if len(lists) < len(values) or len({len(v) for v in lists}) > 1 or len(lists[0]) > MAX_MEANS:
+        return None
+    means: np.ndarray = np.mean(np.array(lists, dtype=np.float64), axis=0)
+    return means
+
+
+def _text(value: FactValue) -> Text:
+    if isinstance(value, bool):
+        return Words("yes" if value else "no")
+    return _listed(value) if isinstance(value, list) else str(value)
+
+
+def _listed(values: Sequence[int | float | str]) -> Text:
+    """Few values in full, of many numbers how many and their range, of many words the first."""
+    numbers = [v for v in values if not isinstance(v, str)]
+    if len(values) > MAX_VALUES and len(numbers) == len(values):
+        low, high = min(numbers), max(numbers)
+        return Words(f"{len(values)} values, " + (f"{low:.4g} to {high:.4g}" if low < high else f"all {low:.4g}"))
+    shown = [str(v) if isinstance(v, str) else Words(f"{v:.4g}") for v in values[:MAX_VALUES]]
+    more = [Words(f"… ({len(values)})")] if len(values) > MAX_VALUES else []
+    return joined([*shown, *more]) or Words("none")

@@ -1,0 +1,78 @@
+"""The end of a board: what has no score and why, and where the numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fedbench.core.contract.board import Block, Bullets, Column, Heading, Quote, Table, Text, Words
+from fedbench.core.store.reading import LoadedRecord
+from fedbench.leaderboard.statistics.entry import MISSING
+from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.unscored import Unscored, unscored
+from fedbench.leaderboard.tables.common import joined
+
+MAX_VALUES = 8
+_UNSCORED = ("setting", "coalition", "defense", "attack", "seeds", "outcome", "reason")
+
+
+def unscored_blocks(sections: Sequence[Section]) -> list[Block]:
+    """A table of every failed, timed-out, diverged, skipped or missing cell with its reason; [] when there is none."""
+    found = unscored(sections)
+    if not found:
+        return []
+    rows = tuple(
+        (c.setting, c.coalition, c.defense, c.attack, Words(", ".join(map(str, seeds))), Words(c.outcome), _reason(c))
+        for c, seeds in found.items()
+    )
+    columns = tuple(Column(name=Words(name), align="left") for name in _UNSCORED)
+    return [Heading(2, Words("Cells without a score")), Table(title="", columns=columns, rows=rows)]
+
+
+def _reason(cell: Unscored) -> Text:
+    if cell.outcome == MISSING:
+        return Words("no record; run the suite again to compute it")
+    return cell.reason if cell.reason.strip() else Words("no reason given")
+
+
+_FACTS: dict[str, tuple[Callable[[LoadedRecord], object], ...]] = {
+    "fedbench": (lambda r: r.record.provenance.fedbench,),
+    "components": (lambda r: r.record.defense.distribution, lambda r: r.record.attack.distribution),
+    "Python": (lambda r: r.record.provenance.python,),
+    "torch": (lambda r: r.record.provenance.torch,),
+    "numpy": (lambda r: r.record.provenance.numpy,),
+    "git commit": (lambda r: _commit(r),),
+    "platform": (lambda r: r.record.provenance.platform,),
+    "CPU": (lambda r: r.record.provenance.cpu,),
+    "device": (lambda r: r.record.provenance.device,),
+    "dtype": (lambda r: r.record.provenance.dtype,),
+    "threads a run": (lambda r: r.record.provenance.threads,),
+    "deterministic": (lambda r: "yes" if r.record.provenance.deterministic else "no",),
+    "record schema": (lambda r: r.record.schema_version,),
+    "data": (lambda r: r.record.digests.get("data", "unknown")[:16],),
+    "split": (lambda r: r.record.digests.get("split", "unknown")[:16],),
+}
+
+
+def provenance_blocks(records: Sequence[LoadedRecord]) -> list[Block]:
+    """Versions, code, machine and data behind the board; where records differ, every value is listed."""
+    lines: list[Text] = [
+        (Words(f"{name}: "), *_values({str(read(r)) for r in records for read in reads})) for name, reads in _FACTS.items()
+    ]
+    outcomes = sorted({r.record.outcome for r in records})
+    count = ", ".join(f"{sum(r.record.outcome == o for r in records)} {o}" for o in outcomes)
+    latest = max(r.record.measured.started for r in records)
+    lines += [Words(f"records: {count}"), (Words("last run started: "), latest)]
+    return [Heading(2, Words("Provenance")), Bullets(tuple(lines))]
+
+
+def _commit(loaded: LoadedRecord) -> str:
+    p = loaded.record.provenance
+    if p.git_commit is None:
+        return "not under git"
+    return p.git_commit[:12] + (" with uncommitted changes" if p.git_dirty else "")
+
+
+def _values(values: set[str]) -> tuple[Quote | str | Words, ...]:
+    ordered = sorted(values)
+    rest = (Words(f" and {len(ordered) - MAX_VALUES} more"),) if len(ordered) > MAX_VALUES else ()
+    return (*joined([Quote(v, 120) for v in ordered[:MAX_VALUES]]), *rest)

@@ -1,0 +1,33 @@
+"""Single-round attacks by how their round is chosen: the last, a calibrated one, and the oracle beside its null value."""
+
+from __future__ import annotations
+
+from fedbench.core.contract.board import Column, Content, Table, Value, Words
+from fedbench.leaderboard.statistics.rounds import round_mean
+from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.tables.common import ATTACK, DEFENSE
+
+_COLUMNS: tuple[tuple[str, str, int], ...] = (
+    ("last AUC", "last_auc", 3), ("calibrated AUC", "calibrated_auc", 3), ("best_round AUC", "best_auc", 3),
+    ("null of best", "null_best_auc", 3), ("last TF01", "last_tf01", 2), ("calibrated TF01", "calibrated_tf01", 2),
+    ("best_round TF01", "best_tf01", 2), ("null of best", "null_best_tf01", 2),
+)  # fmt: skip
+
+
+def round_table(section: Section) -> list[Table]:
+    """Means over seeds x targets; nothing where the section has no single-round attack."""
+    rows: list[tuple[Content, ...]] = [
+        (row.label, attack, *(Value(mean=round_mean(entry, field)) for _, field, _ in _COLUMNS))
+        for row in section.rows for attack, entry in row.entries.items() if entry.single_rounds
+    ]  # fmt: skip
+    if not rows:
+        return []
+    return [Table(
+        title="Single-round attacks by their round",
+        caption=Words(
+            " (calibrated: chosen on half of the candidates, judged on the other half; best_round: the labelled oracle, "
+            "chosen on the answers, to be read beside its mean under shuffled membership)"
+        ),
+        columns=(DEFENSE, ATTACK, *(Column(name=Words(name), digits=digits) for name, _, digits in _COLUMNS)),
+        rows=tuple(rows),
+    )]  # fmt: skip

@@ -1,0 +1,85 @@
+"""What a setting is and who attacks it, in the words of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from fedbench.core.contract.board import Bullets, Part, Quote, Text, Words
+from fedbench.core.store.reading import LoadedRecord
+from fedbench.leaderboard.tables.common import joined
+
+VIEWS = {
+    "server": "sees every client's uploaded update in every audited round",
+    "client": "sees the global models only",
+    "coalition": "sees the coalition's aggregate in every audited round",
+    "external": "sees the final global model only",
+}
+MAX_VALUES = 4
+_PARTS = {
+    "adversary": "active attacks", "insider": "adversary inside the federation", "groups": "groups of clients",
+    "thresholds": "range of the MIA accuracy that clients tolerate",
+}  # fmt: skip
+Values = dict[str, dict[Quote, None]]
+"""dotted name -> insertion-ordered set of values"""
+
+
+def setting_bullets(records: Sequence[LoadedRecord]) -> Bullets:
+    """The setting as described, its audited rounds, its seeds, and the threat model of each view."""
+    found: Values = {}
+    for loaded in records:
+        for name, value in _flat(loaded.record.described):
+            found.setdefault(name, {})[value] = None
+    lines: list[Text] = [(part, Words(": "), *joined(values)) for part, values in _by_part(found).items()]
+    rounds = sorted({row.round for r in records for row in r.record.history})
+    lines += [Words(f"audited rounds: {_series(rounds)}")] if rounds else []
+    lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
+    views = sorted({r.record.view for r in records if r.record.outcome == "ok"})
+    return Bullets((*lines, *map(_threat, views)))
+
+
+def _threat(view: str) -> Text:
+    return Words("threat model, "), view, Words(f" view: the adversary {VIEWS.get(view, 'is not described')}")
+
+
+def _flat(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Quote]]:
+    """(dotted name, value as text) of every leaf; empty and absent ones are left out."""
+    for name, value in described.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif name == "groups" and isinstance(value, list) and all(isinstance(g, Mapping) for g in value):
+            yield f"{prefix}{name}", Quote("; ".join(map(_group, value)), 300)
+        elif value is not None and value != []:
+            yield f"{prefix}{name}", Quote(str(value), 80)
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    """``minority: fraction 0.15, rotation 0.0 to 25.0``."""
+    said = [
+        f"{name} {' to '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in group.items()
+        if name != "name" and value is not None
+    ]
+    return f"{group.get('name')}: {', '.join(said)}" if said else str(group.get("name"))
+
+
+def _by_part(found: Values) -> dict[Part, list[Text]]:
+    """Leaves gathered under their first name; one that differs between records shows its values."""
+    parts: dict[Part, list[Text]] = {}
+    for name, values in found.items():
+        part, _, leaf = name.partition(".")
+        shown = joined(sorted(values, key=lambda v: v.text)[:MAX_VALUES], " / ")
+        shown += (Words(" / …"),) if len(values) > MAX_VALUES else ()
+        leaf = leaf.removeprefix("params.")
+        heading = Words(_PARTS[part]) if part in _PARTS else Quote(part, 40)
+        parts.setdefault(heading, []).append(shown if leaf in ("", "name") else (Quote(leaf, 60), Words(" "), *shown))
+    return parts
+
+
+def _series(values: Sequence[int]) -> str:
+    """Evenly spaced numbers as ``10, 20, …, 300``, others in full up to twenty."""
+    steps = {b - a for a, b in pairwise(values)}
+    if len(values) > 4 and len(steps) == 1:
+        return f"{values[0]}, {values[1]}, …, {values[-1]}"
+    return ", ".join(map(str, values[:20])) + (f", … ({len(values)} in all)" if len(values) > 20 else "")

@@ -1,0 +1,296 @@
+"""Small synthetic results folders for tests of boards, and what a board made of them says."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import numpy as np
+
+from fedbench.core import FinishedRun, Judged, Judgement, Number, Table
+from fedbench.core.metrics import score_groups
+from fedbench.core.metrics.decision import decision_report
+from fedbench.core.population.target import EVERYBODY, Target
+from fedbench.core.store.files import npz_bytes
+from fedbench.core.store.reading import load_records
+from fedbench.core.store.record import DecisionScores, Found, Measured, Record, RoundRow, TargetScores, Utility
+from fedbench.leaderboard.document import Source, document
+from fedbench.leaderboard.markdown.render import render
+from fedbench.leaderboard.statistics.build import build_sections
+from fedbench.plugins.analyses.group_fairness import GAPS
+from fedbench.plugins.analyses.migration import Migration
+
+CLIENTS, MEMBERS = (0, 1, 2, 3), (1, 2)
+N_MEMBERS, N_OFL, N_IFL, N_TEST = 40, 60, 100, 400
+
+
+def use(label, name=None):
+    return {"name": name or label, "label": label, "params": {}, "distribution": "fedbench 0.1.0", "digest": "ab"}
+
+
+PROVENANCE = {
+    "fedbench": "0.1.0", "python": "3.11.7", "torch": "2.11.0", "numpy": "2.2.0", "git_commit": "0123456789abcdef",
+    "git_dirty": True, "platform": "Linux", "cpu": "A CPU", "device": "cpu", "dtype": "float32", "threads": 1,
+    "deterministic": True,
+}  # fmt: skip
+
+
+class Folder:
+    """A results folder under construction."""
+
+    def __init__(self, root: Path, leak: dict[str, float], attacks=("fedmia-ii", "loss-series"), n_ofl=N_OFL) -> None:
+        self.root, self.leak, self.attacks, self.n_ofl = root, leak, attacks, n_ofl
+        (root / "records").mkdir(parents=True)
+
+    def fill(self, seeds=(0, 1, 2), **more) -> Folder:
+        for seed in seeds:
+            for defense in self.leak:
+                for attack in self.attacks:
+                    self.add(defense, attack, seed, **more)
+        return self
+
+    def whose(self, defense):
+        """(coalition, members, targets) of a row."""
+        return ("none", (), CLIENTS) if defense == "none" else ("pair", MEMBERS, MEMBERS)
+
+    def add(self, defense, attack, seed, outcome="ok", stem=None, ids_from=0, arrays=None, **change) -> Path:
+        coalition, members, targets = self.whose(defense)
+        fields = {
+            "key": f"{defense}/{attack}/{seed}", "run_key": f"{defense}/{seed}", "outcome": outcome, "suite": "demo",
+            "setting": "iid", "coalition": coalition, "members": list(members),
+            "seed": seed, "defense": use(defense), "attack": use(attack), "view": "server",
+            "described": {"dataset": {"name": "gauss", "params": {"dim": 8}}, "federation": {"clients": 4, "rounds": 30}},
+            "history": [RoundRow(round=r, accuracy=0.5, train_loss=None) for r in (10, 20, 30)],
+            "provenance": PROVENANCE, "digests": {"data": "d" * 64, "split": "e" * 64},
+            "measured": Measured(
+                started=f"2026-03-0{1 + seed % 9}T10:00:00+00:00", wall_s=2, cpu_s=2, attack_cpu_s=0, signals_cpu_s=0,
+                train_cpu_s=1.0 if defense == "none" else 1.5, peak_memory_mb=9,
+            ),
+        }  # fmt: skip
+        path = self.root / "records" / f"{stem or '-'.join(map(escape_stem, (defense, attack, str(seed))))}.json"
+        if outcome == "ok":
+            made, scored, correct = self._measured(defense, attack, seed, targets, ids_from)
+            content = npz_bytes({**made, **(arrays or {})})
+            path.with_suffix(".npz").write_bytes(content)
+            fields |= {"targets": scored, "utility": Utility(accuracy=float(correct.mean()), n_test=len(correct))}
+            fields["digests"]["scores"] = hashlib.sha256(content).hexdigest()
+        path.write_text(Record(**{**fields, **change}).model_dump_json(indent=1))
+        return path
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        kind = np.repeat([0, 1, 2], (N_MEMBERS, self.n_ofl, N_IFL)).astype(np.int8)
+        arrays, scored = {}, []
+        for t in targets:
+            common = np.random.default_rng([seed, abs(t)]).normal(size=len(kind))  # what a sample's score has everywhere
+            own = np.random.default_rng([seed, abs(t), *attack.encode(), *defense.encode()]).normal(size=len(kind))
+            shift = self.leak[defense] * (1 + 0.1 * len(attack))
+            scores = (common + 0.4 * own + shift * (kind == 0)).astype(np.float64)
+            canary = np.arange(len(kind)) % 20 == 0
+            ids = np.arange(len(kind)) + 1000 * abs(t) + ids_from
+            arrays |= {f"t{t}_scores": scores, f"t{t}_kind": kind, f"t{t}_ids": ids, f"t{t}_canary": canary}
+            groups = score_groups(scores, kind, canary, np.random.default_rng(0))
+            scored.append(TargetScores(target=t, groups=groups))
+        luck = np.random.default_rng(seed).random(N_TEST)
+        correct = luck < (0.8 if defense == "none" else 0.75)
+        return {**arrays, "test_correct": correct}, scored, correct
+
+
+def escape_stem(name):
+    return re.sub(r"[^a-z0-9]", "_", name.lower())
+
+
+
+
+LEAK = {"none": 1.0, "mixup": 0.8, "cofedmid": 0.0, "grad-sparse": 0.4}
+
+
+
+
+def sections_of(folder):
+    """The sections of a folder's board."""
+    return build_sections(load_records(folder.root))
+
+
+def row_of(section, label):
+    """The row of one defense."""
+    return next(r for r in section.rows if r.label == label)
+
+
+def blocks_of(folder, plots=False, **more):
+    """The blocks of a folder's board."""
+    return document(Source(records=load_records(folder.root), title="Demo", **more), plots)
+
+
+def board(folder, plots=False, **more):
+    """A folder's board as Markdown."""
+    return render(blocks_of(folder, plots, **more))
+
+
+def table_of(folder, title, **more):
+    """The one table of a folder's board with this title."""
+    (found,) = (b for b in blocks_of(folder, **more) if isinstance(b, Table) and b.title == title)
+    return found
+
+
+def rows_of(text, after):
+    """Cells of the first Markdown table after a line that starts with ``after``."""
+    lines = text[re.search(rf"^{re.escape(after)}", text, re.M).start() :].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    found = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        found.append([c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return [dict(zip(found[0], row, strict=True)) for row in found[2:]]
+
+
+
+
+RULES = ("none", "median", "atm")
+ACTIVE = ("gradient-ascent", "fedpoisonmia")
+ACCURACY = {None: 0.8, "gradient-ascent": 0.7, "fedpoisonmia": 0.6}  # of the undefended federation; a rule loses 0.1
+
+
+class Poisoned(Folder):
+    """A folder of a poisoning suite: rules that no client takes part in, one passive run and one of each active attack."""
+
+    def __init__(self, root, attacks=("passive", *ACTIVE), rules=RULES, rounds=6):
+        self.rounds = rounds
+        super().__init__(root, dict.fromkeys(rules, 0.8), attacks)
+
+    def whose(self, defense):
+        return ("pair", MEMBERS, (EVERYBODY.code,)) if defense == "mixup" else ("none", (), (EVERYBODY.code,))
+
+    def add(self, defense, attack, seed, outcome="ok", **change):
+        inside = attack if attack in ACTIVE else None
+        described = {"adversary": inside, "insider": {"malicious": 1, "knowledge": "honest"}, "audit": {"targets": "honest"}}
+        own = {"run_key": f"{defense}/{inside}/{seed}", "described": described, "view": "client"}
+        return super().add(defense, attack, seed, outcome, **{**own, **change})
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        arrays, scored, _ = super()._measured(defense, attack, seed, targets, ids_from)
+        rng = np.random.default_rng([seed, *defense.encode(), *attack.encode()])
+        for t in scored:
+            member = arrays[f"t{t.target}_kind"] == 0
+            shift = {"atm": 0.3}.get(defense, 1.0) * np.where(member, 1, -1)
+            by_round = rng.normal(size=(self.rounds, len(member))) + shift
+            facts = {k: v for k, v in vars(decision_report(by_round, member, 0.0, rng)).items() if k != "best_index"}
+            t.decision = DecisionScores(best_round=10, **facts)
+        accuracy = ACCURACY[attack if attack in ACTIVE else None] - 0.1 * (defense != "none")
+        correct = np.random.default_rng(seed).random(N_TEST) < accuracy
+        return {**arrays, "test_correct": correct}, scored, correct
+
+
+
+
+GROUPS = {"majority": 3, "minority": 1}  # clients
+CLUSTERED = {"none": 0.2, "ifca": 0.5, "local-only": 1.0}
+
+
+def fairness_of(defense, seed):
+    """What the analysis of groups found: name -> number."""
+    rng = np.random.default_rng([seed, *defense.encode()])
+    numbers = {}
+    for name, k in GROUPS.items():
+        numbers |= {f"accuracy:{name}": Number(rng.uniform(0.7, 0.9)), f"clients:{name}": Number(k)}
+        numbers[f"n_test:{name}"] = Number(100 * k)
+    return numbers | {kind: Number(rng.uniform(0.02, 0.2), 0.01) for kind in GAPS}
+
+
+def violations_of(violated, clients=200):
+    """What the analysis of violations found."""
+    return Found(numbers={"violated": Number(violated), "clients": Number(clients)})
+
+
+class Clustered(Folder):
+    """A folder of a clustered federation: an attack that decides and one that does not, asked about two groups."""
+
+    def __init__(self, root, attacks=("rmia", "shadow"), targets=(-10, -11)):
+        self.targets = targets
+        super().__init__(root, dict(CLUSTERED), attacks)
+
+    def whose(self, defense):
+        return ("none", (), self.targets) if defense == "none" else ("uniform", CLIENTS, self.targets)
+
+    def add(self, defense, attack, seed, outcome="ok", **change):
+        groups = [{"name": n, "fraction": None, "rotation": [0.0, 25.0], "brightness": None} for n in GROUPS]
+        own = {"view": "external", "described": {"groups": groups, "thresholds": [0.5, 0.8]}}
+        if outcome == "ok":
+            own |= {"analyses": self.analyses(defense, attack, seed), "history": self.history(defense, seed)}
+        return super().add(defense, attack, seed, outcome, **{**own, **change})
+
+    def analyses(self, defense, attack, seed):
+        found = {"group-fairness": Found(numbers=fairness_of(defense, seed))}
+        return found | ({"violations": violations_of(10 * seed)} if attack == "shadow" else {})
+
+    def history(self, defense, seed):
+        more = {"clusters": [3, 1] if seed % 2 else [1, 3], "moved": 0} if defense == "ifca" else {}
+        rows = [
+            RoundRow(round=r, accuracy=0.5, train_loss=None, group_accuracy=[0.5 + r / 100, 0.4], **more) for r in (10, 20, 30)
+        ]  # fmt: skip
+        return [*rows[:2], rows[2].model_copy(update={"moved": seed} if more else {})]
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        arrays, scored, correct = super()._measured(defense, attack, seed, targets, ids_from)
+        for t in scored if attack == "shadow" else ():
+            member = arrays[f"t{t.target}_kind"] == 0
+            rng = np.random.default_rng([seed, abs(t.target), *defense.encode()])
+            shift = {-11: 1.5}.get(t.target, 0.3) * np.where(member, 1, -1)
+            report = decision_report(rng.normal(size=(1, len(member))) + shift, member, 0.0, rng)
+            facts = {k: v for k, v in vars(report).items() if k != "best_index"}
+            t.decision = DecisionScores(best_round=30, **facts)
+        return arrays, scored, correct
+
+
+
+
+class Migrating(Clustered):
+    """IFCA beside a defense under which client 3 ends with the other model and is exposed less."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.leak["ifca-mir"] = 0.5
+
+    def history(self, defense, seed):
+        return super().history("ifca" if defense.startswith("ifca") else defense, seed)
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        arrays, scored, correct = super()._measured(defense, attack, seed, targets, ids_from)
+        for t in targets:
+            member = arrays[f"t{t}_kind"] == 0
+            clients = {-10: [0, 1, 2], -11: [3]}[t]
+            owner = np.where(member, np.resize(clients, len(member)), -1).astype(np.int32)
+            if defense == "ifca-mir":
+                arrays[f"t{t}_scores"] = arrays[f"t{t}_scores"] - 0.8 * (owner == 3)
+            arrays[f"t{t}_owner"] = owner
+        models = np.array([0, 0, 1, 0] if defense == "ifca-mir" else [0, 0, 1, 1], np.int32)
+        found = Migration().analyse(finished_run(assignment=models[None]), judgement_of(arrays, targets))
+        arrays |= {f"migration:{name}": array for name, array in found.arrays.items()}
+        return arrays, scored, correct
+
+    def analyses(self, defense, attack, seed):
+        arrays = {"exposure": "AUC", "assignment": "model"}
+        return super().analyses(defense, attack, seed) | {"migration": Found(arrays=arrays)}
+
+
+def judgement_of(arrays, targets, threshold=None):
+    """What an attack said, from the arrays of its record."""
+    judged = [
+        Judged(
+            target=t, group=Target.of(t).index if Target.of(t).kind == "group" else None, scores=arrays[f"t{t}_scores"],
+            kind=arrays[f"t{t}_kind"], owner=arrays[f"t{t}_owner"], model_of=np.zeros(len(arrays[f"t{t}_kind"]), int),
+        )
+        for t in targets
+    ]  # fmt: skip
+    return Judgement(attack="shadow", threshold=threshold, targets=tuple(judged))
+
+
+def finished_run(**change):
+    """A run of 4 clients without groups, bounds or several models."""
+    fields = {
+        "clients": 4, "members": CLIENTS, "malicious": (), "facts": {}, "rounds": np.array([10]), "rows": (), "signals": {},
+        "pool": np.zeros(0, int), "assignment": np.zeros((0, 4), int), "test_y": np.zeros(8, int),
+        "predicted": np.zeros(8, int), "test_group": np.zeros(8, int), "rng": lambda purpose: np.random.default_rng(0),
+    }  # fmt: skip
+    return FinishedRun(**{**fields, **change})
