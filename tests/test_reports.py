@@ -118,7 +118,8 @@ def test_arrows_between_the_rooms_point_one_way(room):
             if module.startswith("fedbench.leaderboard"):
                 assert module.split(".")[2] in ALLOWED[room], f"{path.name} imports {module}"
             assert not module.startswith(("fedbench.plugins", "torch")), f"{path.name} imports {module}"
-            assert module != "tabulate" or room == "markdown", f"{path.name} renders"
+            if room != "markdown":
+                assert module != "tabulate", f"{path.name} renders"
 
 
 @pytest.mark.parametrize("room", ["statistics", "tables"])
@@ -140,8 +141,8 @@ def test_neither_core_nor_plugins_import_the_leaderboard():
 def test_analyses_import_public_names_only():
     for path in (ROOMS.parent / "plugins" / "analyses").glob("*.py"):
         for module in imports_of(path):
-            inside = module == "fedbench.core" or module.startswith("fedbench.plugins.analyses")
-            assert inside or not module.startswith("fedbench"), f"{path.name} imports {module}"
+            if module.startswith("fedbench") and not module.startswith("fedbench.plugins.analyses"):
+                assert module == "fedbench.core", f"{path.name} imports {module}"
 
 
 def test_a_board_is_made_without_torch(results):
@@ -198,14 +199,17 @@ def test_facts_are_means_over_seeds_with_their_range_and_words_where_they_are_no
     for seed in range(3):
         for attack in folder.attacks:
             folder.add("none", attack, seed)
-            said = {"epsilon": 8.0 + seed, "rounds": 30, "unit": "sample" if seed else "client_<b>", "tight": True,
-                    "choices": list(range(seed, seed + 9)), "steps": [seed] * (5 + seed), "few": ["a", "b"], "nothing": []}  # fmt: skip
+            said = {
+                "epsilon": 8.0 + seed, "rounds": 30, "unit": "sample" if seed else "client_<b>", "tight": True,
+                "choices": list(range(seed, seed + 9)), "steps": [seed] * (5 + seed), "few": ["a", "b"], "nothing": [],
+            }  # fmt: skip
             folder.add("dp|", attack, seed, facts=said)
     text = board(folder)
     rows = {r["fact"]: r["value"] for r in rows_of(text, "**What the defenses say of their runs**")}
     assert rows == {
         "epsilon": "9 (8 to 10)", "rounds": "30", "unit": r"client\_&lt;b&gt; / sample", "tight": "yes",
-        "choices": "1, 2, 3, 4, 5, 6, 7, 8, 9", "steps": "5 values, all 0 / 6 values, all 1 / 7 values, all 2", "few": "a, b", "nothing": "none",
+        "choices": "1, 2, 3, 4, 5, 6, 7, 8, 9", "steps": "5 values, all 0 / 6 values, all 1 / 7 values, all 2", "few": "a, b",
+        "nothing": "none",
     }  # fmt: skip
     assert text.index("What the defenses say") > text.index("**TF01")
     assert {r["defense"] for r in rows_of(text, "**What the defenses say")} == {r"dp\|"}
