@@ -15,7 +15,7 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.spec.coalition import Coalition, resolve_coalition
 from fedbench.core.spec.document import MAX_BYTES
 from fedbench.core.spec.load import LoadedSuite, find_suite, load_suite, shipped_suites
-from fedbench.core.spec.resolve import check_components, load_and_check
+from fedbench.core.spec.resolve import load_and_check
 
 
 def mistakes(folder: Path, text: str | bytes, *overrides: str, registry: Registry | None = None) -> list[str]:
@@ -209,9 +209,7 @@ COMPONENT_MISTAKES = {
 def test_mistakes_in_components_have_their_place(tmp_path, registry, edit, expected):
     (message,) = mistakes(tmp_path, edited(edit), registry=registry)
     assert message.startswith(expected)
-    with pytest.raises(UserError) as caught:
-        check_components(load_suite(tmp_path / "suite.yaml"), registry)
-    assert caught.value.messages[0].endswith(message)
+    load_suite(tmp_path / "suite.yaml")  # the file alone has no mistake
 
 
 def test_all_mistakes_at_once_in_the_order_of_the_file(tmp_path, registry):
