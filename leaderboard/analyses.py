@@ -16,8 +16,6 @@ from fedbench.leaderboard.statistics.findings import labels
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.findings import findings_table
 
-BUILT_IN = ("group-fairness", "violations", "migration", "sweep")
-
 
 @dataclass(frozen=True)
 class Drawer:
@@ -36,10 +34,10 @@ class Drawer:
 def drawers(wanted: Sequence[Any] | None, sections: Sequence[Section]) -> list[Drawer]:
     """The analyses that the results name (a name, or name, label and params); where they name none (None), the built-in
     ones and whatever else left findings in a record."""
-    if wanted is None:
-        found = {label for section in sections for label in labels(section)}
-        wanted = [*BUILT_IN, *sorted(found - set(BUILT_IN))]
     registry = Registry.discover()
+    if wanted is None:
+        own = [c.name for c in registry.own("analysis")]
+        wanted = [*own, *sorted({label for section in sections for label in labels(section)} - set(own))]
     return [_drawer(entry, registry) for entry in wanted]
 
 

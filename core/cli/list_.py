@@ -107,13 +107,13 @@ def _show(section: str, entries: list[dict[str, Any]], params: bool, title: str)
         suites = [(e["name"], "?" if e["cells"] is None else e["cells"], e.get("error", e["title"])) for e in entries]
         show_table(("suite", "cells (at most)", "title"), suites, title)
     elif params:
-        show_table((section.removesuffix("s"), *_PARAM_COLUMNS), _param_rows(entries), title)
+        show_table((_KINDS[section], *_PARAM_COLUMNS), _param_rows(entries), title)
     elif entries and "licence" in entries[0]:
         columns = ("dataset", "summary", "licence", "download", "here", "citation")
         show_table(columns, [(e["name"], e["summary"], e["licence"], _size(e), _here(e), e["citation"]) for e in entries], title)
     else:
         rows = [(e["name"], e["summary"], e["paper"], f"{e['package']} {e['version']}") for e in entries]
-        show_table((section.removesuffix("s"), "summary", "paper", "package"), rows, title)
+        show_table((_KINDS[section], "summary", "paper", "package"), rows, title)
 
 
 def _size(entry: dict[str, Any]) -> str:

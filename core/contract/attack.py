@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedbench.core.contract.contexts import Federation, Randomness
 from fedbench.core.contract.errors import SkipCell
-from fedbench.core.contract.knowledge import KnowledgeLevel
 from fedbench.core.contract.params import Configured
+from fedbench.core.contract.threat import KnowledgeLevel, View
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-View = Literal["server", "client", "coalition", "external"]
 
 
 @dataclass(frozen=True, kw_only=True)

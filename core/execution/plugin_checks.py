@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from fedbench.core.contract.analysis import Analysis
-from fedbench.core.contract.attack import ActiveAttack, Attack, View
+from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.knowledge import LEVELS
 from fedbench.core.contract.model import Model
+from fedbench.core.contract.threat import LEVELS, View
 from fedbench.core.numerics.normalise import wrap
 from fedbench.core.toolkit.check import check_data
 from fedbench.core.words.explain import explain

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from fedbench.core.contract.analysis import Analysis
-from fedbench.core.contract.attack import ActiveAttack, Attack, View
+from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.candidates import EXCLUDED
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense, FactValue
 from fedbench.core.contract.errors import Diverged, SkipCell
-from fedbench.core.contract.knowledge import LEVELS
 from fedbench.core.contract.model import Model
+from fedbench.core.contract.threat import LEVELS, View
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.parts import Parts, defense_of
 from fedbench.core.experiment.scene import Scene

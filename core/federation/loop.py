@@ -14,8 +14,8 @@ from fedbench.core.contract.attack import Knowledge
 from fedbench.core.contract.contexts import MemberContext, MemberData, ServerContext
 from fedbench.core.contract.defense import FactValue, overrides
 from fedbench.core.contract.errors import Diverged, UserError
-from fedbench.core.contract.knowledge import LEVELS
 from fedbench.core.contract.phases import phases
+from fedbench.core.contract.threat import LEVELS
 from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, require_finite, where_of
 from fedbench.core.federation.local import LocalTrainer

@@ -9,7 +9,7 @@ import torch
 from fedbench.core.contract.attack import ActiveAttack
 from fedbench.core.contract.contexts import Federation, MemberData
 from fedbench.core.contract.defense import Defense
-from fedbench.core.contract.knowledge import KnowledgeLevel
+from fedbench.core.contract.threat import KnowledgeLevel
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.spec.federation import FederationSpec
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.registry.discovery import PluginStatus, RegisteredComponent, discover_plugins
 from fedbench.core.registry.kinds import KINDS, PLURAL
 from fedbench.core.words.nearest import by_nearness, did_you_mean
@@ -65,6 +66,10 @@ class Registry:
     def components(self, kind: str) -> list[RegisteredComponent]:
         """The usable components of a kind (claimed once), by name."""
         return [claims[0] for _, claims in sorted(self._claims[kind].items()) if len(claims) == 1]
+
+    def own(self, kind: str) -> list[RegisteredComponent]:
+        """Those that come with the harness: what a suite has without naming it."""
+        return [c for c in self.components(kind) if c.distribution == PROJECT]
 
     def get(self, kind: str, name: str) -> RegisteredComponent:
         """The component; raises ``UserError`` for an unknown name (with the nearest) and for one claimed twice."""

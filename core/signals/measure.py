@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import torch
 
-from fedbench.core.contract.attack import Observations, View
+from fedbench.core.contract.attack import Observations
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.contract.signal import Probe, Signal
+from fedbench.core.contract.threat import View
 from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features

@@ -24,7 +24,6 @@ from fedbench.core.spec.suite import Setting
 from fedbench.core.words.explain import explain
 
 METHODS = ("defense", "attack", "analysis")  # what a suite lists rows of
-OWN = "fedbench"  # the distribution whose analyses a suite has without naming them
 
 
 @dataclass(frozen=True)
@@ -151,9 +150,8 @@ class _Resolver:
 
     def add_own_analyses(self) -> None:
         """The analyses of a suite that names none: those that come with the harness."""
-        for i, found in enumerate(self._registry.components("analysis")):
-            if found.distribution == OWN:
-                self.add("analysis", ("analyses", i), Use(name=found.name), [Point(found.name, {}, {})])
+        for i, found in enumerate(self._registry.own("analysis")):
+            self.add("analysis", ("analyses", i), Use(name=found.name), [Point(found.name, {}, {})])
 
     def _params(self, component: Any, loc: Loc, point: Point) -> dict[str, Any] | None:
         """Validated as JSON is: a list may become a tuple, but text is never taken for a number."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedbench.core.contract.knowledge import KnowledgeLevel
+from fedbench.core.contract.threat import KnowledgeLevel
 from fedbench.core.spec.base import Name, SpecModel, mistake
 from fedbench.core.spec.coalition import Coalition
 from fedbench.core.spec.component import MethodUse, Use, expand

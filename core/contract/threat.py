@@ -1,8 +1,9 @@
-"""What an adversary inside the federation may be granted; apart from the attacks, so that reading a suite loads no numpy."""
+"""The words of a threat model: what an adversary sees, and what one inside the federation gets to know."""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
+View = Literal["server", "client", "coalition", "external"]
 KnowledgeLevel = Literal["none", "own", "honest", "rule"]
 LEVELS: tuple[KnowledgeLevel, ...] = get_args(KnowledgeLevel)  # ascending
