@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
-from test_attacks import (
+from worlds import (
     COLLUDER,
     SMALL,
     TARGET,
@@ -47,14 +47,6 @@ from fedbench.plugins.attacks.measures import MEASURES, rescaled_confidence
 SINGLE = [BlackboxLoss, GradCosine, GradDiff, GradNorm]
 LIFTABLE = [name for name in MEASURES if name != "grad-norm"]
 few = settings(max_examples=60, deadline=None)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def with_fitted_members(w: World, factor: float) -> World:
@@ -347,7 +339,6 @@ def fitted(w: World, member: np.ndarray | None = None, **params) -> CSMIA:
 
 @pytest.fixture(scope="module")
 def trained(pool) -> CSMIA:
-    torch.set_num_threads(1)
     return fitted(pool)
 
 

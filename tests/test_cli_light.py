@@ -9,8 +9,8 @@ import sys
 import click
 import pytest
 from click.testing import CliRunner
-from test_registry import ANNOUNCE, BROKEN, DEFENSE, install, site  # noqa: F401 - site is a fixture
-from test_spec import edited as edited_spec
+from fake_packages import ANNOUNCE, BROKEN, DEFENSE, install
+from good_suite import edited as edited_spec
 
 from fedbench.core.cli import main as cli_main
 from fedbench.core.cli import validate
@@ -30,7 +30,7 @@ def edited(*changes: tuple[str, str]) -> str:
 def fedbench(*args: str):
     """One call in this process; a traceback fails the test."""
     result = CliRunner().invoke(cli, args, prog_name="fedbench")
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert isinstance(result.exception, SystemExit | None), result.exception
     return result
 
 
@@ -180,8 +180,8 @@ def test_list_shows_a_suite_that_does_not_load(tmp_path, monkeypatch):
     assert result.exit_code == 0 and "bad.yaml:10:15: settings[0].federation.rounds" in result.output
 
 
-def test_list_params_of_a_class_that_cannot_be_imported(site):  # noqa: F811
-    install(site, "my-dist", "my_plugin", ANNOUNCE.format(name="shield", target="nowhere_at_all:X"))
+def test_list_params_of_a_class_that_cannot_be_imported(site):
+    install(site, "my_plugin", ANNOUNCE.format(name="shield", target="nowhere_at_all:X"), distribution="my-dist")
     result = fedbench("list", "defenses", "--params")
     assert result.exit_code == 0
     (line,) = (row for row in result.stdout.splitlines() if row.startswith("shield "))
@@ -249,10 +249,10 @@ def test_validate_runs_further_checks(tmp_path, monkeypatch):
     assert result.exit_code == 2 and result.stderr == "small: digits is too small\n"
 
 
-def test_a_suite_fails_only_where_it_names_what_is_broken(site):  # noqa: F811
-    install(site, "broken-dist", "broken", BROKEN["syntax"][0])
-    install(site, "one-dist", "one_plugin", ANNOUNCE.format(name="shield", target="x:Shield"))
-    install(site, "two-dist", "two_plugin", ANNOUNCE.format(name="shield", target="y:Shield"))
+def test_a_suite_fails_only_where_it_names_what_is_broken(site):
+    install(site, "broken", BROKEN["syntax"][0], distribution="broken-dist")
+    install(site, "one_plugin", ANNOUNCE.format(name="shield", target="x:Shield"), distribution="one-dist")
+    install(site, "two_plugin", ANNOUNCE.format(name="shield", target="y:Shield"), distribution="two-dist")
     (site / "good.yaml").write_text(GOOD)
     assert fedbench("validate", str(site / "good.yaml")).exit_code == 0
     (site / "clash.yaml").write_text(edited(("- none", "- shield")))
@@ -267,10 +267,10 @@ def test_a_suite_fails_only_where_it_names_what_is_broken(site):  # noqa: F811
 # plugins, doctor
 
 
-def test_plugins_shows_the_broken_and_the_clashing(site):  # noqa: F811
-    install(site, "broken-dist", "broken", BROKEN["exit"][0], version="0.3")
-    install(site, "one-dist", "one_plugin", ANNOUNCE.format(name="shield", target="good_class:Shield"))
-    install(site, "two-dist", "two_plugin", ANNOUNCE.format(name="shield", target="good_class:Shield"))
+def test_plugins_shows_the_broken_and_the_clashing(site):
+    install(site, "broken", BROKEN["exit"][0], version="0.3", distribution="broken-dist")
+    install(site, "one_plugin", ANNOUNCE.format(name="shield", target="good_class:Shield"), distribution="one-dist")
+    install(site, "two_plugin", ANNOUNCE.format(name="shield", target="good_class:Shield"), distribution="two-dist")
     (site / "good_class.py").write_text(DEFENSE)
     result = fedbench("plugins")
     lines = result.stdout.splitlines()

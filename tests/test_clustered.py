@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parties import CPU, member_context
 from pydantic import ValidationError
 from tiny import tiny_clients, tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
@@ -25,17 +26,8 @@ from fedbench.plugins.defenses.clustered.ifca_mir import IFCAMIR, Announcement, 
 from fedbench.plugins.defenses.clustered.local_only import LocalOnly
 from fedbench.plugins.defenses.clustered.red_team import balanced_accuracy, features, fit, random_half, risk
 
-CPU = torch.device("cpu")
 EVERYONE = (0, 1, 2, 3)
 FACTS = Federation(clients=4, rounds=20, local_epochs=1, batch_size=5, participation=1.0, n_classes=3, n_params=51)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def draws(seed: int, *shape: int) -> torch.Tensor:
@@ -43,21 +35,7 @@ def draws(seed: int, *shape: int) -> torch.Tensor:
 
 
 def member(data: MemberData, key: int = 1, threshold: float | None = None) -> MemberContext:
-    flat = FlatModel(tiny_module(), CPU)
-    return MemberContext(
-        key=key,
-        device=CPU,
-        federation=FACTS,
-        client=0,
-        round=1,
-        epoch=0,
-        data=data,
-        model=flat.module,
-        params=flat.params,
-        start=flat.params.clone(),
-        memory={},
-        privacy_threshold=threshold,
-    )
+    return member_context(tiny_module(), data, FACTS, key=key, privacy_threshold=threshold)
 
 
 def models_of(*seeds: int) -> torch.Tensor:

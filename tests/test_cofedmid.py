@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parties import CPU, facts_of, member_context
 from pydantic import ValidationError
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -18,15 +19,13 @@ from fedbench.core import Batch, CoalitionContext, Federation, MemberContext, Me
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.plugins.defenses.cofedmid import CoFedMID, compensation, partition, perturbation
 
-CPU = torch.device("cpu")
 CLASSES = 5
 ONLY_PARTITION = dict(compensation=False, perturbation=False)
 ONLY_NOISE = dict(partition=False, compensation=False)
 
 
 def facts(**given) -> Federation:
-    sizes = dict(clients=4, rounds=20, local_epochs=1, batch_size=8, n_classes=CLASSES, n_params=50)
-    return Federation(**({"participation": 1.0} | sizes | given))
+    return facts_of(50, **{"rounds": 20, "n_classes": CLASSES, **given})
 
 
 def coalition(members=(0, 2), weights=None, t=0, key=1, present=None, **given) -> CoalitionContext:
@@ -50,22 +49,11 @@ def own_data(n: int = 100, seed: int = 0) -> MemberData:
 
 
 def member(data: MemberData, *, client=0, round=1, key=1, memory=None, seed=0, **given) -> MemberContext:
-    flat = FlatModel(nn.Linear(3, CLASSES), CPU)
-    with torch.no_grad():
-        flat.params.copy_(torch.randn(len(flat.params), generator=torch.Generator().manual_seed(seed)))
-    return MemberContext(
-        key=key,
-        device=CPU,
-        federation=facts(**given),
-        client=client,
-        round=round,
-        epoch=round - 1,
-        data=data,
-        model=flat.module,
-        params=flat.params,
-        start=flat.params.clone(),
-        memory={} if memory is None else memory,
-    )
+    memory = {} if memory is None else memory
+    return member_context(
+        nn.Linear(3, CLASSES), data, facts(**given), weights=seed, key=key, client=client, round=round, epoch=round - 1,
+        memory=memory,
+    )  # fmt: skip
 
 
 def begun(given=None, **params) -> CoFedMID:
@@ -82,13 +70,22 @@ def started(data: MemberData, **params) -> tuple[CoFedMID, MemberData]:
 # -- class plan ------------------------------------------------------------------------------------------------------
 
 
+def overlap_bound(classes: int, members: int, m: int) -> int:
+    """lambda_theo: no assignment has a smaller largest pairwise overlap.
+
+    ``classes`` N, ``members`` d >= 2, ``m`` classes each: ceil((d m^2 - N m) / (N (d - 1))), at least 0.
+    Source: CoFedMID section 4.1 and appendix A.
+    """
+    return max(0, -((classes * m - members * m * m) // (classes * (members - 1))))
+
+
 @pytest.mark.parametrize(
     ("classes", "members", "m", "bound"),
     [(100, 2, 50, 0), (100, 5, 50, 19), (100, 10, 50, 23), (100, 10, 20, 3), (10, 2, 10, 10), (10, 10, 10, 10),
      (10, 10, 2, 1), (200, 10, 40, 5), (100, 5, 20, 0)],
 )  # fmt: skip
 def test_overlap_bound_of_known_cases(classes, members, m, bound):
-    assert partition.overlap_bound(classes, members, m) == bound
+    assert overlap_bound(classes, members, m) == bound
 
 
 @given(st.integers(1, 24), st.integers(2, 8), st.data(), st.integers(0, 2**32))
@@ -101,7 +98,7 @@ def test_balanced_assignment_has_least_total_overlap_and_covers_what_it_can(clas
     assert np.ptp(multiplicity) <= 1
     assert (multiplicity > 0).sum() == min(classes, members * m)
     pairs = [int((held[i] & held[j]).sum()) for i in range(members) for j in range(i)]
-    assert max(pairs) >= partition.overlap_bound(classes, members, m)
+    assert max(pairs) >= overlap_bound(classes, members, m)
     random = partition.assign_random(classes, members, m, np.random.default_rng(seed))
     assert (random.sum(1) == m).all()
     assert sum(pairs) <= sum(int((random[i] & random[j]).sum()) for i in range(members) for j in range(i))
@@ -112,7 +109,7 @@ def test_balanced_assignment_keeps_the_largest_overlap_near_its_bound():
         held = partition.assign_balanced(classes, members, m, np.random.default_rng(0)).astype(int)
         shared = held @ held.T
         np.fill_diagonal(shared, 0)
-        assert shared.max() <= 1.25 * partition.overlap_bound(classes, members, m) + 2
+        assert shared.max() <= 1.25 * overlap_bound(classes, members, m) + 2
 
 
 @pytest.mark.parametrize("decay", ["linear", "cosine", "exponential", "polynomial"])

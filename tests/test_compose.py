@@ -12,8 +12,8 @@ from tiny import tiny_clients, tiny_module, tiny_setup, train_all
 
 from fedbench.core import Defense, MemberData, Selection, UserError
 from fedbench.core.contract.defense import overrides
-from fedbench.core.execution.plan import PHASES
-from fedbench.core.federation.compose import EXCLUSIVE, Composite
+from fedbench.core.contract.phases import PHASES, phases
+from fedbench.core.federation.compose import Composite, composed
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.local import trainable
 from fedbench.plugins.defenses.cofedmid import CoFedMID
@@ -27,14 +27,6 @@ from fedbench.plugins.defenses.none import NoDefense
 from fedbench.plugins.defenses.perturb import Perturb
 from fedbench.plugins.defenses.quantize import Quantize
 from fedbench.plugins.defenses.relaxloss import RelaxLoss
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class EveryPhase(Defense):
@@ -85,6 +77,9 @@ class EveryPhase(Defense):
     def after_round(self, ctx):
         ctx.memory["calls"] += float(ctx.rng.uniform())
 
+    def report(self, ctx):
+        return {"calls": [ctx.of_member[k]["calls"] for k in ctx.members], "rounds": ctx.coalition["rounds"]}
+
 
 ALONE = {
     "none": NoDefense, "every-phase": EveryPhase, "grad-noise": GradNoise, "perturb": Perturb, "dp-sgd": DPSGD,
@@ -102,6 +97,12 @@ def bits(defense: Defense, **changes) -> list[torch.Tensor]:
 
 def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def facts(defense: Defense) -> dict:
+    """What the defense says of a training."""
+    federation, _ = train_all(tiny_setup(defense, n_models=defense.n_models))
+    return federation.facts()
 
 
 # -- one ----------------------------------------------------------------------------------------------------------------
@@ -125,9 +126,19 @@ def test_a_composite_acts_where_its_parts_act(name):
     assert Composite([NoDefense(), part]).n_models == part.n_models
 
 
+def test_the_defense_of_every_phase_has_every_phase_of_the_table():
+    assert all(overrides(EveryPhase(), phase) for phase in PHASES)
+
+
 def test_an_empty_list_is_refused():
     with pytest.raises(UserError, match="at least one"):
         Composite([])
+
+
+def test_one_defense_is_itself_and_several_are_a_composite():
+    one, other = NoDefense(), Mixup()
+    assert composed([one]) is one
+    assert composed([one, other]).parts == (one, other)
 
 
 # -- order, keys, memory -------------------------------------------------------------------------------------------------
@@ -231,6 +242,24 @@ def test_every_part_has_its_own_memory_and_is_begun_and_told_of_every_round():
         assert part.after == [(t, k) for t in (1, 2, 3) for k in (0, 1)]
 
 
+def test_facts_of_the_parts_stand_together_and_say_whose_they_are_where_names_meet():
+    alone = facts(EveryPhase())
+    assert alone["rounds"] == 3 and len(alone["calls"]) == 2
+    assert facts(Composite([NoDefense(), EveryPhase()])).keys() == alone.keys()
+    assert facts(Composite([EveryPhase(), NoDefense()])) == facts(Composite([EveryPhase()])) == alone
+
+    class Counts(Counter):
+        def report(self, ctx):
+            return {"count": ctx.coalition["count"], f"step {self.step}": ctx.of_member[0]["count"]}
+
+    class Tallies(Counts):
+        pass
+
+    assert facts(Composite([Counts(1), Tallies(10)])) == {
+        "Counts: count": 4, "step 1": 3, "Tallies: count": 40, "step 10": 30,
+    }  # fmt: skip
+
+
 def test_a_generator_goes_on_from_batch_to_batch():
     class Draws(Defense):
         def __init__(self):
@@ -323,7 +352,7 @@ def test_what_any_part_holds_out_stays_out():
 # -- who decides ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("phase", EXCLUSIVE)
+@pytest.mark.parametrize("phase", phases(combines=("exclusive",)))
 def test_a_phase_with_one_answer_takes_one_part(phase):
     one, other = (type(name, (Defense,), {phase: getattr(EveryPhase, phase)})() for name in ("One", "Other"))
     Composite([one, NoDefense(), GradNoise()])
@@ -372,7 +401,7 @@ class SelectsNothingKnown(Defense):
     [
         (Fails(), r"^Fails.protect \(client 0, round 1\): ValueError: no"),
         (Drops(), r"^Drops.coordinate \(round 1\) returned a tensor of shape \[1, 51\]; expected .* \[2, 51\]"),
-        (SelectsNothingKnown(), r"^SelectsNothingKnown.select \(client 0, round 1\) returned list, not Selection"),
+        (SelectsNothingKnown(), r"^SelectsNothingKnown.select \(client 0, round 1\) returned list; expected Selection or None$"),
     ],
 )
 def test_a_failure_names_the_part(part, message):

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedbench.core import IFL, MEMBER, OFL
 from fedbench.core.contract.errors import UserError
-from fedbench.core.population.audit import IFL, MEMBER, OFL, audit_set, pool_of
+from fedbench.core.population.audit import audit_set, pool_of
 from fedbench.core.population.partition import partition
 from fedbench.plugins.datasets.canaries import mislabel
 from fedbench.plugins.datasets.digits import Digits

@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parties import facts_of, generator, member_context
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedbench.core import Batch, Federation, MemberContext, MemberData, UserError
-from fedbench.core.numerics.flat import FlatModel
+from fedbench.core import Batch, MemberContext, MemberData, UserError
 from fedbench.plugins import defenses
 from fedbench.plugins.defenses import dp_sgd, hamp
 from fedbench.plugins.defenses.dp_sgd import DPSGD
@@ -25,33 +25,12 @@ from fedbench.plugins.defenses.hamp import HAMP
 from fedbench.plugins.defenses.mixup import Mixup
 from fedbench.plugins.defenses.relaxloss import RelaxLoss
 
-CPU = torch.device("cpu")
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
 
 def member(module: nn.Module | None = None, *, key=1, classes=4, epoch=0, **facts) -> MemberContext:
-    flat = FlatModel(module or nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, classes)), CPU)
-    with torch.no_grad():
-        flat.params.copy_(torch.randn(flat.params.shape, generator=generator(7), dtype=flat.params.dtype))
-    given = dict(clients=4, rounds=10, local_epochs=1, batch_size=8, participation=1.0, n_classes=classes) | facts
-    federation = Federation(**given, n_params=len(flat.params))
+    module = module or nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, classes))
+    known = facts_of(sum(p.numel() for p in module.parameters()), n_classes=classes, **facts)
     data = MemberData(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
-    return MemberContext(
-        key=key,
-        device=CPU,
-        federation=federation,
-        client=0,
-        round=1,
-        epoch=epoch,
-        data=data,
-        model=flat.module,
-        params=flat.params,
-        start=flat.params.clone(),
-        memory={},
-    )
+    return member_context(module, data, known, weights=7, key=key, epoch=epoch)
 
 
 def batch(n: int, shape: tuple[int, ...] = (6,), classes: int = 4, seed: int = 0, dtype=torch.float32) -> Batch:

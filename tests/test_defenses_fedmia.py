@@ -12,15 +12,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parties import CPU, facts_of, generator, member_context
 from pydantic import ValidationError
 from tiny import tiny_clients, tiny_module, tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import kl_div, log_softmax
 from torchvision.transforms.v2 import functional as tv
 
-from fedbench.core import Batch, Defense, Federation, MemberContext, MemberData, UserError
+from fedbench.core import Batch, Defense, MemberContext, MemberData, UserError
 from fedbench.core.federation.compose import Composite
-from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.normalise import Normalised
 from fedbench.plugins import defenses
 from fedbench.plugins.defenses import instahide
@@ -35,41 +35,13 @@ from fedbench.plugins.defenses.perturb import Perturb
 from fedbench.plugins.defenses.quantize import Quantize, quantize
 from fedbench.plugins.defenses.relaxloss import RelaxLoss
 
-CPU = torch.device("cpu")
 NAMES = ("perturb", "quantize", "data-augmentation", "data-sampling", "instahide")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def member(data: MemberData | None = None, *, key=1, epoch=0, memory=None, module=None, **facts) -> MemberContext:
-    flat = FlatModel(module or tiny_module(), CPU)
-    data = data or tiny_clients()[0]
-    given = dict(clients=4, rounds=10, local_epochs=1, batch_size=5, participation=1.0, n_classes=3) | facts
-    federation = Federation(**given, n_params=len(flat.params))
-    memory = {} if memory is None else memory
-    return MemberContext(
-        key=key,
-        device=CPU,
-        federation=federation,
-        client=0,
-        round=1,
-        epoch=epoch,
-        data=data,
-        model=flat.module,
-        params=flat.params,
-        start=flat.params.clone(),
-        memory=memory,
-    )
+    module, memory = module or tiny_module(), {} if memory is None else memory
+    known = facts_of(sum(p.numel() for p in module.parameters()), **{"batch_size": 5, **facts})
+    return member_context(module, data or tiny_clients()[0], known, key=key, epoch=epoch, memory=memory)
 
 
 def whole(data: MemberData) -> Batch:

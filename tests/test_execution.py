@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from fake_packages import install
-from ruamel.yaml import YAML
+from running import HANG_S, changed, fingerprint, invoke, records, start, suite, wait_for
 
 from fedbench.core.cli.clean import command as clean
 from fedbench.core.cli.run import build_plan
-from fedbench.core.cli.run import command as run
 from fedbench.core.contract.errors import UserError
-from fedbench.core.experiment.train import load
+from fedbench.core.experiment.cache import load
 from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
 from fedbench.core.store.results import Results
 
@@ -35,6 +28,7 @@ DEFENSES = '''
 
     class Hangs(Defense):
         def protect(self, update, ctx):
+            open("hangs", "w").close()
             while True:
                 time.sleep(1)
 
@@ -46,14 +40,16 @@ DEFENSES = '''
         def protect(self, update, ctx):
             return update * torch.nan
 
-    class Slow(Defense):
+    class Waits(Defense):
+        """As long as there is a file `wait` where the command was called."""
         def protect(self, update, ctx):
-            time.sleep(0.15)
+            while os.path.exists("wait"):
+                time.sleep(0.01)
             return update * 0.5
 
     @hookimpl
     def fedbench_defenses():
-        for c in (Raises, Hangs, Exits, Nan, Slow):
+        for c in (Raises, Hangs, Exits, Nan, Waits):
             yield Component(f"toy-{c.__name__.lower()}", f"toys:{c.__name__}", "a toy")
 '''
 
@@ -101,61 +97,10 @@ ATTACKS = '''
 '''
 
 
-def suite(folder: Path, **changes) -> Path:
-    """A suite of a second or two."""
-    spec = {
-        "schema": 1, "name": "tiny", "seeds": [0],
-        "settings": [{
-            "name": "digits",
-            "dataset": {"name": "digits", "params": {"test": 100, "holdout": 100, "label_noise": 0.3}},
-            "model": {"name": "mlp", "params": {"hidden": [16]}},
-            "federation": {"clients": 4, "rounds": 4, "local_epochs": 1, "batch_size": 50, "optimizer": {"lr": 0.2}},
-            "audit": {"every": 2, "nonmembers": 80},
-        }],
-        "coalitions": ["pair"], "defenses": ["none"], "attacks": ["loss-series"], "limits": {"run_seconds": 60},
-    } | changes  # fmt: skip
-    path = folder / "tiny.yaml"
-    YAML().dump(spec, path)
-    return path
-
-
-def invoke(*args: object, status: int = 0):
-    result = CliRunner().invoke(run, [*map(str, args), "--no-plots"])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == status, result.output
-    return result.output
-
-
-def records(folder: Path) -> dict[tuple, dict]:
-    found = {}
-    for path in (folder / "records").glob("*.json"):
-        r = json.loads(path.read_text())
-        found[r["defense"]["label"], r["attack"]["label"], r["seed"]] = r
-    return found
-
-
-def fingerprint(folder: Path) -> dict[str, bytes]:
-    """Every record without what is measured anew each time, and every score file, byte by byte."""
-    out = {}
-    for path in sorted((folder / "records").iterdir()):
-        if path.suffix == ".json":
-            r = json.loads(path.read_text())
-            assert r.pop("measured")
-            out[path.name] = json.dumps(r).encode()
-        else:
-            out[path.name] = path.read_bytes()
-    return out
-
-
 @pytest.fixture
-def toys(tmp_path, monkeypatch):
-    folder = install(tmp_path / "site", "toys", DEFENSES)
-    install(folder, "toy_attacks", ATTACKS)
-    monkeypatch.syspath_prepend(str(folder))
-    yield folder
-    for name in ("toys", "toy_attacks"):
-        sys.modules.pop(name, None)
+def toys(site):
+    install(site, "toys", DEFENSES)
+    return install(site, "toy_attacks", ATTACKS)
 
 
 def test_each_misbehaving_defense_costs_only_its_own_cells(tmp_path, toys):
@@ -181,8 +126,8 @@ def test_a_misbehaving_attack_costs_only_its_cell(tmp_path, toys):
     found = {a: (r["outcome"], r["reason"]) for (_, a, _), r in records(tmp_path / "r").items()}
     assert found["loss-series"][0] == found["toy-flip"][0] == "ok"
     assert "RuntimeError: no clue" in found["toy-raises"][1]
-    assert "scores of target 0 are not finite" in found["toy-nan"][1]
-    assert "score returned shape [3] for target 0" in found["toy-short"][1]
+    assert "scores of client 0 are not finite" in found["toy-nan"][1]
+    assert "score returned shape [3] for client 0" in found["toy-short"][1]
     assert found["toy-peeks"] == ("skipped", "the view 'client' shows no other client to compare with")
     assert found["toy-wishes"][0] == "skipped" and "no signal 'mind-reading'" in found["toy-wishes"][1]
 
@@ -192,7 +137,8 @@ def test_an_active_attack_has_a_run_of_its_own(tmp_path, toys):
     found = records(tmp_path / "r")
     passive, active = found["none", "loss-series", 0], found["none", "toy-flip", 0]
     assert passive["run_key"] != active["run_key"]
-    assert passive["utility"]["accuracy"] > active["utility"]["accuracy"] or passive["history"] != active["history"]
+    assert passive["history"] != active["history"]  # another training
+    assert passive["described"]["adversary"] is None and active["described"]["adversary"] == "toy-flip"
 
 
 def test_one_or_two_workers_and_any_company_give_the_same_bits(tmp_path):
@@ -207,41 +153,28 @@ def test_one_or_two_workers_and_any_company_give_the_same_bits(tmp_path):
 
 
 def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, toys):
-    names = ["none", "toy-slow"]
-    path = suite(tmp_path, defenses=names, seeds=[0, 1])
+    path, marker = suite(tmp_path, defenses=["none", "toy-waits"], seeds=[0, 1]), tmp_path / "cut" / "records"
     invoke(path, "--results", tmp_path / "whole")
-    env = {**os.environ, "PYTHONPATH": str(toys)}
-    words = ["run", str(path), "--results", str(tmp_path / "cut"), "--no-plots", "--workers", "1"]
-    process = subprocess.Popen([sys.executable, "-m", "fedbench.core.cli.main", *words], env=env, stdout=subprocess.PIPE)
-    marker = tmp_path / "cut" / "records"
-    deadline = time.monotonic() + 60
-    while not list(marker.glob("*.json")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    done = len(list(marker.glob("*.json")))
-    assert 1 <= done < 4, "the kill came too late to show anything"
+    (tmp_path / "wait").touch()  # the third of four runs gets no further than its first round
+    process = start(path, tmp_path / "cut", toys)
+    wait_for(lambda: len(list(marker.glob("*.json"))) == 2, process)
+    process.kill()
+    process.communicate()
+    (tmp_path / "wait").unlink()
+    assert {defense for defense, _, _ in records(tmp_path / "cut")} == {"none"}
     (marker / f"{TEMPORARY_PREFIX}stray").write_text("half a record")
-    output = invoke(path, "--results", tmp_path / "cut")
-    assert f"{4 - done} cells to compute" in output.replace("\n", " ") or "to compute" in output
+    assert "2 runs with 2 cells to compute" in invoke(path, "--results", tmp_path / "cut")
     assert fingerprint(tmp_path / "cut") == fingerprint(tmp_path / "whole")
 
 
 def test_ctrl_c_stops_cleanly_and_keeps_what_is_finished(tmp_path, toys):
     path = suite(tmp_path, defenses=["none", "toy-hangs"])
-    env = {**os.environ, "PYTHONPATH": str(toys)}
-    words = ["run", str(path), "--results", str(tmp_path / "r"), "--no-plots", "--workers", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedbench.core.cli.main", *words], env=env, stdout=subprocess.PIPE, text=True,
-        # tests started in the background of a shell inherit an ignored SIGINT, and so would the command
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "r" / "records").glob("*.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)
+    # tests started in the background of a shell inherit an ignored SIGINT, and so would the command
+    listens = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    process = start(path, tmp_path / "r", toys, **listens)
+    wait_for((tmp_path / "hangs").exists, process)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130
     assert "1 of 2 cells are done and kept; the same command goes on from here" in output
     assert list(records(tmp_path / "r")) == [("none", "loss-series", 0)]
@@ -277,9 +210,9 @@ def test_a_signal_whose_code_changed_is_measured_again(tmp_path):
     (job,) = build_plan(path, (), tmp_path / "r", "cpu").jobs
     rows = set(range(4))
     assert load(job, {"loss"}, rows, False) is not None
-    changed = replace(job, signals={**job.signals, "loss": replace(job.signals["loss"], digest="other")})
+    changed = replace(job, signals={**job.signals, "loss": job.signals["loss"].model_copy(update={"digest": "other"})})
     assert load(changed, {"loss"}, rows, False) is None
-    untouched = replace(job, signals={**job.signals, "margin": replace(job.signals["margin"], digest="other")})
+    untouched = replace(job, signals={**job.signals, "margin": job.signals["margin"].model_copy(update={"digest": "other"})})
     assert load(untouched, {"loss"}, rows, False) is not None
 
 
@@ -376,9 +309,6 @@ def test_two_runs_cannot_write_one_folder(tmp_path):
     ],
 )
 def test_data_that_cannot_carry_the_setting_is_found_before_training(tmp_path, change, message):
-    base = suite(tmp_path)
-    spec = YAML(typ="safe").load(base)
-    path = suite(tmp_path, settings=[{**spec["settings"][0], **change}])
     with pytest.raises(UserError, match=message) as caught:
-        invoke(path, "--results", tmp_path / "r")
+        invoke(changed(tmp_path, change), "--results", tmp_path / "r")
     assert "tiny.yaml:" in str(caught.value) and not (tmp_path / "r").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from test_execution import invoke, records, suite
+from running import invoke, records, suite
 from tiny import tiny_clients, tiny_setup, train_all
 
 from fedbench.core import Defense
@@ -48,7 +48,7 @@ def test_misaligned_nonmembers_make_a_leak_out_of_nothing(tmp_path, align, low, 
     )  # fmt: skip
     invoke(path, "--results", tmp_path / "r")
     (record,) = records(tmp_path / "r").values()
-    found = [t["groups"]["mix"]["tf01"] for t in record["targets"]]
+    found = [t["groups"]["mix"]["values"]["tf01"]["value"] for t in record["targets"]]
     assert low <= np.mean(found) <= high
 
 
@@ -122,7 +122,7 @@ def test_a_single_round_attack_reports_last_calibrated_and_oracle_with_its_null(
     assert all(t["rounds"] is None for t in found["none", "loss-series", 0]["targets"])
     for t in found["none", "blackbox-loss", 0]["targets"]:
         r = t["rounds"]
-        assert r["last_auc"] == pytest.approx(t["groups"]["mix"]["auc"])
+        assert r["last_auc"] == pytest.approx(t["groups"]["mix"]["values"]["auc"]["value"])
         assert r["best_auc"] >= r["last_auc"] and r["best_round"] in (2, 4)
         assert 0.3 < r["null_best_auc"] < 0.7
     board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()

@@ -18,12 +18,13 @@ from fedbench.core.numerics.rng import key_for
 def slow_fedavg(setup, rounds):
     """FedAvg the obvious way: torch.optim.SGD, a module per client, state dicts averaged by |D_k|."""
     c, module = setup.config, tiny_module()
+    rule = c.optimizer
     for t in range(1, rounds + 1):
         sent, sizes = [], []
         for k, data in enumerate(setup.clients):
             local = tiny_module()
             local.load_state_dict(module.state_dict())
-            optimizer = torch.optim.SGD(local.parameters(), c.lr_at(t), c.momentum, weight_decay=c.weight_decay)
+            optimizer = torch.optim.SGD(local.parameters(), lr_at(c, t), rule.momentum, weight_decay=rule.weight_decay)
             shuffle = torch.Generator().manual_seed(key_for(setup.seed, "shuffle", t, k) >> 1)
             for _ in range(c.local_epochs):
                 order = torch.randperm(len(data.y), generator=shuffle)

@@ -23,14 +23,6 @@ CLASSES = 3
 few = settings(max_examples=40, deadline=None)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def filled(model: nn.Module, seed: int = 0) -> nn.Module:
     """The model in float64 with drawn parameters and running statistics, so that no affine part is trivial."""
     g = torch.Generator().manual_seed(seed)
@@ -64,7 +56,8 @@ def assert_matches_oracle(
     y, u = labels(len(x)), randn(3, size_of(model), seed=2)
     with patch.object(gradient, "_sample_wise", lambda m, x, y, u: taken.append(len(x)) or slow(m, x, y, u)):
         found = gradient_features(model, x.clone(), y, u, chunk)
-    assert fallbacks is None or taken == list(fallbacks)
+    if fallbacks is not None:
+        assert taken == list(fallbacks)
     training = model.training
     g = per_sample_gradients(model.eval(), x.clone(), y)
     model.train(training)

@@ -23,7 +23,6 @@ from fedbench.core.federation.optimizer import FlatAdam
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.precision import check_precision, in_precision, matmuls
 from fedbench.core.population.audit import (
-    HONEST,
     MEMBER,
     OFL,
     attack_set,
@@ -34,6 +33,7 @@ from fedbench.core.population.audit import (
     refuse_overlap,
 )
 from fedbench.core.population.partition import partition
+from fedbench.core.population.target import EVERYBODY
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import Recorder, observe
 from fedbench.plugins.defenses.rules.trimmed_mean import TrimmedMean
@@ -44,12 +44,12 @@ CPU = torch.device("cpu")
 # -- the clients' optimiser ------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 6), st.sampled_from([0.0, 0.01]), st.integers(0, 5))
+@given(st.integers(1, 6), st.sampled_from([(0.9, 0.999), (0.5, 0.9)]), st.sampled_from([0.0, 0.01]), st.integers(0, 5))
 @settings(max_examples=15, deadline=None)
-def test_adam_is_torchs_adam(steps, decay, seed):
+def test_adam_is_torchs_adam(steps, betas, decay, seed):
     ours, theirs = FlatModel(tiny_module(), CPU), tiny_module()
-    mine = FlatAdam(ours, (0.9, 0.999), decay, keep=False)
-    reference = torch.optim.Adam(theirs.parameters(), lr=0.05, weight_decay=decay)
+    mine = FlatAdam(ours, betas=betas, weight_decay=decay)
+    reference = torch.optim.Adam(theirs.parameters(), lr=0.05, betas=betas, weight_decay=decay)
     g = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         x, y = torch.randn(5, 4, generator=g), torch.randint(0, 3, (5,), generator=g)
@@ -73,7 +73,7 @@ def test_a_client_keeps_its_moments_only_where_the_recipe_says_so():
         optimizer.step(0.1)
         return flat.params - begun
 
-    keep, fresh = FlatAdam(flat, (0.9, 0.999), 0.0, keep=True), FlatAdam(flat, (0.9, 0.999), 0.0, keep=False)
+    keep, fresh = FlatAdam(flat, keep=True), FlatAdam(flat)
     first = update(keep, 0, 1.0)
     assert torch.equal(update(keep, 1, 1.0), first)  # another client: a state of its own
     assert not torch.allclose(update(keep, 0, -1.0), -first)  # the first client remembers
@@ -282,7 +282,7 @@ def test_the_attack_set_asks_about_honest_clients_and_the_hold_out():
     shards = shards_of()
     audit = attack_set(shards, 20, malicious=1, members=9, nonmembers=6, seed=3)
     members, outside = audit.ids[audit.kind == MEMBER], audit.ids[audit.kind == OFL]
-    assert audit.target == HONEST and len(members) == 9 and len(outside) == 6 and len(set(audit.ids)) == 15
+    assert audit.target == EVERYBODY and len(members) == 9 and len(outside) == 6 and len(set(audit.ids)) == 15
     assert np.isin(members, np.concatenate(shards[:3])).all() and (outside >= 40).all()
     for i, k in zip(audit.ids[audit.kind == MEMBER], audit.owner[audit.kind == MEMBER], strict=True):
         assert i in shards[k]
@@ -319,8 +319,8 @@ def test_the_root_set_is_disjoint_from_training_and_audit_and_an_overlap_is_refu
 def test_an_attack_that_follows_one_client_skips_the_question_about_all():
     arrays = {"loss": np.zeros((1, 3, 5), np.float32)}
     with pytest.raises(SkipCell, match="many clients together"):
-        observe("server", HONEST, [0, 1, -1], np.array([1]), arrays, np.arange(5))
-    assert observe("client", HONEST, [0, 1, -1], np.array([1]), arrays, np.arange(5))["loss"].shape == (1, 1, 5)
+        observe("server", None, [0, 1, -1], np.array([1]), arrays, np.arange(5))
+    assert observe("client", None, [0, 1, -1], np.array([1]), arrays, np.arange(5))["loss"].shape == (1, 1, 5)
 
 
 def test_who_is_asked_about_does_not_collude():
@@ -328,7 +328,7 @@ def test_who_is_asked_about_does_not_collude():
         colluders = 1
 
     shards = shards_of()
-    job = SimpleNamespace(federation={"clients": 4}, members=())
+    job = SimpleNamespace(clients=4, members=())
     together = attack_set(shards, 20, malicious=1, members=29, nonmembers=6, seed=3)
     assert list(_by_colluders(job, Colludes(), [together])) == [(3,)]
     everyone = attack_set(shards, 20, malicious=0, members=39, nonmembers=6, seed=3)
@@ -369,8 +369,8 @@ def test_the_default_adversary_is_checked_as_a_named_one_is(tmp_path, change, me
 
 
 def test_settings_that_differ_in_their_adversary_alone_need_an_attack_that_notices(tmp_path):
-    sides = [{"name": k, "adversary": {"clients": 1, "knowledge": k, "mask_set": 5}} for k in ("partial", "full")]
-    with pytest.raises(UserError, match=r"'partial' and 'full' differ in their adversary alone.*under passive"):
+    sides = [{"name": k, "adversary": {"clients": 1, "knowledge": k, "mask_set": 5}} for k in ("own", "honest")]
+    with pytest.raises(UserError, match=r"'own' and 'honest' differ in their adversary alone.*under passive"):
         build_plan(insider_suite(tmp_path, ["passive", "agrevader"], sides), (), tmp_path / "results", "cpu")
     sides[1]["attacks"] = ["agrevader"]
     plan = build_plan(insider_suite(tmp_path, ["passive", "agrevader"], sides), (), tmp_path / "results", "cpu")

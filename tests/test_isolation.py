@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_packages import install
-from test_execution import fingerprint, invoke, records, suite
+from running import HANG_S, changed, fingerprint, invoke, outcomes, records, start, suite, wait_for
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
@@ -25,7 +25,7 @@ PLUGIN = '''
     from fedbench.core import Attack, Component, Data, Dataset, Defense, Model, hookimpl
 
     def remember(name):
-        with open(os.environ["PIDS"], "a") as f:
+        with open("pids", "a") as f:  # where the command was called
             f.write(f"{name}\\n")
 
     class Exits(Defense):
@@ -51,15 +51,15 @@ PLUGIN = '''
 
     class Spawns(Defense):
         def protect(self, update, ctx):
-            remember(subprocess.Popen(["sleep", "600"]).pid)
+            remember(subprocess.Popen(["sleep", "3600"]).pid)
             remember(os.getpid())
-            time.sleep(600)
+            time.sleep(3600)
 
     class Holds(Defense):
         """Keeps the interpreter's lock, so that no thread of its process can act."""
         def protect(self, update, ctx):
             remember(os.getpid())
-            ctypes.PyDLL(None).sleep(600)
+            ctypes.PyDLL(None).sleep(3600)
 
     class InitFails(Defense):
         def __init__(self, **values):
@@ -106,7 +106,8 @@ PLUGIN = '''
 
     class Sleeps(Last):
         def score(self, observations, audit):
-            time.sleep(600)
+            remember("asleep")
+            time.sleep(3600)
 
     class God(Last):
         view = "god"
@@ -118,7 +119,10 @@ PLUGIN = '''
         x, y = rng.normal(size=(900, 8)).astype(np.float32), rng.integers(0, 2, 900)
         if bad is not None:
             x[3, 3] = bad
-        return Data(x[:600], y[:600], x[600:700], y[600:700], x[700:], y[700:], n_classes=2)
+        return Data(
+            train_x=x[:600], train_y=y[:600], test_x=x[600:700], test_y=y[600:700], holdout_x=x[700:], holdout_y=y[700:],
+            n_classes=2,
+        )
 
     class Fails(Dataset):
         def load(self, seed):
@@ -167,16 +171,8 @@ PLUGIN = '''
 
 
 @pytest.fixture
-def ill(tmp_path, monkeypatch):
-    folder = install(tmp_path / "site", "ill", PLUGIN)
-    monkeypatch.syspath_prepend(str(folder))
-    yield folder
-    sys.modules.pop("ill", None)
-
-
-def outcomes(folder, part=1):
-    """Defense (part 0) or attack (part 1) -> (outcome, reason)."""
-    return {name[part]: (r["outcome"], r["reason"]) for name, r in records(folder).items()}
+def ill(site):
+    return install(site, "ill", PLUGIN)
 
 
 def test_an_attack_that_wrecks_the_process_costs_its_cell_and_changes_no_other(tmp_path, ill):
@@ -192,12 +188,18 @@ def test_an_attack_that_wrecks_the_process_costs_its_cell_and_changes_no_other(t
     assert len(apart) == 4 and all(together[name] == apart[name] for name in apart)
 
 
-@pytest.mark.slow
-def test_an_attack_that_hangs_costs_its_cell(tmp_path, ill):
-    path = suite(tmp_path, attacks=["loss-series", "ill-sleeps", "ill-last"], limits={"run_seconds": 15})
-    invoke(path, "--results", tmp_path / "r", status=1)
+def test_an_attack_that_hangs_costs_its_cell(tmp_path, ill, monkeypatch):
+    from fedbench.core.execution import local_processes
+
+    def now():
+        """The time; once the attack is asleep, so much later that its run is beyond the limit."""
+        return time.monotonic() + (HANG_S if (tmp_path / "pids").exists() else 0)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(local_processes, "time", SimpleNamespace(monotonic=now))
+    invoke(suite(tmp_path, attacks=["loss-series", "ill-sleeps", "ill-last"]), "--results", tmp_path / "r", status=1)
     found = outcomes(tmp_path / "r")
-    assert found["ill-sleeps"] == ("timeout", "stopped at the limit of 15 s (limits.run_seconds)")
+    assert found["ill-sleeps"] == ("timeout", f"stopped at the limit of {HANG_S} s (limits.run_seconds)")
     assert found["loss-series"][0] == found["ill-last"][0] == "ok"
 
 
@@ -215,26 +217,12 @@ def test_what_a_plugin_prints_goes_to_a_log_and_what_it_raises_into_one_line(tmp
 
 
 def test_memory_beyond_the_limit_ends_one_run(tmp_path, ill):
-    path = suite(tmp_path, defenses=["none", "ill-hoards"], limits={"run_seconds": 60, "memory_gb": 3})
+    path = suite(tmp_path, defenses=["none", "ill-hoards"], limits={"run_seconds": HANG_S, "memory_gb": 3})
     invoke(path, "--results", tmp_path / "r", status=1)
     found = outcomes(tmp_path / "r", part=0)
     assert found["none"] == ("ok", "")
     assert found["ill-hoards"][0] == "failed" and found["ill-hoards"][1].startswith("out of memory: ")
     assert "limits.memory_gb" in found["ill-hoards"][1]
-
-
-def _start(path: Path, results: Path, ill: Path, workers: int = 1, **popen) -> subprocess.Popen:
-    env = {**os.environ, "PYTHONPATH": str(ill), "PIDS": str(results.parent / "pids")}
-    words = ["run", str(path), "--results", str(results), "--no-plots", "--workers", str(workers)]
-    command = [sys.executable, "-m", "fedbench.core.cli.main", *words]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **popen)
-
-
-def _wait(what, seconds=90):
-    deadline = time.monotonic() + seconds
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return what()
 
 
 def _alive(pid: int) -> bool:
@@ -247,22 +235,22 @@ def _alive(pid: int) -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_kill_minus_nine_of_the_parent_leaves_no_process_behind(tmp_path, ill):
     pids = tmp_path / "pids"
-    process = _start(suite(tmp_path, defenses=["ill-spawns", "ill-holds"]), tmp_path / "r", ill, workers=2)
-    assert _wait(lambda: pids.exists() and len(pids.read_text().split()) == 3)
+    process = start(suite(tmp_path, defenses=["ill-spawns", "ill-holds"]), tmp_path / "r", ill, workers=2)
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 3, process)
     process.kill()
     process.communicate()
     left = [int(p) for p in pids.read_text().split()]
-    assert _wait(lambda: not any(map(_alive, left)), 30)
+    wait_for(lambda: not any(map(_alive, left)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_kill_minus_nine_of_a_worker_costs_its_run(tmp_path, ill):
     pids = tmp_path / "pids"
-    process = _start(suite(tmp_path, defenses=["ill-spawns", "none"]), tmp_path / "r", ill)
-    assert _wait(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    process = start(suite(tmp_path, defenses=["ill-spawns", "none"]), tmp_path / "r", ill)
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2, process)
     child, worker = map(int, pids.read_text().split())
     os.kill(worker, signal.SIGKILL)
-    output, _ = process.communicate(timeout=90)
+    output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 1 and not _alive(child)
     found = outcomes(tmp_path / "r", part=0)
     assert found["none"] == ("ok", "")
@@ -274,8 +262,8 @@ def test_a_results_folder_that_cannot_be_written_any_more_is_one_message(tmp_pat
         resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
 
     path = suite(tmp_path)
-    process = _start(path, tmp_path / "r", ill, preexec_fn=no_large_file)
-    output, _ = process.communicate(timeout=90)
+    process = start(path, tmp_path / "r", ill, preexec_fn=no_large_file)
+    output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 2, output
     assert "File too large; 0 of 1 cells are done and kept: make room, then the same command goes on from here" in output
     assert "Traceback" not in output and not list((tmp_path / "r" / "records").iterdir())
@@ -287,14 +275,6 @@ def test_a_dataset_that_differs_from_load_to_load_gives_no_score(tmp_path, ill):
     spec = {"dataset": "ill-unseeded", "model": {"name": "mlp", "params": {"hidden": [8]}}}
     invoke(changed(tmp_path, spec), "--results", tmp_path / "r", status=1)
     assert "load(seed) must depend on nothing but" in outcomes(tmp_path / "r")["loss-series"][1]
-
-
-def changed(folder: Path, change: dict, **more) -> Path:
-    """The tiny suite with another setting."""
-    from ruamel.yaml import YAML
-
-    spec = YAML(typ="safe").load(suite(folder))
-    return suite(folder, settings=[{**spec["settings"][0], **change}], **more)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +339,7 @@ def test_a_label_that_changes_leaves_no_second_column(tmp_path):
 
 
 def test_a_record_knows_its_view_even_if_the_training_failed(tmp_path, ill):
-    install(tmp_path / "site", "eye", '''
+    install(ill, "eye", '''
         from fedbench.core import Attack, Component, hookimpl
 
         class Outside(Attack):

@@ -7,23 +7,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from jobs import use, with_setting
 from ruamel.yaml import YAML
 from tiny import tiny_clients, tiny_insider, tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedbench.core import ActiveAttack, Attack, Defense, Selection, Signal, SkipCell
+from fedbench.core import EXCLUDED, MEMBER, OFL, ActiveAttack, Attack, Defense, Selection, Signal, SkipCell
 from fedbench.core.cli.run import build_plan
-from fedbench.core.experiment.job import Job, Use
-from fedbench.core.experiment.judge import judge
+from fedbench.core.experiment.job import Cell, Job
+from fedbench.core.experiment.judge import Verdict, judge
+from fedbench.core.experiment.parts import build
 from fedbench.core.experiment.scene import Scene, set_scene
 from fedbench.core.experiment.train import Trained, kinds_of, train
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.metrics import combined_interval
-from fedbench.core.population.audit import EXCLUDED, MEMBER, OFL, audit_set
+from fedbench.core.population.audit import audit_set
+from fedbench.core.population.target import client
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import COALITION, GLOBAL, Recorder, observe
+from fedbench.core.spec.suite import Adversary
 from fedbench.plugins.defenses.cofedmid import CoFedMID
 
 ATTACKS = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "seqmia")
@@ -131,18 +135,6 @@ def spoilt(data):
     return replace(data, x=x, y=y)
 
 
-def use(cls: type, **params) -> Use:
-    return Use(cls.__name__, cls.__name__, params, f"{cls.__module__}:{cls.__qualname__}", "tests 0", "0")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     folder = tmp_path_factory.mktemp("null")
@@ -152,31 +144,37 @@ def plan(tmp_path_factory):
 
 def small(job: Job, *, optimizer: dict | None = None, audit: dict | None = None, **federation) -> Job:
     """The job with a narrow model, one local epoch, and these changes; it can also measure parameters."""
-    merged = {**job.federation, "local_epochs": 1, **federation}
-    merged["optimizer"] = {**merged["optimizer"], **(optimizer or {})}
-    model = replace(job.model, params={"hidden": [32]})
+    changes = {"local_epochs": 1, **federation, "optimizer": optimizer or {}}
+    model = job.model.model_copy(update={"params": {"hidden": [32]}})
     signals = {**job.signals, "tail": use(Tail), "moved": use(Moved)}
-    return replace(job, federation=merged, model=model, signals=signals, audit={**job.audit, **(audit or {})})
+    return with_setting(replace(job, model=model, signals=signals), federation=changes, audit=audit or {})
 
 
 def run(job: Job, attacks: list[Attack] | None = None) -> tuple[Scene, Trained]:
     class Server(Attack):  # so that every client's rows are measured, whatever the other attacks see
         pass
 
-    scene = set_scene(job)
-    return scene, train(job, scene, [*(attacks if attacks is not None else made(job)), Server()], lambda t: None)
+    parts = build(job)
+    scene = set_scene(job, parts)
+    return scene, train(job, parts, scene, [*(attacks if attacks is not None else made(job)), Server()], lambda t: None)
+
+
+def attack_of(cell: Cell) -> Attack:
+    """A fresh one."""
+    (attack,) = cell.attack.make()
+    return attack
 
 
 def made(job: Job) -> list[Attack]:
-    return [c.attack.make() for c in job.cells]
+    return [attack_of(c) for c in job.cells]
 
 
-def verdicts(job: Job, scene: Scene, trained: Trained):
+def verdicts(job: Job, scene: Scene, trained: Trained) -> dict[str, Verdict]:
     """Attack name -> its verdict."""
-    return {c.attack.name: judge(job, c, c.attack.make(), scene, trained) for c in job.cells}
+    return {c.attack.name: judge(job, c, attack_of(c), scene, trained) for c in job.cells}
 
 
-def verdict_of(job: Job, attack: Attack, scene: Scene, trained: Trained):
+def verdict_of(job: Job, attack: Attack, scene: Scene, trained: Trained) -> Verdict:
     return judge(job, replace(job.cells[0], attack=use(type(attack))), attack, scene, trained)
 
 
@@ -193,9 +191,9 @@ def leaking(plan):
 def test_the_undefended_overfitted_run_leaks_to_every_attack(leaking):
     for name, verdict in verdicts(*leaking).items():
         scores = [t.groups["mix"] for t in verdict.targets]
-        interval = combined_interval([s.auc for s in scores], [s.auc_se for s in scores])
+        interval = combined_interval([s.value("auc") for s in scores], [s.error("auc") for s in scores])
         assert interval.low > 0.5, (name, interval)
-        assert min(s.auc for s in scores) > 0.5, name
+        assert min(s.value("auc") for s in scores) > 0.5, name
 
 
 def test_shuffled_membership_is_chance_for_every_attack_on_a_leaking_run(leaking):
@@ -210,10 +208,10 @@ def test_shuffled_membership_is_chance_for_every_attack_on_a_leaking_run(leaking
     for name, scores in found.items():
         n = len(scores)  # independent shuffles
         assert n == 3 * repeats
-        assert abs(np.mean([s.auc for s in scores]) - 0.5) < 4 * AUC_SD / np.sqrt(n), name
+        assert abs(np.mean([s.value("auc") for s in scores]) - 0.5) < 4 * AUC_SD / np.sqrt(n), name
         # One false positive is allowed: 2 * 120 / 1101 members are expected above the second best non-member, 2.0 in
         # all, with a deviation of 1.5.
-        assert sum(s.tf01 * MEMBERS / 100 for s in scores) <= LUCKY, name
+        assert sum(s.value("tf01") * MEMBERS / 100 for s in scores) <= LUCKY, name
 
 
 def test_non_members_redrawn_every_round_would_not_pass_as_chance(leaking, monkeypatch):
@@ -226,7 +224,7 @@ def test_non_members_redrawn_every_round_would_not_pass_as_chance(leaking, monke
 
     def misaligned(view, target, rows, rounds, arrays, pick, *served):
         seen = observe(view, target, rows, rounds, arrays, pick)
-        others = np.flatnonzero(next(a.kind for a in audits if a.target == target) != MEMBER)
+        others = np.flatnonzero(next(a.kind for a in audits if a.target.client == target) != MEMBER)
         for a in seen.signals.values():
             for r in range(len(a)):
                 if a.shape[2] > 1:
@@ -235,16 +233,16 @@ def test_non_members_redrawn_every_round_would_not_pass_as_chance(leaking, monke
 
     monkeypatch.setattr(module, "observe", misaligned)
     cell = next(c for c in job.cells if c.attack.name == "loss-series")
-    verdict = judge(job, cell, cell.attack.make(), replace(scene, audits=audits), trained)
-    assert sum(t.groups["mix"].tf01 * MEMBERS / 100 for t in verdict.targets) > LUCKY
+    verdict = judge(job, cell, attack_of(cell), replace(scene, audits=audits), trained)
+    assert sum(t.groups["mix"].value("tf01") * MEMBERS / 100 for t in verdict.targets) > LUCKY
 
 
 def test_an_untrained_federation_is_chance_for_every_attack(plan):
-    everyone = replace(plan["none"], targets=tuple(range(K)))
+    everyone = replace(plan["none"], targets=tuple(client(k) for k in range(K)))
     job = small(everyone, optimizer={"lr": 1e-30}, rounds=6, audit={"every": 1})
     scene, trained = run(job)
     for name, verdict in verdicts(job, scene, trained).items():
-        aucs = [t.groups["mix"].auc for t in verdict.targets]
+        aucs = [t.groups["mix"].value("auc") for t in verdict.targets]
         if name in ("avg-cosine", "fedmia-i", "fedmia-ii"):  # all clients upload the same: nothing but ties
             assert aucs == [0.5] * K, name
         assert max(abs(a - 0.5) for a in aucs) < 4 * AUC_SD, (name, aucs)
@@ -257,19 +255,19 @@ def test_an_untrained_federation_is_chance_for_every_attack(plan):
 def test_guessing_is_chance_and_knowing_is_perfect_in_every_group(leaking):
     job, scene, trained = leaking
     for t in verdict_of(job, Guess(), scene, replace(trained, signals={"loss": trained.signals["loss"]})).targets:
-        assert abs(t.groups["mix"].auc - 0.5) < 4 * AUC_SD and t.groups["mix"].tf01 < 3
+        assert abs(t.groups["mix"].value("auc") - 0.5) < 4 * AUC_SD and t.groups["mix"].value("tf01") < 3
     for audit in scene.audits:
         oracle = Oracle()
-        oracle.members = frozenset(scene.names[scene.shards[audit.target]].tolist())
+        oracle.members = frozenset(scene.names[scene.shards[audit.target.index]].tolist())
         verdict = verdict_of(job, oracle, replace(scene, audits=[audit]), trained)
         for group, score in verdict.pooled.items():
-            assert score.auc == 1 and score.advantage == 1, group
-        assert verdict.pooled["mix"].tf01 == 100
+            assert score.value("auc") == 1 and score.value("advantage") == 1, group
+        assert verdict.pooled["mix"].value("tf01") == 100
         assert (verdict.pooled["mix"].n_members, verdict.pooled["mix"].n_nonmembers) == (MEMBERS, NONMEMBERS)
         assert (verdict.pooled["ofl"].n_nonmembers, verdict.pooled["ifl"].n_nonmembers) == (110, 990)
         oracle.members = frozenset(scene.names.tolist()) - oracle.members
         worst = verdict_of(job, oracle, replace(scene, audits=[audit]), trained).pooled["mix"]
-        assert worst.auc == 0 and worst.tf01 == 0 and worst.advantage == 0
+        assert [worst.value(m) for m in ("auc", "tf01", "advantage", "balanced_accuracy")] == [0, 0, 0, 0.5]
 
 
 # -- the candidates -------------------------------------------------------------------------------------------------
@@ -279,9 +277,9 @@ def test_candidates_are_the_same_for_every_attack_and_defense(plan, leaking):
     assert len({job.digests["split"] for job in plan.values()}) == 1
     seen: dict[int, set[bytes]] = {0: set(), 1: set(), 2: set()}
     for job in plan.values():
-        assert job.targets == (0, 1, 2)
-        for audit in set_scene(job).audits:
-            seen[audit.target].add(audit.ids.tobytes() + audit.kind.tobytes())
+        assert job.targets == (client(0), client(1), client(2))
+        for audit in set_scene(job, build(job)).audits:
+            seen[audit.target.index].add(audit.ids.tobytes() + audit.kind.tobytes())
     for verdict in verdicts(*leaking).values():
         for target in seen:
             kind = verdict.arrays[f"t{target}_kind"].astype(np.int64)
@@ -321,7 +319,7 @@ def test_neither_the_name_nor_the_place_of_a_candidate_tells_anything(leaking):
     for t in verdict.targets:
         for group, n0 in (("mix", NONMEMBERS), ("ofl", 110), ("ifl", 990)):
             sd = np.sqrt((MEMBERS + n0 + 1) / 12 / MEMBERS / n0)
-            assert abs(t.groups[group].auc - 0.5) < 4 * sd, group
+            assert abs(t.groups[group].value("auc") - 0.5) < 4 * sd, group
     outside = np.isin(seen["shown"], scene.names[len(scene.data.train_y) :])
     assert abs(np.flatnonzero(outside).mean() / len(outside) - 0.5) < 4 * np.sqrt(1 / 12 / outside.sum())
 
@@ -336,8 +334,8 @@ def test_an_active_adversary_gets_its_candidates_in_an_order_that_tells_nothing(
             given["x"] = knowledge.x
             return knowledge.own
 
-    insider = {"malicious": 1, "knowledge": "own", "start_round": 1, "mask_set": 5, "assumed": 0}
-    job = replace(small(plan["none"], rounds=1), insider=insider)
+    adversary = Adversary(clients=1, knowledge="own", mask_set=5, assumed=0)
+    job = replace(small(plan["none"], rounds=1), adversary=adversary, attacker=use(Notes))
     scene, _ = run(job, [Notes()])
     pool = [tuple(x.reshape(-1).tolist()) for x in scene.x_of(scene.pool)]
     place = {x: i for i, x in enumerate(pool)}
@@ -352,13 +350,13 @@ def test_an_active_adversary_gets_its_candidates_in_an_order_that_tells_nothing(
 def test_no_bit_of_a_cell_depends_on_the_other_attacks(plan):
     job = small(plan["dp-sgd"], rounds=4, audit={"every": 2})
     wanted = [c for c in job.cells if c.attack.name in ("fedmia-i", "seqmia")]
-    scene, trained = run(job, [c.attack.make() for c in wanted])
-    alone = [judge(job, c, c.attack.make(), scene, trained) for c in wanted]
+    scene, trained = run(job, [attack_of(c) for c in wanted])
+    alone = [judge(job, c, attack_of(c), scene, trained) for c in wanted]
     scene, trained = run(job, [Vandal(), Reads(), *made(job)])
     crowd = []
     for c in wanted:
         verdict_of(job, Vandal(), scene, trained)
-        crowd.append(judge(job, c, c.attack.make(), scene, trained))
+        crowd.append(judge(job, c, attack_of(c), scene, trained))
     for a, b in zip(alone, crowd, strict=True):
         assert a.pooled == b.pooled and a.arrays.keys() == b.arrays.keys()
         for name in a.arrays:
@@ -373,24 +371,24 @@ def test_under_partial_participation_every_attack_scores_or_says_why_not(plan):
     assert np.array_equal(present, ~np.isnan(trained.signals["grad-dot"]).any(axis=2))
     for cell in job.cells:
         for audit in scene.audits:
-            rounds = int(present[:, audit.target].sum())
+            rounds = int(present[:, audit.target.index].sum())
             enough = rounds >= (2 if cell.attack.name.startswith("fta") else 1)
             try:
-                verdict = judge(job, cell, cell.attack.make(), replace(scene, audits=[audit]), trained)
+                verdict = judge(job, cell, attack_of(cell), replace(scene, audits=[audit]), trained)
             except SkipCell as reason:
                 assert not enough and "audited round" in str(reason), (cell.attack.name, rounds, str(reason))
             else:
-                assert enough and np.isfinite(verdict.arrays[f"t{audit.target}_scores"]).all()
+                assert enough and np.isfinite(verdict.arrays[f"t{audit.target.code}_scores"]).all()
 
 
 def test_a_target_that_is_never_there_is_skipped_with_the_reason(plan):
     job = small(plan["none"], rounds=2, participation=0.1, audit={"every": 1})
     scene, trained = run(job)
     absent = np.isnan(trained.signals["loss"]).all(axis=(0, 2))
-    away = next(a for a in scene.audits if absent[a.target])
+    away = next(a for a in scene.audits if absent[a.target.index])
     for cell in job.cells:
         with pytest.raises(SkipCell, match=r"audited round|other client|too few"):
-            judge(job, cell, cell.attack.make(), replace(scene, audits=[away]), trained)
+            judge(job, cell, attack_of(cell), replace(scene, audits=[away]), trained)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +408,7 @@ def test_held_out_samples_touch_no_parameter_and_no_metric(plan, honest, changed
     oracle.members = frozenset(scene.names[np.setdiff1d(scene.shards[0], a.held_out)].tolist())
     audit = scene.audits[0]
     verdict = verdict_of(base, oracle, replace(scene, audits=[audit]), a)
-    assert verdict.pooled["mix"].auc == 1
+    assert verdict.pooled["mix"].value("auc") == 1
     assert verdict.pooled["mix"].n_members == MEMBERS - len(a.held_out) // 5
     assert np.array_equal(verdict.arrays["t0_kind"] == EXCLUDED, np.isin(audit.ids, a.held_out))
     assert (kinds_of(audit, a)[audit.kind == OFL] == OFL).all()
@@ -440,7 +438,7 @@ def test_samples_cannot_leave_the_audit_on_the_quiet():
 @pytest.mark.parametrize("noise", ["scalar", "vector"])
 def test_coalition_noise_is_in_every_upload_and_not_in_the_aggregate(plan, noise):
     base = small(plan["cofedmid"], rounds=4, optimizer={"lr": 0.02}, audit={"every": 1})
-    base = replace(base, partition={**base.partition, "name": "dirichlet", "beta": 1.0})  # unequal weights
+    base = with_setting(base, partition={"name": "dirichlet", "beta": 1.0})  # unequal weights
     params = {"partition": False, "compensation": False, "sigma": 0.1, "ratio": 0.3, "noise": noise}
     scene, on = run(replace(base, defense=use(CoFedMID, **params)), [Reads()])
     _, off = run(replace(base, defense=use(CoFedMID, **params | {"perturbation": False})), [Reads()])
@@ -455,7 +453,7 @@ def test_coalition_noise_is_in_every_upload_and_not_in_the_aggregate(plan, noise
 def test_dp_noise_has_its_stated_size_in_the_uploads_and_is_fresh_everywhere(plan):
     sigma, clip, lr = 8.0, 0.5, 0.01
     job = small(plan["dp-sgd"], rounds=3, optimizer={"lr": lr, "momentum": 0.0, "weight_decay": 0.0}, audit={"every": 1})
-    job = replace(job, defense=replace(job.defense, params={"sigma": sigma, "clip": clip}))
+    job = replace(job, defense=job.defense.model_copy(update={"params": {"sigma": sigma, "clip": clip}}))
     _, trained = run(job, [Reads()])
     moved = trained.signals["moved"][:, list(job.members)].astype(np.float64)  # [R, d, N]
     batches = [20] * (MEMBERS // 20)

@@ -47,14 +47,6 @@ FEATURES, CLASSES, RATE = 6, 4, 0.5
 few = settings(max_examples=60, deadline=None)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # --- a linear model's federation, by hand ---------------------------------------------------------------------------
 
 
@@ -517,15 +509,15 @@ def test_it_reads_own_rows_beside_a_single_other_and_says_when_there_is_nothing_
 # --- the adaptive attack --------------------------------------------------------------------------------------------------------
 
 
-def naive_adaptive(poison: torch.Tensor, benign: torch.Tensor, m: int, trim: int, most: int) -> tuple[torch.Tensor, int, bool]:
-    """(what is sent, steps taken, whether trimming would spare it), on the vectors themselves."""
+def naive_adaptive(poison: torch.Tensor, benign: torch.Tensor, m: int, trim: int, most: int) -> tuple[torch.Tensor, bool]:
+    """(what is sent, whether trimming would spare it), on the vectors themselves."""
     a = poison
     for taken in range(most + 1):
         rows = [*benign, *[a] * m]
         means = [sum(angle(r, s) if r is not s else 0.0 for s in rows) / len(rows) for r in rows]
         spared = means[-1] < sorted(means)[max(len(rows) - trim, 0)]
         if spared or taken == most:
-            return a, taken, spared
+            return a, spared
         a = (a + max(benign, key=lambda h: angle(a, h))) / 2
     raise AssertionError
 
@@ -537,17 +529,16 @@ def test_the_adaptive_attack_equals_the_naive_loop_and_stops_below_the_threshold
         for m, trim in ((1, 2), (2, 4), (2, 8)):
             rows = torch.cat([scene.poison[None], scene.benign])
             sent = torch.from_numpy(blend(products(rows, rows), m, trim, 12)) @ rows
-            wanted, taken, spared = naive_adaptive(scene.poison, scene.benign, m, trim, 12)
+            wanted, spared = naive_adaptive(scene.poison, scene.benign, m, trim, 12)
             torch.testing.assert_close(sent, wanted, rtol=1e-6, atol=1e-8)
             ends.add("spared" if spared else "cap")
-            assert spared or taken == 12
     assert ends == {"spared", "cap"}
 
 
 def test_the_adaptive_attack_sends_its_blend_and_bare_poison_without_company():
     k = knowing(1)
     poison = k.step(k.x, wrong_labels(k))
-    wanted, _, spared = naive_adaptive(poison, k.honest, 1, 2, 50)
+    wanted, spared = naive_adaptive(poison, k.honest, 1, 2, 50)
     assert spared
     torch.testing.assert_close(AdaptiveATM().craft(1, k)[0], wanted, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(AdaptiveATM(most=0).craft(1, k)[0], poison)

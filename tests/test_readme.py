@@ -15,7 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from fake_packages import install
-from test_execution import invoke, records, suite
+from running import invoke, records, suite
 
 from fedbench.core.cli.main import COMMANDS, cli
 

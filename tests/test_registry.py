@@ -2,49 +2,14 @@
 
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
+from fake_packages import ANNOUNCE, BROKEN, DEFENSE, install
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry import digest
 from fedbench.core.registry.components import Registry
-
-ANNOUNCE = """
-from fedbench.core import Component, hookimpl
-
-@hookimpl
-def fedbench_defenses():
-    yield Component({name!r}, {target!r}, "does nothing")
-"""
-DEFENSE = """
-from fedbench.core import Defense
-
-class Shield(Defense):
-    pass
-"""
-
-
-def install(site: Path, distribution: str, module: str, source: str, version: str = "1.0") -> None:
-    """A module and the metadata that announces it, as an installer would leave them."""
-    site.mkdir(exist_ok=True)
-    (site / f"{module}.py").write_text(textwrap.dedent(source))
-    info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text(f"[fedbench]\n{module} = {module}\n")
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """A folder on sys.path; modules imported from it are forgotten afterwards."""
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
 
 
 def status(registry: Registry, distribution: str):
@@ -53,7 +18,7 @@ def status(registry: Registry, distribution: str):
 
 
 def test_a_good_plugin_is_found_and_its_class_loads(site):
-    install(site, "good-shield", "good_shield", ANNOUNCE.format(name="shield", target="good_class:Shield"))
+    install(site, "good_shield", ANNOUNCE.format(name="shield", target="good_class:Shield"), distribution="good-shield")
     (site / "good_class.py").write_text(DEFENSE)
     registry = Registry.discover()
     plugin = status(registry, "good-shield")
@@ -65,102 +30,10 @@ def test_a_good_plugin_is_found_and_its_class_loads(site):
     assert found.load().__name__ == "Shield"
 
 
-# (source, words of the reason)
-BROKEN = {
-    "import error": ("import no_such_module_at_all",
-        "cannot import 'broken': ModuleNotFoundError: No module named 'no_such_module_at_all' ("),
-    "syntax": ("def f(:\n    pass", "cannot import 'broken': SyntaxError: "),
-    "exit": ("import sys\nsys.exit(3)", "cannot import 'broken': it called sys.exit(3) ("),
-    "division": ("x = 1\n1 / 0", "broken.py:2)"),
-    "hook raises": ("""
-        from fedbench.core import hookimpl
-        @hookimpl
-        def fedbench_defenses():
-            raise KeyError("sigma")
-        """, "fedbench_defenses failed: KeyError: 'sigma' ("),
-    "hook raises on the way": ("""
-        from fedbench.core import Component, hookimpl
-        @hookimpl
-        def fedbench_defenses():
-            yield Component("one", "a:B", "x")
-            raise ValueError("two")
-        """, "fedbench_defenses failed: ValueError: two ("),
-    "hook exits": ("""
-        from fedbench.core import hookimpl
-        @hookimpl
-        def fedbench_defenses():
-            yield exit(4)
-        """, "fedbench_defenses failed: it called sys.exit(4)"),
-    "returns None": ("""
-        from fedbench.core import hookimpl
-        @hookimpl
-        def fedbench_attacks():
-            pass
-        """, "fedbench_attacks returned None, expected an iterable of Component (use yield)"),
-    "returns one": ("""
-        from fedbench.core import Component, hookimpl
-        @hookimpl
-        def fedbench_attacks():
-            return Component("one", "a:B", "x")
-        """, "expected an iterable of Component (use yield)"),
-    "returns a number": ("""
-        from fedbench.core import hookimpl
-        @hookimpl
-        def fedbench_attacks():
-            return 7
-        """, "fedbench_attacks failed: TypeError: 'int' object is not iterable"),
-    "garbage": ("""
-        from fedbench.core import hookimpl
-        @hookimpl
-        def fedbench_attacks():
-            yield "loss-series"
-        """, "fedbench_attacks: yielded str 'loss-series', expected fedbench.core.Component"),
-    "name": ("""
-        from fedbench.core import Component, hookimpl
-        @hookimpl
-        def fedbench_attacks():
-            yield Component("My_Attack", "a:B", "x")
-        """, "the name 'My_Attack' is not kebab-case (lower-case letters, digits and single dashes)"),
-    "target": ("""
-        from fedbench.core import Component, hookimpl
-        @hookimpl
-        def fedbench_attacks():
-            yield Component("mine", "a.B", "x")
-        """, "the target 'a.B' of 'mine' has not the form 'package.module:Class'"),
-    "summary": ("""
-        from fedbench.core import Component, hookimpl
-        @hookimpl
-        def fedbench_attacks():
-            yield Component("mine", "a:B", "")
-        """, "the summary of 'mine' must be one non-empty line"),
-    "type": ("""
-        from fedbench.core import Component, hookimpl
-        @hookimpl
-        def fedbench_attacks():
-            yield Component("mine", None, "x")
-        """, "the target of 'mine' is None, expected text"),
-    "misspelt": ("""
-        from fedbench.core import hookimpl
-        @hookimpl
-        def fedbench_defences():
-            return []
-        """, "unknown hook 'fedbench_defences' - did you mean 'fedbench_defenses'?"),
-    "unmarked": ("def fedbench_attacks():\n    return []",
-        "the function 'fedbench_attacks' is not marked @hookimpl, so it announces nothing"),
-    "signature": ("""
-        from fedbench.core import hookimpl
-        @hookimpl
-        def fedbench_attacks(config):
-            return []
-        """, "fedbench_attacks(config): wrong signature, the hooks of fedbench take no arguments"),
-    "nothing": ("x = 1", "announces nothing: no function is marked @hookimpl; the hooks are fedbench_defenses, "),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(("source", "reason"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_plugin_is_listed_with_the_reason_and_breaks_nothing_else(site, source, reason):
-    install(site, "broken-dist", "broken", source, version="0.3")
-    install(site, "good-shield", "good_shield", ANNOUNCE.format(name="shield", target="good_class:Shield"))
+    install(site, "broken", source, version="0.3", distribution="broken-dist")
+    install(site, "good_shield", ANNOUNCE.format(name="shield", target="good_class:Shield"), distribution="good-shield")
     registry = Registry.discover()
     plugin = status(registry, "broken-dist")
     assert not plugin.ok and plugin.version == "0.3" and plugin.components == ()
@@ -173,7 +46,7 @@ def test_a_broken_plugin_is_listed_with_the_reason_and_breaks_nothing_else(site,
 
 
 def test_what_a_partly_broken_plugin_announces_rightly_is_kept(site):
-    install(site, "half-dist", "half_plugin", ANNOUNCE.format(name="kept", target="a:B") + """
+    install(site, "half_plugin", distribution="half-dist", source=ANNOUNCE.format(name="kept", target="a:B") + """
 @hookimpl
 def fedbench_atacks():
     yield Component("lost", "a:B", "x")
@@ -194,8 +67,8 @@ def test_damaged_metadata_is_one_failure(site):
 
 
 def test_a_name_claimed_twice_is_an_error_only_where_it_is_used(site):
-    install(site, "first-dist", "first_plugin", ANNOUNCE.format(name="shield", target="first:Shield"))
-    install(site, "second-dist", "second_plugin", ANNOUNCE.format(name="shield", target="second:Shield"), "2.1")
+    install(site, "first_plugin", ANNOUNCE.format(name="shield", target="first:Shield"), distribution="first-dist")
+    install(site, "second_plugin", ANNOUNCE.format(name="shield", target="second:Shield"), "2.1", distribution="second-dist")
     registry = Registry.discover()
     (clash,) = registry.clashes
     expected = (
@@ -212,15 +85,15 @@ def test_a_name_claimed_twice_is_an_error_only_where_it_is_used(site):
 
 def test_one_package_claiming_a_name_twice_must_rename(site):
     twice = ANNOUNCE.format(name="shield", target="a:B") + '    yield Component("shield", "a:C", "another")\n'
-    install(site, "first-dist", "first_plugin", twice)
+    install(site, "first_plugin", twice, distribution="first-dist")
     with pytest.raises(UserError, match="the package must rename one of them"):
         Registry.discover().get("defense", "shield")
 
 
 def test_a_distribution_seen_twice_on_the_path_counts_once(site, monkeypatch):
     other = site / "other"
-    install(site, "good-shield", "good_shield", ANNOUNCE.format(name="shield", target="good_class:Shield"))
-    install(other, "Good_Shield", "good_shield", ANNOUNCE.format(name="old-shield", target="a:B"), version="0.9")
+    install(site, "good_shield", ANNOUNCE.format(name="shield", target="good_class:Shield"), distribution="good-shield")
+    install(other, "good_shield", ANNOUNCE.format(name="old-shield", target="a:B"), version="0.9", distribution="Good_Shield")
     monkeypatch.setattr(sys, "path", [*sys.path, str(other)])
     registry = Registry.discover()
     assert status(registry, "good-shield").version == "1.0" and not registry.clashes
@@ -240,7 +113,7 @@ def test_a_distribution_seen_twice_on_the_path_counts_once(site, monkeypatch):
      "its Params is the class dict(object), expected a subclass of fedbench.core.Params"),
 ])  # fmt: skip
 def test_a_class_that_cannot_be_used_says_why(site, source, target, message):
-    install(site, "my-dist", "my_plugin", ANNOUNCE.format(name="shield", target=target))
+    install(site, "my_plugin", ANNOUNCE.format(name="shield", target=target), distribution="my-dist")
     (site / "target_mod.py").write_text(source)
     with pytest.raises(UserError) as caught:
         Registry.discover().get("defense", "shield").load()

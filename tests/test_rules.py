@@ -39,14 +39,6 @@ NAMES = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # ---- the same rules, slowly -------------------------------------------------------------------------------------
 
 

@@ -15,26 +15,15 @@ CHUNK = 1_000_000  # resampled candidates held at once; bounds memory, and is pa
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapResult:
-    """Standard errors, 95 % percentile intervals and the replicates [n] themselves; TF01 in percent.
+    """Standard errors and the replicates [n] themselves; TF01 in percent.
 
     The ``tf01`` fields are None with fewer than 1,000 non-members.
     """
 
     auc_se: float
-    auc_interval: tuple[float, float]
     auc: np.ndarray
     tf01_se: float | None = None
-    tf01_interval: tuple[float, float] | None = None
     tf01: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class PairedResult:
-    """First minus second score vector on the same candidates, and how sure that is; TF01 in percent."""
-
-    auc_difference: float
-    tf01_difference: float | None
-    differences: BootstrapResult
 
 
 def bootstrap(scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, n: int = 200) -> BootstrapResult:
@@ -43,47 +32,27 @@ def bootstrap(scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, 
     What is resampled are counts per distinct score, so a replicate costs one pass over the candidates, no sort.
     """
     scores, member = checked(scores, member)
-    auc, tf01 = _replicates([scores], member, rng, n)
-    return _summary(auc[:, 0], None if tf01 is None else tf01[:, 0])
-
-
-def paired_bootstrap(
-    first: np.ndarray, second: np.ndarray, member: np.ndarray, rng: np.random.Generator, n: int = 200
-) -> PairedResult:
-    """Difference first - second of two score vectors [k] over the same candidates; each replicate weighs both alike."""
-    (first, member), (second, _) = checked(first, member), checked(second, member)
-    auc, tf01 = _replicates([first, second], member, rng, n)
-    points = [_point(s, member) for s in (first, second)]
-    return PairedResult(
-        points[0][0] - points[1][0],
-        None if tf01 is None else points[0][1] - points[1][1],
-        _summary(auc[:, 0] - auc[:, 1], None if tf01 is None else tf01[:, 0] - tf01[:, 1]),
-    )
-
-
-def _point(scores: np.ndarray, member: np.ndarray) -> tuple[float, float]:
-    values, group = np.unique(scores, return_inverse=True)
-    members, nonmembers = (np.bincount(group[mask], minlength=len(values)) for mask in (member, ~member))
-    return float(auc_of_counts(members, nonmembers)), 100 * float(tpr_of_counts(members, nonmembers, TF01_FPR))
+    auc, tf01 = _replicates(scores, member, rng, n)
+    if tf01 is None:
+        return BootstrapResult(auc_se=_se(auc), auc=auc)
+    return BootstrapResult(auc_se=_se(auc), auc=auc, tf01_se=_se(tf01), tf01=tf01)
 
 
 def _replicates(
-    vectors: list[np.ndarray], member: np.ndarray, rng: np.random.Generator, n: int
+    scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, n: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """AUC [n, V] and TF01 [n, V] in percent of V score vectors, all on the same ``n`` resamples."""
+    """AUC [n] and TF01 [n] in percent on ``n`` resamples."""
     if n < 2:
         raise ValueError(f"a bootstrap needs at least 2 replicates, got {n}")
     wanted = int((~member).sum()) >= TF01_MIN_NONMEMBERS
-    grouped = [np.unique(s, return_inverse=True) for s in vectors]
-    auc = np.empty((n, len(vectors)))
-    tf01 = np.empty((n, len(vectors)))
+    values, group = np.unique(scores, return_inverse=True)
+    auc, tf01 = np.empty(n), np.empty(n)
     for rows, chosen, other in _resamples(member, rng, n):
-        for v, (values, group) in enumerate(grouped):
-            members = _counts(group[member][chosen], len(values))
-            nonmembers = _counts(group[~member][other], len(values))
-            auc[rows, v] = auc_of_counts(members, nonmembers)
-            if wanted:
-                tf01[rows, v] = 100 * tpr_of_counts(members, nonmembers, TF01_FPR)
+        members = _counts(group[member][chosen], len(values))
+        nonmembers = _counts(group[~member][other], len(values))
+        auc[rows] = auc_of_counts(members, nonmembers)
+        if wanted:
+            tf01[rows] = 100 * tpr_of_counts(members, nonmembers, TF01_FPR)
     return auc, tf01 if wanted else None
 
 
@@ -105,18 +74,5 @@ def _counts(groups: np.ndarray, m: int) -> np.ndarray:
     return np.bincount((groups + m * np.arange(b)[:, None]).ravel(), minlength=b * m).reshape(b, m)
 
 
-def _summary(auc: np.ndarray, tf01: np.ndarray | None) -> BootstrapResult:
-    if tf01 is None:
-        return BootstrapResult(auc_se=_se(auc), auc_interval=_percentiles(auc), auc=auc)
-    return BootstrapResult(
-        auc_se=_se(auc), auc_interval=_percentiles(auc), auc=auc, tf01_se=_se(tf01), tf01_interval=_percentiles(tf01), tf01=tf01
-    )
-
-
 def _se(replicates: np.ndarray) -> float:
     return float(replicates.std(ddof=1))
-
-
-def _percentiles(replicates: np.ndarray) -> tuple[float, float]:
-    low, high = np.quantile(replicates, (0.025, 0.975))
-    return float(low), float(high)

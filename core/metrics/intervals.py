@@ -13,16 +13,16 @@ LEVEL = 0.95
 ENOUGH = 5  # fewer runs say too little about their own spread
 
 
-def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
+def t_interval(values: Sequence[float]) -> Interval:
     """Student's t interval of the mean of at least 2 independent values."""
     v = _finite(values, "values")
     if len(v) < 2:
         raise ValueError(f"a t interval needs at least 2 values, got {len(v)}")
-    half = float(stdtrit(len(v) - 1, (1 + level) / 2)) * v.std(ddof=1) / np.sqrt(len(v))
+    half = float(stdtrit(len(v) - 1, (1 + LEVEL) / 2)) * v.std(ddof=1) / np.sqrt(len(v))
     return Interval(float(v.mean()), float(half), len(v), between=True)
 
 
-def combined_interval(values: Sequence[float], within_ses: Sequence[float], level: float = LEVEL) -> Interval:
+def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> Interval:
     """Interval of the mean over seeds x targets, with the within-run standard errors of the same values.
 
     With at least 5 values: the t interval, never narrower than the within-run one; with fewer: the within-run one alone
@@ -33,10 +33,10 @@ def combined_interval(values: Sequence[float], within_ses: Sequence[float], leve
         raise ValueError(f"one standard error a value is needed, got {len(v)} values and {len(se)} errors")
     if (se < 0).any():
         raise ValueError("a standard error is negative")
-    within = float(ndtri((1 + level) / 2) * np.sqrt(np.sum(se**2)) / len(v))
+    within = float(ndtri((1 + LEVEL) / 2) * np.sqrt(np.sum(se**2)) / len(v))
     if len(v) < ENOUGH:
         return Interval(float(v.mean()), within, len(v), between=False)
-    t = t_interval(values, level)
+    t = t_interval(values)
     return Interval(t.mean, max(t.half_width, within), t.n, between=True)
 
 

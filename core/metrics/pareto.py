@@ -14,18 +14,18 @@ def pareto_front(points: np.ndarray) -> np.ndarray:
     return best
 
 
-def hypervolume(points: np.ndarray, reference: tuple[float, float] = (1.0, 1.0)) -> float:
-    """Area dominated between the points [n, 2] and ``reference``; larger = better defense. Exact 2-D sweep.
+def hypervolume(points: np.ndarray) -> float:
+    """Area dominated between the points [n, 2] and (1, 1); larger = better defense. Exact 2-D sweep.
 
     FedMIA (Zhu et al., CVPR 2025, appendix, definition 1): a point is (privacy loss, utility loss), e.g. (TF01 as a
-    fraction, test error), with the reference (1, 1). Points beyond the reference add nothing.
+    fraction, test error), with the reference (1, 1). Points beyond it add nothing.
     """
     p = _checked(points)
-    p = p[(p < reference).all(axis=1)]
-    area, ceiling = 0.0, reference[1]
+    p = p[(p < 1).all(axis=1)]
+    area, ceiling = 0.0, 1.0
     for x, y in p[np.lexsort((p[:, 1], p[:, 0]))]:
         if y < ceiling:
-            area += (reference[0] - x) * (ceiling - y)
+            area += (1 - x) * (ceiling - y)
             ceiling = y
     return float(area)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedbench.core.metrics.bootstrap import BootstrapResult
 from fedbench.core.metrics.roc import auc
-from fedbench.core.metrics.threshold import advantage
+from fedbench.core.metrics.threshold import advantage, balanced_accuracy
 from fedbench.core.metrics.tpr import tf01
 
 Direction = Literal["lower", "higher"]
@@ -54,7 +54,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         name="balanced_accuracy", title="balanced accuracy", summary="(TPR + TNR) / 2 at the threshold of the advantage",
-        unit="", direction="lower", low=0, high=1, digits=3, value=lambda s, m: (1 + advantage(s, m)) / 2,
+        unit="", direction="lower", low=0, high=1, digits=3, value=balanced_accuracy,
     ),
 )  # fmt: skip
 

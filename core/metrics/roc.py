@@ -21,13 +21,3 @@ def roc_curve(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.nd
     values, members, nonmembers = count(scores, member)
     fp, tp = (np.concatenate([[0], np.cumsum(c[::-1])]) for c in (nonmembers, members))
     return fp / fp[-1], tp / tp[-1], np.concatenate([[np.inf], values[::-1]])
-
-
-def log_auc(scores: np.ndarray, member: np.ndarray, floor: float = 1e-5) -> float:
-    """Area under log10(TPR) over log10(FPR), both clipped below at ``floor`` and mapped to [0, 1].
-
-    Source: the released code of FedMIA (Zhu et al., CVPR 2025), floor 1e-5. Chance gives 0.5.
-    """
-    fpr, tpr, _ = roc_curve(scores, member)
-    x, y = (1 - np.log10(np.clip(a, floor, 1)) / np.log10(floor) for a in (fpr, tpr))
-    return float(np.trapezoid(y, x))

@@ -1,10 +1,9 @@
-"""Metrics at one decision threshold: a candidate is called a member when its score is >= the threshold."""
+"""Metrics at the best decision threshold: a candidate is called a member when its score is >= the threshold."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fedbench.core.metrics.counts import checked
 from fedbench.core.metrics.roc import roc_curve
 
 
@@ -17,24 +16,6 @@ def advantage(scores: np.ndarray, member: np.ndarray) -> float:
     return float(np.max(tpr - fpr))
 
 
-def best_threshold(scores: np.ndarray, member: np.ndarray) -> float:
-    """The highest threshold of the best advantage (+inf: call nobody a member)."""
-    fpr, tpr, thresholds = roc_curve(scores, member)
-    return float(thresholds[np.argmax(tpr - fpr)])
-
-
-def balanced_accuracy(scores: np.ndarray, member: np.ndarray, threshold: float | None = None) -> float:
-    """(TPR + TNR) / 2 at ``threshold``; None: at the threshold of the best advantage, (1 + advantage) / 2."""
-    if threshold is None:
-        return (1 + advantage(scores, member)) / 2
-    scores, member = checked(scores, member)
-    flagged = scores >= threshold
-    return float((flagged[member].mean() + (~flagged[~member]).mean()) / 2)
-
-
-def precision_recall(scores: np.ndarray, member: np.ndarray, threshold: float) -> tuple[float | None, float]:
-    """(precision, recall) at ``threshold``, unsmoothed; precision is None when nobody is called a member."""
-    scores, member = checked(scores, member)
-    flagged = scores >= threshold
-    hits = int((flagged & member).sum())
-    return (hits / int(flagged.sum()) if flagged.any() else None), hits / int(member.sum())
+def balanced_accuracy(scores: np.ndarray, member: np.ndarray) -> float:
+    """(TPR + TNR) / 2 at the threshold of the best advantage: (1 + advantage) / 2, an oracle's as well."""
+    return (1 + advantage(scores, member)) / 2

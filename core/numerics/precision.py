@@ -10,8 +10,6 @@ from torch import nn
 
 from fedbench.core.contract.errors import UserError
 
-PRECISIONS = ("fp32", "tf32", "bf16")
-
 
 class Bfloat16Training(nn.Module):
     """``module`` whose forward pass is autocast to bfloat16 in training mode only; its answer is float32 in any mode."""

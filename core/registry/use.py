@@ -31,8 +31,9 @@ class ComponentUse(BaseModel):
     """defenses applied after this one"""
 
     def identity(self) -> dict[str, Any]:
-        """What can change the answer: not the label."""
-        own = {"name": self.name, "params": self.params, "distribution": self.distribution, "digest": self.digest}
+        """What can change the answer: not the label. The target too: several components may share one file, and which of
+        them a name announces stands in another, which the digest does not cover."""
+        own = {name: getattr(self, name) for name in ("name", "params", "target", "distribution", "digest")}
         return own | ({"then": [part.identity() for part in self.then]} if self.then else {})
 
     @property

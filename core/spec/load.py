@@ -74,7 +74,7 @@ def load_suite(ref: str | Path, overrides: Sequence[str] = ()) -> LoadedSuite:
     """The suite at a path or of a shipped name, with ``key=value`` overrides applied.
 
     Raises ``UserError`` with every mistake, a line each: ``suite.yaml:14:7: attacks[2].params.strid: ...``.
-    Components are not looked up here; see ``check_components``.
+    Components are not looked up here; see ``resolve.load_and_check``.
     """
     document = open_document(ref, overrides)
     spec, problems = validate(document)

@@ -48,19 +48,9 @@ class Resolved:
     positions: Mapping[tuple[str, str], tuple[int, int]]
 
 
-def check_components(loaded: LoadedSuite, registry: Registry) -> Resolved:
-    """Find every component the suite names and validate its parameters.
-
-    Raises ``UserError`` with every mistake: unknown names, classes that cannot be imported, bad parameters.
-    """
-    uses, problems = _resolve(loaded.document, registry)
-    if problems:
-        raise loaded.document.error(problems)
-    return _assemble(loaded, uses)
-
-
 def load_and_check(ref: str | Path, registry: Registry, overrides: Sequence[str] = ()) -> tuple[LoadedSuite, Resolved]:
-    """``load_suite`` and ``check_components`` with the mistakes of both in one ``UserError``."""
+    """The suite, and its components found with their parameters validated; every mistake of both in one ``UserError``: also
+    unknown names and classes that cannot be imported."""
     document = open_document(ref, overrides)
     spec, problems = validate(document)
     uses, more = _resolve(document, registry)

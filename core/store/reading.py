@@ -61,16 +61,6 @@ class LoadedRecord:
         with self._arrays() as arrays:
             return arrays.read("test_correct", np.bool_)
 
-    def owners(self, target: int) -> np.ndarray:
-        """[n] int32: the training client of each of ``target``'s candidates, -1 outside the federation."""
-        with self._arrays() as arrays:
-            return arrays.read(f"t{target}_owner", np.int32)
-
-    def assignment(self) -> np.ndarray:
-        """[K] int32: the global model that serves each client in the end; UserError where there is but one."""
-        with self._arrays() as arrays:
-            return arrays.read("assignment", np.int32)
-
     def array(self, analysis: str, name: str) -> np.ndarray:
         """[n] float64: a vector that an analysis found."""
         with self._arrays() as arrays:

@@ -64,8 +64,7 @@ def fairness_report(
     if n < 2:
         raise ValueError(f"a bootstrap needs at least 2 replicates, got {n}")
     counts, occurs = _table(predicted, y, group)
-    own = _table(predicted, predicted, group)
-    points = [_measure(_parity, *own), _measure(_opportunity, counts, occurs), _measure(_odds, counts, occurs)]
+    points = demographic_parity(predicted, group), equal_opportunity(predicted, y, group), equalised_odds(predicted, y, group)
     flat = counts.reshape(len(counts), -1)
     drawn = np.stack([rng.multinomial(c.sum(), c / c.sum(), size=n) for c in flat], axis=1).reshape(n, *counts.shape)
     predicted_at_all = counts.sum(axis=(0, 1)) > 0

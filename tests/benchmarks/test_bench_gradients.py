@@ -17,14 +17,6 @@ pytestmark = pytest.mark.benchmark
 N = 128
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def conv_block(width: int, out: int) -> list[nn.Module]:
     return [nn.Conv2d(width, out, 3, padding=1), nn.GroupNorm(8, out), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
 

@@ -71,7 +71,6 @@ def seconds(function, *args):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_local_steps_per_second(benchmark, name):
-    torch.set_num_threads(1)
     model, shape, samples, rounds = WORKLOADS[name]
     clients = clients_of(shape, samples)
     steps = rounds * CLIENTS * EPOCHS * (samples // BATCH)
@@ -95,16 +94,16 @@ def test_audit_cost_relative_to_training(benchmark, tmp_path):
     """CPU time of all seven attacks' signals over CPU time of training, in the main suite's own undefended runs."""
     from fedbench.core.cli.run import build_plan
     from fedbench.core.experiment.judge import judge
+    from fedbench.core.experiment.parts import build
     from fedbench.core.experiment.scene import set_scene
     from fedbench.core.experiment.train import train
 
-    torch.set_num_threads(1)
     jobs = build_plan("partial_defense", (), tmp_path, "cpu").only(defense={"none"}).jobs
     signals, scores = [], []
     for job in [*jobs, *jobs]:
-        attacks = [c.attack.make() for c in job.cells]
-        scene = set_scene(job)
-        trained = train(job, scene, attacks, lambda t: None)
+        attacks, parts = [attack for c in job.cells for attack in c.attack.make()], build(job)
+        scene = set_scene(job, parts)
+        trained = train(job, parts, scene, attacks, lambda t: None)
         signals.append(trained.measured["signals_cpu_s"] / trained.measured["train_cpu_s"])
         cpu = sum(judge(job, c, a, scene, trained).cpu_s for c, a in zip(job.cells, attacks, strict=True))
         scores.append(cpu / trained.measured["train_cpu_s"])

@@ -31,7 +31,6 @@ def naive(model, x, y, updates):
 
 @pytest.mark.parametrize("name", ["mlp", "cnn-small"])
 def test_features_next_to_the_naive_loop(benchmark, name):
-    torch.set_num_threads(1)
     model, shape = {"mlp": (MLP(), (1, 8, 8)), "cnn-small": (SmallCNN(), (3, 32, 32))}[name]
     module = model.build(shape, 10).eval()
     g = torch.Generator().manual_seed(0)

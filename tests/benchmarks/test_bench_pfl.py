@@ -138,15 +138,7 @@ def report(title: str, pairs: list[Pair], processes: int) -> dict[str, object]:
     return figures
 
 
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_both_loops_take_the_same_steps(one_thread):
+def test_both_loops_take_the_same_steps():
     """Or the comparison would mean nothing: the first client's upload, from either."""
     data = clients()
     f = federation(data, rounds=1)
@@ -162,7 +154,7 @@ def test_both_loops_take_the_same_steps(one_thread):
     torch.testing.assert_close(result.uploads.updates[0], update, rtol=1e-3, atol=1e-6)
 
 
-def test_one_process(benchmark, one_thread):
+def test_one_process(benchmark):
     pairs = list(rounds_in_turn(clients()))
     benchmark.extra_info |= report("pfl workload, one process of one thread", pairs, processes=1)
     benchmark.pedantic(lambda: None)

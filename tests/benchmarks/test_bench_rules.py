@@ -40,14 +40,6 @@ RULES = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def linear(params: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return x @ LAYERS[0].of(params).T + LAYERS[1].of(params)
 

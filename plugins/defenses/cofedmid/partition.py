@@ -30,15 +30,6 @@ def subset_size(t: int, rounds: int, m_max: int, m_min: int, decay: Decay, round
     return {"nearest": math.floor(size + 0.5), "floor": math.floor(size), "ceil": math.ceil(size)}[rounding]
 
 
-def overlap_bound(classes: int, members: int, m: int) -> int:
-    """lambda_theo: no assignment has a smaller largest pairwise overlap.
-
-    ``classes`` N, ``members`` d >= 2, ``m`` classes each: ceil((d m^2 - N m) / (N (d - 1))), at least 0.
-    Source: CoFedMID section 4.1 and appendix A.
-    """
-    return max(0, -((classes * m - members * m * m) // (classes * (members - 1))))
-
-
 def assign_balanced(classes: int, members: int, m: int, rng: np.random.Generator) -> np.ndarray:
     """[members, classes] bool, ``m`` classes a member, of least total overlap.
 

@@ -18,14 +18,14 @@ def mean_angles(updates: torch.Tensor) -> np.ndarray:
     return angles(updates).sum(axis=1) / max(1, len(updates) - 1)
 
 
-def shares(scores: np.ndarray, keep: int, tie: float = TIE) -> np.ndarray:
+def shares(scores: np.ndarray, keep: int) -> np.ndarray:
     """[K], summing to ``keep``: 1 for the rows of the ``keep`` least scores, 0 for the others.
 
-    Rows within ``tie`` of the score at the cut share what places are left there equally.
+    Rows within ``TIE`` of the score at the cut share what places are left there equally.
     """
     cut = np.sort(scores)[keep - 1]
-    below = scores < cut - tie
-    tied = np.abs(scores - cut) <= tie
+    below = scores < cut - TIE
+    tied = np.abs(scores - cut) <= TIE
     return below + tied * (keep - below.sum()) / tied.sum()
 
 

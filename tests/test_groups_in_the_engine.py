@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +10,19 @@ import torch
 from tiny import tiny_setup
 from torch.nn.functional import cross_entropy
 
-from fedbench.core import Attack, Defense, ShadowModels, UserError
+from fedbench.core import MEMBER, OFL, Attack, Defense, Diverged, ShadowModels, UserError
 from fedbench.core.execution.plan import make_plan
-from fedbench.core.experiment.group_report import society_of, violations_of
+from fedbench.core.experiment.analyse import analyse
+from fedbench.core.experiment.cache import load, save
+from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.judge import judge
-from fedbench.core.experiment.scene import set_scene
+from fedbench.core.experiment.parts import Parts, build
+from fedbench.core.experiment.scene import Scene, set_scene
 from fedbench.core.experiment.shadow_models import shadow_models
-from fedbench.core.experiment.train import load, needed_rows, save, train
+from fedbench.core.experiment.train import needed_rows, train
 from fedbench.core.federation.loop import Training
-from fedbench.core.population.audit import FIRST_GROUP, MEMBER, OFL
+from fedbench.core.population.groups import rotate
+from fedbench.core.population.target import group
 from fedbench.core.registry.components import Registry
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import Recorder, global_row, observe
@@ -27,7 +30,7 @@ from fedbench.core.spec.resolve import load_and_check
 
 SUITE = """
 schema: 1
-name: society
+name: groups
 seeds: [0]
 settings:
   - name: digits
@@ -48,15 +51,8 @@ attacks: [shadow, lira-offline, rmia, passive]
 """
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def jobs(tmp_path: Path, text: str = SUITE) -> dict:
+def jobs(tmp_path: Path, text: str = SUITE) -> dict[str, Job]:
+    """Defense -> its job."""
     path = tmp_path / "suite.yaml"
     path.write_text(text)
     registry = Registry.discover()
@@ -64,9 +60,15 @@ def jobs(tmp_path: Path, text: str = SUITE) -> dict:
     return {j.defense.name: j for j in make_plan(loaded, resolved, registry, tmp_path / "results", "cpu").jobs}
 
 
+def scene_of(job: Job) -> tuple[Parts, Scene]:
+    """What the run begins with."""
+    parts = build(job)
+    return parts, set_scene(job, parts)
+
+
 def test_a_groups_outsiders_look_like_its_members_and_nothing_is_shared(tmp_path):
-    scene = set_scene(jobs(tmp_path)["none"])
-    assert [a.target for a in scene.audits] == [FIRST_GROUP, FIRST_GROUP - 1]
+    _, scene = scene_of(jobs(tmp_path)["none"])
+    assert [a.target for a in scene.audits] == [group(0), group(1)]
     taken = np.concatenate([a.ids for a in scene.audits])
     assert not np.isin(scene.shadow, np.concatenate([taken, *scene.shards])).any() and len(scene.shadow) == 100
     for g, audit in enumerate(scene.audits):
@@ -79,9 +81,8 @@ def test_a_groups_outsiders_look_like_its_members_and_nothing_is_shared(tmp_path
 
 def test_images_are_turned_by_their_own_clients_angle(tmp_path):
     job = jobs(tmp_path)["none"]
-    raw, scene = job.dataset.make().load(job.seed), set_scene(job)
-    from fedbench.core.population.groups import rotate
-
+    parts, scene = scene_of(job)
+    raw = parts.dataset.load(job.seed)
     for k in (0, 5):
         expected = rotate(raw.train_x[scene.shards[k]], float(scene.groups.rotation[k]))
         np.testing.assert_allclose(scene.data.train_x[scene.shards[k]], expected, atol=1e-6)
@@ -117,15 +118,15 @@ def test_global_views_look_at_each_candidate_through_its_clients_model():
 
 def test_shadow_models_know_half_of_their_data_and_none_of_the_candidates(tmp_path):
     job = jobs(tmp_path)["none"]
-    scene = set_scene(job)
-    made = shadow_models(job, scene)
+    parts, scene = scene_of(job)
+    made = shadow_models(job, parts, scene)
     assert made.logits.shape == (3, len(scene.pool) + 100, 10) and made.member.sum(1).tolist() == [50, 50, 50]
     assert len({m.tobytes() for m in made.member}) == 3
-    again = shadow_models(job, scene)  # from the cache
+    again = shadow_models(job, parts, scene)  # from the cache
     assert np.array_equal(made.logits, again.logits)
     for path in (tmp_path / "results" / "cache").glob("shadow-*"):
         path.write_bytes(b"damaged")
-    assert np.array_equal(shadow_models(job, scene).logits, made.logits)
+    assert np.array_equal(shadow_models(job, parts, scene).logits, made.logits)
     y = scene.y_of(scene.shadow)
     right = made.logits[:, len(scene.pool) :].argmax(2) == y
     assert right[made.member].mean() > right[~made.member].mean()
@@ -144,39 +145,44 @@ class Keeps(Attack):
 
 def test_an_attack_gets_the_target_that_serves_each_candidate(tmp_path):
     job = jobs(tmp_path)["local-only"]
-    scene, attack = set_scene(job), Keeps()
+    (parts, scene), attack = scene_of(job), Keeps()
     attack.seen = []
-    trained = train(job, scene, [attack], lambda t: None)
-    cell = replace(job.cells[0])
-    verdict = judge(job, cell, attack, scene, trained, shadow_models(job, scene))
+    trained = train(job, parts, scene, [attack], lambda t: None)
+    verdict = judge(job, job.cells[0], attack, scene, trained, shadow_models(job, parts, scene))
     assert trained.assignment.tolist() == [list(range(8))] * 2  # a model for every client
     for audit, seen in zip(scene.audits, attack.seen, strict=True):
         assert np.array_equal(seen.model_of, scene.client_of(audit))
         pick = np.searchsorted(scene.pool, audit.ids)
         assert np.array_equal(seen.target_logits, trained.logits[seen.model_of, pick])
         assert seen.target_shadow_logits.shape == (8, 100, 10) and seen.logits.shape == (3, len(pick), 10)
-    assert verdict.violations.clients == 8 and len(verdict.violations.accuracy_of_model) == 8
+    assert [t.target for t in verdict.judgement.targets] == [group(0).code, group(1).code]
+    found, vectors, notes = analyse(job, parts, scene, trained, verdict.judgement)
+    assert notes == [] and found["violations"].numbers["clients"].value == 8
+    assert vectors["violations:accuracy_of_model"].shape == (8,)
     save(job, trained)
-    again = load(job, set(), needed_rows(job, [attack]), True)
+    again = load(job, set(), needed_rows(job, parts, [attack]), True)
     assert np.array_equal(again.logits, trained.logits) and np.array_equal(again.assignment, trained.assignment)
 
 
 def test_group_accuracy_and_violations_against_a_naive_count(tmp_path):
     job = jobs(tmp_path)["ifca"]
-    scene, attack = set_scene(job), Keeps()
+    (parts, scene), attack = scene_of(job), Keeps()
     attack.seen = []
-    trained = train(job, scene, [attack], lambda t: None)
-    facts = society_of(job, scene, trained)
-    for g, group in enumerate(facts.groups):
+    trained = train(job, parts, scene, [attack], lambda t: None)
+    verdict = judge(job, job.cells[0], attack, scene, trained, shadow_models(job, parts, scene))
+    found, _, notes = analyse(job, parts, scene, trained, verdict.judgement)
+    assert notes == []
+    fair, accuracies = found["group-fairness"].numbers, []
+    for g, name in enumerate(("upright", "turned")):
         mine = [i for i in range(len(scene.data.test_y)) if scene.groups.of_client[i % 8] == g]
-        assert group.accuracy == pytest.approx(np.mean([trained.test_correct[i] for i in mine])) and group.n_test == len(mine)
+        accuracies.append(np.mean([trained.test_correct[i] for i in mine]))
+        assert fair[f"accuracy:{name}"].value == pytest.approx(accuracies[g]) and fair[f"n_test:{name}"].value == len(mine)
+    assert [fair[f"clients:{name}"].value for name in ("upright", "turned")] == [2, 6]
     assert all(row["clusters"] and sum(row["clusters"]) == 8 for row in trained.history)
-    assert trained.history[-1]["group_accuracy"] == [pytest.approx(group.accuracy) for group in facts.groups]
-    rng = np.random.default_rng(0)
+    assert trained.history[-1]["group_accuracy"] == pytest.approx(accuracies)
     said = [
-        (rng.random(len(a.ids)) > 0.5, a.kind, trained.assignment[-1][scene.client_of(a)]) for a in scene.audits
+        (verdict.arrays[f"t{a.target.code}_scores"] > 0, a.kind, trained.assignment[-1][scene.client_of(a)]) for a in scene.audits
     ]  # fmt: skip
-    found = violations_of(scene, trained, said)
     count = 0
     for k in range(8):
         j = trained.assignment[-1][k]
@@ -186,17 +192,17 @@ def test_group_accuracy_and_violations_against_a_naive_count(tmp_path):
         tnr = np.mean([not d for d, m in pairs if not m]) if any(not m for _, m in pairs) else None
         if tpr is not None and tnr is not None and (tpr + tnr) / 2 > scene.thresholds[k]:
             count += 1
-    assert found.violated == count and found.clients == 8
+    violations = found["violations"].numbers
+    assert violations["violated"].value == count and violations["clients"].value == 8
 
 
 def test_a_good_start_gives_every_model_its_clients(tmp_path):
     with_share = jobs(tmp_path, SUITE.replace("least_share: 0.1", "least_share: 0.25"))["ifca"]
-    scene = set_scene(with_share)
-    trained = train(with_share, scene, [], lambda t: None)
+    trained = train(with_share, *scene_of(with_share), [], lambda t: None)
     assert trained.assignment.shape == (2, 8)
     impossible = jobs(tmp_path, SUITE.replace("least_share: 0.1", "least_share: 0.33, models: 3"))["ifca"]
-    with pytest.raises(Exception, match="none of 100 draws of 3 initial models"):
-        train(impossible, scene, [], lambda t: None)
+    with pytest.raises(Diverged, match="none of 100 draws of 3 initial models"):
+        train(impossible, *scene_of(impossible), [], lambda t: None)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +219,7 @@ def test_a_good_start_gives_every_model_its_clients(tmp_path):
         ("{name: ifca, params: {least_share: 0.1}}", "{name: ifca, params: {models: 9}}", "9"),
     ],
 )  # fmt: skip
-def test_a_society_that_cannot_be_is_refused_when_planned(tmp_path, old, new, message):
+def test_groups_that_cannot_be_is_refused_when_planned(tmp_path, old, new, message):
     assert old in SUITE
     with pytest.raises(UserError, match=message):
         jobs(tmp_path, SUITE.replace(old, new))

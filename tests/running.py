@@ -1,0 +1,99 @@
+"""`fedbench run` on a suite of a second or two: in this process or in one of its own, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+from ruamel.yaml import YAML
+
+from fedbench.core.cli.run import command as run
+
+HANG_S = 900  # ends a test whose state never comes; a loaded machine is far from it, and nothing else depends on it
+
+
+def suite(folder: Path, **changes: Any) -> Path:
+    """A suite of a second or two; ``changes`` replace its parts."""
+    spec = {
+        "schema": 1, "name": "tiny", "seeds": [0],
+        "settings": [{
+            "name": "digits",
+            "dataset": {"name": "digits", "params": {"test": 100, "holdout": 100, "label_noise": 0.3}},
+            "model": {"name": "mlp", "params": {"hidden": [16]}},
+            "federation": {"clients": 4, "rounds": 4, "local_epochs": 1, "batch_size": 50, "optimizer": {"lr": 0.2}},
+            "audit": {"every": 2, "nonmembers": 80},
+        }],
+        "coalitions": ["pair"], "defenses": ["none"], "attacks": ["loss-series"], "limits": {"run_seconds": HANG_S},
+    } | changes  # fmt: skip
+    path = folder / "tiny.yaml"
+    YAML().dump(spec, path)
+    return path
+
+
+def changed(folder: Path, change: dict, **more: Any) -> Path:
+    """The same with a change of its setting."""
+    spec = YAML(typ="safe").load(suite(folder))
+    return suite(folder, settings=[{**spec["settings"][0], **change}], **more)
+
+
+def invoke(*args: object, status: int = 0) -> str:
+    """The output of `fedbench run` with these arguments, called in this process; a ``UserError`` passes."""
+    result = CliRunner().invoke(run, [*map(str, args), "--no-plots"])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def start(path: Path, results: Path, site: Path, workers: int = 1, **popen: Any) -> subprocess.Popen[str]:
+    """`fedbench run` in a process of its own, in the suite's folder, with the packages of ``site``."""
+    words = ["run", str(path), "--results", str(results), "--no-plots", "--workers", str(workers)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedbench.core.cli.main", *words], env={**os.environ, "PYTHONPATH": str(site)}, cwd=path.parent,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **popen,
+    )  # fmt: skip
+
+
+def wait_for(state: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
+    """Return when ``state`` holds; fail when ``process`` has ended without it, or when something hangs."""
+    began = time.monotonic()
+    while not state():
+        if process is not None and process.poll() is not None:
+            assert state(), f"it ended with status {process.returncode}: {process.communicate()[0]}"
+            return
+        assert time.monotonic() - began < HANG_S, "it hangs"
+        time.sleep(0.02)
+
+
+def records(folder: Path) -> dict[tuple[str, str, int], dict]:
+    """(defense, attack, seed) -> record, as JSON values."""
+    found = {}
+    for path in (folder / "records").glob("*.json"):
+        r = json.loads(path.read_text())
+        found[r["defense"]["label"], r["attack"]["label"], r["seed"]] = r
+    return found
+
+
+def outcomes(folder: Path, part: int = 1) -> dict[str, tuple[str, str]]:
+    """Defense (part 0) or attack (part 1) -> (outcome, reason)."""
+    return {name[part]: (r["outcome"], r["reason"]) for name, r in records(folder).items()}
+
+
+def fingerprint(folder: Path) -> dict[str, bytes]:
+    """Every record without what is measured anew each time, and every score file, byte by byte."""
+    out = {}
+    for path in sorted((folder / "records").iterdir()):
+        if path.suffix == ".json":
+            r = json.loads(path.read_text())
+            assert r.pop("measured")
+            out[path.name] = json.dumps(r).encode()
+        else:
+            out[path.name] = path.read_bytes()
+    return out
