@@ -207,7 +207,7 @@ def test_facts_are_means_over_seeds_with_their_range_and_words_where_they_are_no
     rows = {r["fact"]: r["value"] for r in rows_of(text, "**What the defenses say of their runs**")}
     assert rows == {
         "epsilon": "9 (8 to 10)", "rounds": "30", "unit": r"client\_&lt;b&gt; / sample", "tight": "yes",
-        "choices": "1, 2, 3, 4, 5, 6, 7, 8, 9", "steps": "5 values, all 0 / 6 values, all 1 / 7 values, all 2",
+        "choices": "1; 2; 3; 4; 5; 6; 7; 8; 9", "steps": "5 values, all 0 / 6 values, all 1 / 7 values, all 2",
         "few": "a, b", "nothing": "none",
     }  # fmt: skip
     assert text.index("What the defenses say") > text.index("**TF01")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
-from fedbench.core.contract.analysis import Findings, FinishedRun, Judgement
+from fedbench.core.contract.analysis import Findings, FinishedRun, Judgement, Number
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.parts import Parts
 from fedbench.core.experiment.scene import Scene
@@ -16,6 +17,7 @@ from fedbench.core.store.record import Found
 from fedbench.core.words.explain import explain
 
 MOST_NUMBERS = 2**20  # of one array
+LONGEST_NAME = 100  # characters
 
 
 def analyse(
@@ -47,9 +49,25 @@ def _checked(label: str, findings: Findings) -> tuple[Found, dict[str, np.ndarra
         vector = np.array(values, dtype=np.float64)
         if vector.ndim != 1 or len(vector) > MOST_NUMBERS:
             raise ValueError(f"the array '{name}' has shape {list(vector.shape)}, expected a vector of at most {MOST_NUMBERS}")
-        vectors[f"{label}:{name}"] = vector
+        vectors[f"{label}:{_named(name)}"] = vector
     units = {name: findings.units.get(name, "") for name in findings.arrays}
-    return Found(numbers=dict(findings.numbers), arrays=units), vectors
+    return Found(numbers={_named(name): _number(name, n) for name, n in findings.numbers.items()}, arrays=units), vectors
+
+
+def _named(name: object) -> str:
+    if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST_NAME):
+        raise ValueError(f"{name!r:.60} is no name: expected printable text of at most {LONGEST_NAME} characters")
+    return name
+
+
+def _number(name: str, number: object) -> Number:
+    """With Python's own numbers: numpy's are taken too; raises ``ValueError`` for one that no record can hold."""
+    if not isinstance(number, Number):
+        raise TypeError(f"'{name}' is {type(number).__name__}, expected fedbench.core.Number")
+    value, error = (None if v is None else float(v) for v in (number.value, number.error))
+    if not all(v is None or math.isfinite(v) for v in (value, error)):
+        raise ValueError(f"'{name}' is not finite; a number that does not apply is None")
+    return Number(value, error, str(number.unit)[:LONGEST_NAME])
 
 
 def finished(job: Job, scene: Scene, trained: Trained, needs: frozenset[str]) -> FinishedRun:

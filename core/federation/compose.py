@@ -140,8 +140,8 @@ class Composite(Defense):
         return gradient
 
     def _report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """Every part's facts; a name that two of them use is led by the part's class."""
-        said = [(type(self.parts[i]).__name__, act(self.parts[i], "report", _share(i, ctx), where=where_of(ctx)))
+        """Every part's facts; a name that two of them use is led by the part's class and number."""
+        said = [(f"{type(self.parts[i]).__name__} {i + 1}", act(self.parts[i], "report", _share(i, ctx), where=where_of(ctx)))
                 for i in self._acting("report")]  # fmt: skip
         names = Counter(name for _, facts in said for name in facts)
         return {(f"{who}: {n}" if names[n] > 1 else n): value for who, facts in said for n, value in facts.items()}

@@ -75,8 +75,11 @@ def _scalar(answer: Any) -> str:
 
 
 def _facts(answer: Any) -> str:
-    fits = isinstance(answer, Mapping) and all(isinstance(k, str) and is_fact(v) for k, v in answer.items())
-    return "" if fits else "a mapping from names to finite numbers, short texts, or short lists of one of these"
+    expected = "a mapping from names to finite numbers, short texts, or short lists of one of these"
+    if not isinstance(answer, Mapping):
+        return expected
+    bad = [f"{k!r:.60} is {type(v).__name__} {v!r:.60}" for k, v in answer.items() if not (isinstance(k, str) and is_fact(v))]
+    return f"{expected}, of Python's own types; {bad[0]}" if bad else ""
 
 
 def _index(answer: Any, models: Any) -> str:

@@ -30,10 +30,15 @@ def _said(fact: Fact) -> Text:
     numbers = [v for v in fact.values if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(numbers) == len(fact.values):
         low, high, mean = min(numbers), max(numbers), float(np.mean(numbers))
-        return Words(f"{mean:.4g}" + (f" ({low:.4g} to {high:.4g})" if low < high else ""))
+        return Words(_shown(mean) + (f" ({_shown(low)} to {_shown(high)})" if low < high else ""))
     if (means := _means(fact.values)) is not None:
-        return Words(", ".join(f"{m:.3g}" for m in means))
+        return Words("; ".join(map(_shown, means)))
     return joined(list(dict.fromkeys(map(_text, fact.values)))[:MAX_VALUES], " / ")
+
+
+def _shown(number: float) -> str:
+    """Four digits that count; large numbers in full."""
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}" if number % 1 else f"{number:.0f}"
 
 
 def _means(values: Sequence[FactValue]) -> np.ndarray | None:
