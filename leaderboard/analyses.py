@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from fedbench.core.contract.analysis import Analysis
-from fedbench.core.contract.board import Block, Content, Figure, Image, Note, Numbers, Table, Words
+from fedbench.core.contract.board import Block, Bullets, Figure, Image, Note, Numbers, Quote, Table, Value, Words
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import named
@@ -24,6 +24,8 @@ class Drawer:
     label: str
     analysis: Analysis | None
     reason: str = ""
+    own: bool = False
+    """whether it comes with the harness, which knows what its figures are called"""
 
     @property
     def place(self) -> str:
@@ -48,10 +50,11 @@ def _label(entry: Any) -> str:
 def _drawer(entry: Any, registry: Registry) -> Drawer:
     name, params = (str(entry.get("name")), entry.get("params") or {}) if isinstance(entry, dict) else (str(entry), {})
     try:
-        return Drawer(_label(entry), registry.get("analysis", name).load()(**params))
+        found = registry.get("analysis", name)
+        return Drawer(_label(entry), found.load()(**params), own=found in registry.own("analysis"))
     except UserError as error:
         return Drawer(_label(entry), None, str(error))
-    except Exception as error:  # somebody's constructor
+    except (Exception, SystemExit) as error:  # somebody's constructor
         return Drawer(_label(entry), None, named(error))
 
 
@@ -61,8 +64,8 @@ def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
         found = findings_table(section, drawer.label)
         return [_instead(drawer.label, drawer.reason), *found] if found else []
     try:
-        return [b for block in drawer.analysis.draw(section, drawer.label) for b in _finished(block, section, plots)]
-    except Exception as error:  # somebody's code
+        return [b for block in drawer.analysis.draw(section, drawer.label) for b in _finished(block, drawer, section, plots)]
+    except (Exception, SystemExit) as error:  # somebody's code
         return [_instead(drawer.label, named(error)), *findings_table(section, drawer.label)]
 
 
@@ -70,29 +73,48 @@ def _instead(label: str, reason: str) -> Note:
     return Note((Words("The analysis "), label, Words(" could not be drawn, so its bare numbers are shown: "), reason))
 
 
-def _finished(block: Block, section: Section, plots: bool) -> list[Block]:
+def _finished(block: Block, drawer: Drawer, section: Section, plots: bool) -> list[Block]:
     if isinstance(block, Numbers):
         return [*findings_table(section, block.label)]
     if isinstance(block, Figure):
-        return [image_of(block, section)] if plots else []
+        figure = block if drawer.own else replace(block, kind=f"{drawer.label}-{block.kind}")  # no other figure's file
+        return [image_of(figure, section)] if plots else []
+    if not isinstance(block, get_args(Block)) or isinstance(block, Image):
+        raise TypeError(f"it drew a {type(block).__name__}, not a block of a board")
     if isinstance(block, Table):
         _check(block)
-    elif not isinstance(block, get_args(Block)):
-        raise TypeError(f"it drew a {type(block).__name__}, not a block of a board")
+    else:
+        for text in block.items if isinstance(block, Bullets) else (block.text,):
+            _check_text(text)
     return [block]
 
 
 def _check(table: Table) -> None:
     """``ValueError`` or ``TypeError`` for a table that no report can write."""
+    for text in (table.title, table.caption, *table.footnotes, *(c.name for c in table.columns)):
+        _check_text(text)
     for row in table.rows:
         if len(row) != len(table.columns):
             raise ValueError(f"its table has {len(table.columns)} columns and a row of {len(row)}")
         for content in row:
-            if not isinstance(content, (*_CONTENTS, tuple, str)):
-                raise TypeError(f"its table holds a {type(content).__name__}; use a Value, Words or a str")
+            if isinstance(content, Value):
+                _check_value(content)
+            elif content is not None:
+                _check_text(content)
 
 
-_CONTENTS = tuple(t for t in get_args(Content) if isinstance(t, type))
+def _check_value(value: Value) -> None:
+    for number in (value.mean, value.half_width, value.n):
+        if number is not None and not isinstance(number, int | float):
+            raise TypeError(f"its table holds a Value of {type(number).__name__}; use a number or None")
+    _check_text(value.suffix)
+
+
+def _check_text(text: object) -> None:
+    """A ``Text``: ``str``, Words, Quote, or a flat tuple of these."""
+    for part in text if isinstance(text, tuple) else (text,):
+        if not isinstance(part.text if isinstance(part, Words | Quote) else part, str):
+            raise TypeError(f"it wrote a {type(part).__name__}; use a Value, Words or a str")
 
 
 def images_last(blocks: Sequence[Block]) -> tuple[list[Block], list[Image]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from boards import (
@@ -28,9 +30,12 @@ from fake_packages import install
 from fedbench.core import ClientGroup, Judged, Judgement, Number
 from fedbench.core.metrics import combined_interval, t_interval
 from fedbench.core.population.target import EVERYBODY
+from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Found, RoundRow
+from fedbench.leaderboard.analyses import drawers, drawn
 from fedbench.leaderboard.figures import style
 from fedbench.leaderboard.markdown.escape import inline
+from fedbench.leaderboard.statistics.groups import groups_in
 from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.leaderboard.tables.counts import whose
 from fedbench.plugins.analyses.fairness import fairness_report
@@ -296,7 +301,7 @@ def test_violations_have_a_table_of_their_own_where_the_setting_has_no_groups(tm
 
 
 SOURCE = """
-    from fedbench.core import Analysis, Component, Note, Numbers, Table, hookimpl
+    from fedbench.core import Analysis, Column, Component, Figure, Note, Numbers, Table, Value, hookimpl
 
     class Plain(Analysis):
         pass
@@ -310,6 +315,23 @@ SOURCE = """
         def draw(self, section, label):
             return ["text"]
 
+    class Quits(Analysis):
+        def draw(self, section, label):
+            raise SystemExit(4)
+
+    class Miscounts(Analysis):
+        def draw(self, section, label):
+            column = Column(name="n")
+            yield Table(title="t", columns=(column,), rows=((Value(mean="abc"),),))
+
+    class Mumbles(Analysis):
+        def draw(self, section, label):
+            yield Note((5,))
+
+    class Repaints(Analysis):
+        def draw(self, section, label):
+            yield Figure("roc", "a picture of mine", lambda style: style.new_figure(2, 2))
+
     class Own(Analysis):
         place = "costs"
         def draw(self, section, label):
@@ -318,7 +340,7 @@ SOURCE = """
 
     @hookimpl
     def fedbench_analyses():
-        for name in ("Plain", "Fails", "Garbles", "Own"):
+        for name in ("Plain", "Fails", "Garbles", "Own", "Quits", "Miscounts", "Mumbles", "Repaints"):
             yield Component(name.lower(), f"my_analyses:{name}", "x")
 """
 
@@ -363,11 +385,28 @@ def test_an_installed_analysis_draws_the_generic_table_unless_it_has_a_drawing_o
     assert "could not be drawn" not in text
 
 
-@pytest.mark.parametrize(("name", "why"), [("fails", "ValueError: no &lt;b&gt;luck"), ("garbles", "TypeError: it drew a str")])
+@pytest.mark.parametrize(("name", "why"), [
+    ("fails", "ValueError: no &lt;b&gt;luck"), ("garbles", "TypeError: it drew a str"), ("quits", "it called sys.exit(4)"),
+    ("miscounts", "TypeError: its table holds a Value of str"), ("mumbles", "TypeError: it wrote a int"),
+])  # fmt: skip
 def test_an_analysis_that_fails_costs_its_own_drawing_and_the_board_says_so(measured, site, name, why):
     text = board(measured, analyses=[{"name": name, "label": "mine"}])
     assert f"The analysis mine could not be drawn, so its bare numbers are shown: {why}" in text.replace("\\_", "_")
     assert found_of(text, "mine") and "first" not in text.splitlines()
+
+
+def test_a_figure_of_somebody_else_has_a_file_of_its_own(measured, site):
+    section = sections_of(measured)[0]
+    (drawer,) = drawers([{"name": "repaints", "label": "mine"}], [section])
+    (image,) = drawn(drawer, section, plots=True)
+    assert all(name.startswith("mine-roc-") for name in image.files)
+
+
+def test_groups_are_the_settings_whatever_another_analysis_counts(clustered):
+    loaded = load_records(clustered.root)[0]
+    other = {"clash": Found(numbers={"clients:sampled": Number(3.0)}), **loaded.record.analyses}
+    changed = replace(loaded, record=loaded.record.model_copy(update={"analyses": other}))
+    assert groups_in(changed) == groups_in(loaded) != ()
 
 
 def test_a_board_draws_the_analyses_that_the_results_name(clustered):

@@ -32,14 +32,23 @@ class Spread(Analysis):
     def analyse(self, run, judgement):
         margin = run.signals["margin"]
         spread = float(np.nanstd(margin[-1]))
+        facts = len(run.facts)
         best = max((t.scores.max() for t in judgement.targets), default=None) if judgement else None
-        margin[:] = 0                                   # its own copy
+        margin[:] = 0                                   # all of this is its own copy
         run.predicted[:] = 0
+        run.facts.clear()
+        for t in judgement.targets if judgement else ():
+            t.scores[:], t.kind[:], t.owner[:] = 0, 1, 3
         return Findings(
             {"spread": Number(spread, unit="logits"), "best score": Number(best and float(best)),
-             "facts seen": Number(len(run.facts))},
+             "facts seen": Number(facts)},
             {"by round": np.arange(len(run.rounds))}, {"by round": "rounds"},
         )
+
+class Width(Analysis):
+    needs, view = frozenset({"loss"}), "client"
+    def analyse(self, run, judgement):
+        return Findings({"rows": Number(len(run.rows)), "mean": Number(float(run.signals["loss"].mean()))})
 
 class Raises(Analysis):
     def analyse(self, run, judgement):
@@ -53,7 +62,7 @@ class Odd(Analysis):
     def analyse(self, run, judgement):
         return Findings({}, {"square": np.zeros((2, 2))})
 
-class NotANumber(Analysis):
+class Nan(Analysis):
     def analyse(self, run, judgement):
         return Findings({"x": Number(float("nan"))})
 
@@ -64,8 +73,8 @@ def fedbench_defenses():
 
 @hookimpl
 def fedbench_analyses():
-    for name, cls in (("spread", "Spread"), ("raises", "Raises"), ("quits", "Quits"), ("odd", "Odd"), ("nan", "NotANumber")):
-        yield Component(name, f"told:{cls}", "for the test")
+    for cls in (Spread, Width, Raises, Quits, Odd, Nan):
+        yield Component(cls.__name__.lower(), f"told:{cls.__name__}", "for the test")
 """
 
 
@@ -89,19 +98,24 @@ def test_facts_of_a_composition_are_those_of_its_parts_and_reach_the_board(tmp_p
     assert "**What the defenses say of their runs**" in board and f"{facts['bytes sent']:,}" in board
 
 
-def test_a_fact_that_cannot_be_recorded_fails_its_run_with_the_reason(tmp_path, told):
+def test_a_fact_that_cannot_be_recorded_costs_no_training_and_is_named(tmp_path, told):
     path = suite(tmp_path, defenses=["liar"])
-    invoke(path, "--results", tmp_path / "r", status=1)
-    reason = records(tmp_path / "r")["liar", "loss-series", 0]["reason"]
-    assert "Liar.report (after the last round) returned dict; expected a mapping from names to finite numbers" in reason
-    assert "'epsilon' is float nan" in reason
+    said = invoke(path, "--results", tmp_path / "r")
+    record = records(tmp_path / "r")["liar", "loss-series", 0]
+    (complaint,) = record["complaints"]
+    assert record["outcome"] == "ok" and record["facts"] == {}
+    assert "Liar.report (after the last round) returned dict; expected a mapping from names to finite numbers" in complaint
+    assert "'epsilon' is float nan" in complaint and "cost no score" in said and "'epsilon' is float nan" in said
 
 
 def test_findings_are_stored_with_units_and_vectors_and_change_nothing_else(tmp_path, told):
-    plain, path = suite(tmp_path, analyses=[]), tmp_path / "r"
-    invoke(plain, "--results", tmp_path / "plain")
-    invoke(suite(tmp_path, defenses=["none", "teller"], analyses=["spread"]), "--results", path)
-    loaded = {r.record.defense.label: r for r in load_records(path)}
+    path = tmp_path / "r"
+    invoke(suite(tmp_path, analyses=[]), "--results", tmp_path / "plain")
+    twice = ["spread", {"name": "spread", "label": "again"}]  # what the first spoils is its own
+    attacks = ["fta", "loss-series"]
+    invoke(suite(tmp_path, defenses=["none", "teller"], attacks=attacks, analyses=twice), "--results", path)
+    loaded = {r.record.defense.label: r for r in load_records(path) if r.record.attack.label == "loss-series"}
+    assert loaded["none"].record.analyses["spread"] == loaded["none"].record.analyses["again"]
     found = loaded["teller"].record.analyses["spread"]
     assert found.numbers["spread"].unit == "logits" and found.numbers["spread"].value > 0
     assert found.numbers["facts seen"].value == 3 and found.arrays == {"by round": "rounds"}
@@ -109,6 +123,8 @@ def test_findings_are_stored_with_units_and_vectors_and_change_nothing_else(tmp_
     (alone,) = load_records(tmp_path / "plain")
     assert alone.record.analyses == {}
     assert [t.model_dump() for t in alone.record.targets] == [t.model_dump() for t in loaded["none"].record.targets]
+    for stored, mine in zip(vars(alone.candidates(0)).values(), vars(loaded["none"].candidates(0)).values(), strict=True):
+        assert np.array_equal(stored, mine)
     assert found.numbers["best score"].value == loaded["teller"].candidates(0).scores.max().clip(
         min=loaded["teller"].candidates(1).scores.max()
     )
@@ -116,12 +132,30 @@ def test_findings_are_stored_with_units_and_vectors_and_change_nothing_else(tmp_
     assert "spread (logits)" in text
 
 
+def test_what_an_analysis_finds_does_not_depend_on_what_else_was_measured(tmp_path, told):
+    found = []
+    for i, attacks in enumerate((["loss-series"], ["avg-cosine", "fta", "loss-series"])):
+        invoke(suite(tmp_path, attacks=attacks, analyses=["width"]), "--results", tmp_path / str(i))
+        found.append(records(tmp_path / str(i))["none", "loss-series", 0])
+    assert found[0]["analyses"] == found[1]["analyses"] and found[0]["key"] == found[1]["key"]
+    assert found[0]["analyses"]["width"]["numbers"]["rows"]["value"] == 1
+
+
+def test_an_analysis_by_another_label_is_asked_again_and_its_place_in_the_list_does_not_count(tmp_path, told):
+    def left(*analyses):
+        return invoke(suite(tmp_path, analyses=list(analyses)), "--results", tmp_path / "r").partition(" cells to compute")[0][-1]
+
+    one = {"name": "width", "label": "one"}
+    assert [left(one, "spread"), left("spread", one), left({**one, "label": "two"}, "spread")] == ["1", "0", "1"]
+    assert left("spread", one, "sweep") == "0"  # it computes nothing, so no cell waits for it
+
+
 def test_an_analysis_that_fails_costs_its_own_findings_and_says_so(tmp_path, told):
     names = ["raises", "quits", "odd", "nan", "spread"]
     invoke(suite(tmp_path, analyses=names), "--results", tmp_path / "r")
     (record,) = records(tmp_path / "r").values()
     assert record["outcome"] == "ok" and list(record["analyses"]) == ["spread"]
-    said = "\n".join(record["notes"])
+    said = "\n".join(record["complaints"])
     for name, why in (("raises", "RuntimeError: out of ideas"), ("quits", "it called sys.exit(3)"), ("odd", "shape [2, 2]"),
                       ("nan", "finite")):  # fmt: skip
         assert f"the analysis '{name}' failed" in said and why in said

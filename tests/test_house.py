@@ -185,6 +185,18 @@ def unlisted() -> set[str]:
     return (public - {"check", "Params"}) ^ set(PHASES)
 
 
+def unserved() -> set[str]:
+    """Phases that the loop neither finds in the table by their stage nor asks for by name."""
+    asked = {
+        node.args[1].value
+        for name in ("loop.py", "local.py")
+        for node in ast.walk(ast.parse((ROOT / "core" / "federation" / name).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "act"
+        and len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
+    }  # fmt: skip
+    return set(PHASES) - asked - set(phases.phases(stage=phases.CALLED))
+
+
 class Sealed(Defense):
     """Doubles the update in a phase that the harness never heard of before this test."""
 
@@ -221,6 +233,14 @@ def test_every_phase_is_a_method_and_every_method_a_phase():
     assert unlisted() == set()
 
 
+def test_a_phase_that_nobody_calls_is_seen(seal_method, monkeypatch):
+    assert unserved() == set()
+    monkeypatch.setitem(PHASES, "seal", replace(SEAL, stage="batch"))
+    assert unserved() == {"seal"}
+    with pytest.raises(ValueError, match="a phase of stage rows is the coalition's or a member's"):
+        replace(SEAL, stage="rows", party="server")
+
+
 def test_a_phase_in_one_place_only_is_seen(seal_method):
     assert unlisted() == {"seal"}
     with pytest.raises(LookupError, match=r"'seal' is no phase: give it a row in contract/phases\.py"):
@@ -228,7 +248,7 @@ def test_a_phase_in_one_place_only_is_seen(seal_method):
 
 
 def test_a_phase_added_to_the_table_is_everywhere(seal_phase):
-    assert unlisted() == set() and "seal" in phases.phases(stage=("upload",))
+    assert unlisted() == unserved() == set() and "seal" in phases.phases(stage=("upload",))
     assert needs_coalition(Sealed()) and not needs_coalition(Defense())
     assert needs_coalition(composed([Defense(), Sealed()]))
     plain, sealed, both = (train_all(tiny_setup(d, rounds=1))[1][0].uploads.updates

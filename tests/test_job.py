@@ -34,7 +34,7 @@ from fedbench.core.spec.suite import Adversary, AuditSpec, Group, Limits, Partit
 from fedbench.core.store.record import Provenance
 
 # What the identity holds beside the job's own fields.
-DERIVED = {"contract", "malicious", "expected_malicious"}
+DERIVED = {"contract", "expected_malicious"}
 
 
 def component(name: str) -> ComponentUse:

@@ -220,3 +220,15 @@ def test_a_folder_of_schema_1_gives_the_same_board(tmp_path, kind):
         loaded.path.write_text(json.dumps(downgraded(json.loads(loaded.path.read_text()))))
     assert {json.loads(r.path.read_text())["schema_version"] for r in records} == {1}
     assert board(folder) == before
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" + "0" * 400])
+def test_a_number_that_no_arithmetic_survives_is_refused_wherever_it_stands(tmp_path, number):
+    folder = Folder(tmp_path / "r", {"none": 1.0}).fill(seeds=(0,))
+    path = next((folder.root / "records").glob("*.json"))
+    content = json.loads(path.read_text())
+    for change in ({"facts": {"steps": 7.25}}, {"utility": {"accuracy": 0.5, "n_test": 7.25}}):
+        path.write_text(json.dumps({**content, **change}).replace("7.25", number))
+        with pytest.raises(UserError, match="is out of range"):
+            read_record(path)
+

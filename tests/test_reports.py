@@ -82,6 +82,17 @@ def test_a_package_that_claims_our_report_is_an_error_that_names_both(results, t
     assert not (results / "leaderboard").exists()
 
 
+@pytest.mark.parametrize(("body", "why"), [("1 / 0", "ZeroDivisionError"), ("return None", "write returned NoneType"),
+                                           ("raise SystemExit(3)", "it called sys.exit(3)")])  # fmt: skip
+def test_a_report_that_fails_costs_itself_alone(results, tmp_path, monkeypatch, capsys, body, why):
+    source = REPORT.replace("NAME", "html").replace("path = results /", f"{body}\n            path = results /")
+    monkeypatch.delitem(sys.modules, "my_report", raising=False)
+    monkeypatch.syspath_prepend(str(install(tmp_path / "site", "my_report", source)))
+    assert main(["leaderboard", str(results), "--report", "html", "--report", "board", "--no-plots"]) == 2
+    said = capsys.readouterr()
+    assert f"report 'html': {'TypeError: ' if 'None' in why else ''}{why}" in said.err and "board: " in said.out
+
+
 def test_an_unknown_report_lists_those_there_are_before_anything_is_written(results, tmp_path, monkeypatch, capsys):
     provide(tmp_path, monkeypatch, "html")
     assert main(["leaderboard", str(results), "--report", "board", "--report", "htlm"]) == 2

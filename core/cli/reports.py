@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fedbench.core.cli.table import show_table
+from fedbench.core.contract.errors import UserError
+from fedbench.core.words.explain import explain
 
 if TYPE_CHECKING:
     from fedbench.core.contract.report import Report
@@ -26,10 +28,21 @@ def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, Report]:
 
 def write_reports(folder: Path, reports: Mapping[str, Report], plots: bool) -> list[Path]:
     """Write every report of a results folder, print its summary, and say where it lies."""
-    written = []
+    written, failed = [], []
     for name, report in reports.items():
-        written.append(report.write(folder, plots))
-        if (summary := report.summary(folder)) is not None:
+        try:
+            path, summary = report.write(folder, plots), report.summary(folder)
+            if not isinstance(path, Path):
+                raise TypeError(f"write returned {type(path).__name__}, expected the path of the file to open")
+        except (UserError, OSError):
+            raise
+        except (Exception, SystemExit) as error:  # somebody's code
+            failed.append(f"report '{name}': {explain(error)}")
+            continue
+        if summary is not None:
             show_table(summary.headers, summary.rows)
-        click.echo(f"{name}: {written[-1]}")
+        click.echo(f"{name}: {path}")
+        written.append(path)
+    if failed:
+        raise UserError(*failed)
     return written

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -168,14 +169,17 @@ def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder:
 
 def _failures(console: Console, plan: Any, store: Any) -> bool:
     """A table of what did not come out and why; True when some cell failed."""
-    rows = []
+    rows, complaints = [], Counter[str]()
     for job in plan.jobs:
         for cell in job.cells:
             loaded = store.read(cell.stem)
+            complaints.update(loaded.record.complaints if loaded is not None else ())
             if loaded is not None and loaded.record.outcome != "ok":
                 rows.append((loaded.record.outcome, job.title, cell.attack.label, one_line(loaded.record.reason)))
     if rows:
         show_table(["outcome", "run", "attack", "reason"], rows, title="cells without a score")
+    if complaints:
+        show_table(["cells", "complaint"], [(n, one_line(c)) for c, n in sorted(complaints.items())], title="cost no score")
     failed = [r for r in rows if r[0] != "skipped"]
     if failed:
         console.print(f"{len(failed)} cells failed; mend the cause and use --rerun failed", highlight=False)

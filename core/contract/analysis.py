@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from fedbench.core.contract.board import Numbers
 from fedbench.core.contract.candidates import EXCLUDED, MEMBER
 from fedbench.core.contract.params import Configured
+from fedbench.core.contract.threat import View
 
 if TYPE_CHECKING:
     from fedbench.core.contract.board import Block
     from fedbench.core.contract.section import Section
+
+Place = Literal["attacks", "costs"]
+PLACES: tuple[Place, ...] = get_args(Place)
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,12 @@ class FinishedRun:
 
     ``clients``: how many; ``members``: those that defend; ``malicious``: those that an adversary controlled.
     ``facts``: what the defense said of its run. ``rounds``: [R] audited rounds; ``assignment``: [R, K] each client's
-    global model in them; ``signals[name]``: [R, M, N] over the sample pool, rows as in ``rows``, of the signals in the
-    analysis' ``needs``; ``pool``: [N] owner of each sample of the pool, -1 outside. ``test_y``, ``predicted``: [n_test]
-    true and final classes; ``test_group``: [n_test] group of the client that each test sample looks like.
-    ``group_names`` and ``group_of``: [K], where the setting has groups of clients; ``thresholds``: [K] the accuracy of
-    membership inference that each client tolerates, where it has one. ``rng(purpose)``: a numpy generator keyed by the
-    run's seed and the purpose.
+    global model in them; ``signals[name]``: [R, M, N] over the sample pool, of the signals in the analysis' ``needs``, on the
+    ``rows`` that its ``view`` sees (clients' ids; -1, -1001, ... the global models; -2 the coalition's mean). ``pool``: [N]
+    owner of each sample of the pool, -1 outside. ``test_y``, ``predicted``: [n_test] true and final classes;
+    ``test_group``: [n_test] group of the client that each test sample looks like. ``group_names`` and ``group_of``: [K],
+    where the setting has groups of clients; ``thresholds``: [K] the accuracy of membership inference that each client
+    tolerates, where it has one. ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
     """
 
     clients: int
@@ -105,13 +109,20 @@ class FinishedRun:
 class Analysis(Configured):
     """Base of an analysis plugin.
 
-    ``needs``: names of the signals it reads. ``analyse`` runs once a cell, where the run is trained; what it returns is
-    stored in the cell's record under the label that the suite gives the analysis. ``draw`` runs where a board is made, from
-    records alone. ``place``: where a section shows what it draws, beside what the attacks find or what the defenses cost.
+    ``needs``: names of the signals it reads, of the rows that ``view`` sees. ``analyse`` runs once a cell, where the run is
+    trained; what it returns is stored in the cell's record under the label that the suite gives the analysis. ``draw`` runs
+    where a board is made, from records alone. ``place``: where a section shows what it draws, beside what the attacks find
+    or what the defenses cost.
     """
 
     needs: frozenset[str] = frozenset()
-    place: Literal["attacks", "costs"] = "attacks"
+    view: View = "server"
+    place: Place = "attacks"
+
+    def applies(self, setting: Mapping[str, Any]) -> bool:
+        """Whether it has anything to say in a setting, told as records describe it (``described``); where not, it is neither
+        asked nor part of a cell's key."""
+        return True
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """What there is to say of a run and of one attack's judgement (None where it gave none); None: nothing."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FactValue = bool | int | float | str | list[int] | list[float] | list[str]  # what a fact may be
 LONGEST_FACT = 1000  # elements or characters
+LARGEST_FACT = 2**63
 
 def is_fact(value: object) -> bool:
     """Whether ``value`` may stand in a record: a finite number, a short text, or a short list of one kind of them."""
@@ -32,7 +33,9 @@ def is_fact(value: object) -> bool:
         return alike and all(type(v) in (int, float, str) and is_fact(v) for v in value)
     if type(value) is str:
         return len(value) <= LONGEST_FACT
-    return type(value) in (bool, int) or (type(value) is float and math.isfinite(value))
+    if type(value) is int:
+        return abs(value) <= LARGEST_FACT
+    return type(value) is bool or (type(value) is float and math.isfinite(value))
 
 
 class Defense(Configured):

@@ -23,6 +23,9 @@ Combines = Literal["chained", "exclusive", "every", "merged"]
 Returns = Literal["nothing", "data", "index", "selection", "batch", "scalar", "vector or nothing", "same shape", "step", "facts"]
 
 
+CALLED: tuple[Stage, ...] = ("upload", "rows")  # stages whose phases the loop calls because they stand in the table
+
+
 @dataclass(frozen=True, kw_only=True)
 class Phase:
     """``party``: whose knowledge its context holds; ``returns``: what the engine accepts from it."""
@@ -33,6 +36,10 @@ class Phase:
     combines: Combines
     returns: Returns
     summary: str
+
+    def __post_init__(self) -> None:
+        if self.stage in CALLED and self.party not in ("coalition", "member"):
+            raise ValueError(f"phase '{self.name}': a phase of stage {self.stage} is the coalition's or a member's")
 
 
 _TABLE = (

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense, needs_coalition
@@ -101,8 +102,7 @@ class _Planner:
     def plan(self) -> Plan:
         defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]
         attacks = [(use, made) for use in self.resolved.attacks if (made := self._made("attack", use))]
-        analyses = [made for use in self.resolved.analyses if (made := self._made("analysis", use))]
-        self.needed_by_analyses = {name for analysis in analyses for name in analysis.needs}
+        self.analyses = [(use, made) for use in self.resolved.analyses if (made := self._made("analysis", use))]
         jobs: dict[str, Job] = {}
         for i, setting in enumerate(self.spec.settings):
             for coalition in self.resolved.settings[i].coalitions:
@@ -182,13 +182,24 @@ class _Planner:
             self._check_fit(where, setting, used.model, use, defense, data, adversary)
         if scene is None:
             return None
-        return Job(
+        job = Job(
             suite=self.spec.name, setting=setting, coalition=coalition, members=members, targets=targets, seed=seed,
             dataset=used.dataset, model=used.model, defense=use, attacker=attacker, adversary=adversary,
-            signals=self.signals, analyses=self.resolved.analyses,
+            signals=self.signals, analyses=(),
             digests={"data": digest, "split": split_digest(scene.shards, scene.audits), "engine": self.engine},
             device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits,
         )  # fmt: skip
+        return replace(job, analyses=self._asked(job, where))
+
+    def _asked(self, job: Job, where: str) -> tuple[ComponentUse, ...]:
+        """The analyses that compute something and have something to say in the job's setting."""
+        described = job.described()
+
+        def applies(use: ComponentUse, made: Analysis) -> bool:
+            return bool(self.refusals.ask(where, f"analysis '{use.name}'", lambda: made.applies(described)))
+
+        computing = [(use, made) for use, made in self.analyses if type(made).analyse is not Analysis.analyse]
+        return tuple(use for use, made in computing if applies(use, made))
 
     def _check_fit(
         self, where: str, setting: Setting, model: ComponentUse, use: ComponentUse, defense: Defense, data: Data,
@@ -215,10 +226,11 @@ class _Planner:
 
     def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
         job = replace(base, run_key=key_of_run(base))
-        analyses = [use.identity() for use in job.analyses]
+        analyses = {use.label: use.identity() for use in job.analyses}
+        read = {name for use, made in self.analyses if use in job.analyses for name in made.needs}
         cells = []
         for use, made in attacks:
-            names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *self.needed_by_analyses})}
+            names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *read})}
             needs = {n: self.signals[base].identity() for n, base in names.items() if base in self.signals}
             key = key_of({"run": job.run_key, "attack": use.identity(), "signals": needs, "analyses": analyses})
             cells.append(Cell(key=key, stem=_stem(job, use, key), attack=use, view=made.view))

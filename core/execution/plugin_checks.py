@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbench.core.contract.analysis import Analysis
+from fedbench.core.contract.analysis import PLACES, Analysis
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense
@@ -28,9 +28,11 @@ def declaration_mistake(made: Any) -> str:
         return f"root_samples is {made.root_samples!r}, expected an integer >= 0"
     if isinstance(made, Attack | Analysis) and not _all_text(made.needs):
         return f"needs is {made.needs!r}, expected a frozenset of names of signals"
+    if isinstance(made, Attack | Analysis) and made.view not in get_args(View):
+        return f"view is {made.view!r}, expected one of {', '.join(get_args(View))}"
+    if isinstance(made, Analysis) and made.place not in PLACES:
+        return f"place is {made.place!r}, expected one of {', '.join(PLACES)}"
     if isinstance(made, Attack):
-        if made.view not in get_args(View):
-            return f"view is {made.view!r}, expected one of {', '.join(get_args(View))}"
         if not (type(made.colluders) is int and made.colluders >= 0):
             return f"colluders is {made.colluders!r}, expected an integer >= 0"
         if made.threshold is not None and not isinstance(made.threshold, int | float):

@@ -15,7 +15,7 @@ from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.process import prepare_process, settle, stand_alone
 from fedbench.core.store.files import npz_bytes
-from fedbench.core.store.record import Found, Measured, Outcome, Record, RoundRow, Utility
+from fedbench.core.store.record import Found, Measured, Outcome, Record, RoundRow
 from fedbench.core.store.results import Results
 from fedbench.core.words.explain import message_of, named, one_line, origin
 
@@ -127,29 +127,23 @@ def _judge(job: Job, cell: Cell, attack: Any, run: Any, clock: Clock) -> tuple[R
     from fedbench.core.experiment.judge import judge
 
     trained = run.trained
-    utility = Utility(accuracy=float(trained.test_correct.mean()), n_test=len(trained.test_correct))
-    common = {"utility": utility, "history": [RoundRow(**row) for row in trained.history], "facts": trained.facts}
+    common = {"utility": trained.utility, "history": [RoundRow(**row) for row in trained.history], "facts": trained.facts}
     try:
         verdict = judge(job, cell, attack, run.scene, trained, run.shadows)
     except STRANGERS as error:
         outcome, reason = outcome_of(error)
-        found, _, notes = analyse(job, run.parts, run.scene, trained, None)
+        found, _, complaints = analyse(job, run.parts, run.scene, trained, None)
         found = {label: Found(numbers=f.numbers) for label, f in found.items()}  # no file to keep vectors in
-        common |= {"analyses": found, "notes": notes}
+        common |= {"analyses": found, "complaints": [*trained.complaints, *complaints]}
         return record_for(job, cell, outcome, reason, clock.measured(trained.measured), **common), None
-    found, vectors, notes = analyse(job, run.parts, run.scene, trained, verdict.judgement)
-    scores = npz_bytes({**verdict.arrays, **vectors, "test_correct": trained.test_correct, **_assignment(trained)})
+    found, vectors, complaints = analyse(job, run.parts, run.scene, trained, verdict.judgement)
+    scores = npz_bytes({**verdict.arrays, **vectors, **trained.arrays})
     record = record_for(
         job, cell, "ok", "", clock.measured(trained.measured, verdict.cpu_s), targets=verdict.targets,
-        pooled=verdict.pooled, notes=[*verdict.notes, *notes], analyses=found,
+        pooled=verdict.pooled, notes=verdict.notes, analyses=found, complaints=[*trained.complaints, *complaints],
         digests={**job.digests, "scores": hashlib.sha256(scores).hexdigest()}, **common,
     )  # fmt: skip
     return record, scores
-
-
-def _assignment(trained: Any) -> dict[str, Any]:
-    """[K] the global model that serves each client in the end, where there are several."""
-    return {"assignment": trained.assignment[-1].astype("int32")} if trained.assignment.max(initial=0) else {}
 
 
 def _finish(results: Results, job: Job, cell: Cell, record: Record, scores: bytes | None, report: Report) -> None:

@@ -3,54 +3,71 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 
-from fedbench.core.contract.analysis import Findings, FinishedRun, Judgement, Number
+from fedbench.core.contract.analysis import Analysis, Findings, FinishedRun, Judgement, Number
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.parts import Parts
 from fedbench.core.experiment.scene import Scene
-from fedbench.core.experiment.train import Trained
+from fedbench.core.experiment.train import Trained, models_of
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.signals.measure import rows_of
 from fedbench.core.store.record import Found
 from fedbench.core.words.explain import explain
 
-MOST_NUMBERS = 2**20  # of one array
+MOST_NUMBERS = 2**22  # in all arrays of one analysis together
+MOST_FOUND = 10_000  # names
 LONGEST_NAME = 100  # characters
 
 
 def analyse(
     job: Job, parts: Parts, scene: Scene, trained: Trained, judgement: Judgement | None
 ) -> tuple[dict[str, Found], dict[str, np.ndarray], list[str]]:
-    """(what each found, its vectors under ``<analysis>:<name>``, notes on those that failed)."""
+    """(what each found, its vectors under ``<analysis>:<name>``, complaints about those that failed)."""
     found: dict[str, Found] = {}
     arrays: dict[str, np.ndarray] = {}
-    notes: list[str] = []
+    complaints: list[str] = []
     for label, analysis in parts.analyses.items():
         try:
-            findings = analysis.analyse(finished(job, scene, trained, analysis.needs), judgement)
+            findings = analysis.analyse(finished(job, parts, scene, trained, analysis), _own(judgement))
             if findings is None:
                 continue
             found[label], vectors = _checked(label, findings)
         except (Exception, SystemExit) as error:  # other people's code
-            notes.append(f"the analysis '{label}' failed: {explain(error)}")
+            complaints.append(f"the analysis '{label}' failed: {explain(error)}")
         else:
             arrays |= vectors
-    return found, arrays, notes
+    return found, arrays, complaints
+
+
+def _own(judgement: Judgement | None) -> Judgement | None:
+    """Copies: what an analysis writes to reaches neither the stored scores nor the next analysis."""
+    if judgement is None:
+        return None
+    targets = (
+        replace(t, scores=t.scores.copy(), kind=t.kind.copy(), owner=t.owner.copy(), model_of=t.model_of.copy())
+        for t in judgement.targets
+    )
+    return replace(judgement, targets=tuple(targets))
 
 
 def _checked(label: str, findings: Findings) -> tuple[Found, dict[str, np.ndarray]]:
     """As they stand in a record; raises ``TypeError`` or ``ValueError`` for what is no findings."""
     if not isinstance(findings, Findings):
         raise TypeError(f"it returned {type(findings).__name__}, expected fedbench.core.Findings or None")
+    size = sum(np.size(values) for values in findings.arrays.values())
+    if len(findings.numbers) > MOST_FOUND or len(findings.arrays) > MOST_FOUND or size > MOST_NUMBERS:
+        raise ValueError(f"it found more than {MOST_FOUND} numbers or arrays, or {MOST_NUMBERS} numbers in arrays")
     vectors = {}
     for name, values in findings.arrays.items():
         vector = np.array(values, dtype=np.float64)
-        if vector.ndim != 1 or len(vector) > MOST_NUMBERS:
-            raise ValueError(f"the array '{name}' has shape {list(vector.shape)}, expected a vector of at most {MOST_NUMBERS}")
-        vectors[f"{label}:{_named(name)}"] = vector
-    units = {name: findings.units.get(name, "") for name in findings.arrays}
+        if vector.ndim != 1 or ":" in _named(name):
+            raise ValueError(f"the array '{name}' has shape {list(vector.shape)}, expected a vector, and a name without ':'")
+        vectors[f"{label}:{name}"] = vector
+    units = {name: str(findings.units.get(name, ""))[:LONGEST_NAME] for name in findings.arrays}
     return Found(numbers={_named(name): _number(name, n) for name, n in findings.numbers.items()}, arrays=units), vectors
 
 
@@ -70,15 +87,17 @@ def _number(name: str, number: object) -> Number:
     return Number(value, error, str(number.unit)[:LONGEST_NAME])
 
 
-def finished(job: Job, scene: Scene, trained: Trained, needs: frozenset[str]) -> FinishedRun:
-    """The run as an analysis sees it: copies, so that what it writes to is its own."""
+def finished(job: Job, parts: Parts, scene: Scene, trained: Trained, analysis: Analysis) -> FinishedRun:
+    """The run as an analysis sees it: copies, so that what it writes to is its own, and the rows of its view alone, so that
+    what it finds does not depend on what else was measured."""
     owners = np.full(len(scene.names), -1)
     for k, shard in enumerate(scene.shards):
         owners[shard] = k
+    seen = rows_of({analysis.view}, job.clients, job.members, models_of(parts.defense, job.clients)) if analysis.needs else []
     return FinishedRun(
-        clients=job.clients, members=job.members, facts=dict(trained.facts), rounds=trained.rounds.copy(),
+        clients=job.clients, members=job.members, facts=deepcopy(trained.facts), rounds=trained.rounds.copy(),
         malicious=tuple(range(job.clients - job.malicious, job.clients)) if job.attacker else (),
-        rows=tuple(trained.rows), signals=_needed(trained.signals, needs), pool=owners[scene.pool],
+        rows=tuple(seen), signals=_needed(trained, analysis.needs, seen), pool=owners[scene.pool],
         assignment=trained.assignment.copy(), test_y=scene.data.test_y.copy(), predicted=trained.predicted.copy(),
         test_group=scene.test_group, group_names=scene.groups.names if scene.groups else (),
         group_of=scene.groups.of_client.copy() if scene.groups else None,
@@ -87,7 +106,10 @@ def finished(job: Job, scene: Scene, trained: Trained, needs: frozenset[str]) ->
     )  # fmt: skip
 
 
-def _needed(signals: Mapping[str, np.ndarray], needs: frozenset[str]) -> dict[str, np.ndarray]:
-    if missing := sorted(needs - signals.keys()):
+def _needed(trained: Trained, needs: frozenset[str], rows: list[int]) -> dict[str, np.ndarray]:
+    if missing := sorted(needs - trained.signals.keys()):
         raise ValueError(f"it needs the signals {', '.join(missing)}, which this run did not measure")
-    return {name: signals[name].copy() for name in needs}
+    where = [trained.rows.index(r) for r in rows]
+    # an axis along which a signal does not vary has length 1
+    cut = {name: trained.signals[name] for name in needs}
+    return {name: (a[:, where] if a.shape[1] == len(trained.rows) else a.copy()) for name, a in cut.items()}

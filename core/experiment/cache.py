@@ -21,7 +21,8 @@ def cache_path(job: Job) -> Path:
 
 def save(job: Job, trained: Trained) -> None:
     """Keep the observations, so that a new attack needs no new training."""
-    meta = {name: getattr(trained, name) for name in ("rows", "history", "measured", "facts")} | {"run_key": job.run_key}
+    meta = {name: getattr(trained, name) for name in ("rows", "history", "measured", "facts", "complaints")}
+    meta["run_key"] = job.run_key
     meta["code"] = {n: _code_of(job, n) for n in trained.signals}
     arrays = {f"signal:{n}": a for n, a in trained.signals.items()}
     arrays |= {"rounds": trained.rounds, "held_out": trained.held_out, "test_correct": trained.test_correct}
@@ -59,4 +60,5 @@ def load(job: Job, wanted: set[str], rows: set[int], shadow_models: bool) -> Tra
         rows=meta["rows"], rounds=arrays["rounds"], signals=signals, held_out=arrays["held_out"],
         test_correct=arrays["test_correct"], history=meta["history"], measured=meta["measured"],
         assignment=arrays["assignment"], predicted=arrays["predicted"], logits=arrays.get("logits"), facts=meta["facts"],
+        complaints=meta["complaints"],
     )  # fmt: skip

@@ -108,11 +108,11 @@ NO_INFLUENCE = frozenset({
     "provenance.platform", "provenance.cpu", "provenance.device", "provenance.threads", "provenance.deterministic",
 })  # fmt: skip
 # Of these a passive run is independent too: the same whatever an adversary might do.
-_ADVERSARY = frozenset({"adversary", "malicious"})
+_ADVERSARY = frozenset({"adversary"})
 # Shadow models are trained alone: neither a defense nor the federation around them can change them. The split is in
 # `digests`.
 NOT_OF_SHADOW_MODELS = frozenset({
-    "members", "targets", "defense", "attacker", "adversary", "malicious", "expected_malicious", "setting.partition",
+    "members", "targets", "defense", "attacker", "adversary", "expected_malicious", "setting.partition",
     "setting.thresholds",
     "setting.audit.every", "setting.audit.nonmembers", "setting.audit.members", "setting.audit.targets",
     "setting.federation.clients", "setting.federation.rounds", "setting.federation.local_epochs",
@@ -126,7 +126,9 @@ def identity(job: Job, without: Iterable[str] = ()) -> dict[str, Any]:
     ``without`` (dotted paths). What the server assumes reaches its rule even where nobody attacks."""
     everything = {f.name: _plain(getattr(job, f.name)) for f in dataclasses.fields(job)}
     everything |= {"contract": CONTRACT_VERSION, "device": job.device.split(":")[0]}
-    everything |= {"malicious": job.malicious, "expected_malicious": job.expected_malicious}
+    everything["expected_malicious"] = job.expected_malicious
+    if job.adversary:  # a number and a share of the clients that come to the same are the same
+        everything["adversary"] |= {"clients": job.malicious, "assumed": job.expected_malicious}
     left_out = {*NO_INFLUENCE, *without, *(() if job.attacker else _ADVERSARY)}
     return _without(everything, left_out)
 

@@ -22,6 +22,7 @@ from fedbench.core.contract.threat import LEVELS, View
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.parts import Parts, defense_of
 from fedbench.core.experiment.scene import Scene
+from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, Setup
 from fedbench.core.numerics.flat import FlatModel
@@ -30,6 +31,8 @@ from fedbench.core.numerics.precision import in_precision
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder, rows_of
+from fedbench.core.store.record import Utility
+from fedbench.core.words.explain import one_line
 
 _DRAWS = 100  # of initial models, until each is picked by enough clients
 
@@ -50,6 +53,19 @@ class Trained:
     predicted: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # [n_test] final classes
     logits: np.ndarray | None = None  # [s, pool ++ shadow, C] of the final global models, where shadow models are asked for
     facts: dict[str, FactValue] = field(default_factory=dict)  # what the defense says of its run
+    complaints: list[str] = field(default_factory=list)  # what it said that cannot be recorded: no reason to lose a training
+
+    @property
+    def utility(self) -> Utility:
+        """What the final model is worth."""
+        return Utility(accuracy=float(self.test_correct.mean()), n_test=len(self.test_correct))
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is stored of a training beside every cell's scores: [n_test] test_correct and, where there are several global
+        models, [K] the one that serves each client in the end."""
+        several = self.assignment.max(initial=0) > 0
+        return {"test_correct": self.test_correct} | ({"assignment": self.assignment[-1].astype(np.int32)} if several else {})
 
 
 def audited_rounds(rounds: int, every: int) -> set[int]:
@@ -62,14 +78,16 @@ def needed_signals(attacks: list[Attack], analyses: Iterable[Analysis] = ()) -> 
     return set().union(*(a.needs for a in attacks), *(a.needs for a in analyses))
 
 
-def views_of(attacks: list[Attack]) -> set[View]:
-    """The views that a run measures: those of its attacks, and the server's for what colluding clients share."""
-    return {a.view for a in attacks} | ({"server"} if any(a.colluders for a in attacks) else set())
+def views_of(attacks: list[Attack], analyses: Iterable[Analysis] = ()) -> set[View]:
+    """The views that a run measures: those of its attacks and analyses, and the server's for what colluding clients share."""
+    views = {a.view for a in attacks} | {a.view for a in analyses if a.needs}
+    return views | ({"server"} if any(a.colluders for a in attacks) else set())
 
 
 def needed_rows(job: Job, parts: Parts, attacks: list[Attack]) -> set[int]:
-    """Ids of the rows that the attacks of a run look at."""
-    return set(rows_of(views_of(attacks), job.clients, job.members, models_of(parts.defense, job.clients)))
+    """Ids of the rows that the attacks and analyses of a run look at."""
+    views = views_of(attacks, parts.analyses.values())
+    return set(rows_of(views, job.clients, job.members, models_of(parts.defense, job.clients)))
 
 
 def models_of(defense: Defense, clients: int) -> int:
@@ -86,7 +104,7 @@ def train(job: Job, parts: Parts, scene: Scene, attacks: list[Attack], on_round:
     x, y = samples_of(scene, scene.pool, device)
     recorder = Recorder(
         setup.flat, x, y, forward, gradients=bool(wanted & GRADIENT_SIGNALS), clients=len(setup.clients),
-        members=job.members, views=views_of(attacks), sizes=[len(s) for s in scene.shards],
+        members=job.members, views=views_of(attacks, parts.analyses.values()), sizes=[len(s) for s in scene.shards],
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
     )  # fmt: skip
     training = _good_start(job, parts, scene, setup)
@@ -176,14 +194,24 @@ def _run_rounds(
             signals_cpu += time.process_time() - mark
         on_round(t)
     total = time.process_time() - began
+    facts, complaints = _facts(training)
     held = [s[c.held_out.cpu().numpy()] for s, c in zip(scene.shards, training.clients, strict=True) if c.held_out is not None]
     return Trained(
         rows=recorder.rows, rounds=np.array(recorder.rounds), signals=recorder.arrays(),
         held_out=np.sort(np.concatenate(held)) if held else np.zeros(0, np.int64), test_correct=predicted == scene.data.test_y,
         history=history, measured={"train_cpu_s": total - signals_cpu, "signals_cpu_s": signals_cpu},
         rejected=tuple(rejected), assignment=np.array(assignments), predicted=predicted,
-        logits=_final_logits(training, scene) if shadow_models else None, facts=training.facts(),
+        logits=_final_logits(training, scene) if shadow_models else None, facts=facts,
+        complaints=complaints,
     )  # fmt: skip
+
+
+def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:
+    """(what the defense says of its run, why it could not be recorded)."""
+    try:
+        return training.facts(), []
+    except PhaseError as error:
+        return {}, [one_line(str(error))]
 
 
 def _clusters(assignment: tuple[int, ...], before: tuple[int, ...], n_models: int) -> dict[str, Any]:

@@ -86,8 +86,3 @@ class FederationSpec(SpecModel):
     @classmethod
     def _recipe(cls, value: object) -> object:
         return with_recipe(value)
-
-    @property
-    def cohort(self) -> int:
-        """Clients that take part in a round."""
-        return max(1, round(self.participation * self.clients))

@@ -17,6 +17,7 @@ _EXPECTED = {
     "int": "an integer", "float": "a number", "finite_number": "a finite number", "bool": "true or false",
     "string": "text", "list": "a list", "tuple": "a list", "set": "a list", "dict": "a mapping", "model": "a mapping",
 }  # fmt: skip
+_RENAMED = {"reference": "published"}  # fields by what they were called before
 _RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of")
 
 
@@ -57,6 +58,8 @@ def found(value: Any) -> str:
 def unknown_field(name: str, good: Iterable[str]) -> str:
     """``unknown field - did you mean 'stride'?``; without a near name, all the good ones."""
     names = list(good)
+    if _RENAMED.get(name) in names:
+        return f"unknown field: it is called '{_RENAMED[name]}'"
     listed = f"; the fields are {', '.join(names)}" if names else "; there are no fields here"
     return f"unknown field{did_you_mean(name, names) or listed}"
 

@@ -23,6 +23,7 @@ from fedbench.core.words.explain import one_line
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 100_000
 MAX_DEPTH = 40
+LARGEST = 2**64  # seeds and sizes are below
 RERUN = "delete it and run its suite again to compute the cell anew"
 _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 
@@ -135,6 +136,7 @@ def parse_json(path: Path, most: int, remedy: str) -> Any:
             raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}")
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
         _refuse_deep(content)
+        _refuse_extreme(content if isinstance(content, dict | list) else [content])
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
     except (ValueError, RecursionError) as error:
@@ -151,6 +153,17 @@ def _refuse_deep(content: Any) -> None:
         if not level:
             return
     raise ValueError(f"nested deeper than {MAX_DEPTH}")
+
+
+def _refuse_extreme(content: Any) -> None:
+    """Numbers that no arithmetic of a board survives: JSON's 1e999 is infinite, and its integers have no end."""
+    level = [content]
+    while level:
+        inner = [item for box in level for item in (box.values() if isinstance(box, dict) else box)]
+        for item in inner:
+            if (isinstance(item, float) and not math.isfinite(item)) or (type(item) is int and abs(item) > LARGEST):
+                raise ValueError(f"the number {item!r:.40} is out of range")
+        level = [item for item in inner if isinstance(item, dict | list)]
 
 
 def _refuse(constant: str) -> float:

@@ -170,5 +170,7 @@ class Record(_Part):
     digests: dict[str, str] = Field(default_factory=dict)
     """``data``, ``split``, ``scores`` (the .npz beside the record), each a sha256"""
     notes: list[str] = Field(default_factory=list)
+    complaints: list[str] = Field(default_factory=list)
+    """what a plugin did wrong that cost no score: an analysis that failed, a fact that cannot be recorded"""
     provenance: Provenance
     measured: Measured

@@ -11,11 +11,12 @@ _CLIENTS = "clients:"  # an analysis that counts the clients of each group calls
 
 
 def groups_in(loaded: LoadedRecord) -> tuple[ClientGroup, ...]:
-    """The groups that an analysis counted in the record's run, in the order of the setting; none where none did."""
-    for found in loaded.record.analyses.values():
-        sizes = {name.removeprefix(_CLIENTS): n.value for name, n in found.numbers.items() if name.startswith(_CLIENTS)}
-        if sizes:
-            return tuple(ClientGroup(name, int(size or 0)) for name, size in sizes.items())
+    """The setting's groups with the sizes that an analysis counted in the record's run; none where none counted them."""
+    names = group_names([loaded])
+    for found in loaded.record.analyses.values() if names else ():
+        sizes = [found.numbers.get(f"{_CLIENTS}{name}") for name in names]
+        if all(size is not None for size in sizes):
+            return tuple(ClientGroup(n, int((s.value if s else None) or 0)) for n, s in zip(names, sizes, strict=True))
     return ()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,10 @@ _DEFENSE = Column(name=Words("defense"), align="left")
 
 class GroupFairness(Analysis):
     """Accuracy of each group on its own test samples, and three gaps between the groups."""
+
+    def applies(self, setting: Mapping[str, Any]) -> bool:
+        """Where the setting has groups of clients."""
+        return bool(setting.get("groups"))
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """``accuracy:``, ``clients:`` and ``n_test:<group>`` and the ``GAPS``; None in settings without groups."""

@@ -5,7 +5,8 @@ Beyond the paper: IFCA-MIR counts the bounds that migration mends (section 5.2.2
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,10 @@ Change = tuple[float, float]
 
 class Migration(Analysis):
     """Exposure of every client, and the model that serves it in the end."""
+
+    def applies(self, setting: Mapping[str, Any]) -> bool:
+        """Where the setting has groups of clients."""
+        return bool(setting.get("groups"))
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """``exposure`` [K], NaN where not known, and ``assignment`` [K]; None unless groups of clients are judged in a

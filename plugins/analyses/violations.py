@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,10 @@ NAME = "violations"
 
 class Violations(Analysis):
     """Honest clients whose final global model an attack reads more accurately than their bound allows."""
+
+    def applies(self, setting: Mapping[str, Any]) -> bool:
+        """Where the setting's clients have bounds."""
+        return bool(setting.get("thresholds"))
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """``violated`` of so many ``clients``, and ``accuracy_of_model`` [S], NaN where unknown.

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from fedbench.core import Batch, Defense, MemberContext, Params, UserError
+from fedbench.core import Batch, Defense, FactValue, MemberContext, Params, ReportContext, UserError
 
+DELTA = 1e-5  # at which epsilon is reported
 _BUDGET = 2**26  # per-sample gradient elements held at a time: 256 MB in float32
 
 
@@ -57,6 +58,16 @@ class DPSGD(Defense):
             return update
         bound = self._update_bound(update, ctx)
         return clip_to(update, bound) + (self.params.sigma * bound) * ctx.randn_like(update)
+
+    def report(self, ctx: ReportContext) -> dict[str, FactValue]:
+        """Mode example: the epsilon of one member's example against whoever reads that member's uploads; see :func:`epsilon`.
+
+        Nothing is claimed without noise, nor in mode client, where running statistics go out unclipped.
+        """
+        if self.params.mode == "client" or self.params.sigma == 0:
+            return {}
+        steps = ctx.federation.rounds * ctx.federation.local_epochs  # an example is in at most one batch of an epoch
+        return {"epsilon": epsilon(self.params.sigma, steps, DELTA), "delta": DELTA, "unit of privacy": "example"}
 
     def _clipped_sum(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
         """[P]: the sum of the clipped gradients, a few samples at a time to bound memory."""
