@@ -256,7 +256,7 @@ def test_facts_of_the_parts_stand_together_and_say_whose_they_are_where_names_me
         pass
 
     assert facts(Composite([Counts(1), Tallies(10)])) == {
-        "Counts: count": 4, "step 1": 3, "Tallies: count": 40, "step 10": 30,
+        "Counts 1: count": 4, "step 1": 3, "Tallies 2: count": 40, "step 10": 30,
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from parties import facts_of, generator, member_context
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedbench.core import Batch, MemberContext, MemberData, UserError
+from fedbench.core import Batch, Federation, MemberContext, MemberData, ReportContext, UserError
 from fedbench.plugins import defenses
 from fedbench.plugins.defenses import dp_sgd, hamp
 from fedbench.plugins.defenses.dp_sgd import DPSGD
@@ -199,6 +199,17 @@ def test_median_bound_uses_earlier_rounds_only():
 def test_augmentation_of_flat_samples_is_refused():
     with pytest.raises(UserError, match="augment_multiplicity"):
         DPSGD(augment_multiplicity=2).local_step(batch(4), member())
+
+
+def test_dp_sgd_reports_its_epsilon_where_it_can_claim_one():
+    def facts(**params):
+        federation = Federation(clients=3, rounds=6, local_epochs=2, batch_size=5, participation=1.0, n_classes=3, n_params=9)
+        ctx = ReportContext(federation=federation, members=(0,), coalition={}, of_member={}, of_server={})
+        return DPSGD(**params).report(ctx)
+
+    said = facts(sigma=2.0)
+    assert said == {"epsilon": dp_sgd.epsilon(2.0, 12, 1e-5), "delta": 1e-5, "unit of privacy": "example"}
+    assert facts(sigma=0.0) == facts(sigma=2.0, mode="client") == {}
 
 
 def test_epsilon_of_the_gaussian_mechanism():
