@@ -13,6 +13,8 @@ from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.board import MarkdownBoard
 
 PACKAGE = """
+import os
+
 import numpy as np
 from fedbench.core import Analysis, Component, Defense, Findings, Number, hookimpl
 
@@ -58,6 +60,10 @@ class Quits(Analysis):
     def analyse(self, run, judgement):
         raise SystemExit(3)
 
+class Leaves(Analysis):
+    def analyse(self, run, judgement):
+        os._exit(7)
+
 class Odd(Analysis):
     def analyse(self, run, judgement):
         return Findings({}, {"square": np.zeros((2, 2))})
@@ -73,7 +79,7 @@ def fedbench_defenses():
 
 @hookimpl
 def fedbench_analyses():
-    for cls in (Spread, Width, Raises, Quits, Odd, Nan):
+    for cls in (Spread, Width, Raises, Quits, Leaves, Odd, Nan):
         yield Component(cls.__name__.lower(), f"told:{cls.__name__}", "for the test")
 """
 
@@ -160,6 +166,12 @@ def test_an_analysis_that_fails_costs_its_own_findings_and_says_so(tmp_path, tol
                       ("nan", "finite")):  # fmt: skip
         assert f"the analysis '{name}' failed" in said and why in said
     json.dumps(record, allow_nan=False)
+
+
+def test_an_analysis_that_takes_its_process_with_it_is_blamed_rather_than_the_attack(tmp_path, told):
+    invoke(suite(tmp_path, analyses=["leaves"]), "--results", tmp_path / "r", status=1)
+    (record,) = records(tmp_path / "r").values()
+    assert "exit status 7" in record["reason"] and "the suite's analyses were at work, not the attack" in record["reason"]
 
 
 def test_an_analysis_can_come_later_without_training_again(tmp_path, told):

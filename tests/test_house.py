@@ -138,6 +138,25 @@ def test_the_three_lists_of_public_names_are_one():
         assert getattr(fedbench.core, name) is not None
 
 
+def positional(tree: ast.AST) -> set[str]:
+    """Dataclasses of more than five fields that can be made by position: two fields of one type can be swapped unseen."""
+    found = set()
+    for node in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)):
+        made = next((ast.unparse(d) for d in node.decorator_list if "dataclass" in ast.unparse(d)), "")
+        fields = [s for s in node.body if isinstance(s, ast.AnnAssign) and "ClassVar" not in ast.unparse(s.annotation)]
+        if made and "kw_only=True" not in made and len(fields) > 5:
+            found.add(node.name)
+    return found
+
+
+def test_dataclasses_above_five_fields_take_keywords_only():
+    fields = "".join(f"    {name}: int\n" for name in "abcdef")
+    assert positional(ast.parse(f"@dataclass(frozen=True)\nclass Wide:\n{fields}")) == {"Wide"}
+    for top in ("core", "plugins", "leaderboard"):
+        for path in (ROOT / top).rglob("*.py"):
+            assert positional(ast.parse(path.read_text(encoding="utf-8"))) == set(), path
+
+
 def packages(root: Path) -> set[str]:
     """Every folder with code of ours, by its package name."""
     tops = [root / top for top in ("core", "plugins", "suites", "leaderboard")]

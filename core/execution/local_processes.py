@@ -35,6 +35,8 @@ class _Running:
     done: set[str] = field(default_factory=set)
     judging: str | None = None
     """key of the cell whose attack is at work"""
+    analysing: bool = False
+    """whether that attack is done and the suite's analyses are asked"""
     complete: bool = False
 
     def undone(self) -> list[Cell]:
@@ -106,7 +108,9 @@ def _hand_on(r: _Running, kind: str, what: Any, watcher: Watcher) -> None:
         r.done.add(what[0])
         watcher.cell(r.job, *what)
     elif kind == "judging":
-        r.judging = what
+        r.judging, r.analysing = what, False
+    elif kind == "analysing":
+        r.analysing = True
     elif kind == "unwritable":
         raise OSError(*what)
     else:
@@ -145,6 +149,7 @@ def _death(r: _Running) -> str:
 
 def _blame(r: _Running, outcome: Outcome, reason: str, watcher: Watcher) -> None:
     results, undone = Results(Path(r.job.results)), r.undone()
+    reason += "; the suite's analyses were at work, not the attack" if r.analysing else ""
     for cell in [c for c in undone if c.key == r.judging] or undone:
         results.write(cell.stem, record_for(r.job, cell, outcome, reason, r.clock.outside()))
         r.done.add(cell.key)

@@ -85,7 +85,7 @@ def run_job(job: Job, report: Report) -> None:
     for cell, attack in attacks:
         report("judging", cell.key)
         settle(job, cell.key)
-        record, scores = _judge(job, cell, attack, run, clock)
+        record, scores = _judge(job, cell, attack, run, clock, report)
         _finish(results, job, cell, record, scores, report)
 
 
@@ -122,7 +122,7 @@ def _train(job: Job, attacks: list[Any], report: Report) -> Any:
     return run(job, attacks, lambda t: report("round", t))
 
 
-def _judge(job: Job, cell: Cell, attack: Any, run: Any, clock: Clock) -> tuple[Record, bytes | None]:
+def _judge(job: Job, cell: Cell, attack: Any, run: Any, clock: Clock, report: Report) -> tuple[Record, bytes | None]:
     from fedbench.core.experiment.analyse import analyse
     from fedbench.core.experiment.judge import judge
 
@@ -136,6 +136,7 @@ def _judge(job: Job, cell: Cell, attack: Any, run: Any, clock: Clock) -> tuple[R
         found = {label: Found(numbers=f.numbers) for label, f in found.items()}  # no file to keep vectors in
         common |= {"analyses": found, "complaints": [*trained.complaints, *complaints]}
         return record_for(job, cell, outcome, reason, clock.measured(trained.measured), **common), None
+    report("analysing", cell.key)
     found, vectors, complaints = analyse(job, run.parts, run.scene, trained, verdict.judgement)
     scores = npz_bytes({**verdict.arrays, **vectors, **trained.arrays})
     record = record_for(

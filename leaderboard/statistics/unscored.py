@@ -9,7 +9,7 @@ from fedbench.leaderboard.statistics.entry import MISSING
 from fedbench.leaderboard.statistics.section import Section
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, kw_only=True)
 class Unscored:
     """Cells that ended alike; ``reason``: the record's own, empty where there is no record."""
 
@@ -32,6 +32,9 @@ def unscored(sections: Sequence[Section]) -> dict[Unscored, list[int]]:
                         loaded = entry.records.get(seed)
                         coalition = loaded.record.coalition if loaded else (row.coalition or section.coalition)
                         outcome, reason = (loaded.record.outcome, loaded.record.reason) if loaded else (MISSING, "")
-                        cell = Unscored(section.setting, coalition, row.label, attack, outcome, reason)
+                        cell = Unscored(
+                            setting=section.setting, coalition=coalition, defense=row.label, attack=attack, outcome=outcome,
+                            reason=reason,
+                        )  # fmt: skip
                         found.setdefault(cell, set()).add(seed)
     return {cell: sorted(seeds) for cell, seeds in sorted(found.items())}

@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FairnessReport:
     """The three differences, 0 = fair, and their standard errors."""
 
@@ -69,7 +69,11 @@ def fairness_report(
     drawn = np.stack([rng.multinomial(c.sum(), c / c.sum(), size=n) for c in flat], axis=1).reshape(n, *counts.shape)
     predicted_at_all = counts.sum(axis=(0, 1)) > 0
     replicates = [_parity(drawn, predicted_at_all), _opportunity(drawn, occurs), _odds(drawn, occurs)]
-    return FairnessReport(*points, *(float(np.nanstd(r, ddof=1)) for r in replicates))
+    errors = [float(np.nanstd(r, ddof=1)) for r in replicates]
+    return FairnessReport(
+        demographic_parity=points[0], equal_opportunity=points[1], equalised_odds=points[2],
+        demographic_parity_se=errors[0], equal_opportunity_se=errors[1], equalised_odds_se=errors[2],
+    )  # fmt: skip
 
 
 def _table(predicted: np.ndarray, y: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
