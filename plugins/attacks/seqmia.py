@@ -24,8 +24,7 @@ class SeqMIA(CrossFitted):
     cross-fitting keeps learning and evaluation apart sample by sample: a candidate is scored by the net that never saw
     it. Source: Li et al. (CCS 2024, arXiv 2407.15098); the rounds of a federation take the place of their distilled
     snapshots, as in CoFedMID (appendix D). The published code queries models in train mode, so that batch statistics and
-    dropout reveal whole batches of members; there is no parameter for it: signals are measured in eval mode, from which
-    the built-in models, having neither, do not differ.
+    dropout reveal whole batches of members; there is no parameter for it: signals are measured in eval mode.
     """
 
     class Params(Params):
