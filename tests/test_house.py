@@ -276,6 +276,16 @@ def test_a_phase_added_to_the_table_is_everywhere(seal_phase):
     assert torch.equal(both[:2], 2 * (plain[:2] + 1)) and torch.equal(both[2:], plain[2:])
 
 
+@pytest.mark.parametrize("name", ["view", "ask", "one", "names", "owner"])
+def test_a_phase_may_have_any_name_that_the_composite_uses_for_itself(name, monkeypatch):
+    monkeypatch.setattr(Defense, name, lambda self, update, ctx: update, raising=False)
+    monkeypatch.setitem(PHASES, name, replace(SEAL, name=name))
+    doubles = type("Doubles", (Defense,), {name: Sealed.seal})
+    pair = Defense(), composed([Shifted(), doubles()])
+    plain, both = (train_all(tiny_setup(d, rounds=1))[1][0].uploads.updates for d in pair)
+    assert torch.equal(both[:2], 2 * (plain[:2] + 1))
+
+
 def test_a_phase_is_guarded_by_what_the_table_says_it_returns(seal_phase):
     class Cut(Defense):
         def seal(self, update, ctx):

@@ -132,6 +132,7 @@ def _judge(job: Job, cell: Cell, attack: Any, run: Any, clock: Clock, report: Re
         verdict = judge(job, cell, attack, run.scene, trained, run.shadows)
     except STRANGERS as error:
         outcome, reason = outcome_of(error)
+        report("analysing", cell.key)
         found, _, complaints = analyse(job, run.parts, run.scene, trained, None)
         found = {label: Found(numbers=f.numbers) for label, f in found.items()}  # no file to keep vectors in
         common |= {"analyses": found, "complaints": [*trained.complaints, *complaints]}

@@ -11,6 +11,7 @@ import numpy as np
 from fedbench.core.contract.analysis import Analysis, Findings, FinishedRun, Judgement, Number
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.parts import Parts
+from fedbench.core.experiment.process import settle
 from fedbench.core.experiment.scene import Scene
 from fedbench.core.experiment.train import Trained, models_of
 from fedbench.core.numerics.rng import numpy_rng
@@ -31,6 +32,7 @@ def analyse(
     arrays: dict[str, np.ndarray] = {}
     complaints: list[str] = []
     for label, analysis in parts.analyses.items():
+        settle(job, f"analysis/{label}")  # what one leaves in the process's global state reaches no other
         try:
             findings = analysis.analyse(finished(job, parts, scene, trained, analysis), _own(judgement))
             if findings is None:

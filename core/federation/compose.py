@@ -54,9 +54,9 @@ class Composite(Defense):
         self._owners = {name: self._owner(name) for name in phases(combines=("exclusive",))}
         self._shown: tuple[Any, list[Any]] = (None, [])
         ways: dict[str, Callable[..., Any]] = {"chained": self._chain, "every": self._each, "exclusive": self._one}
+        special = {"prepare": self._prepare, "select": self._select, "local_step": self._local_step, "report": self._report}
         for name, row in PHASES.items():  # a phase added to the table is one that composites have
-            own = getattr(self, f"_{name}", None)
-            setattr(self, name, own if own is not None else partial(ways[row.combines], name))
+            setattr(self, name, special[name] if name in special else partial(ways[row.combines], name))
 
     # which part acts, and what it is shown
 

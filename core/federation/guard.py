@@ -38,11 +38,9 @@ def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
 
 def call_for_rows(plugin: Any, phase: str, shape: tuple[int, ...], *args: Any, where: str) -> torch.Tensor:
     """The same for a phase that returns a tensor of a known shape."""
-    out = call(plugin, phase, *args, where=where)
-    if not isinstance(out, torch.Tensor) or tuple(out.shape) != shape:
-        found = f"a tensor of shape {list(out.shape)}" if isinstance(out, torch.Tensor) else type(out).__name__
-        name = type(plugin).__name__
-        raise PhaseError(f"{name}.{phase} ({where}) returned {found}; expected a tensor of shape {list(shape)}")
+    out: torch.Tensor = call(plugin, phase, *args, where=where)
+    if expected := _shaped(out, torch.Size(shape)):
+        raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}) returned {_found(out)}; expected {expected}")
     return out
 
 
