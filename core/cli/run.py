@@ -52,12 +52,13 @@ def command(
 
     SUITE is a file, or the name of a shipped suite (`fedbench list suites`).
     """
-    from fedbench.core.execution.resume import pending
+    from fedbench.core.execution.resume import other_cpus, pending, recorded
     from fedbench.core.store.results import Results
 
     console = Console(soft_wrap=True)
-    plan = build_plan(suite, overrides, results, device)
-    wanted = plan.only(**_parse_only(only)) if only else plan
+    parts = _parse_only(only)
+    plan = build_plan(suite, overrides, results, device, parts.get("setting"))
+    wanted = plan.only(**parts) if only else plan
     folder = _folder(plan.suite, results)
     if dry_run:
         _print_plan(wanted, folder)
@@ -66,22 +67,36 @@ def command(
     store = Results.create(folder, plan.suite)
     with store.lock():
         store.sweep()
-        jobs = pending(wanted.jobs, store, rerun)
-        store.set_manifest(plan.cells, plan.title, plan.published, plan.analyses)
+        found = recorded(wanted.jobs, store)
+        jobs = pending(wanted.jobs, found, rerun)
+        _warn_of_a_mix(console, other_cpus(wanted.jobs, found), bool(jobs))
+        store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses)
         _execute(console, jobs, workers or _cores(), wanted, folder)
         write_reports(folder, reports, plots)
         sys.exit(1 if _failures(console, wanted, store) else 0)
 
 
-def build_plan(suite: str, overrides: tuple[str, ...], results: Path | None, device: str) -> Any:
-    """The plan of a suite; raises ``UserError`` with every mistake found."""
+def _warn_of_a_mix(console: Console, others: list[str], more: bool) -> None:
+    """Records of one key agree bit by bit on one type of CPU only."""
+    if others:
+        what = "what is computed now may differ from them in the last digits" if more else "nothing is computed anew"
+        console.print(
+            f"note: some of these records were made on another type of CPU ({'; '.join(others)}): {what}, and the board says "
+            "so. For the same bits throughout use one type of CPU, or --rerun always here", highlight=False,
+        )  # fmt: skip
+
+
+def build_plan(
+    suite: str, overrides: tuple[str, ...], results: Path | None, device: str, settings: set[str] | None = None
+) -> Any:
+    """The plan of a suite, or of some of its settings; raises ``UserError`` with every mistake found."""
     from fedbench.core.execution.plan import make_plan
     from fedbench.core.registry.components import Registry
     from fedbench.core.spec.resolve import load_and_check
 
     registry = Registry.discover()
     loaded, resolved = load_and_check(suite, registry, overrides)
-    return make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), _device(device))
+    return make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), _device(device), settings)
 
 
 def _folder(suite: str, results: Path | None) -> Path:

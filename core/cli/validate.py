@@ -87,4 +87,5 @@ def _summary(loaded: LoadedSuite, resolved: Resolved) -> str:
         (len(spec.seeds), "seed"),
     ]  # fmt: skip
     counts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in parts]
-    return f"{', '.join(counts)}, up to {spec.n_cells:,} cells"
+    rows = len(resolved.defenses) / max(1, len(resolved.defenses) - len(resolved.floors))
+    return f"{', '.join(counts)}, up to {round(spec.n_cells * rows):,} cells"

@@ -55,11 +55,12 @@ class Shortfall:
 @dataclass(frozen=True, kw_only=True)
 class Value:
     """A number in a table. ``mean``: None where it does not apply; ``half_width``: of its 95 % interval, None or NaN where
-    not known; ``n``: how many values are behind it, where it is not what the section says; ``best``: of its column;
+    not known; ``ends``: of one that is not symmetric, printed in its place; ``n``: how many values are behind it, where it is not what the section says; ``best``: of its column;
     ``suffix``: written behind it as it is, e.g. the name of the attack it belongs to; ``outcomes``: seeds without a score."""
 
     mean: float | None
     half_width: float | None = None
+    ends: tuple[float, float] | None = None
     n: int | None = None
     best: bool = False
     suffix: Text = ()
@@ -68,7 +69,9 @@ class Value:
 
 def value(found: Interval | None, suffix: Text = ()) -> Value:
     """An interval as a number of a table; None: it does not apply."""
-    return Value(mean=None) if found is None else Value(mean=found.mean, half_width=found.half_width, suffix=suffix)
+    if found is None:
+        return Value(mean=None)
+    return Value(mean=found.mean, half_width=found.half_width, ends=found.ends, suffix=suffix)
 
 
 Content = Value | Text | None

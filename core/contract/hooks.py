@@ -20,12 +20,14 @@ class Component:
 
     ``name`` is kebab-case and unique over all installed packages; ``target`` is ``"package.module:Class"``;
     ``summary`` is one line; ``paper`` is a short citation (authors, venue, year), empty where there is none.
+    ``floor``: a defense that every board has as a row without being named; of the built-in ones alone.
     """
 
     name: str
     target: str
     summary: str
     paper: str = ""
+    floor: bool = False
 
 
 class Hooks:

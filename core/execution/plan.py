@@ -48,11 +48,18 @@ class Plan:
     """published numbers that the board prints beside ours"""
     analyses: tuple[dict[str, Any], ...] = ()
     """the suite's analyses, as a board finds and draws them: label, name, params"""
+    left_out: tuple[str, ...] = ()
+    """settings of the suite that were not planned"""
 
     @property
     def cells(self) -> list[str]:
         """Every cell's stem."""
         return [cell.stem for job in self.jobs for cell in job.cells]
+
+    def and_left_out(self, cells: Iterable[str]) -> list[str]:
+        """The plan's cells and, of ``cells``, those of settings that were not planned now."""
+        names = tuple(f"{_word(name)}--" for name in self.left_out)
+        return [*self.cells, *(c for c in cells if names and c.startswith(names))]
 
     def only(self, **wanted: set[str]) -> Plan:
         """The part whose ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed`` are among the wanted ones."""
@@ -75,9 +82,14 @@ class Plan:
         return replace(self, jobs=jobs)
 
 
-def make_plan(loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str) -> Plan:
-    """All jobs of a suite. Raises ``UserError`` with every mistake of the data and partitions at once."""
-    return _Planner(loaded, resolved, registry, results, device).plan()
+def make_plan(
+    loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str, settings: set[str] | None = None
+) -> Plan:
+    """All jobs of a suite, or of some of its settings: no data of the others is asked for.
+
+    Raises ``UserError`` with every mistake of the data and partitions at once.
+    """
+    return _Planner(loaded, resolved, registry, results, device).plan(settings)
 
 
 def check_plan(loaded: LoadedSuite, resolved: Resolved) -> None:
@@ -99,12 +111,14 @@ class _Planner:
         self.signals = {c.name: use(c, {}, c.name) for c in registry.components("signal")}
         self.refusals = Refusals(loaded, resolved)
 
-    def plan(self) -> Plan:
+    def plan(self, settings: set[str] | None) -> Plan:
         defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]
         attacks = [(use, made) for use in self.resolved.attacks if (made := self._made("attack", use))]
         self.analyses = [(use, made) for use in self.resolved.analyses if (made := self._made("analysis", use))]
         jobs: dict[str, Job] = {}
         for i, setting in enumerate(self.spec.settings):
+            if settings is not None and setting.name not in settings:
+                continue
             for coalition in self.resolved.settings[i].coalitions:
                 members = tuple(resolve_coalition(coalition, setting.federation.clients))
                 judges = self._wanted(i, "attacks", attacks)
@@ -115,6 +129,8 @@ class _Planner:
                         continue
                     members = tuple(k for k in members if k < first)  # who attacks does not defend
                 for use, defense in self._wanted(i, "defenses", defenses):
+                    if not members and use.label in self.resolved.floors:
+                        continue  # where nobody defends, nobody can do so in name only
                     where = (coalition.name, members) if needs_coalition(defense) else ("none", ())
                     for seed in self.spec.seeds:
                         for job in self._jobs(i, *where, use, defense, judges, seed, adversary):
@@ -125,10 +141,11 @@ class _Planner:
         return Plan(
             suite=self.spec.name, title=self.spec.title or self.spec.name, jobs=list(jobs.values()), published=published,
             analyses=asked,
+            left_out=tuple(s.name for s in self.spec.settings if settings is not None and s.name not in settings),
         )  # fmt: skip
 
     def _wanted(self, i: int, kind: str, uses: list[tuple[ComponentUse, Any]]) -> list[tuple[ComponentUse, Any]]:
-        """The ``defenses`` or ``attacks`` that a setting runs: all, or those it names."""
+        """The ``defenses`` or ``attacks`` that a setting runs: all, or those it names (floors too must be named there)."""
         labels = self.refusals.known_labels(i, kind, [use.label for use, _ in uses])
         return [(use, made) for use, made in uses if use.label in labels]
 
@@ -240,7 +257,11 @@ class _Planner:
 def _stem(job: Job, attack: ComponentUse, key: str) -> str:
     """A file name people can read; the key's first letters make it unique."""
     words = [job.setting.name, job.coalition, job.defense.label, attack.label, f"s{job.seed}", key[:12]]
-    return "--".join(re.sub(r"[^A-Za-z0-9=.,_-]+", "_", w)[:_MOST_OF_A_NAME] for w in words)
+    return "--".join(map(_word, words))
+
+
+def _word(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9=.,_-]+", "_", name)[:_MOST_OF_A_NAME]
 
 
 def _only_text(wanted: dict[str, set[str]]) -> str:

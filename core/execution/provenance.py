@@ -16,7 +16,7 @@ def gather(device: str, dtype: str) -> Provenance:
     return Provenance(
         fedbench=metadata.version("fedbench"), python=platform.python_version(), torch=metadata.version("torch"),
         numpy=metadata.version("numpy"), git_commit=commit, git_dirty=dirty, platform=_platform(), cpu=_cpu(),
-        device=_device_name(device), dtype=dtype, threads=1, deterministic=True,
+        cpu_capability=_capability(), device=_device_name(device), dtype=dtype, threads=1, deterministic=True,
     )  # fmt: skip
 
 
@@ -48,6 +48,12 @@ def _cpu() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     return platform.processor() or platform.machine()
+
+
+def _capability() -> str:
+    import torch
+
+    return str(torch.backends.cpu.get_cpu_capability())
 
 
 def _device_name(device: str) -> str:

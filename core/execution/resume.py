@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fedbench.core.experiment.job import Cell, Job
-from fedbench.core.store.reading import read_all
+from fedbench.core.store.reading import LoadedRecord, read_all
 from fedbench.core.store.results import Results
 
 _GOOD = ("ok", "skipped")
@@ -16,12 +17,21 @@ def has_record(store: Results, cell: Cell) -> bool:
     return store.read(cell.stem) is not None
 
 
-def pending(jobs: list[Job], store: Results, rerun: str) -> list[Job]:
-    """The jobs cut down to the cells that ``rerun`` asks for: missing, failed (and missing), always or never.
+def recorded(jobs: Sequence[Job], store: Results) -> list[LoadedRecord]:
+    """The records that the jobs' cells have. Raises ``UserError`` with every one that cannot be used."""
+    return read_all(p for job in jobs for c in job.cells if (p := store.path(c.stem)).exists())
 
-    Raises ``UserError`` with every record that cannot be used, before anything is computed.
-    """
-    found = read_all(p for job in jobs for c in job.cells if (p := store.path(c.stem)).exists())
+
+def other_cpus(jobs: Sequence[Job], found: Sequence[LoadedRecord]) -> list[str]:
+    """The types of CPU, other than the one at hand, that made some of the records on a CPU: their last digits may differ."""
+    here = {job.provenance.cpu_type for job in jobs}
+    made = {r.record.provenance.cpu_type for r in found if r.record.provenance.device == "cpu"}
+    return sorted(made - here)
+
+
+def pending(jobs: list[Job], found: Sequence[LoadedRecord], rerun: str) -> list[Job]:
+    """The jobs cut down to the cells that ``rerun`` asks for: missing (of those ``found``), failed (and missing), always or
+    never."""
     outcomes = {loaded.path.stem: loaded.record.outcome for loaded in found}
     cut = (replace(job, cells=tuple(c for c in job.cells if _wanted(outcomes.get(c.stem), rerun))) for job in jobs)
     return [job for job in cut if job.cells]

@@ -46,10 +46,12 @@ class Clock:
 
     def measured(self, training: dict[str, float] | None = None, attack_cpu: float = 0.0) -> Measured:
         training = training or {"train_cpu_s": 0.0, "signals_cpu_s": 0.0}
+        wall = training.get("train_wall_s")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return Measured(
             started=self.started, wall_s=round(time.perf_counter() - self.wall, 3),
             cpu_s=round(time.process_time() - self.cpu, 3), train_cpu_s=round(training["train_cpu_s"], 3),
+            train_wall_s=None if wall is None else round(wall, 3),
             signals_cpu_s=round(training["signals_cpu_s"], 3), attack_cpu_s=round(attack_cpu, 3),
             peak_memory_mb=round(peak, 1),
         )  # fmt: skip

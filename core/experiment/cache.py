@@ -22,7 +22,7 @@ def cache_path(job: Job) -> Path:
 def save(job: Job, trained: Trained) -> None:
     """Keep the observations, so that a new attack needs no new training."""
     meta = {name: getattr(trained, name) for name in ("rows", "history", "measured", "facts", "complaints")}
-    meta["run_key"] = job.run_key
+    meta["run_key"], meta["cpu"] = job.run_key, job.provenance.cpu_type
     meta["code"] = {n: _code_of(job, n) for n in trained.signals}
     arrays = {f"signal:{n}": a for n, a in trained.signals.items()}
     arrays |= {"rounds": trained.rounds, "held_out": trained.held_out, "test_correct": trained.test_correct}
@@ -50,6 +50,8 @@ def load(job: Job, wanted: set[str], rows: set[int], shadow_models: bool) -> Tra
     except (OSError, ValueError, KeyError):
         return None  # a damaged cache only costs the training again
     signals = {n.removeprefix("signal:"): a for n, a in arrays.items() if n.startswith("signal:")}
+    if meta.get("cpu") != job.provenance.cpu_type:
+        return None  # its bits are those of another type of CPU, and the records to come say this one
     if meta["run_key"] != job.run_key or not wanted <= signals.keys() or not rows <= set(meta["rows"]):
         return None
     if shadow_models and "logits" not in arrays:

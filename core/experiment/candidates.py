@@ -27,13 +27,16 @@ def candidates_of(
     target: Target, shards: Shards, n_holdout: int, audit: AuditSpec, seed: int, malicious: int, groups: Groups | None
 ) -> AuditSet:
     """The candidates of one target; the last ``malicious`` clients' samples are not asked about."""
+    absent = audit.members_from == "holdout"
     if target.client is not None:
         alike = None if groups is None else np.flatnonzero(groups.of_client == groups.of_client[target.client])
-        return audit_set(shards, n_holdout, target.client, audit.nonmembers, seed, alike)
+        return audit_set(
+            shards, n_holdout, target.client, audit.nonmembers, seed, alike, outside=audit.outside, absent=absent
+        )
     assert audit.members is not None  # the suite's types see to it
     if target.kind == "group" and groups is not None:
         honest = np.arange(len(shards) - malicious)
         mine = honest[groups.of_client[honest] == target.index]
         name = groups.names[target.index]
-        return group_set(shards, n_holdout, target.index, name, mine, audit.members, audit.nonmembers, seed)
-    return attack_set(shards, n_holdout, malicious, audit.members, audit.nonmembers, seed)
+        return group_set(shards, n_holdout, target.index, name, mine, audit.members, audit.nonmembers, seed, absent=absent)
+    return attack_set(shards, n_holdout, malicious, audit.members, audit.nonmembers, seed, absent=absent)

@@ -64,12 +64,12 @@ def judge(
     judged = []
     for audit in scene.audits:
         code, s, kind, canary = audit.target.code, scores[audit.target], kinds_of(audit, trained), scene.canary_of(audit.ids)
-        groups = _groups(job, code, s, kind, canary)
+        groups = _groups(job, code, s, kind, canary, audit.in_mix())
         said = by_round[audit.target]
         rounds = _rounds(job, said, kind, code, trained.rounds)
         decision = _decision(job, attack, s[None] if said is None else said, kind, code, trained.rounds)
         targets.append(TargetScores(target=code, groups=groups, rounds=rounds, decision=decision))
-        everyone.append((s, kind, canary))
+        everyone.append((s, kind, canary, audit.in_mix()))
         model_of = trained.assignment[-1][scene.client_of(audit)]
         group = audit.target.index if audit.target.kind == "group" else None
         judged.append(Judged(target=code, group=group, scores=s, kind=kind, owner=audit.owner, model_of=model_of))
@@ -92,10 +92,12 @@ def _rejections(trained: Trained) -> list[str]:
     ]
 
 
-def _groups(job: Job, target: int, scores: np.ndarray, kind: np.ndarray, canary: np.ndarray) -> dict[Group, Score]:
+def _groups(
+    job: Job, target: int, scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray
+) -> dict[Group, Score]:
     keep = kind != EXCLUDED
     rng = numpy_rng(job.seed, "bootstrap", client=target)
-    return score_groups(scores[keep], kind[keep], canary[keep], rng)
+    return score_groups(scores[keep], kind[keep], canary[keep], rng, in_mix[keep])
 
 
 def _rounds(

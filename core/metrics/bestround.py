@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbench.core.metrics.counts import auc_of_counts, checked, tpr_of_counts
+from fedbench.core.metrics.counts import allowed_false_positives, auc_of_counts, checked, tpr_of_counts
 from fedbench.core.metrics.tpr import TF01_FPR, TF01_MIN_NONMEMBERS
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundReport:
-    """One attack's scores in R rounds as numbers; TF01 in percent, None with fewer than 1,000 non-members to judge by.
+    """One attack's scores in R rounds as numbers; TF01 in percent, None with fewer than 1,999 non-members to judge by.
 
     ``last_*``: the last round with scores. ``calibrated_*``: on one random half of the candidates, the round whose AUC
     (or TF01, ties by AUC) is the largest on the OTHER half; None when a class has fewer than two candidates.
@@ -100,7 +100,8 @@ def _of_round(row: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, np.ndarra
     members = np.stack([np.bincount(group[f], minlength=len(values)) for f in flags])
     if (~flags[0]).sum() < TF01_MIN_NONMEMBERS:
         return auc_of_counts(members, total - members), np.full(len(flags), np.nan)
-    return auc_of_counts(members, total - members), 100 * tpr_of_counts(members, total - members, TF01_FPR)
+    allowed = allowed_false_positives(int((~flags[0]).sum()), TF01_FPR)
+    return auc_of_counts(members, total - members), 100 * tpr_of_counts(members, total - members, allowed)
 
 
 def _or_none(value: float) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbench.core.metrics.counts import auc_of_counts, checked, tpr_of_counts
+from fedbench.core.metrics.counts import allowed_false_positives, auc_of_counts, checked, tpr_of_counts
 from fedbench.core.metrics.tpr import TF01_FPR, TF01_MIN_NONMEMBERS
 
 CHUNK = 1_000_000  # resampled candidates held at once; bounds memory, and is part of which draws a seed gives
@@ -17,7 +17,7 @@ CHUNK = 1_000_000  # resampled candidates held at once; bounds memory, and is pa
 class BootstrapResult:
     """Standard errors and the replicates [n] themselves; TF01 in percent.
 
-    The ``tf01`` fields are None with fewer than 1,000 non-members.
+    The ``tf01`` fields are None with fewer than 1,999 non-members.
     """
 
     auc_se: float
@@ -45,6 +45,7 @@ def _replicates(
     if n < 2:
         raise ValueError(f"a bootstrap needs at least 2 replicates, got {n}")
     wanted = int((~member).sum()) >= TF01_MIN_NONMEMBERS
+    allowed = allowed_false_positives(int((~member).sum()), TF01_FPR)
     values, group = np.unique(scores, return_inverse=True)
     auc, tf01 = np.empty(n), np.empty(n)
     for rows, chosen, other in _resamples(member, rng, n):
@@ -52,7 +53,7 @@ def _replicates(
         nonmembers = _counts(group[~member][other], len(values))
         auc[rows] = auc_of_counts(members, nonmembers)
         if wanted:
-            tf01[rows] = 100 * tpr_of_counts(members, nonmembers, TF01_FPR)
+            tf01[rows] = 100 * tpr_of_counts(members, nonmembers, allowed)
     return auc, tf01 if wanted else None
 
 

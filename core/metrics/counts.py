@@ -39,9 +39,8 @@ def auc_of_counts(members: np.ndarray, nonmembers: np.ndarray) -> np.ndarray:
     return areas
 
 
-def tpr_of_counts(members: np.ndarray, nonmembers: np.ndarray, fpr: float) -> np.ndarray:
-    """Largest TPR with FPR <= ``fpr`` of counts [..., m] over ascending values; each row holds as many non-members."""
-    allowed = allowed_false_positives(int(nonmembers.sum(axis=-1).flat[0]), fpr)
+def tpr_of_counts(members: np.ndarray, nonmembers: np.ndarray, allowed: int) -> np.ndarray:
+    """Largest TPR with at most ``allowed`` false positives of counts [..., m] over ascending values; 0 where it is negative."""
     fp = np.cumsum(nonmembers[..., ::-1], axis=-1)
     steps = (fp <= allowed).sum(axis=-1)  # fp grows, so these are the first ones
     tp = np.cumsum(members[..., ::-1], axis=-1)
@@ -51,6 +50,16 @@ def tpr_of_counts(members: np.ndarray, nonmembers: np.ndarray, fpr: float) -> np
 
 
 def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:
+    """The most false positives f at which the threshold's expected false-positive rate is at most ``fpr``; -1: not even 0.
+
+    The threshold then lies just above the (f+1)-th largest of n non-members, which another non-member exceeds with a
+    chance of at most (f + 1) / (n + 1), exactly so without ties (conformal p-values: Vovk et al. 2005, section 2.2). The
+    share f / n of those at hand is smaller: counting by it finds (f + 1) / f times as many of the members without any leak.
+    """
+    return counted_false_positives(n_nonmembers + 1, fpr) - 1
+
+
+def counted_false_positives(n_nonmembers: int, fpr: float) -> int:
     """The largest whole number f with f / n <= fpr, compared as the quotient (10 / 10,000 <= 0.001 holds exactly)."""
     f = min(n_nonmembers, int(fpr * n_nonmembers) + 1)
     while f > 0 and f / n_nonmembers > fpr:

@@ -42,13 +42,13 @@ class Score:
 
 
 def score_groups(
-    scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, rng: np.random.Generator
+    scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, rng: np.random.Generator, in_mix: np.ndarray | None = None
 ) -> dict[Group, Score]:
     """Metrics per group: ``mix``, ``ofl``, ``ifl`` (all members against those non-members) and ``canary``.
 
     ``scores``: [n] float; ``kind``: [n] int, 0 member, 1 outside the federation, 2 another client's, negative excluded;
-    ``canary``: [n] bool, mislabelled samples (they count in the other groups too). A group without members or without
-    non-members is absent. Raises ValueError on non-finite scores of candidates that count.
+    ``canary``: [n] bool, mislabelled samples (they count in the other groups too; as a group, members against outside ones).
+    ``in_mix``: [n] bool, who counts in ``mix``; by default all. A group without members or without non-members is absent. Raises ValueError on non-finite scores of candidates that count.
     """
     scores, kind, canary = np.asarray(scores), np.asarray(kind), np.asarray(canary, dtype=bool)
     if not scores.shape == kind.shape == canary.shape:
@@ -56,8 +56,10 @@ def score_groups(
     if (kind > IFL).any():
         raise ValueError(f"kind must be 0, 1, 2 or negative, found {int(kind.max())}")
     counted, member = kind >= 0, kind == MEMBER
+    outside = member | (kind == OFL)
     groups: dict[Group, np.ndarray] = {
-        "mix": counted, "ofl": member | (kind == OFL), "ifl": member | (kind == IFL), "canary": counted & canary,
+        "mix": counted if in_mix is None else counted & in_mix, "ofl": outside, "ifl": member | (kind == IFL),
+        "canary": outside & canary,
     }  # fmt: skip
     return {
         name: _score(scores[mask], member[mask], rng)

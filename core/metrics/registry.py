@@ -45,7 +45,7 @@ METRICS: tuple[Metric, ...] = (
         low=0, high=1, digits=3, value=auc, error=lambda b: b.auc_se, board=True,
     ),
     Metric(
-        name="tf01", title="TF01", summary="TPR at FPR <= 0.1 %; none with fewer than 1,000 non-members", unit="%",
+        name="tf01", title="TF01", summary="TPR at FPR <= 0.1 %; none with fewer than 1,999 non-members", unit="%",
         direction="lower", low=0, high=100, digits=2, value=tf01, error=lambda b: b.tf01_se, board=True,
     ),
     Metric(

@@ -6,29 +6,35 @@ from typing import Literal
 
 import numpy as np
 
-from fedbench.core.metrics.counts import count, tpr_of_counts
+from fedbench.core.metrics.counts import allowed_false_positives, count, counted_false_positives, tpr_of_counts
 from fedbench.core.metrics.roc import roc_curve
 
-Convention = Literal["step", "strict", "interpolate", "first_above"]
+Convention = Literal["conformal", "step", "strict", "interpolate", "first_above"]
 
 TF01_FPR = 0.001
-TF01_MIN_NONMEMBERS = 1000  # fewer, and not a single false positive would be allowed
+# With fewer not even one false positive is allowed, and where the ROC curve is concave the value reads far too low.
+TF01_MIN_NONMEMBERS = 1999
 
 
 def tf01(scores: np.ndarray, member: np.ndarray) -> float | None:
-    """TPR at FPR <= 0.1 % in PERCENT (0 to 100), convention ``step``; None with fewer than 1,000 non-members."""
+    """TPR at 0.1 % FPR in PERCENT (0 to 100), convention ``conformal``; None with fewer than 1,999 non-members.
+
+    docs/method.md#tf01 has its bias; boards pool targets and seeds (``leaderboard/statistics/pooled.py``).
+    """
     _, members, nonmembers = count(scores, member)
     if nonmembers.sum() < TF01_MIN_NONMEMBERS:
         return None
-    return 100 * float(tpr_of_counts(members, nonmembers, TF01_FPR))
+    return 100 * float(tpr_of_counts(members, nonmembers, allowed_false_positives(int(nonmembers.sum()), TF01_FPR)))
 
 
 def tpr_at_fpr(
-    scores: np.ndarray, member: np.ndarray, fpr: float = TF01_FPR, convention: Convention = "step"
+    scores: np.ndarray, member: np.ndarray, fpr: float = TF01_FPR, convention: Convention = "conformal"
 ) -> float:
     """TPR at ``fpr`` as a FRACTION (0 to 1); both rates are fractions.
 
-    ``step`` (this benchmark): the largest TPR among thresholds with FPR <= fpr, on the full curve.
+    ``conformal`` (this benchmark): the largest TPR among thresholds that a new non-member exceeds with a chance of at
+    most fpr; 0 where there are too few non-members for any. Unbiased without a leak.
+    ``step``: the largest TPR among thresholds with FPR <= fpr among the non-members at hand, on the full curve.
     ``strict`` (FedMIA, Zhu et al., CVPR 2025, and FTA): the last ROC point with FPR < fpr, on the curve without its
     intermediate collinear points, as in their code; never above ``step``.
     ``interpolate`` (SeqMIA, Li et al., CCS 2024): linear between ROC points, which no threshold attains.
@@ -36,11 +42,12 @@ def tpr_at_fpr(
     """
     if not 0 < fpr <= 1:
         raise ValueError(f"fpr must be in (0, 1], got {fpr}")
-    if convention == "step":
+    if convention in ("conformal", "step"):
         _, members, nonmembers = count(scores, member)
-        return float(tpr_of_counts(members, nonmembers, fpr))
+        rule = allowed_false_positives if convention == "conformal" else counted_false_positives
+        return float(tpr_of_counts(members, nonmembers, rule(int(nonmembers.sum()), fpr)))
     if convention not in ("strict", "interpolate", "first_above"):
-        raise ValueError(f"unknown convention {convention!r}; one of step, strict, interpolate, first_above")
+        raise ValueError(f"unknown convention {convention!r}; one of conformal, step, strict, interpolate, first_above")
     x, y, _ = roc_curve(scores, member)
     if convention == "interpolate":
         return float(np.interp(fpr, x, y))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,12 +17,18 @@ from fedbench.core.population.target import EVERYBODY, Target
 @dataclass(frozen=True)
 class AuditSet:
     """Candidates of one target. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,
-    OFL or IFL; ``owner``: [n] the training client, -1 outside the federation. The order is random: it tells nothing."""
+    OFL or IFL; ``owner``: [n] the training client, -1 outside the federation; ``extra``: [n] outside candidates beyond an
+    equal share, who count among the outside ones and not in the mix. The order is random: it tells nothing."""
 
     target: Target
     ids: np.ndarray
     kind: np.ndarray
     owner: np.ndarray
+    extra: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+
+    def in_mix(self) -> np.ndarray:
+        """[n] bool: who makes up the mix of outside and inside non-members (and its members)."""
+        return ~self.extra if len(self.extra) else np.ones(len(self.ids), bool)
 
     def digest(self) -> str:
         """Hex sha256 of the ordered lists."""
@@ -33,11 +39,14 @@ class AuditSet:
 
 
 def audit_set(
-    shards: Shards, n_holdout: int, client: int, nonmembers: int, seed: int, alike: np.ndarray | None = None
-) -> AuditSet:
+    shards: Shards, n_holdout: int, client: int, nonmembers: int, seed: int, alike: np.ndarray | None = None, *,
+    outside: int | None = None, absent: bool = False,
+) -> AuditSet:  # fmt: skip
     """All of one client's samples against ``nonmembers // K`` from the hold-out and from each other client.
 
     ``alike``: [k] clients whose images are deformed as the client's are, if groups are; non-members are theirs then.
+    ``outside``: so many from the hold-out in place of an equal share. ``absent``: the null of every attack: as many
+    members, but of the hold-out (at most half of it), against the rest of it alone.
 
     Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members for K = 10;
     docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no hold-out sample to draw.
@@ -46,20 +55,24 @@ def audit_set(
     others = np.arange(len(shards)) if alike is None else alike
     free = np.flatnonzero(np.isin(np.arange(n_holdout) % len(shards), others))
     clients = len(others)
-    share = min(nonmembers // clients, len(free))
-    if share < 1:
+    rng = numpy_rng(seed, "audit", client=client)
+    members, owner = shards[client], client
+    if absent:
+        taken = rng.choice(free, min(len(members), len(free) // 2), replace=False)
+        free, members, owner = np.setdiff1d(free, taken), n_train + taken, -1
+    strangers = min(nonmembers // clients if outside is None else outside, len(free))
+    share = 0 if absent else nonmembers // clients
+    if strangers < 1 or not len(members):
         raise UserError(
             f"no outside non-members: audit.nonmembers = {nonmembers} over {clients} clients with a hold-out of "
-            f"{len(free)} samples leaves none; raise audit.nonmembers or the dataset's hold-out"
+            f"{len(free)} samples leaves none; raise audit.nonmembers, audit.outside or the dataset's hold-out"
         )
-    rng = numpy_rng(seed, "audit", client=client)
-    ids, kinds, owners = [shards[client]], [np.full(len(shards[client]), MEMBER)], [np.full(len(shards[client]), client)]
-    outside = n_train + rng.choice(free, share, replace=False)
-    ids.append(outside)
-    kinds.append(np.full(share, OFL))
-    owners.append(np.full(share, -1))
+    ids, kinds, owners = [members], [np.full(len(members), MEMBER)], [np.full(len(members), owner)]
+    ids.append(n_train + rng.choice(free, strangers, replace=False))
+    kinds.append(np.full(strangers, OFL))
+    owners.append(np.full(strangers, -1))
     for k in others.tolist():
-        if k == client:
+        if k == client or not share:
             continue
         drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
         ids.append(drawn)
@@ -67,10 +80,15 @@ def audit_set(
         owners.append(np.full(len(drawn), k))
     order = rng.permutation(sum(map(len, ids)))
     pick = [np.concatenate(a)[order].astype(np.int64) for a in (ids, kinds, owners)]
-    return AuditSet(Target(kind="client", index=client), *pick)
+    beyond = np.zeros(len(order), bool)
+    if share:  # without inside non-members there is no mix to keep
+        beyond[len(members) + share : len(members) + strangers] = True
+    return AuditSet(Target(kind="client", index=client), *pick, extra=beyond[order])
 
 
-def attack_set(shards: Shards, n_holdout: int, malicious: int, members: int, nonmembers: int, seed: int) -> AuditSet:
+def attack_set(
+    shards: Shards, n_holdout: int, malicious: int, members: int, nonmembers: int, seed: int, *, absent: bool = False
+) -> AuditSet:
     """``members`` drawn from all honest clients' samples together against ``nonmembers`` from the hold-out.
 
     The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA, docs/methods/protocol.md#audit-sets:
@@ -78,28 +96,34 @@ def attack_set(shards: Shards, n_holdout: int, malicious: int, members: int, non
     """
     honest = np.arange(len(shards) - malicious)
     outside = np.arange(n_holdout)
-    return _together(EVERYBODY, "all honest clients", shards, honest, outside, members, nonmembers, numpy_rng(seed, "attack set"))
+    rng = numpy_rng(seed, "attack set")
+    return _together(EVERYBODY, "all honest clients", shards, honest, outside, members, nonmembers, rng, absent)
 
 
 def group_set(
-    shards: Shards, n_holdout: int, group: int, name: str, clients: np.ndarray, members: int, nonmembers: int, seed: int
-) -> AuditSet:
+    shards: Shards, n_holdout: int, group: int, name: str, clients: np.ndarray, members: int, nonmembers: int, seed: int, *,
+    absent: bool = False,
+) -> AuditSet:  # fmt: skip
     """The same for one group's ``clients``; the outsiders are deformed as these clients' images are, or a glance at the
     image would tell members from the rest (hold-out sample i looks as client i mod K's)."""
     outside = np.flatnonzero(np.isin(np.arange(n_holdout) % len(shards), clients))
     rng = numpy_rng(seed, "group set", client=group)
-    return _together(Target(kind="group", index=group), f"group '{name}'", shards, clients, outside, members, nonmembers, rng)
+    target = Target(kind="group", index=group)
+    return _together(target, f"group '{name}'", shards, clients, outside, members, nonmembers, rng, absent)
 
 
 def _together(
     target: Target, who: str, shards: Shards, clients: np.ndarray, outside: np.ndarray, members: int, nonmembers: int,
-    rng: np.random.Generator,
+    rng: np.random.Generator, absent: bool,
 ) -> AuditSet:  # fmt: skip
     if not len(clients):
         raise UserError(f"{who}: no client is left to ask about, all of them are malicious; use fewer or other groups")
     n_train = sum(len(s) for s in shards)
     owner_of = np.concatenate([np.full(len(shards[k]), k) for k in clients])
     every = np.concatenate([shards[k] for k in clients])
+    if absent:
+        taken = rng.choice(outside, min(members, len(outside)), replace=False)
+        outside, every, owner_of = np.setdiff1d(outside, taken), n_train + taken, np.full(len(taken), -1)
     hold_out = "the hold-out" if target == EVERYBODY else f"the hold-out of {who}"
     sides = (("members", members, len(every), f"{who} together"), ("nonmembers", nonmembers, len(outside), hold_out))
     for what, wanted, there, where in sides:

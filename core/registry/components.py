@@ -71,6 +71,10 @@ class Registry:
         """Those that come with the harness: what a suite has without naming it."""
         return [c for c in self.components(kind) if c.distribution == PROJECT]
 
+    def floors(self) -> list[RegisteredComponent]:
+        """The defenses that every board has as rows: nothing but what comes with the harness."""
+        return [c for c in self.own("defense") if c.component.floor]
+
     def get(self, kind: str, name: str) -> RegisteredComponent:
         """The component; raises ``UserError`` for an unknown name (with the nearest) and for one claimed twice."""
         claims = self._claims[kind].get(name, [])

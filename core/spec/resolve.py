@@ -39,13 +39,15 @@ class ResolvedSetting:
 @dataclass(frozen=True)
 class Resolved:
     """A suite with every component found; grids are expanded, one use a row. ``positions``: (kind, label) of a defense, an
-    attack or an analysis -> its line and column in the file."""
+    attack or an analysis -> its line and column in the file. ``floors``: labels of those ``defenses`` that are there for
+    comparison alone."""
 
     settings: tuple[ResolvedSetting, ...]
     defenses: tuple[ComponentUse, ...]
     attacks: tuple[ComponentUse, ...]
     analyses: tuple[ComponentUse, ...]
     positions: Mapping[tuple[str, str], tuple[int, int]]
+    floors: frozenset[str] = frozenset()
 
 
 def load_and_check(ref: str | Path, registry: Registry, overrides: Sequence[str] = ()) -> tuple[LoadedSuite, Resolved]:
@@ -75,7 +77,13 @@ def _assemble(loaded: LoadedSuite, uses: dict[Loc, list[ComponentUse]]) -> Resol
         found = {loc: made for loc, made in uses.items() if loc[0] == PLURAL[kind] and len(loc) == 2}
         rows[kind] = tuple(use for loc in sorted(found) for use in found[loc])
         positions |= {(kind, use.label): loaded.position(loc) for loc in found for use in found[loc]}
-    return Resolved(settings, rows["defense"], rows["attack"], rows["analysis"], positions)
+    named = {use.label for use in rows["defense"]}
+    floors = [(use, loc) for loc, made in sorted(uses.items()) if loc[0] == "floors" for use in made if use.label not in named]
+    positions |= {("defense", use.label): loaded.position(loc) for use, loc in floors}
+    return Resolved(
+        settings, (*rows["defense"], *(use for use, _ in floors)), rows["attack"], rows["analysis"], positions,
+        frozenset(use.label for use, _ in floors),
+    )  # fmt: skip
 
 
 def _resolve(document: Document, registry: Registry) -> tuple[dict[Loc, list[ComponentUse]], list[Problem]]:
@@ -85,6 +93,10 @@ def _resolve(document: Document, registry: Registry) -> tuple[dict[Loc, list[Com
         for loc, use in valid_items(document.data, PLURAL[kind], MethodUse):
             resolver.add(kind, loc, use, list(expand(use)))
             resolver.follow(kind, loc, use)
+    for loc, use in valid_items(document.data, "floors", MethodUse):
+        resolver.add("defense", loc, use, list(expand(use)))
+    if document.data.get("floors") is None:
+        resolver.add_floors()
     if document.data.get("analyses") is None:
         resolver.add_own_analyses()
     for loc, setting in _mappings(document.data, "settings"):
@@ -147,6 +159,11 @@ class _Resolver:
                 Problem((*loc, "dataset"), f"the default model of '{dataset.name}': {p.text}")
                 for p in self.problems[before:]
             ]
+
+    def add_floors(self) -> None:
+        """The floors of a suite that says nothing of them."""
+        for i, found in enumerate(self._registry.floors()):
+            self.add("defense", ("floors", i), Use(name=found.name), [Point(found.name, {}, {})])
 
     def add_own_analyses(self) -> None:
         """The analyses of a suite that names none: those that come with the harness."""

@@ -71,6 +71,10 @@ class AuditSpec(SpecModel):
         description="non-members a target: equal shares from outside and each other client, if they exist; with "
         "targets: honest or groups, so many from outside (150 by default)",
     )  # fmt: skip
+    outside: int | None = Field(
+        None, ge=1,
+        description="so many of them from outside in place of an equal share, if they exist: outside non-members carry the rank",
+    )  # fmt: skip
     members: int | None = Field(
         None, ge=1, description="with targets: honest or groups, members drawn from their clients together (150 by default)"
     )
@@ -82,6 +86,11 @@ class AuditSpec(SpecModel):
     )  # fmt: skip
     align_nonmembers: bool = Field(
         True, description="false: other non-members in every round and for every client, as FedMIA's released code draws"
+    )
+
+    members_from: Literal["training", "holdout"] = Field(
+        "training",
+        description="holdout: the members asked about were in nobody's training either, so what an attack finds is its null",
     )
 
     @model_validator(mode="before")
@@ -96,6 +105,10 @@ class AuditSpec(SpecModel):
         together = self.targets in ("honest", "groups")
         if not together and self.members is not None:
             raise mistake("members goes with targets: honest or groups: remove it (all of a client's samples are asked about)")
+        if together and self.outside is not None:
+            raise mistake(f"outside: all non-members of targets: {self.targets} are from outside; say how many by nonmembers")
+        if self.members_from == "holdout" and not self.align_nonmembers:
+            raise mistake("align_nonmembers: false redraws non-members around members: remove it, or members_from: holdout")
         if together and not self.align_nonmembers:
             raise mistake(f"align_nonmembers: false redraws per client; targets: {self.targets} has none")
         return self
@@ -222,6 +235,11 @@ class SuiteSpec(SpecModel):
     settings: list[Setting] = Field(min_length=1, description="the federations")
     coalitions: list[Coalition] | None = Field(None, min_length=1, description="who defends; a setting may differ")
     defenses: list[MethodUse] = Field(min_length=1, description="the defenses to compare")
+    floors: list[MethodUse] | None = Field(
+        None,
+        description="defenses for comparison, rows of every board whose settings name no defenses of their own and have "
+        "members; by default free-rider and placebo",
+    )
     attacks: list[MethodUse] = Field(min_length=1, description="the attacks that judge them")
     analyses: list[MethodUse] | None = Field(
         None, description="what is made of finished runs, beside scores; by default all that come with fedbench"
@@ -242,9 +260,9 @@ class SuiteSpec(SpecModel):
 
     @property
     def n_cells(self) -> int:
-        """Most scores the suite can give: settings x coalitions x defenses x seeds x attacks.
+        """Most scores that the rows it names can give: settings x coalitions x defenses x seeds x attacks.
 
-        A defense that does nothing is trained once for all coalitions, which leaves fewer.
+        Floors come on top. A defense that does nothing is trained once for all coalitions, which leaves fewer.
         """
         sides = sum(len(self.coalitions_of(s)) for s in self.settings)
         rows = [sum(len(list(expand(use))) for use in uses) for uses in (self.defenses, self.attacks)]

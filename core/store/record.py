@@ -12,7 +12,7 @@ from fedbench.core.contract.defense import FactValue
 from fedbench.core.metrics.groups import Score
 from fedbench.core.registry.use import ComponentUse
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 # Everything a cell can end as. `ok` has scores; every other outcome has a reason.
 Outcome = Literal["ok", "failed", "timeout", "diverged", "skipped"]
@@ -112,6 +112,8 @@ class Measured(_Part):
     cpu_s: float
     train_cpu_s: float
     """local training and aggregation only: the basis of relative runtime"""
+    train_wall_s: float | None = None
+    """the same by the clock: far more than the CPU time where the machine was busy; None in records before schema 3"""
     signals_cpu_s: float
     attack_cpu_s: float
     """this cell's attack"""
@@ -129,10 +131,17 @@ class Provenance(_Part):
     git_dirty: bool | None
     platform: str
     cpu: str
+    cpu_capability: str | None = None
+    """the vector instructions that torch uses here; with ``cpu`` what decides the last digits. None before schema 3"""
     device: str
     dtype: str
     threads: int
     deterministic: bool
+
+    @property
+    def cpu_type(self) -> str:
+        """What one command gives the same bits on."""
+        return f"{self.cpu} ({self.cpu_capability})" if self.cpu_capability else self.cpu
 
 
 class Record(_Part):

@@ -11,7 +11,9 @@ _GAPS = ("demographic_parity", "equal_opportunity", "equalised_odds")
 def upgraded(content: dict[str, Any]) -> dict[str, Any]:
     """The content of a record file in the present schema; raises ``KeyError``, ``TypeError`` or ``AttributeError`` where it
     is not what its version promises."""
-    return _from_1(content) if content["schema_version"] == 1 else content
+    if content["schema_version"] == 1:
+        content = _from_1(content)
+    return content | {"schema_version": 3}  # schema 3 added what may be absent: a training's wall time, the CPU's capability
 
 
 def _from_1(old: dict[str, Any]) -> dict[str, Any]:

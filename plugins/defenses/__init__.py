@@ -10,6 +10,10 @@ _HERE = "fedbench.plugins.defenses"
 @hookimpl
 def fedbench_defenses():
     yield Component("none", f"{_HERE}.none:NoDefense", "plain FedAvg: nobody defends", "McMahan et al., AISTATS 2017")
+    yield Component("free-rider", f"{_HERE}.free_rider:FreeRider", "members upload nothing: the floor of every board", floor=True)
+    yield Component(
+        "placebo", f"{_HERE}.placebo:Placebo", "members train plainly in another order: the noise of every board", floor=True
+    )
     yield Component(
         "grad-sparse", f"{_HERE}.grad_sparse:GradSparse", "upload only the large entries of each tensor's update",
         "Aji & Heafield, EMNLP 2017",
