@@ -55,8 +55,9 @@ class Shortfall:
 @dataclass(frozen=True, kw_only=True)
 class Value:
     """A number in a table. ``mean``: None where it does not apply; ``half_width``: of its 95 % interval, None or NaN where
-    not known; ``ends``: of one that is not symmetric, printed in its place; ``n``: how many values are behind it, where it is not what the section says; ``best``: of its column;
-    ``suffix``: written behind it as it is, e.g. the name of the attack it belongs to; ``outcomes``: seeds without a score."""
+    not known; ``ends``: of one that is not symmetric, printed in its place; ``n``: how many values are behind it, where it
+    is not what the section says; ``best``: of its column; ``suffix``: written behind it as it is, e.g. the name of the
+    attack it belongs to; ``outcomes``: seeds without a score."""
 
     mean: float | None
     half_width: float | None = None

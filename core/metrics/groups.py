@@ -47,8 +47,9 @@ def score_groups(
     """Metrics per group: ``mix``, ``ofl``, ``ifl`` (all members against those non-members) and ``canary``.
 
     ``scores``: [n] float; ``kind``: [n] int, 0 member, 1 outside the federation, 2 another client's, negative excluded;
-    ``canary``: [n] bool, mislabelled samples (they count in the other groups too; as a group, members against outside ones).
-    ``in_mix``: [n] bool, who counts in ``mix``; by default all. A group without members or without non-members is absent. Raises ValueError on non-finite scores of candidates that count.
+    ``canary``: [n] bool, mislabelled samples (they count in the other groups too; as a group, members against outside
+    ones). ``in_mix``: [n] bool, who counts in ``mix``; by default all. A group without members or without non-members is
+    absent. Raises ValueError on non-finite scores of candidates that count.
     """
     scores, kind, canary = np.asarray(scores), np.asarray(kind), np.asarray(canary, dtype=bool)
     if not scores.shape == kind.shape == canary.shape:

@@ -10,7 +10,6 @@ from scipy.special import ndtri, stdtrit
 from fedbench.core.contract.interval import Interval
 
 LEVEL = 0.95
-ENOUGH = 5  # fewer runs say too little about their own spread
 
 
 def t_interval(values: Sequence[float]) -> Interval:
@@ -25,7 +24,7 @@ def t_interval(values: Sequence[float]) -> Interval:
 def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> Interval:
     """Interval of the mean over seeds x targets, with the within-run standard errors of the same values.
 
-    With at least 5 values: the t interval, never narrower than the within-run one; with fewer: the within-run one alone
+    With at least 2 values: the t interval, never narrower than the within-run one; of a single value: the within-run one
     and ``between`` False. Within: the mean of n independent values has the error sqrt(sum se^2) / n.
     """
     v, se = _finite(values, "values"), _finite(within_ses, "within_ses")
@@ -34,7 +33,7 @@ def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> I
     if (se < 0).any():
         raise ValueError("a standard error is negative")
     within = float(ndtri((1 + LEVEL) / 2) * np.sqrt(np.sum(se**2)) / len(v))
-    if len(v) < ENOUGH:
+    if len(v) < 2:
         return Interval(float(v.mean()), within, len(v), between=False)
     t = t_interval(values)
     return Interval(t.mean, max(t.half_width, within), t.n, between=True)

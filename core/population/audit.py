@@ -79,11 +79,11 @@ def audit_set(
         kinds.append(np.full(len(drawn), IFL))
         owners.append(np.full(len(drawn), k))
     order = rng.permutation(sum(map(len, ids)))
-    pick = [np.concatenate(a)[order].astype(np.int64) for a in (ids, kinds, owners)]
+    id_, kind, owner_ = (np.concatenate(a)[order].astype(np.int64) for a in (ids, kinds, owners))
     beyond = np.zeros(len(order), bool)
     if share:  # without inside non-members there is no mix to keep
         beyond[len(members) + share : len(members) + strangers] = True
-    return AuditSet(Target(kind="client", index=client), *pick, extra=beyond[order])
+    return AuditSet(Target(kind="client", index=client), id_, kind, owner_, extra=beyond[order])
 
 
 def attack_set(
