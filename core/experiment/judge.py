@@ -75,7 +75,7 @@ def judge(
         judged.append(Judged(target=code, group=group, scores=s, kind=kind, owner=audit.owner, model_of=model_of))
         prefix = f"t{code}_"
         arrays |= {f"{prefix}scores": s, f"{prefix}kind": kind.astype(np.int8), f"{prefix}ids": audit.ids}
-        arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32)}
+        arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32), f"{prefix}in_mix": audit.in_mix()}
     pooled = _groups(job, -1, *(np.concatenate(parts) for parts in zip(*everyone, strict=True)))
     judgement = Judgement(attack=cell.attack.label, threshold=attack.threshold, targets=tuple(judged))
     return Verdict(targets=targets, pooled=pooled, arrays=arrays, notes=notes, cpu_s=cpu, judgement=judgement)

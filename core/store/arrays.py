@@ -54,6 +54,9 @@ class ArrayFile:
             reason = "missing, though its record says 'ok'"
         return UserError(f"{self.path}: {reason}; {self.remedy}")
 
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.npy" in self._zip.namelist()
+
     def sha256(self) -> str:
         """Hex sha256 of the file."""
         with self.path.open("rb") as f:
@@ -76,7 +79,7 @@ class ArrayFile:
         return np.frombuffer(data, dtype=kind)
 
     def _open(self, name: str) -> IO[bytes]:
-        if f"{name}.npy" not in self._zip.namelist():
+        if name not in self:
             raise Malformed(f"the array '{name}' is missing")
         if self._zip.getinfo(f"{name}.npy").compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise Malformed(f"'{name}' is compressed in a way numpy does not use")

@@ -30,11 +30,13 @@ _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 
 @dataclass(frozen=True)
 class Candidates:
-    """One attack's judgement of one target: ``scores`` [n] float64, ``kind`` [n] int8, ``ids`` [n] int64."""
+    """One attack's judgement of one target: ``scores`` [n] float64, ``kind`` [n] int8, ``ids`` [n] int64, ``in_mix`` [n]
+    bool: who makes up the mix of outside and inside non-members (all, in records before schema 3)."""
 
     scores: np.ndarray
     kind: np.ndarray
     ids: np.ndarray
+    in_mix: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,13 @@ class LoadedRecord:
             scores = arrays.read(f"t{target}_scores", np.float64, n)
             kind = arrays.read(f"t{target}_kind", np.int8, n)
             ids = arrays.read(f"t{target}_ids", np.int64, n)
+            there = f"t{target}_in_mix" in arrays
+            in_mix = arrays.read(f"t{target}_in_mix", np.bool_, n) if there else np.ones(n, np.bool_)
             if not np.isfinite(scores[kind >= 0]).all():
                 raise Malformed(f"'t{target}_scores' holds values that are not finite")
             if kind.size and not -1 <= kind.min() <= kind.max() <= 2:
                 raise Malformed(f"'t{target}_kind' holds values outside -1..2")
-        return Candidates(scores, kind, ids)
+        return Candidates(scores, kind, ids, in_mix)
 
     def test_correct(self) -> np.ndarray:
         """[n_test] bool: which test samples the final model classifies correctly."""
