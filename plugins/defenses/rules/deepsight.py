@@ -10,8 +10,8 @@ from pydantic import Field
 from sklearn.cluster import HDBSCAN
 from torch.nn.functional import log_softmax
 
-from fedbench.core import Defense, Federation, Params, ServerContext, UserError
-from fedbench.plugins.defenses.rules.geometry import clipped_mean, cosines, norms
+from fedbench.core import Defense, Federation, Params, ServerContext, UserError, norms
+from fedbench.plugins.defenses.rules.geometry import clipped_mean, cosines
 from fedbench.plugins.defenses.rules.limits import require_majority
 
 LARGEST = 80.0  # log of a probability ratio: no row makes a distance infinite
