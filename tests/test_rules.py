@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedbench.core import Federation, Layer, MemberData, ServerContext, UserError, norms
+from fedbench.core import Federation, Layer, MemberData, ReportContext, ServerContext, UserError, norms
 from fedbench.plugins.defenses import fedbench_defenses
 from fedbench.plugins.defenses.rules import deepsight as ds
 from fedbench.plugins.defenses.rules.atm import AngularTrimmedMean, angular_trimmed_mean, mean_angles, shares
@@ -562,6 +562,18 @@ def test_deepsight_removes_colluders_that_train_on_one_label(honest, bad):
     kept = DeepSight(samples=200).aggregate(rows, torch.ones(len(rows)), inspected(rows, bad, start))
     bound = middle_value(norm_of(r) for r in rows.double().tolist())
     close(kept, slow_clipped(rows[bad:].double().tolist(), bound))
+
+
+@pytest.mark.parametrize(
+    ("bad", "removed", "acts_as"), [(3, 6, "filter and norm clipping"), (0, 0, "norm clipping (no row was ever removed)")]
+)
+def test_deepsight_says_how_many_rows_it_removed_and_what_it_is_without_any(bad, removed, acts_as):
+    rows, start = colluders(7, bad)
+    rule, ctx = DeepSight(samples=100), inspected(rows, bad, start)
+    for _ in range(2):
+        rule.aggregate(rows, torch.ones(len(rows)), ctx)
+    told = ReportContext(federation=ctx.federation, members=(), coalition={}, of_member={}, of_server={0: ctx.memory, 1: {}})
+    assert rule.report(told) == {"rows removed": removed, "acts as": acts_as}
 
 
 def test_deepsight_keeps_an_honest_cohort():
