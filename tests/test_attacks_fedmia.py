@@ -43,6 +43,7 @@ from fedbench.plugins.attacks.fedmia import FedMIAI, FedMIAII, normal_tail, stud
 from fedbench.plugins.attacks.fedmia_lifted import LiftedFedMIA
 from fedbench.plugins.attacks.fta_global import FTA
 from fedbench.plugins.attacks.grad_single import GradCosine, GradDiff, GradNorm
+from fedbench.plugins.attacks.loss_series import LossSeries
 from fedbench.plugins.attacks.measures import MEASURES
 from fedbench.plugins.attacks.shadow_models.confidence import rescaled_confidence
 
@@ -261,6 +262,21 @@ def seen_by_a_participant(logits: np.ndarray, y: np.ndarray) -> Observations:
     }
     rounds = np.arange(1, 1 + len(logits))
     return Observations(view="client", rounds=rounds, clients=np.array([-1]), target=0, signals=signals)
+
+
+LOSS_ATTACKS = [LossSeries, BlackboxLoss, FedMIAI]
+
+
+@pytest.mark.parametrize("cls", LOSS_ATTACKS)
+def test_loss_attacks_read_the_loss_before_the_defense_where_asked(cls):
+    before = SMALL.observations["loss"][:, ::-1] + 0.1
+    w = with_signals(SMALL, **{"loss@pre_defense": before})
+    attack, audit = cls(loss_on="pre_defense"), SMALL.audit()
+    assert attack.needs == {"loss@pre-defense"} and cls().needs == {"loss"}
+    wanted = cls().score(with_signals(SMALL, loss=before).observations, audit)
+    np.testing.assert_array_equal(attack.score(w.observations, audit), wanted)
+    np.testing.assert_array_equal(cls().score(w.observations, audit), cls().score(SMALL.observations, audit))
+    assert not np.array_equal(wanted, cls().score(SMALL.observations, audit))
 
 
 @few
