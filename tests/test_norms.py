@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_defenses_fedmia import member
+from parties import member_context
 
-from fedbench.core import norm, norms
+from fedbench.core import MemberContext, MemberData, norm, norms
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.plugins.attacks.poisoning.angles import products, unit_rows
 from fedbench.plugins.attacks.poisoning.selection import Masks
@@ -31,6 +31,10 @@ def long(request) -> torch.Tensor:
     if request.param == "equal":
         return torch.full((LONG,), 1e-3)
     return torch.randn(LONG, generator=torch.Generator().manual_seed(0))
+
+
+def member() -> MemberContext:
+    return member_context(torch.nn.Linear(2, 3), MemberData(torch.zeros(4, 2), torch.arange(4) % 3))
 
 
 def clip_by_rows(vector: torch.Tensor) -> torch.Tensor:
