@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from fedbench.core.contract.section import AuditedRound, ClientGroup, Entry, Row, Section, Sweep
     from fedbench.core.contract.signal import Probe, Signal
     from fedbench.core.metrics import auc, combined_interval, hypervolume, pareto_front, t_interval
+    from fedbench.core.numerics.norms import norm, norms
     from fedbench.core.toolkit.archive import unpack
     from fedbench.core.toolkit.cache import Arrays, cached, file_lines
     from fedbench.core.toolkit.check import check_labels
@@ -100,12 +101,13 @@ _METRICS = ("auc", "combined_interval", "hypervolume", "pareto_front", "t_interv
 _MODULE = {name: f"fedbench.core.contract.{module}" for module, names in _HOME.items() for name in names}
 _MODULE |= {name: f"fedbench.core.toolkit.{module}" for module, names in _TOOLS.items() for name in names}
 _MODULE |= dict.fromkeys(_METRICS, "fedbench.core.metrics")
+_MODULE |= dict.fromkeys(("norm", "norms"), "fedbench.core.numerics.norms")
 
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
     "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext",
     "ReportContext", "FactValue", "Federation",
-    "Layer",
+    "Layer", "norm", "norms",
     "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",
     "Analysis", "Findings", "Number", "FinishedRun", "Judgement", "Judged", "Report", "Summary",

@@ -21,6 +21,7 @@ from worlds import (
     assert_chance,
     auc,
     chance_band,
+    measured,
     one_round,
     slow_fedmia,
     with_absence,
@@ -42,7 +43,9 @@ from fedbench.plugins.attacks.fedmia import FedMIAI, FedMIAII, normal_tail, stud
 from fedbench.plugins.attacks.fedmia_lifted import LiftedFedMIA
 from fedbench.plugins.attacks.fta_global import FTA
 from fedbench.plugins.attacks.grad_single import GradCosine, GradDiff, GradNorm
-from fedbench.plugins.attacks.measures import MEASURES, rescaled_confidence
+from fedbench.plugins.attacks.loss_series import LossSeries
+from fedbench.plugins.attacks.measures import MEASURES
+from fedbench.plugins.attacks.shadow_models.confidence import rescaled_confidence
 
 SINGLE = [BlackboxLoss, GradCosine, GradDiff, GradNorm]
 LIFTABLE = [name for name in MEASURES if name != "grad-norm"]
@@ -250,21 +253,67 @@ def test_the_guard_decides_for_measurements_of_a_small_scale():
     assert np.ptp(LiftedFedMIA(measure="their-depth").score(tiny.observations, w.audit())) < 0.1 < np.ptp(wanted)
 
 
+def seen_by_a_participant(logits: np.ndarray, y: np.ndarray) -> Observations:
+    """``logits``: [R, n, C] float32 of the global model, measured as the engine does."""
+    flat, label = torch.from_numpy(logits).reshape(-1, logits.shape[2]), torch.from_numpy(np.tile(y, len(logits)))
+    signals = {
+        name: measured(name, flat, label).reshape(len(logits), 1, len(y)).numpy()
+        for name in ("loss", "confidence", "logit-confidence")
+    }
+    rounds = np.arange(1, 1 + len(logits))
+    return Observations(view="client", rounds=rounds, clients=np.array([-1]), target=0, signals=signals)
+
+
+LOSS_ATTACKS = [LossSeries, BlackboxLoss, FedMIAI]
+
+
+@pytest.mark.parametrize("cls", LOSS_ATTACKS)
+def test_loss_attacks_read_the_loss_before_the_defense_where_asked(cls):
+    before = SMALL.observations["loss"][:, ::-1] + 0.1
+    w = with_signals(SMALL, **{"loss@pre_defense": before})
+    attack, audit = cls(loss_on="pre_defense"), SMALL.audit()
+    assert attack.needs == {"loss@pre-defense"} and cls().needs == {"loss"}
+    wanted = cls().score(with_signals(SMALL, loss=before).observations, audit)
+    np.testing.assert_array_equal(attack.score(w.observations, audit), wanted)
+    np.testing.assert_array_equal(cls().score(w.observations, audit), cls().score(SMALL.observations, audit))
+    assert not np.array_equal(wanted, cls().score(SMALL.observations, audit))
+
+
 @few
-@given(st.lists(st.floats(1e-5, 40), min_size=1, max_size=5))
-def test_the_rescaled_confidence_is_the_logit_of_the_label(losses):
-    loss = np.array(losses)[None, None]
-    seen = Observations(view="server", rounds=np.array([1]), clients=np.array([0]), target=0, signals={"loss": loss})
-    p = np.exp(-loss)
-    np.testing.assert_allclose(rescaled_confidence(seen), np.log(p) - np.log1p(-p), rtol=1e-6, atol=1e-9)
+@given(st.integers(0, 10_000), st.floats(0.1, 40))
+def test_the_rescaled_confidence_is_liras(seed, scale):
+    rng = np.random.default_rng(seed)
+    logits, y = (scale * rng.normal(size=(2, 30, 7))).astype(np.float32), rng.integers(0, 7, 30)
+    found = MEASURES["rescaled"].of(seen_by_a_participant(logits, y))
+    for r in range(2):
+        np.testing.assert_allclose(found[r, 0], rescaled_confidence(logits[r], y), rtol=1e-6, atol=1e-6)
 
 
-def test_the_rescaled_confidence_of_saturated_predictions_is_finite():
-    loss = np.array([0.0, 1e-9, np.nan, 200.0])[None, None]
-    seen = Observations(view="server", rounds=np.array([1]), clients=np.array([0]), target=0, signals={"loss": loss})
-    found = rescaled_confidence(seen)[0, 0]
-    np.testing.assert_allclose(found[[0, 1, 3]], [24 * np.log(2), 24 * np.log(2), -200], atol=1e-8)
-    assert np.isnan(found[2])
+def test_saturated_predictions_keep_their_order():
+    """Margins of 20 to 100: in float32 every loss is 0, and the logit confidence still is the margin."""
+    margin = np.linspace(20, 100, 81, dtype=np.float32)
+    logits = np.zeros((1, 81, 4), np.float32)
+    logits[0, :, 1] = margin
+    seen = seen_by_a_participant(logits, np.ones(81, np.int64))
+    assert (seen["loss"] < 3e-9).all()
+    found = MEASURES["rescaled"].of(seen)[0, 0]
+    np.testing.assert_allclose(found, margin - np.log(3), rtol=1e-6)
+    assert (np.diff(found) > 0).all()
+
+
+def test_fta_of_the_rescaled_confidence_sees_members_that_saturate():
+    """A member's margin rises faster and beyond what float32 tells from certain: its slope stays the larger one."""
+    rng, rounds, n = np.random.default_rng(0), np.arange(1, 11), 400
+    member = np.arange(n) < n // 2
+    rate = np.where(member, 6.0, 2.0) + 0.3 * rng.normal(size=n)
+    logits = np.zeros((len(rounds), n, 5), np.float32)
+    logits[:, :, 2] = rate * rounds[:, None]
+    seen = seen_by_a_participant(logits, np.full(n, 2))
+    score = FTA(signal="rescaled").score(seen, SMALL.audit())
+    np.testing.assert_allclose(score, rate, rtol=0.05)
+    assert metric_auc(score, member) > 0.99
+    lifted = LiftedFedMIA(measure="rescaled")
+    assert lifted.needs == FTA(signal="rescaled").needs == {"logit-confidence"}
 
 
 # --- Student's tail -------------------------------------------------------------------------------------------------
@@ -425,9 +474,10 @@ def test_fta_of_a_straight_line_is_its_slope(rounds, slope, start):
 
 def test_fta_of_the_rescaled_confidence_rises_with_the_margin():
     t = np.arange(1, 6)
-    margin = 0.5 * t[:, None, None] - 1 + np.array([0.0, 0.3])  # two classes: the logit of p_y is the margin
-    seen = Observations(view="client", rounds=t, clients=np.array([-1]), target=0, signals={"loss": np.log1p(np.exp(-margin))})
-    np.testing.assert_allclose(FTA(signal="rescaled").score(seen, SMALL.audit()), 0.5, rtol=1e-9)
+    logits = np.zeros((5, 2, 2), np.float32)
+    logits[:, :, 0] = 0.5 * t[:, None] - 1 + np.array([0.0, 0.3])  # two classes: the logit of p_y is the margin
+    seen = seen_by_a_participant(logits, np.zeros(2, np.int64))
+    np.testing.assert_allclose(FTA(signal="rescaled").score(seen, SMALL.audit()), 0.5, rtol=1e-6)
 
 
 # --- which round ----------------------------------------------------------------------------------------------------

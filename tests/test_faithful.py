@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from running import invoke, records, suite
+from running import changed, invoke, records, suite
 from tiny import tiny_clients, tiny_setup, train_all
 
 from fedbench.core import Defense
@@ -89,6 +89,26 @@ def test_pre_defense_signals_are_of_the_model_before_its_protection():
     for result in Training(plain).rounds():
         recorder.record(result)
     assert np.array_equal(recorder.arrays()["loss"][0][0], before[0])
+
+
+def test_under_sparsification_the_loss_attacks_of_the_released_code_do_not_see_the_defense(tmp_path):
+    """In the first round both trainings are one until the upload: before it the defended model is the undefended one."""
+    names = ("loss-series", "blackbox-loss", "fedmia-i")
+    asked = [{"name": n, "label": f"{n}-before", "params": {"loss_on": "pre_defense"}} for n in names]
+    sparse = {"name": "grad-sparse", "params": {"rate": 0.9, "min_elements": 0}}
+    one_round = QUIET | {"rounds": 1, "batch_size": 50, "optimizer": {"lr": 0.5}}
+    path = changed(
+        tmp_path, {"federation": one_round, "audit": {"every": 1, "nonmembers": 80}},
+        coalitions=["uniform"], defenses=["none", sparse], attacks=[*names, *asked],
+    )  # fmt: skip
+    invoke(path, "--results", tmp_path / "r")
+    found = {key[:2]: record for key, record in records(tmp_path / "r").items()}
+
+    def aucs(defense: str, attack: str) -> list[float]:
+        return [t["groups"]["mix"]["values"]["auc"]["value"] for t in found[defense, attack]["targets"]]
+
+    for name in names:
+        assert aucs("grad-sparse", f"{name}-before") == aucs("none", name) != aucs("grad-sparse", name)
 
 
 # -- F6: FedAvg weights in another order -----------------------------------------------------------------------------

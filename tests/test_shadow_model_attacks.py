@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from fedbench.core import Audit, Observations, ShadowModels, SkipCell
@@ -198,16 +200,17 @@ def test_confidences_stay_finite_and_apart_where_the_softmax_saturates():
 # --- LiRA ------------------------------------------------------------------------------------------------------
 
 
-def slow_lira(shadows: ShadowModels, y: np.ndarray, per_sample: bool) -> np.ndarray:
-    def phi(logits, label):
-        p = softmax(logits)
-        return math.log(p[label]) - math.log(sum(p[c] for c in range(CLASSES) if c != label))
+def slow_phi(logits: np.ndarray, label: int) -> float:
+    p = softmax(logits)
+    return math.log(p[label]) - math.log(sum(p[c] for c in range(CLASSES) if c != label))
 
-    out = [[phi(model[i], y[i]) for model in shadows.logits] for i in range(len(y))]
+
+def slow_lira(shadows: ShadowModels, y: np.ndarray, per_sample: bool) -> np.ndarray:
+    out = [[slow_phi(model[i], y[i]) for model in shadows.logits] for i in range(len(y))]
     variance = [sum((v - sum(o) / len(o)) ** 2 for v in o) / (len(o) - 1) for o in out]
     shared = sum(variance) / len(variance)
     return np.array([
-        (phi(shadows.target_logits[i], y[i]) - sum(out[i]) / len(out[i])) / math.sqrt(variance[i] if per_sample else shared)
+        (slow_phi(shadows.target_logits[i], y[i]) - sum(out[i]) / len(out[i])) / math.sqrt(variance[i] if per_sample else shared)
         for i in range(len(y))
     ])  # fmt: skip
 
@@ -249,6 +252,36 @@ def test_lira_is_finite_where_all_shadow_models_agree():
     same = np.repeat(shadows.logits[:1], 3, axis=0)
     score = LiRAOffline(variance="per-sample").score(seen(replace(shadows, logits=same)), audit(y))
     assert np.isfinite(score).all()
+
+
+@pytest.mark.parametrize("per_sample", [True, False])
+@pytest.mark.parametrize("models", [2, 7])
+def test_released_lira_is_minus_the_log_density_about_the_median(per_sample, models):
+    shadows, y = noise(8, models=models)
+    out = [[slow_phi(model[i], y[i]) for model in shadows.logits] for i in range(len(y))]
+    pooled = statistics.pstdev([v for o in out for v in o])
+    wanted = [
+        -stats.norm.logpdf(slow_phi(logits, label), statistics.median(o), statistics.pstdev(o) if per_sample else pooled)
+        for logits, label, o in zip(shadows.target_logits, y, out, strict=True)
+    ]
+    attack = LiRAOffline(form="released", variance="per-sample" if per_sample else "global")
+    np.testing.assert_allclose(attack.score(seen(shadows), audit(y)), wanted, rtol=1e-6)
+
+
+def test_released_lira_calls_a_confidence_far_below_the_shadow_models_a_members():
+    shadows, y = noise(9, scale=0.1)
+    low, high = shadows.target_logits.copy(), shadows.target_logits.copy()
+    low[np.arange(len(y)), y] -= 30
+    high[np.arange(len(y)), y] += 30
+    for form, sides in (("one-sided", (-1, 1)), ("released", (1, 1))):
+        as_it_is, *moved = (
+            LiRAOffline(form=form).score(seen(replace(shadows, target_logits=t)), audit(y))
+            for t in (shadows.target_logits, low, high)
+        )
+        assert [float(np.sign(m - as_it_is).mean()) for m in moved] == list(sides)
+    assert LiRAOffline().params.form == "one-sided"
+    same = replace(shadows, logits=np.repeat(shadows.logits[:1], 3, axis=0))
+    assert np.isfinite(LiRAOffline(form="released", variance="per-sample").score(seen(same), audit(y))).all()
 
 
 # --- RMIA ------------------------------------------------------------------------------------------------------

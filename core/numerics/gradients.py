@@ -17,6 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.functional import cross_entropy
 
 from fedbench.core.numerics.layers import Directions, Handler, handler_of, has_samples_first
+from fedbench.core.numerics.norms import norms
 from fedbench.core.numerics.per_sample import per_sample_gradients, refuse_batch_statistics
 
 FALLBACK_BUDGET = 2**26  # elements of instantiated gradients held at once by the slow way: 256 MiB in float32
@@ -58,7 +59,7 @@ def gradient_features(
                 plan = None
                 done = _sample_wise(model, x[s], y[s], updates)
             dot[:, s], sq[s] = done
-    return GradientFeatures(dot, sq, torch.linalg.vector_norm(updates, dim=1).square())
+    return GradientFeatures(dot, sq, norms(updates).square().to(updates))
 
 
 def _sample_wise(
@@ -67,7 +68,7 @@ def _sample_wise(
     """The same from instantiated gradients, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // updates.shape[1])
     grads = (per_sample_gradients(model, a, b) for a, b in zip(x.split(step), y.split(step), strict=True))
-    parts = [(updates @ g.T, torch.linalg.vector_norm(g, dim=1).square()) for g in grads]
+    parts = [(updates @ g.T, norms(g).square().to(g)) for g in grads]
     return torch.cat([dot for dot, _ in parts], dim=1), torch.cat([sq for _, sq in parts])
 
 

@@ -16,10 +16,13 @@ import torch
 from torch import nn
 from torch.nn.functional import batch_norm, embedding, group_norm, layer_norm, pad, unfold
 
+from fedbench.core.numerics.norms import norms
+
 # Elements held at once where per-sample gradients are instantiated: on the CPU what stays in its cache. Never fewer
 # than LEAST samples, or reading the updates again for every slice would cost more than the gradients.
 BUDGET = {"cpu": 2**20, "cuda": 2**26}
 LEAST = 16
+SHORT = 2**14  # elements whose squares float32 sums to 1e-6 of themselves
 
 Contribution = tuple[torch.Tensor, torch.Tensor]
 
@@ -133,6 +136,8 @@ def _contract(g: torch.Tensor, u: torch.Tensor | None) -> Contribution:
 
 
 def _norm2(a: torch.Tensor) -> torch.Tensor:
+    if a.shape[1] > SHORT and a.device.type == "cpu":
+        return norms(a).square().to(a)
     return torch.linalg.vector_norm(a, dim=1).square()  # unlike a.square().sum(1), no temporary
 
 

@@ -11,6 +11,9 @@ _LOGITS = "fedbench.core.signals.logits"
 def fedbench_signals():
     yield Component("loss", f"{_LOGITS}:Loss", "cross-entropy", "Yeom et al., CSF 2018")
     yield Component("confidence", f"{_LOGITS}:Confidence", "softmax probability of the label", "Yeom et al., CSF 2018")
+    yield Component(
+        "logit-confidence", f"{_LOGITS}:LogitConfidence", "log odds of the label, ln(p_y / (1 - p_y))", "Carlini et al., S&P 2022"
+    )
     yield Component("max-prob", f"{_LOGITS}:MaxProb", "largest softmax probability", "Salem et al., NDSS 2019")
     yield Component("std-prob", f"{_LOGITS}:StdProb", "spread of the softmax vector", "Salem et al., NDSS 2019")
     yield Component("entropy", f"{_LOGITS}:Entropy", "entropy of the prediction", "Salem et al., NDSS 2019")

@@ -22,6 +22,19 @@ class Confidence(Signal):
         return torch.exp(-cross_entropy(probe.logits, probe.y, reduction="none")).float()
 
 
+class LogitConfidence(Signal):
+    """ln(p_y / (1 - p_y)) = z_y - logsumexp of the other logits, in float64, stored as float32; no prediction saturates.
+
+    Nothing is formed from p_y, which is 1 in float32 from a margin of 17 on: two predictions whose logits differ differ here.
+    Source: Carlini et al. (LiRA), S&P 2022, the "logit scaling"; Chang et al. (FTA), USENIX Security 2024, who form
+    ln p_y - ln(the other probabilities + 1e-45), the same up to a margin of about 100.
+    """
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        logits, label = probe.logits.double(), probe.y[:, None]
+        return (logits.gather(1, label).squeeze(1) - logits.scatter(1, label, -torch.inf).logsumexp(1)).float()
+
+
 class MaxProb(Signal):
     """Largest softmax probability. Source: Salem et al., NDSS 2019."""
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from scipy.special import stdtr
 
 from fedbench.core import Attack, Audit, Observations, Params, SkipCell
+from fedbench.plugins.attacks.loss_on import LossOn
 from fedbench.plugins.attacks.measures import MEASURES, Measure, of_others, of_target
 from fedbench.plugins.attacks.series import time_average
 
@@ -85,7 +86,14 @@ class FedMIA(Attack):
 class FedMIAI(FedMIA):
     """FedMIA-I: lifts the negative loss."""
 
+    class Params(FedMIA.Params, LossOn):
+        pass
+
     measure = "loss"
+
+    @property
+    def lifted(self) -> Measure:
+        return self.params.negative_loss
 
 
 class FedMIAII(FedMIA):

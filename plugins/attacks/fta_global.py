@@ -26,7 +26,7 @@ class FTA(Attack):
 
     class Params(Params):
         signal: Literal["loss", "confidence", "rescaled"] = Field(
-            "loss", description="loss: -CE; confidence: p_y; rescaled: ln(p_y / (1 - p_y)), 1 - p_y no less than 2^-24"
+            "loss", description="loss: -CE; confidence: p_y; rescaled: ln(p_y / (1 - p_y)), from the logits"
         )
 
     view = "client"

@@ -9,8 +9,6 @@ import numpy as np
 
 from fedbench.core import Observations, SkipCell
 
-LEAST_DOUBT = 2.0**-24  # the smallest 1 - p_y that float32 logits can tell from 0
-
 
 @dataclass(frozen=True)
 class Measure:
@@ -44,20 +42,10 @@ def grad_diff(observations: Observations) -> np.ndarray:
     return 2 * np.asarray(observations["grad-dot"], np.float64) - np.asarray(observations["grad-sq"], np.float64)
 
 
-def rescaled_confidence(observations: Observations) -> np.ndarray:
-    """ln(p_y / (1 - p_y)) from the loss, with 1 - p_y no less than 2^-24: closer to a Gaussian than loss or p_y.
-
-    Source: Carlini et al. (LiRA), S&P 2022, section IV.C; Chang et al. (FTA), USENIX Security 2024, who add 1e-45 to
-    both parts, which throws every saturated prediction far from all others.
-    """
-    loss = np.asarray(observations["loss"], np.float64)
-    return -loss - np.log(np.maximum(-np.expm1(-loss), LEAST_DOUBT))
-
-
 MEASURES = {
     "loss": signal("loss", -1),  # Yeom et al., CSF 2018
     "confidence": signal("confidence"),  # Yeom et al., CSF 2018
-    "rescaled": Measure(frozenset({"loss"}), rescaled_confidence),
+    "rescaled": signal("logit-confidence"),  # Carlini et al. (LiRA), S&P 2022; from the loss it would saturate
     "modified-entropy": signal("modified-entropy", -1),  # Song & Mittal, USENIX Security 2021
     "entropy": signal("entropy", -1),  # Salem et al., NDSS 2019, as the next two
     "max-prob": signal("max-prob"),

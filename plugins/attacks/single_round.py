@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbench.core import Attack, Audit, Observations, SkipCell
-from fedbench.plugins.attacks.measures import MEASURES, of_target
+from fedbench.plugins.attacks.measures import MEASURES, Measure, of_target
 
 
 class SingleRound(Attack):
@@ -20,9 +20,14 @@ class SingleRound(Attack):
     measure: ClassVar[str]
 
     @property
+    def reads(self) -> Measure:
+        """The measurement."""
+        return MEASURES[self.measure]
+
+    @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         """The signals of the measurement."""
-        return MEASURES[self.measure].needs
+        return self.reads.needs
 
     def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
         """[R, n]; a row of NaN for a round without the target."""
@@ -33,7 +38,7 @@ class SingleRound(Attack):
 
     def measured(self, observations: Observations) -> np.ndarray:
         """[R, n]: the measurement on the target's row."""
-        return of_target(MEASURES[self.measure].of(observations), observations)
+        return of_target(self.reads.of(observations), observations)
 
 
 def last_seen(series: np.ndarray) -> np.ndarray:

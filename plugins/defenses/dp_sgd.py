@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from fedbench.core import Batch, Defense, FactValue, MemberContext, Params, ReportContext, UserError
+from fedbench.core import Batch, Defense, FactValue, MemberContext, Params, ReportContext, UserError, norm, norms
 
 DELTA = 1e-5  # at which epsilon is reported
 _BUDGET = 2**26  # per-sample gradient elements held at a time: 256 MB in float32
@@ -94,21 +94,21 @@ class DPSGD(Defense):
     def _update_bound(self, update: torch.Tensor, ctx: MemberContext) -> float:
         if self.params.clip_update != "median":
             return self.params.clip_update
-        norm = float(update.norm())
+        length = float(norm(update))
         past = ctx.memory.setdefault("update-norms", [])
-        bound = float(torch.tensor(past or [norm], dtype=torch.float64).quantile(0.5))
-        past.append(norm)
+        bound = float(torch.tensor(past or [length], dtype=torch.float64).quantile(0.5))
+        past.append(length)
         return bound
 
 
 def clip_to(vector: torch.Tensor, bound: float) -> torch.Tensor:
     """[P] scaled down to at most the L2 norm ``bound``."""
-    return vector * (bound / vector.norm().clamp_min(1e-30)).clamp_max(1)
+    return vector * (bound / norm(vector).clamp_min(1e-30)).clamp_max(1)
 
 
 def clip_factors(rows: torch.Tensor, bound: float) -> torch.Tensor:
     """[B] factors, at most 1, that scale each row of [B, P] down to at most the L2 norm ``bound``."""
-    return (bound / rows.norm(dim=1).clamp_min(1e-30)).clamp_max(1)
+    return (bound / norms(rows).clamp_min(1e-30)).clamp_max(1).to(rows)
 
 
 def random_views(x: torch.Tensor, views: int, shift: int, flip: bool, generator: torch.Generator) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, model_validator
 
-from fedbench.core import Defense, MemberContext, Params
+from fedbench.core import Defense, MemberContext, Params, norm
 
 
 class Perturb(Defense):
@@ -42,5 +42,5 @@ class Perturb(Defense):
         p = self.params
         if p.clip == "none":
             return update + p.sigma * ctx.randn_like(update)
-        clipped = update * (p.clip / update.norm().clamp_min(1e-30)).clamp_max(1)
+        clipped = update * (p.clip / norm(update).clamp_min(1e-30)).clamp_max(1)
         return clipped + (p.sigma * (p.clip if p.scale == "relative" else 1.0)) * ctx.randn_like(update)

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from fedbench.core import Knowledge
+from fedbench.core import Knowledge, norms
 from fedbench.plugins.attacks.poisoning.correctness import Poisoning
 from fedbench.plugins.attacks.poisoning.labels import ABOUT_DRAW, Draw, wrong_labels
 from fedbench.plugins.attacks.poisoning.rows import Jitter, benign_rows, copies
@@ -45,4 +45,5 @@ def is_close(row: torch.Tensor, benign: torch.Tensor) -> bool:
     """Whether ``row`` [P] is no further from any of ``benign`` [n, P] than two of those are apart; False for n < 2."""
     if len(benign) < 2:
         return False
-    return bool(torch.linalg.vector_norm(benign - row, dim=1).amax() <= torch.pdist(benign).amax())
+    apart = max(float(norms(benign[i + 1 :] - benign[i]).amax()) for i in range(len(benign) - 1))
+    return float(norms(benign - row).amax()) <= apart

@@ -5,16 +5,26 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fedbench.core import norms
+
+_COLUMNS = 2**14
+
 
 def unit_rows(rows: torch.Tensor) -> torch.Tensor:
     """[n, P]: every row divided by its norm; a zero row stays zero."""
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return rows / torch.where(norms > 0, norms, torch.ones_like(norms))
+    lengths = norms(rows)[:, None]
+    return rows / torch.where(lengths > 0, lengths, 1.0).to(rows)
 
 
 def products(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
-    """[m, n]: inner products of the rows of ``a`` [m, P] and ``b`` [n, P]."""
-    return (a @ b.T).double().cpu().numpy()
+    """[m, n]: inner products of the rows of ``a`` [m, P] and ``b`` [n, P].
+
+    Some columns at a time, summed in float64: in float32 a vector of 11 million entries is a thousandth too short.
+    """
+    total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
+    for part, other in zip(a.split(_COLUMNS, dim=1), b.split(_COLUMNS, dim=1), strict=True):
+        total += part @ other.T
+    return total.cpu().numpy()
 
 
 def cosines(dots: np.ndarray, squared: np.ndarray) -> np.ndarray:
@@ -22,9 +32,9 @@ def cosines(dots: np.ndarray, squared: np.ndarray) -> np.ndarray:
 
     0 where either vector is zero: no direction is a right angle to every other.
     """
-    norms = np.sqrt(np.maximum(squared, 0.0))[..., None]
+    lengths = np.sqrt(np.maximum(squared, 0.0))[..., None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.clip(np.where(norms > 0, dots / norms, 0.0), -1.0, 1.0)
+        return np.clip(np.where(lengths > 0, dots / lengths, 0.0), -1.0, 1.0)
 
 
 def least_cosine(unit_gram: np.ndarray) -> float:
@@ -34,8 +44,8 @@ def least_cosine(unit_gram: np.ndarray) -> float:
 
 def angles(gram: np.ndarray) -> np.ndarray:
     """[n, n]: angles in radians between vectors with these inner products [n, n]; 0 of each with itself."""
-    norms = np.sqrt(np.maximum(np.diag(gram), 0.0))
-    outer = norms[:, None] * norms
+    lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    outer = lengths[:, None] * lengths
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.arccos(np.clip(np.where(outer > 0, gram / outer, 0.0), -1.0, 1.0))
     np.fill_diagonal(out, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
-from fedbench.core import Knowledge, Params
+from fedbench.core import Knowledge, Params, norm
 
 
 class Jitter(Params):
@@ -24,7 +24,7 @@ def copies(row: torch.Tensor, knowledge: Knowledge, jitter: float) -> torch.Tens
     """
     rows = row.repeat(len(knowledge.clients), 1)
     if jitter:
-        scale = jitter * torch.linalg.vector_norm(row) / max(row.numel(), 1) ** 0.5
+        scale = jitter * norm(row) / max(row.numel(), 1) ** 0.5
         rows += scale * knowledge.randn_like(rows)
     return rows
 

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fedbench.core import norms
 from fedbench.plugins.attacks.poisoning.angles import cosines, products
 from fedbench.plugins.attacks.poisoning.scaling import SLACK, Objective, Segment
 
@@ -36,7 +37,7 @@ class Masks:
         """From the updates [N, P], the poison [P] and the unit benign rows [n, P]."""
         v = poison[None]
         return cls(
-            squared=(torch.linalg.vector_norm(updates, dim=1).double() ** 2).cpu().numpy(), poison=products(updates, v)[:, 0],
+            squared=norms(updates).square().cpu().numpy(), poison=products(updates, v)[:, 0],
             benign=products(updates, benign), poison_benign=products(v, benign)[0], poison_sq=float(products(v, v)[0, 0]),
             row=cache(lambda i: products(updates[i : i + 1], updates)[0]),
         )  # fmt: skip

@@ -12,6 +12,7 @@ from fedbench.plugins.attacks.shadow_models.confidence import rescaled_confidenc
 
 ENOUGH_MODELS = 64  # Carlini et al.: below it one variance for all samples attacks better than one a sample
 LEAST_DEVIATION = 1e-12  # of a candidate on which all shadow models agree to the last bit
+RELEASED_GUARD = 1e-30  # what the released code adds to a deviation
 
 
 class LiRAOffline(Attack):
@@ -22,12 +23,20 @@ class LiRAOffline(Attack):
     The global variance is the mean over the candidates of the variance over the shadow models; as one constant for all,
     it leaves the ranking to phi - mu.
     Source: Carlini et al., S&P 2022, the offline attack (one-sided test against the out-models alone), one query a sample.
+
+    ``form: released`` is the offline attack of their code (TensorFlow Privacy, research/mi_lira_2021/plot.py): minus the
+    log density of phi under the out-models' Gaussian, its mean the median, its deviation of divisor M. It is two-sided: a
+    confidence far below the shadow models' counts as much for membership as one far above. Its fixed variance is that of
+    all values of all candidates about their common mean.
     """
 
     class Params(Params):
         variance: Literal["auto", "global", "per-sample"] = Field(
             "auto",
             description="of the out-models: one for all candidates, or one each; auto: global below 64 shadow models",
+        )
+        form: Literal["one-sided", "released"] = Field(
+            "one-sided", description="the paper's offline test, or the released code's density: two-sided about the median"
         )
 
     view = "external"
@@ -37,12 +46,25 @@ class LiRAOffline(Attack):
         shadows = shadow_models_of(observations)
         out = np.stack([rescaled_confidence(logits, audit.y) for logits in shadows.logits])  # [M, n]
         phi = rescaled_confidence(shadows.target_logits, audit.y)
+        if self.params.form == "released":
+            return minus_log_density(phi, out, self._one_variance(out))
         return (phi - out.mean(axis=0)) / self._deviation(out)
+
+    def _one_variance(self, out: np.ndarray) -> bool:
+        """Whether all candidates share one variance over the models of ``out`` [M, n]."""
+        chosen = self.params.variance
+        return chosen == "global" or (chosen == "auto" and len(out) < ENOUGH_MODELS)
 
     def _deviation(self, out: np.ndarray) -> np.ndarray:
         """[n]: the deviation over the models of ``out`` [M, n]."""
         variance = out.var(axis=0, ddof=1)
-        chosen = self.params.variance
-        if chosen == "global" or (chosen == "auto" and len(out) < ENOUGH_MODELS):
+        if self._one_variance(out):
             variance = np.full_like(variance, variance.mean())
         return np.maximum(np.sqrt(variance), LEAST_DEVIATION)
+
+
+def minus_log_density(phi: np.ndarray, out: np.ndarray, one_variance: bool) -> np.ndarray:
+    """[n]: -ln N(phi; median, deviation^2) of ``phi`` [n] under the out-models' ``out`` [M, n], as the released code has it."""
+    deviation = RELEASED_GUARD + (out.std() if one_variance else out.std(axis=0))
+    z = (phi - np.median(out, axis=0)) / deviation
+    return np.asarray(z**2 / 2 + np.log(deviation) + np.log(2 * np.pi) / 2)

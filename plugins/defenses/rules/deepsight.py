@@ -10,8 +10,8 @@ from pydantic import Field
 from sklearn.cluster import HDBSCAN
 from torch.nn.functional import log_softmax
 
-from fedbench.core import Defense, Federation, Params, ServerContext, UserError
-from fedbench.plugins.defenses.rules.geometry import clipped_mean, cosines, norms
+from fedbench.core import Defense, FactValue, Federation, Params, ReportContext, ServerContext, UserError, norms
+from fedbench.plugins.defenses.rules.geometry import clipped_mean, cosines
 from fedbench.plugins.defenses.rules.limits import require_majority
 
 LARGEST = 80.0  # log of a probability ratio: no row makes a distance infinite
@@ -86,10 +86,19 @@ class DeepSight(Defense):
     least a third of it is. The kept rows are clipped to the median norm of all rows and averaged unweighted.
     When every cluster goes, the model stays as it is for this round.
 
-    Where it is ours to choose: random inputs are standard normal, fresh every round and the same for all rows; 1,000
-    of them for each seed instead of the paper's 20,000, which would cost more than the training of most federations;
-    HDBSCAN's least cluster is 3 rows, since its usual 5 leaves no clusters to a cohort of 8; a row in no cluster is
-    judged alone. Rows of equal distances may be clustered by their order.
+    What it looks for is rows trained on few classes. Poison whose labels come from all classes exceeds the threshold in
+    as many neurons as anything honest; then no row goes, and what is left is clipping to the median norm. The facts
+    "rows removed" and "acts as" of a run say so.
+
+    The paper's, as two independent public reimplementations agree on them (the paper itself was not at hand): half of the
+    median, ``tau`` 1/3, 3 seeds of 20,000 inputs, the mean of the three distances, clipping to the median norm. By the
+    numbers that one of them gives, they are equation 6 (DDifs), 7 and 8 (NEUPs), 9 to 11 (exceedings), 12 (clipping), and
+    algorithms 1 (suspicion and vote) and 2 (ensemble). The 1 % in the threshold is in one of them alone; the other has
+    1 / classes, which is the same up to 100 classes.
+    Ours, since that source says the paper leaves it open: standard normal inputs (the two take uniform ones), fresh every
+    round and the same for all rows; HDBSCAN's least cluster of 3 rows, as its usual 5 leaves no clusters to a cohort of 8.
+    Ours, too: 1,000 inputs for each seed instead of 20,000, which would cost more than the training of most federations.
+    A row in no cluster is judged alone. Rows of equal distances may be clustered by their order.
     It evaluates seeds x (K + 1) models a round on ``samples`` inputs, and needs an output layer with a bias.
     The poisoning paper's "DeepSight" (two means over norms, clipping to 1) is another method and is not offered.
     Source: Rieger et al., NDSS 2022: NEUPs, threshold exceedings, DDifs, ensemble clustering, classification, clipping.
@@ -111,9 +120,16 @@ class DeepSight(Defense):
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]; raises ``UserError`` for a model whose output layer has no bias."""
         keep, lengths = np.flatnonzero(self.accept(updates, ctx)), norms(updates)
+        ctx.memory["removed"] = ctx.memory.get("removed", 0) + len(updates) - len(keep)
         if not len(keep):
             return torch.zeros_like(updates[0])
         return clipped_mean(updates[keep], lengths[keep], float(lengths.quantile(0.5)))
+
+    def report(self, ctx: ReportContext) -> dict[str, FactValue]:
+        """How many rows were left out in all rounds together, and whether the rule was more than norm clipping."""
+        removed = sum(memory.get("removed", 0) for memory in ctx.of_server.values())
+        acts_as = "filter and norm clipping" if removed else "norm clipping (no row was ever removed)"
+        return {"rows removed": removed, "acts as": acts_as}
 
     def accept(self, updates: torch.Tensor, ctx: ServerContext) -> np.ndarray:
         """[K] bool: the rows [K, P] that are kept."""

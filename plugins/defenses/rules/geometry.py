@@ -49,14 +49,6 @@ def sorted_columns(updates: torch.Tensor) -> torch.Tensor:
     return updates.sort(dim=0).values
 
 
-def norms(updates: torch.Tensor) -> torch.Tensor:
-    """[K] float64 L2 norms of the rows, summed in float64: in float32 a row of 1e20 would have an infinite one."""
-    total = torch.zeros(len(updates), dtype=torch.float64, device=updates.device)
-    for part in updates.split(_COLUMNS, dim=1):  # several times faster than vector_norm(dtype=float64)
-        total += part.double().square_().sum(dim=1)
-    return total.sqrt()
-
-
 def clipped_mean(updates: torch.Tensor, lengths: torch.Tensor, bound: float) -> torch.Tensor:
     """[P]: the mean of the rows after those longer than ``bound`` are scaled down to it; ``lengths``: their norms [K]."""
     scales = (bound / lengths.clamp_min(1e-300)).clamp_max(1)

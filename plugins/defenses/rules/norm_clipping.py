@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
-from fedbench.core import Defense, Federation, Params, ServerContext
-from fedbench.plugins.defenses.rules.geometry import clipped_mean, norms
+from fedbench.core import Defense, Federation, Params, ServerContext, norms
+from fedbench.plugins.defenses.rules.geometry import clipped_mean
 from fedbench.plugins.defenses.rules.limits import require_majority
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from fedbench.core import Defense, Params, ServerContext
-from fedbench.plugins.defenses.rules.geometry import clipped_mean, norms
+from fedbench.core import Defense, Params, ServerContext, norms
+from fedbench.plugins.defenses.rules.geometry import clipped_mean
 
 
 def noisy_mean(updates: torch.Tensor, clip: float, sigma: float, noise: torch.Tensor) -> torch.Tensor:
