@@ -17,13 +17,14 @@ from fedbench.leaderboard.figures.roc import roc_figure
 from fedbench.leaderboard.figures.tradeoff import tradeoff_figure
 from fedbench.leaderboard.statistics.build import build_sections, newest
 from fedbench.leaderboard.statistics.section import Section
-from fedbench.leaderboard.tables.attacks import group_table, metric_tables, remarks
+from fedbench.leaderboard.tables.attacks import attack_tables, group_table, remarks
 from fedbench.leaderboard.tables.costs import adversary_table, paired_table, pareto_table
 from fedbench.leaderboard.tables.counts import counts_note
 from fedbench.leaderboard.tables.decisions import decision_tables
 from fedbench.leaderboard.tables.facts import fact_table
 from fedbench.leaderboard.tables.provenance import provenance_blocks, unscored_blocks
 from fedbench.leaderboard.tables.published import beside_papers
+from fedbench.leaderboard.tables.ranking import ranking_table
 from fedbench.leaderboard.tables.reading import READING
 from fedbench.leaderboard.tables.rounds import round_table
 from fedbench.leaderboard.tables.setting import setting_bullets
@@ -91,7 +92,8 @@ def _section(section: Section, analyses: Sequence[Drawer], plots: bool) -> list[
     costs, trade_offs = images_last([b for a in analyses if a.place == "costs" for b in drawn(a, section, plots)])
     heading = (Words("Coalition "), section.coalition, Words(", "), section.view, Words(" view"))
     return [
-        Heading(3, heading), counts_note(section), *metric_tables(section), *remarks(section), *fact_table(section),
+        Heading(3, heading), counts_note(section), ranking_table(section), *remarks(section), *attack_tables(section),
+        *fact_table(section),
         *decision_tables(section), *found, *adversary_table(section), group_table(section), *paired_table(section),
         *pareto_table(section), *costs, *round_table(section),
         *_images([tradeoff_figure(section), roc_figure(section)], section, plots), *trade_offs,

@@ -16,7 +16,8 @@ def delta_accuracy(
     """Mean over seeds of accuracy(defended) - accuracy(undefended), a fraction, with its 95 % interval.
 
     One [n_test] bool array a seed on each side: which test samples are classified correctly, in the same order.
-    The within-run part is a paired bootstrap over test samples with ``n`` replicates. Seeds may share one test set,
+    With two seeds and more it is Student's t over them, which has the variance of training in it, never narrower than the
+    within-run part. That is a paired bootstrap over test samples with ``n`` replicates. Seeds may share one test set,
     so a sample is drawn for all seeds at once (right for distinct test sets too); sets of unequal size are drawn apart.
     """
     if len(defended) != len(undefended) or not defended:

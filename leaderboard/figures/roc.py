@@ -20,7 +20,7 @@ Styles = dict[str, dict[str, Any]]
 
 def roc_figure(section: Section) -> Figure | None:
     """None when nothing has scores."""
-    attacks = [a for a in section.attacks if any(r.entries[a].units("mix") for r in section.rows)]
+    attacks = [a for a in section.attacks if any(r.entries[a].units("ofl") for r in section.rows)]
     return Figure("roc", "ROC curves", lambda style: _draw(style, section, attacks)) if attacks else None
 
 
@@ -37,7 +37,7 @@ def _draw(style: Style, section: Section, attacks: list[str]) -> Canvas:
     _name_axes(axes, len(attacks), columns)
     handles = [_handle(legend_name(r), looks[r.label]) for r in section.rows if r.label in looks]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=8)
-    figure.suptitle(f"ROC, {title_of(section)}: mean over seeds x targets", fontsize=10)
+    figure.suptitle(f"ROC, {title_of(section)}: mean over seeds x targets, outside non-members", fontsize=10)
     return figure
 
 
@@ -57,7 +57,7 @@ def _panel(axis: Axes, section: Section, attack: str, grid: np.ndarray, looks: S
     if grid[0] <= 0.001:
         axis.axvline(0.001, color="0.5", lw=0.8, ls=":", zorder=1)
     for row in section.rows:
-        tpr = mean_roc(row.entries[attack], grid)
+        tpr = mean_roc(section, row.label, attack, grid)
         if tpr is not None:
             look = {k: v for k, v in looks[row.label].items() if k != "marker"}
             axis.plot(grid, np.where(tpr > 0, tpr, np.nan), drawstyle="steps-post", **look)

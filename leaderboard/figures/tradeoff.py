@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-Point = tuple[Row, tuple[str, float], Interval]
-"""(row, its strongest attack with the AUC, its test accuracy)"""
+Point = tuple[Row, Interval, Interval]
+"""(row, its worst case, its test accuracy)"""
 
 
 def tradeoff_figure(section: Section) -> Figure | None:
     """None without a complete row that has an accuracy."""
     rows: list[Point] = [
-        (r, worst, r.accuracy) for r in section.rows if r.complete and (worst := r.worst("auc")) and r.accuracy
+        (r, worst.found, r.accuracy)
+        for r in section.rows if r.complete and (worst := section.contest.worst(r.label)) and r.accuracy
     ]
     return Figure("tradeoff", "Privacy against utility", lambda style: _draw(style, section, rows)) if rows else None
 
@@ -33,18 +34,16 @@ def _draw(style: Style, section: Section, rows: list[Point]) -> Canvas:
     axis = figure.subplots()
     looks = row_styles(section)
     for row, worst, accuracy in rows:
-        spread = row.entries[worst[0]].interval("auc")
-        xerr = np.nan_to_num(spread.half_width) if spread else 0
         s = looks[row.label]
         axis.errorbar(
-            worst[1], 100 * accuracy.mean, xerr=xerr, yerr=100 * accuracy.half_width, fmt=s["marker"], color=s["color"],
+            worst.mean, 100 * accuracy.mean, xerr=np.nan_to_num(worst.half_width), yerr=100 * accuracy.half_width, fmt=s["marker"], color=s["color"],
             ms=7, mec="white", mew=0.6, elinewidth=0.9, capsize=2, zorder=s["zorder"], label=legend_name(row),
         )  # fmt: skip
-    _front(axis, np.array([(w[1], 100 * (1 - a.mean)) for _, w, a in rows]))
+    _front(axis, np.array([(w.mean, 100 * (1 - a.mean)) for _, w, a in rows]))
     axis.axvline(0.5, color="0.6", lw=0.8, ls=":")
     axis.annotate("guessing", (0.5, 0), xycoords=("data", "axes fraction"), xytext=(3, 4),
                   textcoords="offset points", fontsize=7, color="0.4")  # fmt: skip
-    axis.set_xlabel("worst-case AUC over attacks (left: more private)")
+    axis.set_xlabel("worst-case AUC over attacks, outside non-members (left: more private)")
     axis.set_ylabel("test accuracy, % (up: more useful)")
     axis.grid(True, color="0.92", lw=0.6)
     axis.set_title(f"Privacy against utility, {title_of(section)}", fontsize=10)

@@ -41,7 +41,10 @@ def _value(value: Value, column: Column) -> str:
         scored = sum(o.n for o in value.outcomes) < max((o.of for o in value.outcomes), default=1)
         return ", ".join([*([NOT_APPLICABLE] if scored else []), *outcomes])
     shown = number(value.mean * column.scale, column.digits, column.signed)
-    if value.half_width is not None and value.half_width == value.half_width:
+    if value.ends is not None:
+        low, high = (number(end * column.scale, column.digits, column.signed) for end in value.ends)
+        shown += f" \\[{low}, {high}\\]"
+    elif value.half_width is not None and value.half_width == value.half_width:
         shown += f" ± {value.half_width * column.scale:.{column.digits}f}"
     shown = f"**{shown}**" if value.best else shown
     shown += f" (n={value.n})" if value.n is not None else ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from fedbench.core.store.reading import LoadedRecord
+from fedbench.leaderboard.statistics.contest import Contest
 from fedbench.leaderboard.statistics.entry import Entry
-from fedbench.leaderboard.statistics.metrics import RANKING
 from fedbench.leaderboard.statistics.row import UNDEFENDED, Row
 from fedbench.leaderboard.statistics.section import Section
 
@@ -34,8 +35,10 @@ def build_sections(records: Iterable[LoadedRecord]) -> list[Section]:
             for view in sorted(set(views.values())):
                 seen = [r for r in shown if views[r.record.attack.label] == view]
                 attacks, rows = _rows(seen, targets)
+                contest = Contest(rows, attacks, [(seed, t) for seed, own_targets in targets.items() for t in own_targets])
                 sections.append(Section(
-                    suite=suite, setting=setting, coalition=coalition, view=view, attacks=attacks, rows=rows, targets=targets,
+                    suite=suite, setting=setting, coalition=coalition, view=view, attacks=attacks, targets=targets,
+                    rows=tuple(sorted(rows, key=partial(_rank_key, contest))), contest=contest,
                 ))  # fmt: skip
     return sections
 
@@ -88,7 +91,7 @@ def _targets(records: list[LoadedRecord]) -> dict[int, tuple[int, ...]]:
 def _rows(
     records: list[LoadedRecord], targets: dict[int, tuple[int, ...]]
 ) -> tuple[tuple[str, ...], tuple[Row, ...]]:
-    """(attacks by name, rows by rank)."""
+    """(attacks, rows), by name."""
     attacks = tuple(sorted({r.record.attack.label for r in records}))
     rows = []
     for label, group in _grouped(records, lambda r: r.record.defense.label):
@@ -97,12 +100,13 @@ def _rows(
             by_attack[loaded.record.attack.label][loaded.record.seed] = loaded
         entries = {a: Entry(a, found, targets) for a, found in by_attack.items()}
         rows.append(Row(label, group[0].record.defense.full_name, entries, tuple(targets)))
-    return attacks, tuple(sorted(rows, key=_rank_key))
+    return attacks, tuple(rows)
 
 
-def _rank_key(row: Row) -> tuple[bool, float, float, str]:
-    worst, mean = row.worst(RANKING), row.mean(RANKING)
-    return not row.complete, worst[1] if worst else 2.0, mean if mean is not None else 2.0, row.label
+def _rank_key(contest: Contest, row: Row) -> tuple[bool, bool, float, float, str]:
+    """Complete rows first, then the lowest worst case, then the lowest mean; the floors are last."""
+    worst, mean = contest.worst(row.label), contest.mean(row.label)
+    return row.floor, not row.complete, worst.found.mean if worst else 2.0, mean.mean if mean else 2.0, row.label
 
 
 def _grouped(

@@ -11,17 +11,18 @@ from itertools import accumulate
 import numpy as np
 
 from fedbench.core.contract.analysis import Findings
+from fedbench.core.contract.candidates import MEMBER
 from fedbench.core.contract.section import ClientGroup
-from fedbench.core.metrics import Group, Interval, Score, combined_interval
+from fedbench.core.metrics import Group, Interval, Score
 from fedbench.core.population.target import Target
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import DecisionScores, RoundScores, TargetScores
-from fedbench.leaderboard.statistics.intervals import accuracy_error, interval_of
+from fedbench.leaderboard.statistics.intervals import accuracy_error
+from fedbench.leaderboard.statistics.pooled import Sample
+from fedbench.leaderboard.statistics.rates import tf01_of
+from fedbench.leaderboard.statistics.spread import Measured, Unit, over_units
 
 MISSING = "missing"  # no record at all: not run yet
-
-Unit = tuple[int, int]
-"""(seed, target): what one value of an entry was measured on"""
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,26 @@ class Entry:
                 yield from ((seed, t) for t in loaded.record.targets if t.target in targets)
 
     def interval(self, metric: str, group: Group = "mix") -> Interval | None:
-        """Mean over seeds x targets with its 95 % interval; None where the metric does not apply to any of them."""
-        scores = list(self.units(group).values())
-        pairs = [(v, s.error(metric)) for s in scores if (v := s.value(metric)) is not None]
-        return interval_of([v for v, _ in pairs], [error for _, error in pairs])
+        """Mean over seeds x targets, as measured, with its 95 % interval; None where the metric does not apply to any."""
+        found = {u: (v, s.error(metric)) for u, s in self.units(group).items() if (v := s.value(metric)) is not None}
+        return over_units({u: Measured(v, float("nan") if error is None else error) for u, (v, error) in found.items()})
+
+    def pooled_tf01(self) -> Interval | None:
+        """TF01 in percent of the mix, as measured, over all units pooled; None with too few non-members, or without scores."""
+        return tf01_of([self._mix(seed, t.target) for seed, t in self._judged() if "mix" in t.groups])
+
+    def _mix(self, seed: int, target: int) -> Sample:
+        c = self.records[seed].candidates(target)
+        counted = c.in_mix & (c.kind >= 0)
+        member, other = counted & (c.kind == MEMBER), counted & (c.kind != MEMBER)
+        return Sample(seed, c.scores[member], c.scores[other], c.ids[other])
 
     @property
-    def decisions(self) -> list[tuple[DecisionScores, Score]]:
+    def decisions(self) -> dict[Unit, tuple[DecisionScores, Score]]:
         """What the attack said of each seed x target, with the numbers of candidates."""
-        return [(t.decision, t.groups["mix"]) for _, t in self._judged() if t.decision is not None and "mix" in t.groups]
+        return {
+            (seed, t.target): (t.decision, t.groups["mix"]) for seed, t in self._judged() if t.decision is not None and "mix" in t.groups
+        }
 
     @property
     def single_rounds(self) -> list[RoundScores]:
@@ -79,12 +91,11 @@ class Entry:
 
     def attack_accuracy(self, best: bool = False) -> Interval | None:
         """Attack accuracy in the last round (or the oracle's best) with its 95 % interval over seeds x targets; fractions."""
-        found = [(d.best_accuracy if best else d.last_accuracy, d.best_recall if best else d.last_recall, s)
-                 for d, s in self.decisions]  # fmt: skip
-        if not found:
-            return None
-        errors = [accuracy_error(accuracy, recall, s.n_members, s.n_nonmembers) for accuracy, recall, s in found]
-        return combined_interval([accuracy for accuracy, _, _ in found], errors)
+        found: dict[Unit, Measured] = {}
+        for unit, (d, s) in self.decisions.items():
+            accuracy, recall = (d.best_accuracy, d.best_recall) if best else (d.last_accuracy, d.last_recall)
+            found[unit] = Measured(accuracy, accuracy_error(accuracy, recall, s.n_members, s.n_nonmembers))
+        return over_units(found)
 
     def of_group(self, groups: Sequence[ClientGroup], g: int) -> Entry:
         """The entry with the targets of one group alone: the group itself, or clients of its block of ids."""

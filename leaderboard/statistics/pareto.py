@@ -43,16 +43,16 @@ def trade_off(section: Section) -> TradeOff | None:
 
 
 def privacy_loss(section: Section) -> tuple[Literal["tf01", "auc"], dict[str, float]]:
-    """(its metric, row label -> value in [0, 1]) for the complete rows: the worst case over attacks.
+    """(its metric, row label -> value in [0, 1]) for the complete rows: the worst case over attacks, chosen on other folds.
 
     TF01 as a fraction where every row has it, else 2 AUC - 1 (below 0.5: 0).
     """
-    rows = [r for r in section.rows if r.complete]
-    worst = {r.label: r.worst("tf01") for r in rows}
-    if rows and all(worst.values()):
-        return "tf01", {label: w[1] / 100 for label, w in worst.items() if w}
-    found = {r.label: r.worst("auc") for r in rows}
-    return "auc", {label: min(1.0, max(0.0, 2 * w[1] - 1)) for label, w in found.items() if w}
+    labels, contest = [r.label for r in section.rows if r.complete], section.contest
+    rates = {label: contest.worst_tf01(label) for label in labels}
+    if labels and all(rates.values()):
+        return "tf01", {label: w.found.mean / 100 for label, w in rates.items() if w}
+    found = {label: contest.worst(label) for label in labels}
+    return "auc", {label: min(1.0, max(0.0, 2 * w.found.mean - 1)) for label, w in found.items() if w}
 
 
 def _families(section: Section, points: dict[str, Point], plain: list[Point]) -> dict[str, tuple[int, float]]:

@@ -130,8 +130,9 @@ def _entry(section: Section, defense: str, attack: str) -> Entry | None:
 
 
 def _interval(section: Section, defense: str, attack: str, metric: str) -> Ours | None:
+    """As the papers count: of the mix, with the attack's own sign."""
     entry = _entry(section, defense, attack)
-    found = entry.interval(metric) if entry else None
+    found = None if entry is None else entry.pooled_tf01() if metric == "tf01" else entry.interval(metric)
     return Ours(value=found.mean, half_width=found.half_width) if found else None
 
 

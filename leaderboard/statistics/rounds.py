@@ -10,7 +10,7 @@ from fedbench.leaderboard.statistics.intervals import mean_of
 def decision_mean(entry: Entry, field: str) -> float | None:
     """Mean of one field of ``DecisionScores``; None where no seed has it."""
     assert field in DecisionScores.model_fields
-    return mean_of([getattr(d, field) for d, _ in entry.decisions])
+    return mean_of([getattr(d, field) for d, _ in entry.decisions.values()])
 
 
 def round_mean(entry: Entry, field: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,9 +15,10 @@ from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import RoundRow
 from fedbench.leaderboard.statistics.entry import Entry, findings_of
 from fedbench.leaderboard.statistics.intervals import share_error
-from fedbench.leaderboard.statistics.metrics import worst
 
 UNDEFENDED = "none"
+FREE_RIDER = "free-rider"
+FLOORS = (FREE_RIDER, "placebo")  # rows for comparison: they compete with nobody
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Row:
     def undefended(self) -> bool:
         """Whether this is the plain federation everything is compared with."""
         return self.name == UNDEFENDED
+
+    @property
+    def floor(self) -> bool:
+        """Whether it is there for comparison alone: members that upload nothing, or train plainly in another order."""
+        return self.name in FLOORS
 
     @property
     def complete(self) -> bool:
@@ -54,16 +61,10 @@ class Row:
         found = {a: e.interval(metric, group) for a, e in self.entries.items()}
         return {a: i.mean for a, i in found.items() if i is not None}
 
-    def mean(self, metric: str, group: Group = "mix") -> float | None:
-        """Mean over attacks."""
-        means = list(self.means(metric, group).values())
+    def mean(self, metric: str, group: Group, attacks: Collection[str]) -> float | None:
+        """Mean over these attacks, as measured."""
+        means = [mean for attack, mean in self.means(metric, group).items() if attack in attacks]
         return float(np.mean(means)) if means else None
-
-    def worst(self, metric: str, group: Group = "mix") -> tuple[str, float] | None:
-        """The attack that does best against this defense, and how well it does."""
-        means = self.means(metric, group)
-        attack = worst(means, metric)
-        return None if attack is None else (attack, means[attack])
 
     # -- the run that stands for the row's accuracy and time ----------------------------------------------------------
 

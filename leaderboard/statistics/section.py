@@ -11,15 +11,17 @@ from fedbench.core.contract.section import ClientGroup
 from fedbench.core.metrics import Group, Score
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.statistics.compare import Comparison, compare
-from fedbench.leaderboard.statistics.entry import Unit
+from fedbench.leaderboard.statistics.contest import Contest
 from fedbench.leaderboard.statistics.groups import groups_in
-from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.row import FREE_RIDER, Row
+from fedbench.leaderboard.statistics.spread import Unit
 from fedbench.leaderboard.statistics.sweeps import Sweep, sweeps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """``rows`` are ranked: complete ones first, lowest worst-case AUC first. ``targets`` by seed."""
+    """``rows``: complete ones first, the lowest worst case first, floors last. ``targets`` by seed. ``contest``: what an
+    adversary gets out of each row."""
 
     suite: str
     setting: str
@@ -28,6 +30,7 @@ class Section:
     attacks: tuple[str, ...]
     rows: tuple[Row, ...]
     targets: dict[int, tuple[int, ...]]
+    contest: Contest
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -50,13 +53,18 @@ class Section:
         return next((r for r in self.rows if r.undefended), None)
 
     @property
+    def free_rider(self) -> Row | None:
+        """The row of members that upload nothing."""
+        return next((r for r in self.rows if r.name == FREE_RIDER), None)
+
+    @property
     def records(self) -> list[LoadedRecord]:
         """Every record that the section shows."""
         return [e.records[s] for r in self.rows for e in r.entries.values() for s in sorted(e.records)]
 
     @cached_property
     def compared(self) -> dict[str, Comparison]:
-        """Row label -> comparison with the undefended row."""
+        """Row label -> what it costs beside the undefended row, and what its members contribute."""
         return compare(self)
 
     @cached_property
@@ -80,4 +88,4 @@ class Section:
 
     def sweeps(self, least: int = 2) -> list[Sweep]:
         """Every defense with at least ``least`` strengths, in the order of the names."""
-        return sweeps(self.rows, self.attacks, self.base, least)
+        return sweeps(self.contest, self.rows, least)

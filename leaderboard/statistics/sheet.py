@@ -16,9 +16,9 @@ from fedbench.core import MEMBER, OFL, UserError
 from fedbench.core.metrics import auc, auc_covariance
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.statistics.entry import Unit
 from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.spread import Unit
 
 Key = tuple[str, str]
 """(row label, attack)"""

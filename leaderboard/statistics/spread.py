@@ -10,7 +10,9 @@ from scipy import stats
 
 from fedbench.core.metrics import Interval, t_interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.entry import Unit
+
+Unit = tuple[int, int]
+"""(seed, target): what one value of an entry was measured on"""
 
 POWER = 0.8  # of the smallest difference that a comparison is said to show
 

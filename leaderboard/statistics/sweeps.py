@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbench.core.metrics import hypervolume
+from fedbench.leaderboard.statistics.contest import Contest
 from fedbench.leaderboard.statistics.row import Row
 
 
@@ -33,27 +34,28 @@ def family(label: str) -> str:
     return head if dash and tail.replace(".", "", 1).isdigit() else base
 
 
-def sweeps(rows: Sequence[Row], attacks: Sequence[str], base: Row | None, least: int) -> list[Sweep]:
-    """Every defense with at least ``least`` strengths, in the order of the names."""
+def sweeps(contest: Contest, rows: Sequence[Row], least: int) -> list[Sweep]:
+    """Every defense with at least ``least`` strengths, in the order of the names; TF01 against outside non-members."""
+    attacks, base = contest.attacks, contest.base
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        if not row.undefended and _point(row, attacks[0]) is not None:
+        if not row.undefended and not row.floor and any(_point(contest, row, a) is not None for a in attacks):
             groups.setdefault(family(row.label), []).append(row)
-    undefended = {a: _points([base] if base else [], a) for a in attacks}
+    undefended = {a: _points(contest, [base] if base else [], a) for a in attacks}
     found = []
     for name, mine in sorted(groups.items()):
-        points = {a: _points(mine, a) for a in attacks}
+        points = {a: _points(contest, mine, a) for a in attacks}
         if len(mine) >= least:
             labels = tuple(r.label for r in mine)
             found.append(Sweep(name, labels, {a: p for a, p in points.items() if len(p)}, undefended))
     return found
 
 
-def _points(rows: Sequence[Row], attack: str) -> np.ndarray:
+def _points(contest: Contest, rows: Sequence[Row], attack: str) -> np.ndarray:
     """[n, 2]: of the rows that have one."""
-    return np.array([p for r in rows if (p := _point(r, attack)) is not None]).reshape(-1, 2)
+    return np.array([p for r in rows if (p := _point(contest, r, attack)) is not None]).reshape(-1, 2)
 
 
-def _point(row: Row, attack: str) -> tuple[float, float] | None:
-    tf01 = row.means("tf01").get(attack)
-    return None if tf01 is None or row.accuracy is None else (tf01 / 100, 1 - row.accuracy.mean)
+def _point(contest: Contest, row: Row, attack: str) -> tuple[float, float] | None:
+    tf01 = contest.tf01(row.label, attack)
+    return None if tf01 is None or row.accuracy is None else (tf01.mean / 100, 1 - row.accuracy.mean)

@@ -1,100 +1,142 @@
-"""What the attacks find in every defense: one table for each of the registry's metrics, and what to know of them."""
+"""What the attacks find in every defense, and what to know of these numbers."""
 
 from __future__ import annotations
 
-from fedbench.core.contract.board import Column, Content, Note, Table, Text, Value, Words, value
+from fedbench.core.contract.board import Column, Note, Table, Text, Value, Words
 from fedbench.core.metrics import Group
 from fedbench.core.metrics.registry import Metric
-from fedbench.leaderboard.statistics.compare import Comparison
-from fedbench.leaderboard.statistics.metrics import RANKING, best, shown_metrics
-from fedbench.leaderboard.statistics.row import Row
+from fedbench.core.metrics.tpr import TF01_MIN_NONMEMBERS
+from fedbench.leaderboard.statistics.metrics import raw_metrics
+from fedbench.leaderboard.statistics.row import FREE_RIDER
 from fedbench.leaderboard.statistics.section import Section
-from fedbench.leaderboard.tables.common import DEFENSE, RANK, entry_value, joined, ranked, with_attack
+from fedbench.leaderboard.tables.common import DEFENSE, RANK, entry_value, joined, ranked
 
-_GROUPS: dict[Group, str] = {"ofl": "ofl (outside)", "ifl": "ifl (other clients)", "canary": "canary (mislabelled)"}
-_COSTS = (
-    Column(name=Words("delta-accuracy"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
-    Column(name=Words("accuracy"), unit="%", direction="higher", digits=1, scale=100),
-    Column(name=Words("runtime"), direction="lower", digits=2),
-)
+_TURNED = Words(" turned")
 
 
-def metric_tables(section: Section) -> list[Table]:
-    """One a metric of a board: a row a defense, a column an attack, mean and worst case over attacks.
-
-    The table of the metric that ranks the rows also says what each defense costs.
-    """
-    return [_metric_table(section, m) for m in shown_metrics()]
+def attack_tables(section: Section) -> list[Table]:
+    """AUC and TF01 by attack with the sign that the other seeds ask for; and as measured, where that differs."""
+    return [_signed_table(section), *_tf01_table(section), *(t for m in raw_metrics() for t in _raw_table(section, m))]
 
 
-def _metric_table(section: Section, metric: Metric) -> Table:
-    ranking = metric.name == RANKING
-    lowest = {a: _best(section, a, metric) for a in section.attacks}
-    rows = []
+def _columns(section: Section, digits: int) -> list[Column]:
+    """One an attack; those that find nothing in the undefended federation say so."""
+    eligible = section.contest.eligible
+    names: list[Text] = [a if a in eligible else (a, Words(" (finds nothing)")) for a in section.attacks]
+    return [Column(name=n, direction="lower", digits=digits) for n in names]
+
+
+def _signed_table(section: Section) -> Table:
+    contest, rows = section.contest, []
+    leaders = {a: contest.leader(a) for a in section.attacks}
     for row, front in ranked(section):
-        entries = [_entry(section, row, a, metric, lowest[a]) for a in section.attacks]
-        c = section.compared[row.label]
-        mean = value(c.mean_auc) if ranking else Value(mean=row.mean(metric.name))
-        costs = _costs(row, c) if ranking else ()
-        rows.append((*front, *entries, mean, with_attack(row.worst(metric.name)), *costs))
-    numbers = [Column(name=n, direction=metric.direction, digits=metric.digits) for n in _names(section)]
-    return Table(
-        title=metric.title + (f" ({metric.unit})" if metric.unit else ""),
-        columns=(RANK, DEFENSE, *numbers, *(_COSTS if ranking else ())), rows=tuple(rows),
-    )  # fmt: skip
+        cells = []
+        for attack in section.attacks:
+            found, entry = contest.signed(row.label, attack), row.entries[attack]
+            suffix = _TURNED if found is not None and contest.turned(row.label, attack) else ()
+            cells.append(entry_value(section, entry, found, leaders[attack] == row.label, suffix))
+        rows.append((*front, *cells))
+    caption = Words(
+        " against outside non-members, with the sign that the other seeds ask for (turned: low scores mean members; bold: "
+        "lower than every other defense's with significance)"
+    )
+    return Table(title="AUC by attack", caption=caption, columns=(RANK, DEFENSE, *_columns(section, 3)), rows=tuple(rows))
 
 
-def _names(section: Section) -> list[Text]:
-    return [*section.attacks, Words("mean"), Words("worst case")]
+def _tf01_table(section: Section) -> list[Table]:
+    """Nothing where no row has enough non-members: a note says so."""
+    if not _has_tf01(section):
+        return []
+    rows = [
+        (*front, *(entry_value(section, row.entries[a], section.contest.tf01(row.label, a), False) for a in section.attacks))
+        for row, front in ranked(section)
+    ]
+    caption = Words(" of all targets and seeds pooled, same sign; brackets: 95 % interval")
+    return [Table(title="TF01 (%) by attack", caption=caption, columns=(RANK, DEFENSE, *_columns(section, 2)), rows=tuple(rows))]
 
 
-def _best(section: Section, attack: str, metric: Metric) -> float | None:
-    """Best mean of a column over complete entries, as printed: equal print, equal rank."""
-    entries = [r.entries[attack] for r in section.rows if r.entries[attack].complete]
-    return best([round(i.mean, metric.digits) for e in entries if (i := e.interval(metric.name)) is not None], metric.name)
+def _has_tf01(section: Section) -> bool:
+    return any(section.contest.tf01(r.label, a) is not None for r in section.rows for a in section.attacks)
 
 
-def _entry(section: Section, row: Row, attack: str, metric: Metric, lowest: float | None) -> Value:
-    entry = row.entries[attack]
-    found = entry.interval(metric.name)
-    is_best = found is not None and entry.complete and round(found.mean, metric.digits) == lowest
-    return entry_value(section, entry, found, is_best)
-
-
-def _costs(row: Row, compared: Comparison) -> tuple[Content, ...]:
-    """Delta-accuracy, accuracy and runtime."""
-    if row.undefended:
-        return Words("0"), value(row.accuracy), Words("1")
-    runtime = None if compared.runtime is None else Value(mean=compared.runtime, suffix=Words("x"))
-    return value(compared.delta_accuracy), value(row.accuracy), runtime
+def _raw_table(section: Section, metric: Metric) -> list[Table]:
+    """As measured, against outside non-members; of the AUC only where some sign was turned."""
+    turned = any(s < 0 for r in section.rows for a in section.attacks for s in section.contest.sign(r.label, a).values())
+    if metric.name == "auc" and not turned:
+        return []
+    rows = [
+        (*front, *(entry_value(section, row.entries[a], row.entries[a].interval(metric.name, "ofl"), False) for a in section.attacks))
+        for row, front in ranked(section)
+    ]
+    title = f"{metric.title} as measured" + (f" ({metric.unit})" if metric.unit else "")
+    columns = (RANK, DEFENSE, *_columns(section, metric.digits))
+    return [Table(title=title, caption=Words(" against outside non-members"), columns=columns, rows=tuple(rows))]
 
 
 def remarks(section: Section) -> list[Note]:
     """What the numbers alone do not say."""
-    notes = []
-    if all(len(r.entries[a].units("mix")) < 5 for r in section.rows for a in section.attacks):
-        notes.append(
-            Note(Words("Fewer than 5 seeds x targets: intervals hold the error from the candidates, not from training."))
-        )
-    below: list[Text] = [
-        (r.label, Words(" / "), a)
-        for r in section.rows for a, e in r.entries.items() if (i := e.interval("auc")) and i.high < 0.5
-    ]  # fmt: skip
-    if below:
-        said = "AUC below 0.5 by more than its interval (inverted, the scores would leak): "
-        notes.append(Note((Words(said), *joined(below), Words("."))))
-    return notes
+    return [*_chance(section), *_seeds(section), *_few(section)]
+
+
+def _chance(section: Section) -> list[Note]:
+    contest = section.contest
+    weak = [a for a in section.attacks if a not in contest.eligible]
+    if contest.base is None:
+        return [Note(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))]
+    if not weak:
+        return []
+    if not contest.eligible:
+        said = "No attack beats chance on the undefended run, so there is nothing to rank defenses by: "
+    else:
+        said = "No better than chance on the undefended run, and so in no mean, worst case or rank: "
+    return [Note((Words(said), *joined(weak), Words(".")))]
+
+
+def _seeds(section: Section) -> list[Note]:
+    if len(section.seeds) > 1:
+        return []
+    return [Note(Words(
+        "One seed: intervals hold the error from the candidates, not from training; signs and worst cases are chosen on one "
+        "half of the candidates and judged on the other; nothing is told apart, since one training says nothing of the next."
+    ))]  # fmt: skip
+
+
+def _few(section: Section) -> list[Note]:
+    if _has_tf01(section):
+        return []
+    units = section.contest.units
+    pooled = max((sum(s.n_nonmembers for s in e.units("ofl").values()) for r in section.rows for e in r.entries.values()), default=0)
+    said = (
+        f"TF01: the {len(units)} targets and seeds have {pooled:,} outside non-members together, "
+        f"{max(TF01_MIN_NONMEMBERS - pooled, 0):,} too few to say anything at a false-positive rate of 0.1 %."
+    )
+    return [Note(Words(said))]
+
+
+_GROUPS: tuple[tuple[Group, str], ...] = (
+    ("ofl", "outside"), ("ifl", "inside (other clients)"), ("mix", "mix"), ("canary", "canary (mislabelled)"),
+)  # fmt: skip
 
 
 def group_table(section: Section) -> Table:
-    """AUC against each group of non-members: mean over attacks and the strongest attack."""
-    groups = [g for g in _GROUPS if any(r.means("auc", g) for r in section.rows)]
-    columns = [Column(name=Words(f"{_GROUPS[g]} {w}"), direction="lower") for g in groups for w in ("mean", "worst")]
-    rows = [
-        (front[1], *(c for g in groups for c in (Value(mean=row.mean("auc", g)), with_attack(row.worst("auc", g)))))
-        for row, front in ranked(section)
-    ]
-    return Table(
-        title="AUC by group of non-members", caption=Words(" (worst: the strongest attack on that group)"),
-        columns=(DEFENSE, *columns), rows=tuple(rows),
+    """Mean AUC as measured over the attacks that count, against each group of non-members, and above the free-riders'."""
+    counted = section.contest.eligible
+    groups = [(g, name) for g, name in _GROUPS if any(r.mean("auc", g, counted) is not None for r in section.rows)]
+    floor = section.free_rider
+    columns = [Column(name=Words(name), direction="lower") for _, name in groups]
+    if floor is not None:
+        columns.append(Column(name=Words("inside, above free-riders"), direction="lower", signed=True))
+    rows = []
+    for row, front in ranked(section):
+        cells = [Value(mean=row.mean("auc", g, counted)) for g, _ in groups]
+        if floor is not None:
+            own, theirs = row.mean("auc", "ifl", counted), floor.mean("auc", "ifl", counted)
+            cells.append(Value(mean=None if own is None or theirs is None else own - theirs))
+        rows.append((front[1], *cells))
+    caption = (
+        Words(" (mean over attacks as measured; one half is the floor of outside non-members alone: inside ones leak through "
+              "their own clients, with or without the target, as "), Words(FREE_RIDER, "code"), Words(" shows)"),
     )  # fmt: skip
+    return Table(title="AUC by group of non-members", caption=caption, columns=(DEFENSE, *columns), rows=tuple(rows))
+
+

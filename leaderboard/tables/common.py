@@ -22,17 +22,30 @@ def name_of(row: Row) -> Text:
 
 
 def ranked(section: Section) -> list[tuple[Row, tuple[Content, Content]]]:
-    """Each row with its rank, if it has one, and its name."""
-    return [(row, (Words(str(i) if row.complete else "–"), name_of(row))) for i, row in enumerate(section.rows, 1)]  # noqa: RUF001
+    """Each row with its range of ranks, if it has one, and its name."""
+    return [(row, (rank_of(section, row), name_of(row))) for row in section.rows]
 
 
-def entry_value(section: Section, entry: Entry, found: Interval | None, best: bool) -> Value:
+def rank_of(section: Section, row: Row) -> Words:
+    """``2``, or ``2-4`` where it is told apart from no more."""
+    if row.floor:
+        return Words("floor")
+    found = section.contest.ranks.get(row.label)
+    if found is None:
+        return Words("–")  # noqa: RUF001
+    low, high = found
+    return Words(str(low) if low == high else f"{low}-{high}")
+
+
+def entry_value(section: Section, entry: Entry, found: Interval | None, best: bool, suffix: Text = ()) -> Value:
     """An entry's number with n where it is not the section's, and every outcome that is not ``ok``."""
     outcomes = shortfalls(section, entry)
     if found is None:
         return Value(mean=None, outcomes=outcomes)
     n = None if found.n == len(section.units) else found.n
-    return Value(mean=found.mean, half_width=found.half_width, n=n, best=best, outcomes=outcomes)
+    return Value(
+        mean=found.mean, half_width=found.half_width, ends=found.ends, n=n, best=best, suffix=suffix, outcomes=outcomes
+    )
 
 
 def shortfalls(section: Section, entry: Entry) -> tuple[Shortfall, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words, value
-from fedbench.core.metrics import Interval
 from fedbench.leaderboard.statistics.adversaries import accuracy_under_attack
+from fedbench.leaderboard.statistics.contest import Difference
 from fedbench.leaderboard.statistics.pareto import TradeOff, trade_off
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, joined, name_of
@@ -40,28 +40,30 @@ def _standing_under(section: Section) -> tuple[Text, ...]:
 
 
 def paired_table(section: Section) -> list[Table]:
-    """Mean AUC minus the undefended one; nothing where there is nothing to compare."""
-    if section.base is None or len(section.rows) < 2:
+    """Worst case minus the undefended one's and minus the free-riders'; nothing where there is nothing to compare."""
+    contest, floor = section.contest, section.free_rider
+    references = [r for r in (section.base, floor) if r is not None and contest.worst(r.label) is not None]
+    if section.base is None or section.base not in references or len(section.rows) < 2:
         return []
+    against = {r.label: contest.against(r.label) for r in references}
     rows = []
     for row in section.rows:
         if not row.undefended:
-            d = section.compared[row.label].difference
-            rows.append((name_of(row), value(d), Value(mean=d.n if d else 0), _verdict(d)))
-    columns = (
-        DEFENSE, Column(name=Words("difference"), direction="lower", signed=True), Column(name=Words("n"), digits=0),
-        Column(name=Words("leaks")),
-    )  # fmt: skip
-    caption = Words(", over the attacks both have, on the same samples")
-    return [Table(title="Mean AUC minus undefended", caption=caption, columns=columns, rows=tuple(rows))]
+            found = [against[r.label].get(row.label) for r in references]
+            cells = [None if d is None else value(d.found) for d in found]
+            rows.append((name_of(row), cells[0], _verdict(found[0]), *cells[1:]))
+    names = ["minus undefended", "leaks", *(["minus free-riders"] if floor in references else [])]
+    columns = [Column(name=Words(n), direction="lower", signed=True) for n in names]
+    caption = Words(", on the same candidates; verdicts at 95 % for all rows together (Holm)")
+    return [Table(title="Worst case compared", caption=caption, columns=(DEFENSE, *columns), rows=tuple(rows))]
 
 
-def _verdict(difference: Interval | None) -> Content:
-    if difference is None or difference.half_width != difference.half_width:
+def _verdict(difference: Difference | None) -> Content:
+    if difference is None:
         return None
-    if difference.low <= 0 <= difference.high:
+    if not difference.shown:
         return Words("no difference shown")
-    return Words("less" if difference.high < 0 else "MORE")
+    return Words("less" if difference.found.mean < 0 else "MORE")
 
 
 def pareto_table(section: Section) -> list[Table]:

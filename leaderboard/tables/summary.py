@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from fedbench.core.contract.report import Summary
 from fedbench.core.metrics import Interval
-from fedbench.core.metrics.registry import Metric
-from fedbench.leaderboard.statistics.metrics import RANKING, shown_metrics
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.tables.common import rank_of
+
+_HEADERS = ["setting", "coalition", "view", "#", "defense", "worst AUC", "by", "mean AUC", "worst TF01 %", "delta-acc pp",
+            "members' share pp", "runtime", "cells"]  # fmt: skip
 
 
 def summary(sections: Sequence[Section]) -> Summary:
@@ -17,35 +19,26 @@ def summary(sections: Sequence[Section]) -> Summary:
 
     Skipped, failed and missing cells are counted in the last column.
     """
-    metrics = shown_metrics()
-    headers = ["setting", "coalition", "view", "#", "defense", *(h for m in metrics for h in _headers(m)),
-               "delta-acc pp", "runtime", "cells"]  # fmt: skip
     rows = [
-        [s.setting, s.coalition, s.view, str(rank) if row.complete else "-", row.label,
-         *(c for m in metrics for c in _metric(s, row, m)), *_costs(s, row)]
-        for s in sections for rank, row in enumerate(s.rows, 1)
+        [s.setting, s.coalition, s.view, rank_of(s, row).text, row.label, *_found(s, row), *_costs(s, row)]
+        for s in sections for row in s.rows
     ]  # fmt: skip
-    return Summary(headers, rows)
+    return Summary(_HEADERS, rows)
 
 
-def _headers(metric: Metric) -> list[str]:
-    worst = f"worst {metric.title} {metric.unit}".rstrip()
-    return [worst, "by", f"mean {metric.title}"] if metric.name == RANKING else [worst]
-
-
-def _metric(section: Section, row: Row, metric: Metric) -> list[str]:
-    worst = row.worst(metric.name)
-    shown = "n/a" if worst is None else f"{worst[1]:.{metric.digits}f}"
-    if metric.name != RANKING:
-        return [shown]
-    return [shown, worst[0] if worst else "", _interval(section.compared[row.label].mean_auc, f".{metric.digits}f")]
+def _found(section: Section, row: Row) -> list[str]:
+    worst, rate = section.contest.worst(row.label), section.contest.worst_tf01(row.label)
+    return [
+        _interval(worst.found if worst else None, ".3f"), worst.attack if worst else "",
+        _interval(section.contest.mean(row.label), ".3f"), _interval(rate.found if rate else None, ".2f"),
+    ]  # fmt: skip
 
 
 def _costs(section: Section, row: Row) -> list[str]:
     found = section.compared[row.label]
-    runtime = "n/a" if found.runtime is None else f"{found.runtime:.2f}x"
     outcomes = ", ".join(f"{n} {what}" for what, n in sorted(row.outcomes.items()) if n)
-    return [_interval(found.delta_accuracy, "+.2f", scale=100), runtime, outcomes]
+    runtime = _interval(found.runtime, ".2f")
+    return [_interval(found.delta_accuracy, "+.2f", scale=100), _interval(found.contribution, "+.2f", scale=100), runtime, outcomes]
 
 
 def _interval(found: Interval | None, form: str, scale: float = 1.0) -> str:
@@ -53,4 +46,6 @@ def _interval(found: Interval | None, form: str, scale: float = 1.0) -> str:
         return "n/a"
     digits = int(form.rpartition(".")[2][0])
     mean = f"{round(found.mean * scale, digits) + 0.0:{form}}"
+    if found.ends is not None:
+        return f"{mean} [{found.low * scale:.{digits}f}, {found.high * scale:.{digits}f}]"
     return mean if found.half_width != found.half_width else f"{mean} ± {found.half_width * scale:.{digits}f}"

@@ -1,0 +1,59 @@
+"""The table that a reader looks at first: what an adversary gets, and what each defense costs."""
+
+from __future__ import annotations
+
+from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words, value
+from fedbench.leaderboard.statistics.compare import Comparison, smallest_difference
+from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.tables.common import DEFENSE, RANK, ranked, with_attack
+
+_COLUMNS = (
+    RANK, DEFENSE, Column(name=Words("worst case AUC"), direction="lower"), Column(name=Words("largest of all"), direction="lower"),
+    Column(name=Words("mean AUC"), direction="lower"), Column(name=Words("worst TF01"), unit="%", direction="lower", digits=2),
+    Column(name=Words("delta-accuracy"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
+    Column(name=Words("accuracy"), unit="%", direction="higher", digits=1, scale=100),
+    Column(name=Words("members' share"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
+    Column(name=Words("runtime"), direction="lower", digits=2),
+)  # fmt: skip
+
+
+def ranking_table(section: Section) -> Table:
+    """A row a defense, by the worst case; ranks are ranges."""
+    caption = Words(
+        ": what an adversary gets who picks attack and sign on the other seeds, against outside non-members. A range of ranks "
+        "holds all places that the tests leave open"
+    )
+    rows = tuple(_row(section, row, front) for row, front in ranked(section))
+    return Table(title="Ranking", caption=caption, columns=_COLUMNS, rows=rows, footnotes=_power(section))
+
+
+def _row(section: Section, row: Row, front: tuple[Content, Content]) -> tuple[Content, ...]:
+    contest = section.contest
+    worst, rate = contest.worst(row.label), contest.worst_tf01(row.label)
+    first = contest.ranks.get(row.label) == (1, 1) and len(contest.ranked) > 1
+    return (
+        *front,
+        None if worst is None else Value(
+            mean=worst.found.mean, half_width=worst.found.half_width, best=first, suffix=(Words(" "), worst.attack)
+        ),
+        with_attack(worst.largest if worst else None), value(contest.mean(row.label)),
+        None if rate is None else value(rate.found, (Words(" "), rate.attack)), *_costs(row, section.compared[row.label]),
+    )  # fmt: skip
+
+
+def _costs(row: Row, compared: Comparison) -> tuple[Content, ...]:
+    """Delta-accuracy, accuracy, what the members contribute, and runtime."""
+    delta: Content = Words("0") if row.undefended else value(compared.delta_accuracy)
+    runtime: Content = Words("1") if row.undefended else value(compared.runtime, Words("x")) if compared.runtime else None
+    return delta, value(row.accuracy), value(compared.contribution), runtime
+
+
+def _power(section: Section) -> tuple[Text, ...]:
+    found = smallest_difference(section)
+    if found is None:
+        return ()
+    return (Words(
+        f"Delta-accuracy: with {len(section.seeds)} seeds, differences below {100 * found:.1f} pp are shown with a chance of less "
+        "than 80 %. Members' share: accuracy minus that with members that upload nothing."
+    ),)  # fmt: skip
