@@ -1,0 +1,1 @@
+"""Does an estimator do what it says? Simulations with known truth."""
