@@ -36,10 +36,11 @@ def _draw(style: Style, section: Section, rows: list[Point]) -> Canvas:
     for row, worst, accuracy in rows:
         s = looks[row.label]
         axis.errorbar(
-            worst.mean, 100 * accuracy.mean, xerr=np.nan_to_num(worst.half_width), yerr=100 * accuracy.half_width, fmt=s["marker"], color=s["color"],
+            worst.mean, 100 * accuracy.mean, xerr=np.nan_to_num(worst.half_width), yerr=100 * accuracy.half_width,
+            fmt=s["marker"], color=s["color"],
             ms=7, mec="white", mew=0.6, elinewidth=0.9, capsize=2, zorder=s["zorder"], label=legend_name(row),
         )  # fmt: skip
-    _front(axis, np.array([(w.mean, 100 * (1 - a.mean)) for _, w, a in rows]))
+    _front(axis, np.array([(w.mean, 100 * (1 - a.mean)) for r, w, a in rows if not r.floor]).reshape(-1, 2))
     axis.axvline(0.5, color="0.6", lw=0.8, ls=":")
     axis.annotate("guessing", (0.5, 0), xycoords=("data", "axes fraction"), xytext=(3, 4),
                   textcoords="offset points", fontsize=7, color="0.4")  # fmt: skip

@@ -16,7 +16,7 @@ from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.metrics.tpr import TF01_FPR
 from fedbench.leaderboard.statistics.chosen import Choice, signs, strongest
-from fedbench.leaderboard.statistics.pooled import Sample, shown_tpr
+from fedbench.leaderboard.statistics.pooled import MAX_FPR, MIN_FALSE_POSITIVES, Sample, pooled_tpr
 from fedbench.leaderboard.statistics.ranks import holm, rank_ranges
 from fedbench.leaderboard.statistics.rates import tf01_of
 from fedbench.leaderboard.statistics.row import Row
@@ -77,11 +77,20 @@ class Contest:
 
     @cached_property
     def eligible(self) -> tuple[str, ...]:
-        """The attacks that beat chance on the undefended run: only they judge defenses. All, where there is no such run."""
+        """The attacks that beat chance on the undefended run at 95 %, all together (Holm): only they judge defenses.
+
+        All, where there is no undefended run. With a single seed the error from the candidates alone must do.
+        """
         if self.base is None:
             return self.attacks
-        found = {a: self.signed(self.base.label, a) for a in self.attacks}
-        return tuple(a for a, i in found.items() if i is not None and i.low > 0.5)
+        found = {a: self._signed_units(self.base.label, a) for a in self.attacks}
+        above = {
+            (a, ""): p_value({u: Measured(m.value - 0.5, m.error) for u, m in units.items()}, one_training=True)
+            for a, units in found.items() if units
+        }  # fmt: skip
+        adjusted = holm(above)
+        means = {a: float(np.mean([m.value for m in units.values()])) for a, units in found.items() if units}
+        return tuple(a for a in self.attacks if a in means and means[a] > 0.5 and adjusted[a, ""] <= 1 - LEVEL)
 
     # -- one attack against one row -------------------------------------------------------------------------------------
 
@@ -93,12 +102,20 @@ class Contest:
     @cache  # noqa: B019
     def signed(self, label: str, attack: str) -> Interval | None:
         """AUC of an adversary who decides the sign on other folds; None without scores."""
-        found, key, sign = [], (label, attack), self.sign(label, attack)
+        return over_units(self._signed_units(label, attack))
+
+    def _signed_units(self, label: str, attack: str) -> dict[Unit, Measured]:
+        return self._own_units(label, {fold: Choice(attack, s) for fold, s in self.sign(label, attack).items()})
+
+    def _own_units(self, label: str, picks: Mapping[int, Choice]) -> dict[Unit, Measured]:
+        """Of what is picked on each fold, over all candidates that count for it."""
+        found = []
         for part in self.parts:
-            if key in part.own:
-                own = part.own[key]
-                found.append((part.unit, Measured(0.5 + sign[part.fold] * (own.auc - 0.5), own.error)))
-        return over_units(by_unit(found))
+            pick = picks.get(part.fold)
+            if pick is not None and (label, pick.attack) in part.own:
+                own = part.own[label, pick.attack]
+                found.append((part.unit, Measured(0.5 + pick.sign * (own.auc - 0.5), own.error)))
+        return by_unit(found)
 
     def turned(self, label: str, attack: str) -> bool:
         """Whether low scores mean members on every fold."""
@@ -128,17 +145,12 @@ class Contest:
         means = {a: i.mean for a in self.eligible if (i := self.signed(label, a)) is not None}
         if not picks or not means:
             return None
-        found = []
-        for part in self.parts:
-            pick = picks.get(part.fold)
-            if pick is not None and (label, pick.attack) in part.own:
-                own = part.own[label, pick.attack]
-                found.append((part.unit, Measured(0.5 + pick.sign * (own.auc - 0.5), own.error)))
-        interval = over_units(by_unit(found))
+        interval = over_units(self._own_units(label, picks))
         if interval is None:
             return None
         largest = max(means, key=lambda a: means[a])
-        return Worst(found=interval, attack=_most([p.attack for p in picks.values()]), picks=picks, largest=(largest, means[largest]))
+        attack = _most([p.attack for p in picks.values()])
+        return Worst(found=interval, attack=attack, picks=picks, largest=(largest, means[largest]))
 
     @cache  # noqa: B019
     def worst_tf01(self, label: str) -> WorstRate | None:
@@ -154,10 +166,12 @@ class Contest:
         return WorstRate(found=found, attack=_most([p.attack for p in picks.values()])) if found else None
 
     def _elsewhere(self, label: str, attack: str, fold: int) -> float:
-        """Pooled TPR on the other folds, however few non-members these have."""
+        """Pooled TPR on the other folds; of one false positive more where these have too few non-members."""
         picks = {f: Choice(attack, s) for f, s in self.sign(label, attack).items()}
         samples = self._samples(label, picks, without=fold)
-        return shown_tpr(samples, TF01_FPR) if samples else 0.0
+        n = sum(len(s.nonmember) for s in samples)
+        found = pooled_tpr(samples, max(TF01_FPR, MIN_FALSE_POSITIVES / (n + 1))) if n >= MIN_FALSE_POSITIVES / MAX_FPR else None
+        return found.value if found else 0.0
 
     @cache  # noqa: B019
     def mean(self, label: str) -> Interval | None:

@@ -80,9 +80,8 @@ class Entry:
     @property
     def decisions(self) -> dict[Unit, tuple[DecisionScores, Score]]:
         """What the attack said of each seed x target, with the numbers of candidates."""
-        return {
-            (seed, t.target): (t.decision, t.groups["mix"]) for seed, t in self._judged() if t.decision is not None and "mix" in t.groups
-        }
+        judged = [(seed, t) for seed, t in self._judged() if "mix" in t.groups]
+        return {(seed, t.target): (t.decision, t.groups["mix"]) for seed, t in judged if t.decision is not None}
 
     @property
     def single_rounds(self) -> list[RoundScores]:

@@ -1,4 +1,4 @@
-"""Privacy against utility of a section's complete rows: points, front and hypervolume (FedMIA, reference (1, 1))."""
+"""Privacy against utility of the complete rows but the floors: points, front and hypervolume (FedMIA, reference (1, 1))."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def privacy_loss(section: Section) -> tuple[Literal["tf01", "auc"], dict[str, fl
 
     TF01 as a fraction where every row has it, else 2 AUC - 1 (below 0.5: 0).
     """
-    labels, contest = [r.label for r in section.rows if r.complete], section.contest
+    labels, contest = [r.label for r in section.rows if r.complete and not r.floor], section.contest
     rates = {label: contest.worst_tf01(label) for label in labels}
     if labels and all(rates.values()):
         return "tf01", {label: w.found.mean / 100 for label, w in rates.items() if w}

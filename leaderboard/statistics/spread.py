@@ -14,6 +14,7 @@ from fedbench.core.metrics.intervals import LEVEL
 Unit = tuple[int, int]
 """(seed, target): what one value of an entry was measured on"""
 
+ENOUGH = 5  # units of one seed; fewer say too little about their own spread, and share a model at that
 POWER = 0.8  # of the smallest difference that a comparison is said to show
 
 
@@ -40,17 +41,17 @@ def over_units(found: Mapping[Unit, Measured]) -> Interval | None:
     """Mean over seeds x targets with the widest of three 95 % intervals; None of nothing.
 
     From the candidates: members and non-members of every unit are drawn anew. From the units: Student's t over all of
-    them. From the seeds: Student's t over the means of the seeds, since targets of one seed share a global model.
-    NaN where the candidates of a unit cannot say how sure they are and there is but one unit.
+    them, if there are five. From the seeds: Student's t over the means of the seeds, since targets of one seed share a
+    global model. NaN where none of them can be had.
     """
     if not found:
         return None
     values = [m.value for m in found.values()]
-    widths = [_within(found), *([t_interval(values).half_width] if len(values) > 1 else [])]
+    widths = [_within(found), *([t_interval(values).half_width] if len(values) >= ENOUGH else [])]
     seeds = seed_means(found)
     widths += [t_interval(seeds).half_width] if len(seeds) > 1 else []
     known = [w for w in widths if w == w]
-    return Interval(float(np.mean(values)), max(known, default=float("nan")), len(values), between=len(values) > 1)
+    return Interval(float(np.mean(values)), max(known, default=float("nan")), len(values), between=len(widths) > 1)
 
 
 def seed_means(found: Mapping[Unit, Measured]) -> list[float]:
@@ -67,17 +68,16 @@ def _error(found: Mapping[Unit, Measured]) -> float:
     return float(np.sqrt(np.sum([m.error**2 for m in found.values()])) / len(found))
 
 
-def p_value(found: Mapping[Unit, Measured]) -> float:
+def p_value(found: Mapping[Unit, Measured], *, one_training: bool = False) -> float:
     """Two-sided, of a mean of 0: the larger of that of Student's t over seeds and of that of the candidates' errors.
 
-    1 with fewer than two seeds: one training says nothing of the next.
+    1 with fewer than two seeds, since one training says nothing of the next; with ``one_training`` that of the errors.
     """
     seeds = seed_means(found)
-    if len(seeds) < 2:
+    mean = float(np.mean(seeds))
+    if mean == 0 or (len(seeds) < 2 and not one_training):
         return 1.0
-    mean, spread = float(np.mean(seeds)), float(np.std(seeds, ddof=1) / np.sqrt(len(seeds)))
-    if mean == 0:
-        return 1.0
+    spread = float(np.std(seeds, ddof=1) / np.sqrt(len(seeds))) if len(seeds) > 1 else 0.0
     between = 0.0 if spread == 0 else 2 * float(stats.t.sf(abs(mean) / spread, len(seeds) - 1))
     error = _error(found)
     within = 0.0 if error == 0 or error != error else 2 * float(stats.norm.sf(abs(mean) / error))

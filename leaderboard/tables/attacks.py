@@ -64,10 +64,10 @@ def _raw_table(section: Section, metric: Metric) -> list[Table]:
     turned = any(s < 0 for r in section.rows for a in section.attacks for s in section.contest.sign(r.label, a).values())
     if metric.name == "auc" and not turned:
         return []
-    rows = [
-        (*front, *(entry_value(section, row.entries[a], row.entries[a].interval(metric.name, "ofl"), False) for a in section.attacks))
-        for row, front in ranked(section)
-    ]
+    rows = []
+    for row, front in ranked(section):
+        entries = [row.entries[a] for a in section.attacks]
+        rows.append((*front, *(entry_value(section, e, e.interval(metric.name, "ofl"), False) for e in entries)))
     title = f"{metric.title} as measured" + (f" ({metric.unit})" if metric.unit else "")
     columns = (RANK, DEFENSE, *_columns(section, metric.digits))
     return [Table(title=title, caption=Words(" against outside non-members"), columns=columns, rows=tuple(rows))]
@@ -105,7 +105,8 @@ def _few(section: Section) -> list[Note]:
     if _has_tf01(section):
         return []
     units = section.contest.units
-    pooled = max((sum(s.n_nonmembers for s in e.units("ofl").values()) for r in section.rows for e in r.entries.values()), default=0)
+    entries = [e for r in section.rows for e in r.entries.values()]
+    pooled = max((sum(s.n_nonmembers for s in e.units("ofl").values()) for e in entries), default=0)
     said = (
         f"TF01: the {len(units)} targets and seeds have {pooled:,} outside non-members together, "
         f"{max(TF01_MIN_NONMEMBERS - pooled, 0):,} too few to say anything at a false-positive rate of 0.1 %."

@@ -9,7 +9,8 @@ from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, RANK, ranked, with_attack
 
 _COLUMNS = (
-    RANK, DEFENSE, Column(name=Words("worst case AUC"), direction="lower"), Column(name=Words("largest of all"), direction="lower"),
+    RANK, DEFENSE, Column(name=Words("worst case AUC"), direction="lower"),
+    Column(name=Words("largest of all"), direction="lower"),
     Column(name=Words("mean AUC"), direction="lower"), Column(name=Words("worst TF01"), unit="%", direction="lower", digits=2),
     Column(name=Words("delta-accuracy"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
     Column(name=Words("accuracy"), unit="%", direction="higher", digits=1, scale=100),
@@ -54,6 +55,6 @@ def _power(section: Section) -> tuple[Text, ...]:
     if found is None:
         return ()
     return (Words(
-        f"Delta-accuracy: with {len(section.seeds)} seeds, differences below {100 * found:.1f} pp are shown with a chance of less "
-        "than 80 %. Members' share: accuracy minus that with members that upload nothing."
+        f"Delta-accuracy: with {len(section.seeds)} seeds, differences below {100 * found:.1f} pp are shown with a chance of "
+        "less than 80 %. Members' share: accuracy minus that with members that upload nothing."
     ),)  # fmt: skip

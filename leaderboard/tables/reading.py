@@ -7,17 +7,26 @@ from fedbench.core.contract.board import Note, Words
 READING = Note((
     Words(
         "How to read it: an attack's AUC is the chance that it ranks a member above a non-member; 0.5 is guessing. TF01 is the\n"
-        "share of members it finds, in percent, while at most 0.1 % of the non-members are called members; "
+        "share of members it finds, in percent, while 0.1 % of the non-members are called members. The adversary has a data set\n"
+        "of its own: the sign of a score, and which attack is the worst case, are chosen on the other seeds' federations and\n"
+        "judged on the one at hand, so without a leak both are 0.5. Non-members are from outside the federation. Only attacks\n"
+        "that beat chance on the undefended run count. "
     ),
-    Words("n/a", "code"), Words(" with fewer than\n1,000 non-members. "), Words("±", "code"),
+    Words("±", "code"),
     Words(
-        " is the half-width of a 95 % interval over seeds x targets (from 5 of them on, and never narrower\n"
-        "than what resampling members and non-members gives; with fewer, that alone). Lower is better; "
+        " and brackets are 95 % intervals: the widest of resampling the\ncandidates, Student's t over seeds x targets and over "
+        "seeds. Lower is better; "
     ),
     Words("bold", "strong"),
     Words(
-        " is the lowest\ncomplete cell of a column. Rows are ranked by their worst case over the attacks; a row with scores "
-        "missing has no rank.\nDelta-accuracy is paired with the undefended run of the same seed, in percentage points of test "
-        "accuracy; runtime is\ntraining CPU time relative to that run (n/a across different machines)."
+        " is lower than every other defense with\nsignificance. A range of ranks holds all places that paired tests leave open "
+        "(Holm); a row with scores missing has no rank. "
+    ),
+    Words("free-rider", "code"), Words(" (members upload nothing) and "), Words("placebo", "code"),
+    Words(
+        " (members train plainly in another\norder) are floors: what does not differ from them is no effect. Delta-accuracy is "
+        "paired with the undefended run of the same\nseed, in percentage points of test accuracy, with the variance of training; "
+        "runtime is training CPU time relative to that\nrun (n/a across machines and on busy ones). docs/method.md says how each "
+        "of these is made."
     ),
 ))  # fmt: skip

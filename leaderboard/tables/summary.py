@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from fedbench.core.contract.report import Summary
 from fedbench.core.metrics import Interval
+from fedbench.core.metrics.registry import Metric
+from fedbench.leaderboard.statistics.metrics import raw_metrics
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import rank_of
@@ -20,10 +22,11 @@ def summary(sections: Sequence[Section]) -> Summary:
     Skipped, failed and missing cells are counted in the last column.
     """
     rows = [
-        [s.setting, s.coalition, s.view, rank_of(s, row).text, row.label, *_found(s, row), *_costs(s, row)]
+        [s.setting, s.coalition, s.view, rank_of(s, row).text, row.label, *_found(s, row), *_costs(s, row), *_more(s, row),
+         ", ".join(f"{n} {what}" for what, n in sorted(row.outcomes.items()) if n)]
         for s in sections for row in s.rows
     ]  # fmt: skip
-    return Summary(_HEADERS, rows)
+    return Summary([*_HEADERS[:-1], *(f"worst {m.title} {m.unit}".rstrip() for m in _further()), _HEADERS[-1]], rows)
 
 
 def _found(section: Section, row: Row) -> list[str]:
@@ -36,9 +39,22 @@ def _found(section: Section, row: Row) -> list[str]:
 
 def _costs(section: Section, row: Row) -> list[str]:
     found = section.compared[row.label]
-    outcomes = ", ".join(f"{n} {what}" for what, n in sorted(row.outcomes.items()) if n)
-    runtime = _interval(found.runtime, ".2f")
-    return [_interval(found.delta_accuracy, "+.2f", scale=100), _interval(found.contribution, "+.2f", scale=100), runtime, outcomes]
+    accuracies = [_interval(i, "+.2f", scale=100) for i in (found.delta_accuracy, found.contribution)]
+    return [*accuracies, _interval(found.runtime, ".2f")]
+
+
+def _more(section: Section, row: Row) -> list[str]:
+    """The largest (or, where less is worse, the smallest) mean over the attacks that count, as measured."""
+    shown = []
+    for metric in _further():
+        means = [v for a, v in row.means(metric.name, "ofl").items() if a in section.contest.eligible]
+        worst = (max if metric.direction == "lower" else min)(means, default=None)
+        shown.append("n/a" if worst is None else f"{worst:.{metric.digits}f}")
+    return shown
+
+
+def _further() -> list[Metric]:
+    return [m for m in raw_metrics() if m.name != "auc"]
 
 
 def _interval(found: Interval | None, form: str, scale: float = 1.0) -> str:
