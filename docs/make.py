@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Write the documents whose numbers come from committed boards: ``python docs/make.py`` (``--check``: only look).
+
+``docs/NAME.md.in`` becomes ``docs/NAME.md``. In a template
+
+* ``{{board | setting | coalition | view | table | row | column}}`` is the number in that place of the committed board;
+  ``<!-- from: board | setting | coalition | view | table -->`` on a line of its own gives the first parts for what follows,
+  and ``{{row | column}}`` then is enough. A last part ``±`` adds the interval, ``text`` takes the place as it is.
+* ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board; ``{{simulated: name | row | column}}``
+  a place of the last table in ``docs/simulations/name.md`` that has such a row.
+* ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own must hold, and is not printed: what a
+  sentence says of numbers is checked whenever they change.
+
+Every mistake is said with file and line; nothing is written then.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+BOARDS = DOCS.parent / "leaderboard" / "boards"
+NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
+
+Table = dict[str, dict[str, str]]
+"""row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``"""
+
+
+class Mistake(Exception):
+    """What is wrong with a line of a template."""
+
+
+def rendered(template: str, where: str) -> str:
+    """The document of a template; raises :class:`Mistake` with everything that is wrong."""
+    lines, problems, base = [], [], ()
+    for number, line in enumerate(template.splitlines(), 1):
+        try:
+            if found := re.fullmatch(r"<!-- from: (.*) -->", line):
+                base = parts(found[1])
+                continue
+            filled = re.sub(r"\{\{(.+?)\}\}", lambda m, base=base: value(m[1], base), line)
+            if found := re.fullmatch(r"<!-- holds: (.*) -->", filled):
+                check(found[1])
+                continue
+            lines.append(filled)
+        except Mistake as mistake:
+            problems.append(f"{where}:{number}: {mistake}")
+    if problems:
+        raise Mistake("\n".join(problems))
+    return "\n".join(lines) + "\n"
+
+
+def parts(text: str) -> tuple[str, ...]:
+    """What stands between the bars."""
+    return tuple(part.strip() for part in text.split("|"))
+
+
+def value(text: str, base: tuple[str, ...]) -> str:
+    """What stands in place of a pair of braces."""
+    if text.startswith("said:"):
+        board, pattern = (p.strip() for p in text.removeprefix("said:").split("|", 1))
+        found = re.search(pattern, board_text(board))
+        if found is None:
+            raise Mistake(f"nothing in {board}.md is like {pattern}")
+        return found[1]
+    if text.startswith("simulated:"):
+        name, row, column = parts(text.removeprefix("simulated:"))
+        return number(place(simulation(name), row, column, f"docs/simulations/{name}.md"), ())
+    wanted = parts(text)
+    form = wanted[-1:] if wanted[-1] in ("±", "text") else ()
+    wanted = wanted[: len(wanted) - len(form)]
+    full = (*base[: 7 - len(wanted)], *wanted)
+    if len(full) != 7:
+        raise Mistake(f"{text}: {len(full)} parts of board | setting | coalition | view | table | row | column")
+    board, section, table, row, column = full[0], full[1:4], full[4], full[5], full[6]
+    found = tables(board).get((*section, table))
+    if found is None:
+        near = sorted({t for s in tables(board) for t in s[3:] if s[:3] == section}) or sorted({s[:3] for s in tables(board)})
+        raise Mistake(f"{board}.md has no table '{table}' under {' / '.join(section)}; there are {near}")
+    return number(place(found, row, column, f"{board}.md, {table}"), form)
+
+
+def place(table: Table, row: str, column: str, where: str) -> str:
+    """The text of one place."""
+    if row not in table:
+        raise Mistake(f"{where} has no row '{row}'; it has {', '.join(table)}")
+    if column not in table[row]:
+        raise Mistake(f"{where} has no column '{column}'; it has {', '.join(table[row])}")
+    return table[row][column]
+
+
+def number(text: str, form: tuple[str, ...]) -> str:
+    """The first number of a place, without a zero before the point; with its interval where asked for."""
+    text = text.replace("**", "")
+    if form == ("text",):
+        return text
+    found = re.match(NUMBER, text)
+    if found is None:
+        raise Mistake(f"'{text}' holds no number")
+    if not form:
+        return short(found[0])
+    spread = re.match(rf"{NUMBER} (± {NUMBER}|\[{NUMBER}, {NUMBER}\])", text)
+    if spread is None:
+        raise Mistake(f"'{text}' has no interval")
+    return " ".join(short(word) for word in spread[0].split(" "))
+
+
+def short(word: str) -> str:
+    """.5 for 0.500 is how these documents write shares; other numbers stay."""
+    return re.sub(r"(?<![\d.])0(?=\.\d{3}$)", "", word)
+
+
+def check(claim: str) -> None:
+    """Raise :class:`Mistake` unless the comparison holds."""
+    found = re.fullmatch(r"\s*(\S+)\s*([<>])\s*(\S+)\s*", claim)
+    if found is None:
+        raise Mistake(f"'{claim}' is no comparison of two numbers")
+    a, b = (float(found[i].replace(",", "")) for i in (1, 3))
+    if not (a < b if found[2] == "<" else a > b):
+        raise Mistake(f"no longer true: {claim.strip()}")
+
+
+@cache
+def board_text(board: str) -> str:
+    """A committed board."""
+    path = BOARDS / f"{board}.md"
+    if not path.is_file():
+        there = ", ".join(p.stem for p in sorted(BOARDS.glob("*.md")))
+        raise Mistake(f"there is no committed board {path.name}; there are {there}")
+    return re.sub(r"\\([\\`*_{}\[\]()#+.!|~<>-])", r"\1", path.read_text(encoding="utf-8"))
+
+
+@cache
+def tables(board: str) -> dict[tuple[str, str, str, str], Table]:
+    """(setting, coalition, view, title) -> table, of every table with a title."""
+    found: dict[tuple[str, str, str, str], Table] = {}
+    setting = coalition = view = title = ""
+    lines = board_text(board).splitlines()
+    for i, line in enumerate(lines):
+        if heading := re.match(r"## (?:Setting )?(.*)", line):
+            setting, coalition, view, title = heading[1].rpartition(": ")[2], "", "", ""
+        elif heading := re.match(r"### Coalition (.*), (\w+) view", line):
+            coalition, view, title = heading[1], heading[2], ""
+        elif heading := re.match(r"\*\*(.+?)\*\*", line):
+            title = heading[1]
+        elif line.startswith("|") and not lines[i - 1].startswith("|") and title:
+            found.setdefault((setting, coalition, view, title), grid(lines[i:]))
+    return found
+
+
+def grid(lines: list[str]) -> Table:
+    """The Markdown table at the beginning of these lines."""
+    rows = list(_cells(lines))
+    header = [re.sub(r" \((%|pp)\)$", "", name) for name in rows[0]]
+    named = header.index("defense") if "defense" in header else 0
+    found: Table = {}
+    for row in rows[2:]:
+        cells = dict(zip(header, row, strict=True))
+        name = row[named].removesuffix(" (undefended)")
+        found[f"{name} / {cells['attack']}" if named == 0 and "attack" in cells and "defense" in cells else name] = cells
+    return found
+
+
+def _cells(lines: list[str]) -> Iterator[list[str]]:
+    for line in lines:
+        if not line.startswith("|"):
+            return
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@cache
+def simulation(name: str) -> Table:
+    """All tables of a simulation's printed output together."""
+    path = DOCS / "simulations" / f"{name}.md"
+    if not path.is_file():
+        raise Mistake(f"there is no {path.name} in docs/simulations")
+    lines, found = path.read_text(encoding="utf-8").splitlines(), {}
+    for i, line in enumerate(lines):
+        if line.startswith("|") and (i == 0 or not lines[i - 1].startswith("|")):
+            header, _, *rows = _cells(lines[i:])
+            keys = len(header) - len([c for c in header if _measured(c)]) if name == "tf01" and len(header) > 2 else 1
+            for row in rows:
+                found[", ".join(row[:keys])] = dict(zip(header, row, strict=True))
+    return found
+
+
+def _measured(column: str) -> bool:
+    return column not in ("design", "noise", "true %")
+
+
+def main() -> int:
+    """0, or 1 where something is wrong or, with ``--check``, out of date."""
+    only_look, problems, made = "--check" in sys.argv[1:], [], {}
+    for template in sorted(DOCS.rglob("*.md.in")):
+        try:
+            where = template.relative_to(DOCS.parent).as_posix()
+            made[template.with_suffix("")] = rendered(template.read_text(encoding="utf-8"), where)
+        except Mistake as mistake:
+            problems.append(str(mistake))
+    for path, text in made.items():
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        if old != text and only_look:
+            name = path.relative_to(DOCS.parent)
+            problems.append(f"{name} is not what its template and the boards say; run python docs/make.py")
+        elif old != text and not problems:
+            path.write_text(text, encoding="utf-8")
+    print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
