@@ -108,10 +108,8 @@ def of_normal(noise: Noise, z: np.ndarray) -> np.ndarray:
     """Scores with the distribution ``noise``, one for each standard normal ``z``; monotone, exact in both tails."""
     if noise == "normal":
         return z
-    if noise == "logistic":
-        scores: np.ndarray = log_ndtr(z) - log_ndtr(-z)
-        return scores
-    return np.interp(z, *_t5_table())
+    scores: np.ndarray = np.interp(z, *_t5_table()) if noise == "t5" else log_ndtr(z) - log_ndtr(-z)
+    return scores
 
 
 @cache
@@ -125,9 +123,9 @@ def above(noise: Noise, threshold: np.ndarray) -> np.ndarray:
     """P(score > threshold)."""
     if noise == "t5":
         rates: np.ndarray = stdtr(5, -threshold)
-        return rates
-    tail = log_ndtr(-threshold) if noise == "normal" else -np.logaddexp(0, threshold)
-    return np.exp(tail)
+    else:
+        rates = np.exp(log_ndtr(-threshold) if noise == "normal" else -np.logaddexp(0, threshold))
+    return rates
 
 
 def threshold_of(noise: Noise, rate: float) -> float:
