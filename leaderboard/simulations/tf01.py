@@ -27,7 +27,7 @@ RATES = (0.001, 0.005, 0.02)
 NOISES: tuple[Noise, ...] = ("normal", "logistic", "t5")
 CORRELATION = 0.5  # of a non-member's scores under two targets of a seed
 SPREAD = 0.2  # coefficient of variation of the TPR between seeds
-REPETITIONS, QUICK = 2000, 40
+REPETITIONS, QUICK = 2000, 15
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
