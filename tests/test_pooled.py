@@ -43,6 +43,13 @@ def test_the_value_without_a_leak_is_the_share_above_the_conformal_threshold():
     assert pooled.value == pytest.approx(rate, rel=0.02)  # the slope is all but 1, and with it the correction
 
 
+def test_a_nonmember_is_measured_by_the_others():
+    """In small units its own outlyingness would hide it: a tenth more strangers would stand above the threshold."""
+    found = units("small", 20, nonmembers=100, members=1000)  # 2,001 / 1,000
+    near = 0.999 * hits_by_hand(found, 2) + 0.001 * hits_by_hand(found, 3)
+    assert pooled_tpr(found).value == pytest.approx(near / 20_000, rel=0.03)
+
+
 def test_between_two_thresholds_the_hits_are_interpolated():
     found = units("halves", 1, nonmembers=2499, members=2000, shift=2.0)  # .001 x 2,500 = 2.5
     rate = (hits_by_hand(found, 2) + hits_by_hand(found, 3)) / 2 / 2000
@@ -95,6 +102,19 @@ def test_ties_count_against_the_attack(share):
     tied = [replace(u, member=np.ones(50), nonmember=(rng.random(700) < share) * 1.0) for u in units("ties", 1, nonmembers=700)]
     tied = [replace(tied[0], seed=s) for s in range(5)]
     assert pooled_tpr(tied).value == 0
+
+
+def test_ties_below_the_mean_count_against_the_attack_too():
+    rare = np.r_[1.0, np.zeros(2999)]  # 5 of 15,000 stand out and 15 are expected: the threshold lies among the others
+    assert pooled_tpr([Sample(seed, np.zeros(50), rare, np.arange(3000)) for seed in range(5)]).value == 0
+
+
+def test_one_hit_has_a_lower_limit_of_five_percent():
+    """Nothing so low is ever missed on the high side, so the lower limit has the whole 5 % (Poisson, mid-P)."""
+    found = [replace(u, member=np.full(50, -20.0)) for u in units("one", nonmembers=20_000)]
+    found[0].member[7] = 20
+    low = 250 * pooled_tpr(found).low
+    assert 1 - np.exp(-low) - low * np.exp(-low) / 2 == pytest.approx(0.05, rel=0.1)
 
 
 def test_one_sample_under_many_targets_is_not_many_samples():
@@ -152,8 +172,8 @@ def test_limits_stand_around_the_value(key, n, shift, decimals, fpr):
 
 def test_bias_and_coverage_hold_where_the_step_rule_does_not():
     rng = numpy_rng(0, "quick simulation")
-    null, _, leak = tf01.simulate(tf01.DESIGNS[0], "normal", tf01.RATES, 300, rng)
-    assert abs(null.bias) < 0.2 and abs(leak.bias) < 0.1
+    null, leak = tf01.simulate(tf01.DESIGNS[0], "normal", (0.001, 0.02), 250, rng)
+    assert abs(null.bias) < 0.2 and abs(leak.bias) < 0.1  # standard errors .07 and .03
     assert min(null.coverage, leak.coverage) > 0.91
     assert 0.15 < 100 * tf01.step_null(1100, 1000, rng) < 0.21
 

@@ -13,7 +13,7 @@ from scipy.special import betaincinv, expit, gammaincinv, gammaln, logit, polyga
 
 MIN_FALSE_POSITIVES = 2  # expected; with one, a concave ROC reads clearly too low (E[F^a] < E[F]^a)
 MAX_FPR = 0.05
-SPAN = 16  # the ROC's local slope is that of its chord from ``fpr`` to 16 ``fpr``
+SPAN = 10  # the ROC's local slope is that of its chord from ``fpr`` to 10 ``fpr``
 CLUSTER_SPAN = 4  # clusters are counted among the highest non-members, four times the expected false positives
 PRIOR = 2.0  # members' hits behind the prior slope 1 (no leak)
 MAX_SLOPE = 3.0
@@ -146,10 +146,30 @@ class _Model:
     def estimate(self, hits: float) -> tuple[float, float, float]:
         """(value, low, high)."""
         rate = hits / self.members
-        a = self.slope(hits) * (1 - rate)  # d log T / d log F
-        value = min(rate / np.exp(self._log_mean(a)), 1.0)
+        value = min(rate / self._mean_excess(self.slope(hits) * (1 - rate)), 1.0)
         low, high = self.limits(hits)
-        return float(value), float(min(low, value)), float(max(high, value))
+        return value, min(low, value), max(high, value)
+
+    def _mean_excess(self, a: float) -> float:
+        """E[T(F)] / T(fpr) where T ~ F^a: what the share of hits is too high by; 1 at a = 1.
+
+        Undone twice, as in an iterated bootstrap (Hall & Martin 1988): by E[F^a], and by what this leaves under the model,
+        where the threshold that lets more hits in flattens the slope they are corrected with.
+        """
+        flattened = np.clip(a * (1 - self._seen * self._log_f / np.log(SPAN)), 0, MAX_SLOPE)
+        left = np.mean(np.exp(a * self._log_f - self._log_mean(flattened)))
+        return float(np.exp(self._log_mean(a)) * left)
+
+    @property
+    def _log_f(self) -> np.ndarray:
+        """log(F / fpr) at LEVELS."""
+        quantiles: np.ndarray = np.log(gammaincinv(self.k, LEVELS) / self.k)
+        return quantiles
+
+    @property
+    def _seen(self) -> float:
+        """How far the slope comes from the hits and not from the prior."""
+        return self.far / (self.far + SPAN * PRIOR)
 
     def slope(self, hits: float) -> float:
         """b: the chord's slope, drawn to 1 by PRIOR hits and SPAN times as many at its end."""
@@ -168,22 +188,20 @@ class _Model:
         low, one_sided, high = self._quantiles(hits, noise, ONE_SIDED, 2 * ONE_SIDED, 1 - ONE_SIDED)
         return max(low, min(one_sided, top_at_zero)), high
 
-    def _log_mean(self, b: float) -> float:
+    def _log_mean(self, b: float | np.ndarray) -> np.ndarray:
         """log E[(F / fpr)^b]."""
-        return float(gammaln(self.k + b) - gammaln(self.k) - b * np.log(self.k))
+        logarithm: np.ndarray = gammaln(self.k + b) - gammaln(self.k) - b * np.log(self.k)
+        return logarithm
 
     def _noise(self, b: float) -> np.ndarray:
         """logit T(F) - logit T(fpr) at LEVELS of the threshold's FPR.
 
         The differences between seeds widen it at an unchanged mean. A threshold with too high an F has also cut the chord
-        short by log F and made it flat: the slope that was seen is undone by 1 / (1 - log F / log SPAN), in so far as it
-        was seen and is not the prior's.
+        short by log F and made it flat: the slope that was seen is undone by 1 / (1 - log F / log SPAN).
         """
-        log_f = np.log(gammaincinv(self.k, LEVELS) / self.k)
         wide = float(np.sqrt(b**2 + self.between / polygamma(1, self.k)))
-        seen = self.far / (self.far + SPAN * PRIOR)
-        noise = wide * log_f - (self._log_mean(wide) - self._log_mean(b))
-        stretched: np.ndarray = noise / (1 - seen * np.minimum(log_f, MAX_STRETCH) / np.log(SPAN))
+        noise = wide * self._log_f - (self._log_mean(wide) - self._log_mean(b))
+        stretched: np.ndarray = noise / (1 - self._seen * np.minimum(self._log_f, MAX_STRETCH) / np.log(SPAN))
         return stretched
 
     def _quantiles(self, hits: float, noise: np.ndarray, *levels: float) -> list[float]:
