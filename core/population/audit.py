@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedbench.core.contract.candidates import IFL, MEMBER, OFL
+from fedbench.core.contract.candidates import EXCLUDED, IFL, MEMBER, OFL
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.partition import Shards
@@ -17,8 +17,8 @@ from fedbench.core.population.target import EVERYBODY, Target
 @dataclass(frozen=True)
 class AuditSet:
     """Candidates of one target. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,
-    OFL or IFL; ``owner``: [n] the training client, -1 outside the federation; ``extra``: [n] outside candidates beyond an
-    equal share, who count among the outside ones and not in the mix. The order is random: it tells nothing."""
+    OFL, IFL or EXCLUDED; ``owner``: [n] the training client, -1 outside the federation; ``extra``: [n] outside candidates
+    beyond an equal share, who count among the outside ones and not in the mix. The order is random: it tells nothing."""
 
     target: Target
     ids: np.ndarray
@@ -46,7 +46,8 @@ def audit_set(
 
     ``alike``: [k] clients whose images are deformed as the client's are, if groups are; non-members are theirs then.
     ``outside``: so many from the hold-out in place of an equal share. ``absent``: the null of every attack: as many
-    members, but of the hold-out (at most half of it), against the rest of it alone.
+    members, but of the hold-out (at most half of it), against the rest of it. The other clients' samples are asked about
+    as ever and count nowhere: they were trained on, and a colluder has nothing to learn from without its own.
 
     Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members for K = 10;
     docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no hold-out sample to draw.
@@ -61,7 +62,7 @@ def audit_set(
         taken = rng.choice(free, min(len(members), len(free) // 2), replace=False)
         free, members, owner = np.setdiff1d(free, taken), n_train + taken, -1
     strangers = min(nonmembers // clients if outside is None else outside, len(free))
-    share = 0 if absent else nonmembers // clients
+    share = nonmembers // clients
     if strangers < 1 or not len(members):
         raise UserError(
             f"no outside non-members: audit.nonmembers = {nonmembers} over {clients} clients with a hold-out of "
@@ -76,12 +77,12 @@ def audit_set(
             continue
         drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
         ids.append(drawn)
-        kinds.append(np.full(len(drawn), IFL))
+        kinds.append(np.full(len(drawn), EXCLUDED if absent else IFL))
         owners.append(np.full(len(drawn), k))
     order = rng.permutation(sum(map(len, ids)))
     id_, kind, owner_ = (np.concatenate(a)[order].astype(np.int64) for a in (ids, kinds, owners))
     beyond = np.zeros(len(order), bool)
-    if share:  # without inside non-members there is no mix to keep
+    if share and not absent:  # without inside non-members there is no mix to keep
         beyond[len(members) + share : len(members) + strangers] = True
     return AuditSet(Target(kind="client", index=client), id_, kind, owner_, extra=beyond[order])
 
