@@ -296,7 +296,8 @@ def planned(site, tmp_path) -> Callable[..., Job]:
                 "name": "blobs", "dataset": "blobs", "model": {"name": "mlp", "params": {"hidden": [HIDDEN]}},
                 "federation": {**SIZES, "optimizer": optimizer}, "audit": {"nonmembers": 70, **audit},
             }],
-            "coalitions": ["pair"], "defenses": [defense], "attacks": ["reads-weights"], "analyses": [],
+            "coalitions": ["pair"], "defenses": [defense], "floors": [], "attacks": ["reads-weights"],
+            "analyses": [],
         }  # fmt: skip
         YAML().dump(spec, tmp_path / "swapped.yaml")
         registry = Registry.discover()

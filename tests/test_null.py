@@ -48,6 +48,7 @@ SUITE = {
         "audit": {"every": 5, "nonmembers": NONMEMBERS, "targets": [0, 1, 2]},
     }],
     "coalitions": ["half"], "defenses": ["none", "cofedmid", "dp-sgd", "grad-noise"],
+    "floors": [],
     "attacks": [*ATTACKS[:-1], {"name": "seqmia", "params": {"epochs": 10}}],
 }  # fmt: skip
 
