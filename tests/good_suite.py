@@ -24,6 +24,7 @@ defenses:
   - {name: grad-noise, params: {sigma: 0.01}}
 attacks:
   - loss-series
+floors: []
 """
 
 

@@ -30,7 +30,7 @@ def suite(folder: Path, **changes: Any) -> Path:
             "federation": {"clients": 4, "rounds": 4, "local_epochs": 1, "batch_size": 50, "optimizer": {"lr": 0.2}},
             "audit": {"every": 2, "nonmembers": 80},
         }],
-        "coalitions": ["pair"], "defenses": ["none"], "attacks": ["loss-series"], "limits": {"run_seconds": HANG_S},
+        "coalitions": ["pair"], "defenses": ["none"], "floors": [], "attacks": ["loss-series"], "limits": {"run_seconds": HANG_S},
     } | changes  # fmt: skip
     path = folder / "tiny.yaml"
     YAML().dump(spec, path)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbench.core import IFL, MEMBER, OFL
+from fedbench.core import EXCLUDED, IFL, MEMBER, OFL
 from fedbench.core.contract.errors import UserError
-from fedbench.core.population.audit import audit_set, pool_of
+from fedbench.core.population.audit import attack_set, audit_set, group_set, pool_of
 from fedbench.core.population.partition import partition
+from fedbench.core.population.target import EVERYBODY, group
 from fedbench.plugins.datasets.canaries import mislabel
 from fedbench.plugins.datasets.digits import Digits
 
@@ -57,6 +58,81 @@ def test_an_audit_set_is_fair_aligned_and_shuffled(target, nonmembers, seed):
     for k in range(10):
         mine = a.ids[(a.kind == IFL) & (a.owner == k)]
         assert len(mine) == (0 if k == target else min(share, len(shards[k]))) and np.isin(mine, shards[k]).all()
+
+
+def listed(audit, where):
+    """(id, kind, owner) of the candidates there, in their order."""
+    return list(zip(audit.ids[where].tolist(), audit.kind[where].tolist(), audit.owner[where].tolist(), strict=True))
+
+
+@given(
+    target=st.integers(0, 3), nonmembers=st.integers(4, 500), outside=st.integers(1, 100), seed=st.integers(0, 5),
+    absent=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_more_outsiders_leave_the_mix_as_it_is(target, nonmembers, outside, seed, absent):
+    """``outside`` adds candidates that count among the outside ones alone; the others are the same list, in its order."""
+    shards = partition(LABELS, 4, seed)  # shards of 100, more than the hold-out
+    plain, wide = (audit_set(shards, 60, target, nonmembers, seed, outside=n, absent=absent) for n in (None, outside))
+    free = 30 if absent else 60  # half of the hold-out are the members of the null
+    share, strangers = min(nonmembers // 4, free), min(outside, free)
+    assert (plain.kind == OFL).sum() == share and plain.in_mix().all()
+    assert (wide.kind == OFL).sum() == strangers and len(np.unique(wide.ids)) == len(wide.ids)
+    if absent:
+        assert wide.in_mix().all()  # nobody inside is a non-member: all are asked as one
+    else:
+        assert np.array_equal(np.flatnonzero(~wide.in_mix()), np.flatnonzero(wide.extra)[: max(0, strangers - share)])
+        assert (wide.kind[wide.extra] == OFL).all()
+        assert [(plain.kind == IFL).sum(), (wide.kind == IFL).sum()] == [3 * share] * 2  # as many of each other client
+        if strangers >= share:
+            assert listed(wide, wide.in_mix()) == listed(plain, plain.in_mix())
+    if strangers >= share:
+        assert listed(wide, wide.kind != OFL) == listed(plain, plain.kind != OFL)
+
+
+def test_the_outsiders_beyond_the_mix_stand_anywhere():
+    audit = audit_set(partition(LABELS, 10, 0), 130, 3, 500, 0, outside=120)
+    places = np.flatnonzero(audit.extra)
+    n, m = len(audit.ids), len(places)
+    assert m == 70 and abs(places.mean() - (n - 1) / 2) < 4 * n / np.sqrt(12 * m)
+    assert not np.array_equal(audit.ids[audit.extra], np.sort(audit.ids[audit.extra]))
+
+
+@given(target=st.integers(0, 9), nonmembers=st.integers(10, 500), seed=st.integers(0, 5))
+@settings(max_examples=40, deadline=None)
+def test_members_from_the_holdout_were_trained_on_by_nobody(target, nonmembers, seed):
+    shards = partition(LABELS, 10, seed)
+    null, real = (audit_set(shards, 130, target, nonmembers, seed, absent=absent) for absent in (True, False))
+    counted = null.kind != EXCLUDED
+    assert (null.ids[counted] >= 400).all() and (null.owner[counted] == -1).all()
+    assert (null.kind == MEMBER).sum() == (real.kind == MEMBER).sum() == len(shards[target])
+    assert (null.kind == OFL).sum() == min(nonmembers // 10, 130 - len(shards[target])) and not (null.kind == IFL).any()
+    assert len(np.unique(null.ids)) == len(null.ids)
+    for k in range(10):  # a colluder keeps as many of its samples in the pool
+        assert (null.owner == k).sum() == ((real.owner == k) & (real.kind == IFL)).sum()
+        assert np.isin(null.ids[null.owner == k], shards[k]).all()
+
+
+def test_half_of_a_small_holdout_stands_in_for_the_members():
+    null = audit_set(partition(LABELS, 4, 0), 60, 1, 1000, 0, absent=True)
+    assert [(null.kind == kind).sum() for kind in (MEMBER, OFL)] == [30, 30]
+    with pytest.raises(UserError, match="no outside non-members"):
+        audit_set(partition(LABELS, 4, 0), 1, 1, 1000, 0, absent=True)
+
+
+def test_the_null_of_all_clients_together_and_of_a_group_is_drawn_from_their_holdout():
+    shards = partition(LABELS, 4, 0)
+    everybody = attack_set(shards, 60, 1, 20, 30, 0, absent=True)
+    assert everybody.target == EVERYBODY and (everybody.ids >= 400).all() and (everybody.owner == -1).all()
+    some = group_set(shards, 60, 1, "b", np.array([1, 3]), 10, 20, 0, absent=True)
+    assert some.target == group(1) and np.isin((some.ids - 400) % 4, [1, 3]).all() and (some.owner == -1).all()
+    for audit, members, nonmembers in ((everybody, 20, 30), (some, 10, 20)):
+        assert [(audit.kind == kind).sum() for kind in (MEMBER, OFL)] == [members, nonmembers]
+        assert len(np.unique(audit.ids)) == len(audit.ids)
+    with pytest.raises(UserError, match=r"audit.nonmembers = 30, but the hold-out beside the members has 20 samples"):
+        attack_set(shards, 60, 1, 40, 30, 0, absent=True)
+    with pytest.raises(UserError, match=r"audit.members = 70, but the hold-out has 60 samples"):
+        attack_set(shards, 60, 1, 70, 30, 0, absent=True)
 
 
 def test_positions_tell_nothing_about_membership():

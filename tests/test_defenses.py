@@ -46,7 +46,7 @@ def test_every_announced_defense_exists_and_documents_its_params():
     components = list(defenses.fedbench_defenses())
     names = [c.name for c in components]
     expected = [
-        "none", "grad-sparse", "grad-noise", "dp-sgd", "mixup", "relaxloss", "hamp", "cofedmid",
+        "none", "free-rider", "placebo", "grad-sparse", "grad-noise", "dp-sgd", "mixup", "relaxloss", "hamp", "cofedmid",
         "perturb", "quantize", "data-augmentation", "data-sampling", "instahide",
         "fedavg", "server-dp", "top-k", "median", "trimmed-mean", "krum", "multi-krum", "fang", "deepsight", "atm",
         "norm-clipping", "geometric-median", "bulyan", "ifca", "ifca-mir", "local-only",

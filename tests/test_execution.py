@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 from fake_packages import install
+from ruamel.yaml import YAML
 from running import HANG_S, changed, fingerprint, invoke, records, start, suite, wait_for
 
 from fedbench.core.cli.clean import command as clean
@@ -15,6 +17,7 @@ from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
 from fedbench.core.experiment.cache import load
 from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
+from fedbench.core.store.reading import read_record
 from fedbench.core.store.results import Results
 
 DEFENSES = '''
@@ -312,3 +315,161 @@ def test_data_that_cannot_carry_the_setting_is_found_before_training(tmp_path, c
     with pytest.raises(UserError, match=message) as caught:
         invoke(changed(tmp_path, change), "--results", tmp_path / "r")
     assert "tiny.yaml:" in str(caught.value) and not (tmp_path / "r").exists()
+
+
+# -- other settings, other machines ---------------------------------------------------------------------------------
+
+ELSEWHERE = '''
+    from pathlib import Path
+    from pydantic import Field
+    from fedbench.core import Component, UserError, hookimpl
+    from fedbench.plugins.datasets.digits import Digits
+
+    class Elsewhere(Digits):
+        """Digits, as long as there is a certain file."""
+        class Params(Digits.Params):
+            key: str = Field(description="path of the file")
+
+        def load(self, seed):
+            if not Path(self.params.key).exists():
+                raise UserError("its data is not here")
+            return super().load(seed)
+
+    @hookimpl
+    def fedbench_datasets():
+        yield Component("elsewhere", "elsewhere:Elsewhere", "digits under a key")
+'''
+
+
+@pytest.fixture
+def two_settings(site, tmp_path):
+    """(suite of the settings digits and away, the file that away's data needs)."""
+    install(site, "elsewhere", ELSEWHERE)
+    key, yaml = tmp_path / "key", YAML(typ="safe")
+    path = suite(tmp_path)
+    spec = yaml.load(path)
+    (here,) = spec["settings"]
+    data = {"name": "elsewhere", "params": {**here["dataset"]["params"], "key": str(key)}}
+    spec["settings"] = [here, {**here, "name": "away", "dataset": data}]
+    yaml.dump(spec, path)
+    return path, key
+
+
+def manifest(folder):
+    return sorted(Results.open(folder).marker()["cells"])
+
+
+def test_one_setting_runs_without_the_data_of_the_others(tmp_path, two_settings):
+    path, _ = two_settings
+    with pytest.raises(UserError, match="its data is not here"):
+        invoke(path, "--results", tmp_path / "r")
+    invoke(path, "--results", tmp_path / "r", "--only", "setting=digits")
+    (record,) = records(tmp_path / "r").values()
+    assert (record["setting"], record["outcome"]) == ("digits", "ok")
+    assert build_plan(str(path), (), tmp_path / "r", "cpu", {"digits"}).left_out == ("away",)
+    for only in ("setting=away", "defense=none"):  # which defense it is does not say whose data is asked for
+        with pytest.raises(UserError, match="its data is not here"):
+            invoke(path, "--results", tmp_path / "r", "--only", only)
+
+
+def test_what_was_left_out_stays_on_the_board(tmp_path, two_settings):
+    path, key = two_settings
+    key.touch()
+    invoke(path, "--results", tmp_path / "r")
+    both = manifest(tmp_path / "r")
+    assert [stem.partition("--")[0] for stem in both] == ["away", "digits"]
+    key.unlink()
+    invoke(path, "--results", tmp_path / "r", "--only", "setting=digits")
+    assert manifest(tmp_path / "r") == both
+    board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
+    assert "## Setting away" in board and "## Setting digits" in board
+
+
+def test_what_a_suite_no_longer_asks_for_leaves_the_manifest(tmp_path, two_settings):
+    path, key = two_settings
+    key.touch()
+    invoke(path, "--results", tmp_path / "r")
+    path.write_text(path.read_text().replace("name: away", "name: far"))
+    invoke(path, "--results", tmp_path / "r", "--only", "setting=digits")
+    assert [stem.partition("--")[0] for stem in manifest(tmp_path / "r")] == ["digits"]
+    invoke(path, "--results", tmp_path / "r")
+    assert [stem.partition("--")[0] for stem in manifest(tmp_path / "r")] == ["digits", "far"]
+
+
+def rewritten(folder, **provenance):
+    """Every record as if it had been made elsewhere."""
+    for path in (folder / "records").glob("*.json"):
+        record = json.loads(path.read_text())
+        record["provenance"] |= provenance
+        path.write_text(json.dumps(record))
+
+
+def test_records_of_another_type_of_cpu_are_reported(tmp_path):
+    one, two = suite(tmp_path), tmp_path / "two"
+    two.mkdir()
+    more = suite(two, attacks=["loss-series", "fedmia-i"])
+    folder = tmp_path / "r"
+    assert "another type of CPU" not in invoke(one, "--results", folder) + invoke(one, "--results", folder)
+    rewritten(folder, cpu="Abacus", cpu_capability="BEADS")
+    output = " ".join(invoke(one, "--results", folder).split())
+    assert "some of these records were made on another type of CPU (Abacus (BEADS)): nothing is computed anew" in output
+    output = " ".join(invoke(more, "--results", folder).split())
+    assert "(Abacus (BEADS)): what is computed now may differ from them in the last digits" in output
+    assert len({r["provenance"]["cpu"] for r in records(folder).values()}) == 2
+    invoke(more, "--results", folder, "--rerun", "always")
+    assert "another type of CPU" not in invoke(more, "--results", folder)
+
+
+def test_the_instructions_count_and_the_cpu_beside_a_gpu_does_not(tmp_path):
+    path, folder = suite(tmp_path), tmp_path / "r"
+    invoke(path, "--results", folder)
+    rewritten(folder, cpu_capability="BEADS")
+    assert "(BEADS)): nothing is computed anew" in " ".join(invoke(path, "--results", folder).split())
+    rewritten(folder, device="cuda")
+    assert "another type of CPU" not in invoke(path, "--results", folder)
+
+
+def test_a_training_cached_on_another_type_of_cpu_is_made_again(tmp_path, monkeypatch):
+    audit = {"every": 2, "nonmembers": 40, "shadow": {"samples": 40, "models": 2, "epochs": 1}}
+    path, folder = changed(tmp_path, {"audit": audit}, attacks=["loss-series", "rmia"]), tmp_path / "r"
+    invoke(path, "--results", folder)
+    (job,) = build_plan(str(path), (), folder, "cpu").jobs
+    assert load(job, {"loss"}, set(range(4)), True) is not None
+    abacus = job.provenance.model_copy(update={"cpu": "Abacus"})
+    assert load(replace(job, provenance=abacus), {"loss"}, set(range(4)), True) is None
+
+    def stamps(which):
+        return {p.name: p.stat().st_mtime_ns for p in (folder / "cache").glob("*.npz") if p.name.startswith("shadow") == which}
+
+    before, shadows = stamps(False), stamps(True)
+    assert len(before) == len(shadows) == 1
+    invoke(path, "--results", folder, "--rerun", "always")
+    assert (stamps(False), stamps(True)) == (before, shadows)
+    monkeypatch.setattr("fedbench.core.execution.provenance._cpu", lambda: "Abacus")
+    invoke(path, "--results", folder, "--rerun", "always")
+    assert stamps(False).keys() == before.keys() and stamps(False) != before
+    assert shadows.items() < stamps(True).items() and len(stamps(True)) == 2  # shadow models have bits of their own
+    assert {r["provenance"]["cpu"] for r in records(folder).values()} == {"Abacus"}
+
+
+def test_a_record_says_how_long_its_training_took_by_the_clock(tmp_path):
+    path, folder = suite(tmp_path, attacks=["loss-series", "fedmia-i"]), tmp_path / "r"
+    invoke(path, "--results", folder)
+    (took,) = {r["measured"]["train_wall_s"] for r in records(folder).values()}
+    assert took > 0 and {r["schema_version"] for r in records(folder).values()} == {3}
+    invoke(path, "--results", folder, "--rerun", "always")  # the training comes from the cache, and so does its time
+    assert {r["measured"]["train_wall_s"] for r in records(folder).values()} == {took}
+
+
+def test_a_record_of_schema_2_is_read_as_it_is(tmp_path):
+    path, folder = suite(tmp_path), tmp_path / "r"
+    invoke(path, "--results", folder)
+    (file,) = (folder / "records").glob("*.json")
+    now = read_record(file).record
+    record = json.loads(file.read_text()) | {"schema_version": 2}
+    del record["measured"]["train_wall_s"], record["provenance"]["cpu_capability"]
+    file.write_text(json.dumps(record))
+    then = read_record(file).record
+    assert (then.schema_version, then.measured.train_wall_s, then.provenance.cpu_type) == (3, None, now.provenance.cpu)
+    assert then.targets == now.targets and then.pooled == now.pooled and then.history == now.history
+    assert "0 runs with 0 cells" in invoke(path, "--results", folder)

@@ -47,6 +47,7 @@ defenses:
   - none
   - {name: ifca, params: {least_share: 0.1}}
   - local-only
+floors: []
 attacks: [shadow, lira-offline, rmia, passive]
 """
 

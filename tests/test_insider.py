@@ -385,6 +385,7 @@ def insider_suite(folder, attacks, settings):
     for row in rows:
         row.pop("clients", None)
     spec = {"schema": 1, "name": "insiders", "seeds": [0], "settings": rows, "defenses": ["mixup"], "attacks": attacks}
+    spec["floors"] = []
     path = folder / "insiders.yaml"
     YAML().dump(spec, path)
     return path

@@ -62,12 +62,13 @@ SETTING = Setting(
     ],
 )  # fmt: skip
 SETTING = with_all(
-    SETTING, partition=with_all(Partition(name="dirichlet", beta=0.5, min_samples=2), bias=0.3), audit=with_all(AUDIT, members=9),
+    SETTING, partition=with_all(Partition(name="dirichlet", beta=0.5, min_samples=2), bias=0.3),
+    audit=with_all(AUDIT, members=9, outside=7),
     federation=with_all(FEDERATION, recipe="fedmia", optimizer=with_all(OPTIMIZER, betas=[0.8, 0.9])),
 )
 PROVENANCE = Provenance(
-    fedbench="0.1.0", python="3.11", torch="2", numpy="2", git_commit="c", git_dirty=False, platform="p", cpu="c", device="cpu",
-    dtype="float32", threads=1, deterministic=True,
+    fedbench="0.1.0", python="3.11", torch="2", numpy="2", git_commit="c", git_dirty=False, platform="p", cpu="c",
+    cpu_capability="v", device="cpu", dtype="float32", threads=1, deterministic=True,
 )  # fmt: skip
 JOB = Job(
     run_key="k", suite="s", setting=SETTING, coalition="other", members=(0, 2), targets=(client(2), client(1)), seed=3,
@@ -296,7 +297,8 @@ def planned(site, tmp_path) -> Callable[..., Job]:
                 "name": "blobs", "dataset": "blobs", "model": {"name": "mlp", "params": {"hidden": [HIDDEN]}},
                 "federation": {**SIZES, "optimizer": optimizer}, "audit": {"nonmembers": 70, **audit},
             }],
-            "coalitions": ["pair"], "defenses": [defense], "attacks": ["reads-weights"], "analyses": [],
+            "coalitions": ["pair"], "defenses": [defense], "floors": [], "attacks": ["reads-weights"],
+            "analyses": [],
         }  # fmt: skip
         YAML().dump(spec, tmp_path / "swapped.yaml")
         registry = Registry.discover()

@@ -49,13 +49,30 @@ def test_auc_and_curve_equal_scikit_learn_under_heavy_ties(case):
 def test_tpr_conventions_equal_their_definitions(case, fpr):
     scores, member = case
     x, y, _ = sklearn_roc_curve(member, scores, drop_intermediate=False)
-    step, strict = M.tpr_at_fpr(scores, member, fpr), M.tpr_at_fpr(scores, member, fpr, "strict")
-    between, above = (M.tpr_at_fpr(scores, member, fpr, c) for c in ("interpolate", "first_above"))
+    step, strict, between, above = (
+        M.tpr_at_fpr(scores, member, fpr, c) for c in ("step", "strict", "interpolate", "first_above")
+    )
+    n = int((~member).sum())
+    fits = (np.rint(x * n) + 1) / (n + 1) <= fpr  # by which chance a new non-member exceeds each threshold
+    assert M.tpr_at_fpr(scores, member, fpr) == pytest.approx(y[fits].max(initial=0))
+    assert M.tpr_at_fpr(scores, member, fpr) <= step + 1e-12
     assert step == pytest.approx(y[x <= fpr].max())
     assert above == pytest.approx(y[x >= fpr][0])
     dropped_x, dropped_y, _ = sklearn_roc_curve(member, scores)
     assert strict == pytest.approx(dropped_y[dropped_x < fpr][-1])
     assert strict <= step + 1e-12 and step <= between + 1e-12
+
+
+def test_without_a_leak_the_conformal_convention_finds_its_share_of_the_members_and_the_step_convention_more():
+    rng, members, nonmembers, fpr = np.random.default_rng(11), 200, 500, 0.01
+    member = np.arange(members + nonmembers) < members
+    found = {c: [M.tpr_at_fpr(rng.random(700), member, fpr, c) for _ in range(2000)] for c in ("conformal", "step")}
+    error = {c: np.std(f) / np.sqrt(len(f)) for c, f in found.items()}
+    for convention, allowed in (("conformal", 4), ("step", 5)):
+        expected = (allowed + 1) / (nonmembers + 1)
+        assert abs(np.mean(found[convention]) - expected) < 4 * error[convention]
+    assert np.mean(found["conformal"]) < fpr + 4 * error["conformal"]
+    assert np.mean(found["step"]) > fpr + 4 * error["step"]
 
 
 def test_auc_counts_ties_as_one_half():
@@ -67,7 +84,7 @@ def test_oracle_random_and_inverted_attack():
     member = np.arange(3000) % 3 == 0
     assert M.auc(member.astype(float), member) == 1.0
     assert M.auc(-member.astype(float), member) == 0.0
-    assert M.tf01(member.astype(float), member) == 100.0
+    assert M.tf01(member.astype(float), member) == 100.0 and M.tf01(-member.astype(float), member) == 0.0
     assert abs(M.auc(np.random.default_rng(0).normal(size=3000), member) - 0.5) < 0.04
 
 
@@ -109,36 +126,39 @@ def ten_thousand_negatives(n_above: int):
     return scores, member
 
 
-def test_tf01_allows_ten_false_positives_and_the_strict_convention_nine():
-    for n_above, step, strict in ((9, 1.0, 1.0), (10, 1.0, 0.6), (11, 0.6, 0.6)):
+def test_tf01_allows_nine_false_positives_and_the_step_convention_ten():
+    for n_above, ours, step, strict in ((9, 1.0, 1.0, 1.0), (10, 0.6, 1.0, 0.6), (11, 0.6, 0.6, 0.6)):
         scores, member = ten_thousand_negatives(n_above)
-        assert M.tpr_at_fpr(scores, member) == step
-        assert M.tf01(scores, member) == 100 * step
+        assert M.tpr_at_fpr(scores, member) == ours
+        assert M.tf01(scores, member) == 100 * ours
+        assert M.tpr_at_fpr(scores, member, convention="step") == step
         assert M.tpr_at_fpr(scores, member, convention="strict") == strict
 
 
 def test_the_other_conventions_are_more_generous_where_one_negative_is_too_many():
     member = np.r_[np.ones(150, bool), np.zeros(150, bool)]
     scores = np.r_[np.full(30, 3.0), np.full(120, 1.0), [2.0], np.zeros(149)]
-    assert M.tpr_at_fpr(scores, member) == 0.2
+    assert M.tpr_at_fpr(scores, member) == 0.0  # of 150 non-members none may be allowed, and the largest one is too many
+    assert M.tpr_at_fpr(scores, member, convention="step") == 0.2
     assert M.tpr_at_fpr(scores, member, convention="interpolate") == pytest.approx(0.2)
     assert M.tpr_at_fpr(scores, member, convention="first_above") == 0.2
     tied = np.where(scores == 1.0, 2.0, scores)  # the members share the non-member's score
-    assert M.tpr_at_fpr(tied, member) == 0.2
+    assert M.tpr_at_fpr(tied, member, convention="step") == 0.2
     assert M.tpr_at_fpr(tied, member, convention="interpolate") == pytest.approx(0.2 + 0.8 * 0.001 * 150)
     assert M.tpr_at_fpr(tied, member, convention="first_above") == 1.0
 
 
-def test_tf01_needs_a_thousand_nonmembers():
-    member = np.r_[np.ones(5, bool), np.zeros(999, bool)]
-    scores = member.astype(float)
+def test_tf01_needs_so_many_nonmembers_that_one_false_positive_is_allowed():
+    member = np.r_[np.ones(5, bool), np.zeros(1998, bool)]
+    scores = np.r_[np.ones(5), 2.0, np.zeros(1997)]  # one non-member is above all members
     assert M.tf01(scores, member) is None
     assert M.tf01(np.r_[scores, 0.0], np.r_[member, False]) == 100.0
+    assert M.tf01(np.r_[scores, 2.0], np.r_[member, False]) == 0.0
 
 
 def test_tpr_is_zero_when_the_top_score_is_a_crowd_of_nonmembers():
-    member = np.r_[np.ones(10, bool), np.zeros(1000, bool)]
-    assert M.tf01(np.ones(1010), member) == 0.0
+    member = np.r_[np.ones(10, bool), np.zeros(2000, bool)]
+    assert M.tf01(np.ones(2010), member) == 0.0
 
 
 def test_unknown_convention_and_rate_are_refused():
@@ -179,7 +199,7 @@ def loop_bootstrap(scores, member, rng, n):
 
 @pytest.mark.parametrize("decimals", [6, 0])  # 0: heavy ties
 def test_bootstrap_agrees_with_a_slow_loop_and_with_delong(decimals):
-    scores, member = leaky(np.random.default_rng(1), shift=2.5)
+    scores, member = leaky(np.random.default_rng(1), n_nonmembers=2000, shift=2.5)
     scores = scores.round(decimals)
     fast = M.bootstrap(scores, member, np.random.default_rng(2), n=800)
     slow = loop_bootstrap(scores, member, np.random.default_rng(3), 800)
@@ -194,7 +214,7 @@ def test_bootstrap_agrees_with_a_slow_loop_and_with_delong(decimals):
 
 
 def test_bootstrap_repeats_with_its_generator_and_respects_a_total_tie():
-    scores, member = leaky(np.random.default_rng(1))
+    scores, member = leaky(np.random.default_rng(1), n_nonmembers=2000)
     a, b = (M.bootstrap(scores, member, np.random.default_rng(7)) for _ in range(2))
     assert a.auc_se == b.auc_se and a.tf01_se == b.tf01_se and np.array_equal(a.tf01, b.tf01)
     assert M.bootstrap(np.zeros(len(member)), member, np.random.default_rng(7)).auc_se == 0.0
@@ -235,9 +255,13 @@ def test_t_interval_matches_the_textbook():
         M.t_interval([1.0])
 
 
-def test_combined_interval_uses_the_spread_from_five_values_on_and_is_never_narrower_than_within():
+def test_combined_interval_uses_the_spread_from_two_values_on_and_is_never_narrower_than_within():
+    one = M.combined_interval([0.1], [0.03])
+    assert not one.between and one.half_width == pytest.approx(1.96 * 0.03, rel=1e-3)
     few = M.combined_interval([0.1, 0.9], [0.03, 0.04])
-    assert not few.between and few.half_width == pytest.approx(1.96 * 0.05 / 2, rel=1e-3)
+    assert few.between and few.half_width == pytest.approx(12.7062 * 0.4, rel=1e-4)  # t of one degree of freedom
+    alike = M.combined_interval([0.5, 0.5], [0.03, 0.04])
+    assert alike.between and alike.half_width == pytest.approx(1.96 * 0.05 / 2, rel=1e-3)
     spread = M.combined_interval([0.1, 0.3, 0.5, 0.7, 0.9], [0.01] * 5)
     assert spread.between and spread.half_width == M.t_interval([0.1, 0.3, 0.5, 0.7, 0.9]).half_width
     same = M.combined_interval([0.5] * 5, [0.1] * 5)
@@ -255,9 +279,9 @@ def test_delta_accuracy_is_paired_over_samples_and_over_seeds():
     worse = [b & (rng.random(2000) < 0.95) for b in base]
     got = M.delta_accuracy(worse, base, rng)
     per_seed = [w.mean() - b.mean() for w, b in zip(worse, base, strict=True)]
-    assert got.mean == pytest.approx(np.mean(per_seed)) and got.n == 3 and not got.between
+    assert got.mean == pytest.approx(np.mean(per_seed)) and got.n == 3 and got.between
     analytic = np.std(np.mean([w * 1.0 - b for w, b in zip(worse, base, strict=True)], axis=0)) / np.sqrt(2000)
-    assert got.half_width == pytest.approx(1.96 * analytic, rel=0.15)
+    assert got.half_width == pytest.approx(1.96 * analytic, rel=0.15)  # the seeds agree better than that by chance
     assert got.half_width < 1.96 * np.sqrt(2 * 0.16 / 2000 / 3) / 2  # what unpaired sampling would give, halved
 
 
@@ -324,12 +348,12 @@ def test_hypervolume_by_hand():
 
 def test_score_groups_splits_nonmembers_and_leaves_excluded_ones_out():
     rng = np.random.default_rng(0)
-    kind = np.r_[np.zeros(100, int), np.ones(500, int), np.full(700, 2), np.full(50, -1)]
+    kind = np.r_[np.zeros(100, int), np.ones(500, int), np.full(1700, 2), np.full(50, -1)]
     scores = rng.normal(size=len(kind)) - (kind == 2)
     scores[kind == -1] = np.nan  # excluded: must not matter
     got = M.score_groups(scores, kind, np.zeros(len(kind), bool), np.random.default_rng(1))
     assert list(got) == ["mix", "ofl", "ifl"]
-    assert [(s.n_members, s.n_nonmembers) for s in got.values()] == [(100, 1200), (100, 500), (100, 700)]
+    assert [(s.n_members, s.n_nonmembers) for s in got.values()] == [(100, 2200), (100, 500), (100, 1700)]
     for name, others in (("mix", (1, 2)), ("ofl", (1,)), ("ifl", (2,))):
         mask = np.isin(kind, (0, *others))
         assert set(got[name].values) == {m.name for m in M.METRICS}
@@ -341,10 +365,11 @@ def test_score_groups_splits_nonmembers_and_leaves_excluded_ones_out():
 
 def test_score_groups_with_canaries_and_with_missing_classes():
     kind = np.array([0, 0, 0, 1, 1, 2, 2])
-    scores = np.array([5.0, 1, 1, 4, 0, 3, 0])
+    scores = np.array([5.0, 1, 1, 4, 0, 6, 0])
     canary = np.array([1, 0, 0, 1, 0, 1, 0], bool)
     got = M.score_groups(scores, kind, canary, np.random.default_rng(0))
-    assert (got["canary"].n_members, got["canary"].n_nonmembers, got["canary"].value("auc")) == (1, 2, 1.0)
+    # against the outside one alone: the other client's scores higher
+    assert (got["canary"].n_members, got["canary"].n_nonmembers, got["canary"].value("auc")) == (1, 1, 1.0)
     assert got["canary"].error("auc") is None  # one member cannot say how sure it is
     assert "canary" not in M.score_groups(scores, kind, canary & (kind == 0), np.random.default_rng(0))
     assert list(M.score_groups(scores, np.where(kind == 2, 1, kind), ~canary & False, np.random.default_rng(0))) == [

@@ -24,7 +24,7 @@ ENTRY = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     leak = {"none": 1.0, "grad-sparse": 0.8, "cofedmid": 0.1}
-    return Folder(tmp_path_factory.mktemp("papers") / "results", leak, n_ofl=1000).fill(seeds=(0, 1))
+    return Folder(tmp_path_factory.mktemp("papers") / "results", leak, n_ofl=2000).fill(seeds=(0, 1))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_family_is_what_a_sweep_shares(label, expected):
 
 def test_hypervolume_of_a_sweep_includes_the_undefended_point(tmp_path):
     leak = {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3, "cofedmid": 0.0}
-    folder = Folder(tmp_path / "results", leak, n_ofl=1000).fill(seeds=(0,))
+    folder = Folder(tmp_path / "results", leak, n_ofl=2000).fill(seeds=(0,))
     (section,) = sections_of(folder)
     (sweep,) = section.sweeps()
     assert sweep.family == "mixup" and set(sweep.labels) == {"mixup-1", "mixup-2"}
@@ -99,7 +99,7 @@ def test_hypervolume_of_a_sweep_includes_the_undefended_point(tmp_path):
 
 def test_the_sweep_figure_draws_every_strength(tmp_path):
     leak = {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3, "cofedmid": 0.0}
-    folder = Folder(tmp_path / "results", leak, n_ofl=1000).fill(seeds=(0,))
+    folder = Folder(tmp_path / "results", leak, n_ofl=2000).fill(seeds=(0,))
     (section,) = sections_of(folder)
     figure = sweep_figure(section).draw(style)
     assert [a.get_title() for a in figure.axes] == list(section.attacks)

@@ -108,6 +108,7 @@ def test_a_record_of_schema_1_says_today_what_it_said(tmp_path):
     assert r.defense.then == () and r.defense.target == "" and r.attack.name == "fedmia-ii"
     assert r.utility.accuracy == 0.75 and r.history[0].train_loss == 0.3 and r.notes == ["colluding with client 3"]
     assert r.provenance.torch == "2.11.0" and r.measured.train_cpu_s == 1.5
+    assert r.measured.train_wall_s is None and r.provenance.cpu_capability is None and r.provenance.cpu_type == "some"
     assert loaded.candidates(0).scores.tolist() == [0.9, 0.1, 0.5] and loaded.test_correct().sum() == 3
 
 

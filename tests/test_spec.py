@@ -45,7 +45,7 @@ FIELD_MISTAKES = {
         "suite.yaml:10:7: settings[0].federation.rouns: unknown field - did you mean 'rounds'?"),
     "unknown field, none near": (("schema: 1", "schema: 1\nzzz: 1"),
         "suite.yaml:2:1: zzz: unknown field; the fields are schema, name, title, description, seeds, settings, "
-        "coalitions, defenses, attacks, analyses, limits, published"),
+        "coalitions, defenses, floors, attacks, analyses, limits, published"),
     "missing field": (("      rounds: 10\n", ""),
         "suite.yaml:8:5: settings[0].federation.rounds: required field is missing"),
     "missing at the top": (("name: small\n", ""), "suite.yaml:1:1: name: required field is missing"),
@@ -98,6 +98,18 @@ FIELD_MISTAKES = {
     "targets word": (("every: 5", "targets: all"),
         "suite.yaml:13:22: settings[0].audit.targets: expected 'coalition', 'honest' or 'groups' or a list, "
         "found the text 'all'"),
+    "members from elsewhere": (("every: 5", "members_from: hold-out"),
+        "suite.yaml:13:27: settings[0].audit.members_from: expected 'training' or 'holdout', found the text 'hold-out' "
+        "- did you mean 'holdout'?"),
+    "a null of redrawn candidates": (("every: 5", "members_from: holdout, align_nonmembers: false"),
+        "suite.yaml:13:12: settings[0].audit: align_nonmembers: false redraws non-members around members: remove it, or "
+        "members_from: holdout"),
+    "outsiders of all clients together": (("every: 5", "targets: honest, outside: 9"),
+        "suite.yaml:13:12: settings[0].audit: outside: all non-members of targets: honest are from outside; say how many by "
+        "nonmembers"),
+    "no outsiders": (("every: 5", "outside: 0"),
+        "suite.yaml:13:22: settings[0].audit.outside: expected an integer >= 1, found 0"),
+    "floors": (("floors: []", "floors: free-rider"), "suite.yaml:20:9: floors: expected a list, found the text 'free-rider'"),
     "target type": (("every: 5", "targets: [0, a]"),
         "suite.yaml:13:26: settings[0].audit.targets[1]: expected an integer, found the text 'a'"),
     "target range": (("every: 5", "targets: [0, 4]"),

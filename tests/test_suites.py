@@ -105,7 +105,7 @@ def grouped(s):
     if audit["targets"] == "groups":
         audit |= {"members": 30, "nonmembers": 30, "shadow": {"samples": 300, "models": 2, "epochs": 1}}
     else:
-        audit |= {"targets": [0, 5], "nonmembers": 100}
+        audit |= {"targets": [0, 5], "nonmembers": 100} | ({"outside": 60} if "outside" in audit else {})
     for c in s.get("coalitions", []):
         if isinstance(c, dict):
             c["clients"] = [0, 1, 5]

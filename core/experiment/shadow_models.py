@@ -64,8 +64,8 @@ def of_audit(
 
 
 def _key(job: Job) -> str:
-    """Everything that can change them."""
-    return key_of(identity(job, without=NOT_OF_SHADOW_MODELS))
+    """Everything that can change them, down to the last digit."""
+    return key_of({"job": identity(job, without=NOT_OF_SHADOW_MODELS), "cpu": job.provenance.cpu_type})
 
 
 def _train(job: Job, builder: Model, scene: Scene) -> ShadowLogits:

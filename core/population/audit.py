@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedbench.core.contract.candidates import IFL, MEMBER, OFL
+from fedbench.core.contract.candidates import EXCLUDED, IFL, MEMBER, OFL
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.partition import Shards
@@ -17,8 +17,8 @@ from fedbench.core.population.target import EVERYBODY, Target
 @dataclass(frozen=True)
 class AuditSet:
     """Candidates of one target. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,
-    OFL or IFL; ``owner``: [n] the training client, -1 outside the federation; ``extra``: [n] outside candidates beyond an
-    equal share, who count among the outside ones and not in the mix. The order is random: it tells nothing."""
+    OFL, IFL or EXCLUDED; ``owner``: [n] the training client, -1 outside the federation; ``extra``: [n] outside candidates
+    beyond an equal share, who count among the outside ones and not in the mix. The order is random: it tells nothing."""
 
     target: Target
     ids: np.ndarray
@@ -45,8 +45,10 @@ def audit_set(
     """All of one client's samples against ``nonmembers // K`` from the hold-out and from each other client.
 
     ``alike``: [k] clients whose images are deformed as the client's are, if groups are; non-members are theirs then.
-    ``outside``: so many from the hold-out in place of an equal share. ``absent``: the null of every attack: as many
-    members, but of the hold-out (at most half of it), against the rest of it alone.
+    ``outside``: so many from the hold-out in place of an equal share; those beyond it join the list that is there without
+    them. ``absent``: the null of every attack: as many members, but of the hold-out (at most half of it), against the rest
+    of it. The other clients' samples are asked about as ever and count nowhere: they were trained on, and a colluder has
+    nothing to learn from without its own.
 
     Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members for K = 10;
     docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no hold-out sample to draw.
@@ -54,36 +56,48 @@ def audit_set(
     n_train = sum(len(s) for s in shards)
     others = np.arange(len(shards)) if alike is None else alike
     free = np.flatnonzero(np.isin(np.arange(n_holdout) % len(shards), others))
-    clients = len(others)
     rng = numpy_rng(seed, "audit", client=client)
     members, owner = shards[client], client
     if absent:
         taken = rng.choice(free, min(len(members), len(free) // 2), replace=False)
         free, members, owner = np.setdiff1d(free, taken), n_train + taken, -1
-    strangers = min(nonmembers // clients if outside is None else outside, len(free))
-    share = 0 if absent else nonmembers // clients
+    share = min(nonmembers // len(others), len(free))
+    strangers = share if outside is None else min(outside, len(free))
     if strangers < 1 or not len(members):
         raise UserError(
-            f"no outside non-members: audit.nonmembers = {nonmembers} over {clients} clients with a hold-out of "
+            f"no outside non-members: audit.nonmembers = {nonmembers} over {len(others)} clients with a hold-out of "
             f"{len(free)} samples leaves none; raise audit.nonmembers, audit.outside or the dataset's hold-out"
         )
-    ids, kinds, owners = [members], [np.full(len(members), MEMBER)], [np.full(len(members), owner)]
-    ids.append(n_train + rng.choice(free, strangers, replace=False))
-    kinds.append(np.full(strangers, OFL))
-    owners.append(np.full(strangers, -1))
-    for k in others.tolist():
-        if k == client or not share:
-            continue
-        drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
-        ids.append(drawn)
-        kinds.append(np.full(len(drawn), IFL))
-        owners.append(np.full(len(drawn), k))
-    order = rng.permutation(sum(map(len, ids)))
-    id_, kind, owner_ = (np.concatenate(a)[order].astype(np.int64) for a in (ids, kinds, owners))
-    beyond = np.zeros(len(order), bool)
-    if share:  # without inside non-members there is no mix to keep
-        beyond[len(members) + share : len(members) + strangers] = True
-    return AuditSet(Target(kind="client", index=client), id_, kind, owner_, extra=beyond[order])
+    equal = rng.choice(free, share, replace=False)
+    parts = [(members, MEMBER, owner), (n_train + equal[:strangers], OFL, -1)]
+    for k in others.tolist() if share else ():
+        if k != client:
+            drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
+            parts.append((drawn, EXCLUDED if absent else IFL, k))
+    order = rng.permutation(sum(len(ids) for ids, _, _ in parts))
+    mix = AuditSet(
+        target=Target(kind="client", index=client), ids=np.concatenate([ids for ids, _, _ in parts])[order].astype(np.int64),
+        kind=np.concatenate([np.full(len(ids), kind) for ids, kind, _ in parts])[order],
+        owner=np.concatenate([np.full(len(ids), k) for ids, _, k in parts])[order],
+    )  # fmt: skip
+    if strangers <= share:
+        return mix
+    wide = _joined_by(mix, n_train + rng.choice(np.setdiff1d(free, equal), strangers - share, replace=False), rng)
+    # without inside non-members there is no mix to keep
+    return wide if share and not absent else replace(wide, extra=mix.extra)
+
+
+def _joined_by(mix: AuditSet, ids: np.ndarray, rng: np.random.Generator) -> AuditSet:
+    """The same list with outside candidates ``ids`` at random places in between."""
+    extra = np.zeros(len(mix.ids) + len(ids), bool)
+    extra[rng.choice(len(extra), len(ids), replace=False)] = True
+
+    def joined(old: np.ndarray, new: np.ndarray | int) -> np.ndarray:
+        out = np.empty(len(extra), np.int64)
+        out[~extra], out[extra] = old, new
+        return out
+
+    return replace(mix, ids=joined(mix.ids, ids), kind=joined(mix.kind, OFL), owner=joined(mix.owner, -1), extra=extra)
 
 
 def attack_set(
@@ -125,7 +139,8 @@ def _together(
         taken = rng.choice(outside, min(members, len(outside)), replace=False)
         outside, every, owner_of = np.setdiff1d(outside, taken), n_train + taken, np.full(len(taken), -1)
     hold_out = "the hold-out" if target == EVERYBODY else f"the hold-out of {who}"
-    sides = (("members", members, len(every), f"{who} together"), ("nonmembers", nonmembers, len(outside), hold_out))
+    here, rest = (hold_out, f"{hold_out} beside the members") if absent else (f"{who} together", hold_out)
+    sides = (("members", members, len(every), here), ("nonmembers", nonmembers, len(outside), rest))
     for what, wanted, there, where in sides:
         if wanted > there:
             raise UserError(f"audit.{what} = {wanted}, but {where} has {there} samples: lower it or load more data")

@@ -36,7 +36,7 @@ class ResolvedSetting:
     coalitions: tuple[Coalition, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Resolved:
     """A suite with every component found; grids are expanded, one use a row. ``positions``: (kind, label) of a defense, an
     attack or an analysis -> its line and column in the file. ``floors``: labels of those ``defenses`` that are there for
@@ -81,8 +81,8 @@ def _assemble(loaded: LoadedSuite, uses: dict[Loc, list[ComponentUse]]) -> Resol
     floors = [(use, loc) for loc, made in sorted(uses.items()) if loc[0] == "floors" for use in made if use.label not in named]
     positions |= {("defense", use.label): loaded.position(loc) for use, loc in floors}
     return Resolved(
-        settings, (*rows["defense"], *(use for use, _ in floors)), rows["attack"], rows["analysis"], positions,
-        frozenset(use.label for use, _ in floors),
+        settings=settings, defenses=(*rows["defense"], *(use for use, _ in floors)), attacks=rows["attack"],
+        analyses=rows["analysis"], positions=positions, floors=frozenset(use.label for use, _ in floors),
     )  # fmt: skip
 
 
