@@ -47,7 +47,7 @@ DESIGNS = (
     Design("digits, 2 targets", 5, 2, 100, 500),
     Design("digits, 5 targets", 5, 5, 100, 500),
     Design("images", 5, 2, 200, 2000),
-    Design("poisoning", 5, 1, 150, 400),
+    Design("poisoning", 5, 1, 100, 400),
 )
 
 

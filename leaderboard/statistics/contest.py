@@ -16,7 +16,7 @@ from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.metrics.tpr import TF01_FPR
 from fedbench.leaderboard.statistics.chosen import Choice, signs, strongest
-from fedbench.leaderboard.statistics.pooled import MAX_FPR, MIN_FALSE_POSITIVES, Sample, pooled_tpr
+from fedbench.leaderboard.statistics.pooled import Sample, pooled_tpr
 from fedbench.leaderboard.statistics.ranks import holm, rank_ranges
 from fedbench.leaderboard.statistics.rates import tf01_of
 from fedbench.leaderboard.statistics.row import Row
@@ -166,11 +166,10 @@ class Contest:
         return WorstRate(found=found, attack=_most([p.attack for p in picks.values()])) if found else None
 
     def _elsewhere(self, label: str, attack: str, fold: int) -> float:
-        """Pooled TPR on the other folds; of one false positive more where these have too few non-members."""
+        """Pooled TPR on the other folds; 0 where these have too few non-members."""
         picks = {f: Choice(attack, s) for f, s in self.sign(label, attack).items()}
         samples = self._samples(label, picks, without=fold)
-        n = sum(len(s.nonmember) for s in samples)
-        found = pooled_tpr(samples, max(TF01_FPR, MIN_FALSE_POSITIVES / (n + 1))) if n >= MIN_FALSE_POSITIVES / MAX_FPR else None
+        found = pooled_tpr(samples, TF01_FPR, fewest=0) if samples else None
         return found.value if found else 0.0
 
     @cache  # noqa: B019

@@ -1,6 +1,9 @@
 """True-positive rate at a low false-positive rate from several audited units, with an asymmetric 95 % interval.
 
-How well it does is measured by ``python -m fedbench.leaderboard.simulations.tf01``.
+Every unit has its own scale, its own tails and too few non-members for 0.1 %, so nothing but ranks is compared between them: in
+each unit the threshold is its own j-th largest non-member, whose expected FPR is j / (N + 1) whatever the scores (conformal
+prediction; Vovk, Gammerman & Shafer 2005, ch. 2). Where that is above the wanted FPR, a straight line leads from there to it, in
+the logit of the TPR over the logarithm of the FPR. How well all of it does: ``python -m fedbench.leaderboard.simulations.tf01``.
 """
 
 from __future__ import annotations
@@ -9,17 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaincinv, expit, gammaincinv, gammaln, logit, polygamma, stdtrit
+from scipy.special import expit, gammaln, logit
+from scipy.stats import beta
 
-MIN_FALSE_POSITIVES = 2  # expected; with one, a concave ROC reads clearly too low (E[F^a] < E[F]^a)
+from fedbench.core.numerics.rng import numpy_rng
+
 MAX_FPR = 0.05
-SPAN = 10  # the ROC's local slope is that of its chord from ``fpr`` to 10 ``fpr``
-CLUSTER_SPAN = 4  # clusters are counted among the highest non-members, four times the expected false positives
-PRIOR = 2.0  # members' hits behind the prior slope 1 (no leak)
+FEWEST = 2.0  # expected false positives of all units together
+FURTHEST = 3.0  # a unit's smallest FPR over the wanted one: how far the line is drawn out
+SPAN = 8  # the slope is that of the chord from the smallest FPR to 8 times that
+PRIOR = 4.0  # members' hits behind the prior slope 1 (no leak)
 MAX_SLOPE = 3.0
-MAX_STRETCH = 1.2  # log F beyond which the chord is not shortened any more; e^1.2 is 3.3 times ``fpr``
-ONE_SIDED = 0.025
-LEVELS = (np.arange(100) + 0.5) / 100  # of the distributions that are convolved
+DRAWS = 2000
+ENDS = (0.025, 0.975)
 
 
 @dataclass(frozen=True)
@@ -37,181 +42,159 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Pooled:
-    """Fractions; 0 <= low <= value <= high <= 1."""
+    """Fractions; 0 <= low <= value <= high <= 1. ``nearest``: the mean FPR that the units' own thresholds stand for, from
+    which the line leads to the one asked for."""
 
     value: float
     low: float
     high: float
     n_members: int
     n_nonmembers: int
-    allowed: int
-    """whole false positives k that are allowed: the largest with (k + 1) / (n_nonmembers + 1) <= fpr"""
+    nearest: float
 
 
-def pooled_tpr(units: Sequence[Sample], fpr: float = 0.001) -> Pooled | None:
-    """TPR at ``fpr`` over all members of ``units``; None with fewer than 2 / fpr - 1 non-members (1,999 at 0.1 %).
+def enough(sizes: Sequence[int], fpr: float = 0.001, fewest: float = FEWEST) -> bool:
+    """Whether units of so many non-members say anything: 1,999 together and 333 each at 0.1 %."""
+    return bool(sizes) and fpr * (sum(sizes) + 1) >= fewest and FURTHEST * fpr * (min(sizes) + 1) >= 1
 
-    Scores are standardised by the non-members of their unit, each of those by the others; then one threshold holds for all.
-    Just above the j-th largest of N exchangeable non-members the expected FPR is j / (N + 1) (conformal prediction; Vovk,
-    Gammerman & Shafer 2005, ch. 2), so the hits at the two j around ``fpr`` (N + 1) are interpolated. Invariant to the
-    location and scale of a unit, not to other monotone transformations. ValueError: scores that cannot be judged.
+
+def pooled_tpr(units: Sequence[Sample], fpr: float = 0.001, *, fewest: float = FEWEST) -> Pooled | None:
+    """Mean TPR at ``fpr`` over the members of ``units``; None with too few non-members (:func:`enough`).
+
+    Invariant to any increasing transformation of a unit's scores. ValueError: scores that cannot be judged.
     """
     if not 0 < fpr <= MAX_FPR:
         raise ValueError(f"fpr must be in (0, {MAX_FPR}], got {fpr}")
-    scores = [_standardised(unit) for unit in units]
-    n_nonmembers = sum(len(nonmember) for _, nonmember in scores)
-    expected = fpr * (n_nonmembers + 1)
-    if expected < MIN_FALSE_POSITIVES:
+    counted = [_count(unit, fpr) for unit in units]
+    if not enough([len(unit.nonmember) for unit in units], fpr, fewest):
         return None
-    highest = np.sort(np.concatenate([nonmember for _, nonmember in scores]))[::-1]
-    allowed = int(expected) - 1
-    thresholds = highest[[allowed, allowed + 1, round(SPAN * expected) - 1]]
-    above = np.array([[np.count_nonzero(member > t) for t in thresholds] for member, _ in scores], dtype=np.float64)
-    share = expected - int(expected)
-    hits = (1 - share) * above[:, 0] + share * above[:, 1]
-    independent = expected / _repeats(units, scores, highest[round(CLUSTER_SPAN * expected) - 1])
-    sizes = np.array([len(member) for member, _ in scores])
-    between = _between_seeds([unit.seed for unit in units], hits, sizes)
-    value, low, high = _Model(int(sizes.sum()), float(above[:, 2].sum()), independent, between).estimate(float(hits.sum()))
-    return Pooled(value=value, low=low, high=high, n_members=int(sizes.sum()), n_nonmembers=n_nonmembers, allowed=allowed)
+    return _Ranks(tuple(units), tuple(counted), fpr).estimate()
 
 
-def _standardised(unit: Sample) -> tuple[np.ndarray, np.ndarray]:
-    """(members [m], non-members [n]) in standard deviations of the unit's non-members from their mean.
+@dataclass(frozen=True)
+class _Counted:
+    """``near`` and ``far``: members above the unit's own thresholds of rank ``rank`` and SPAN times that."""
 
-    A member is compared with all n; a non-member with the n - 1 others, or its own outlyingness would hide it and the
-    FPR of a stranger be up to 15 % higher. Of equal raw scores the member's is never the higher one, so ties count
-    against the attack.
-    """
+    near: float
+    far: float
+    members: int
+    rank: float
+    first: float
+    """the FPR that ``rank`` stands for"""
+    outliers: np.ndarray
+    """ids of the non-members from about rank 4 ``rank`` on"""
+
+
+def _count(unit: Sample, fpr: float) -> _Counted:
     member, nonmember = (np.asarray(a, dtype=np.float64) for a in (unit.member, unit.nonmember))
     if member.ndim != 1 or nonmember.ndim != 1 or np.shape(unit.ids) != nonmember.shape:
         raise ValueError(f"vectors are needed and one id a non-member: {member.shape}, {nonmember.shape}, {np.shape(unit.ids)}")
     n = len(nonmember)
-    if len(member) < 1 or n < 3:
-        raise ValueError(f"a unit needs a member and 3 non-members, got {len(member)} and {n}")
+    if len(member) < 1 or n < 1:
+        raise ValueError(f"a unit needs members and non-members, got {len(member)} and {n}")
     if not (np.isfinite(member).all() and np.isfinite(nonmember).all()):
         raise ValueError("a score is not finite")
-    constant = nonmember.min() == nonmember.max()
-    mean, deviation = (nonmember[0], 0.0) if constant else (nonmember.mean(), nonmember.std(ddof=1))
-    member, plain = _divided(member - mean, deviation), _divided(nonmember - mean, deviation)
-    left = np.maximum((n - 1 - n / (n - 1) * plain**2) / (n - 2), 0)  # variance of the others, in units of all
-    return member, np.maximum(plain, _divided(plain * n / (n - 1), np.sqrt(left)))
+    rank = max(1.0, fpr * (n + 1))
+    order = np.argsort(-nonmember, kind="stable")
+    highest = nonmember[order]
+    near, far = (_above(member, highest, min(r, float(n))) for r in (rank, SPAN * rank))
+    outliers = np.asarray(unit.ids)[order[: max(2, round(4 * rank))]]
+    return _Counted(near, far, len(member), rank, rank / (n + 1), outliers)
 
 
-def _divided(a: np.ndarray, b: np.ndarray | float) -> np.ndarray:
-    """a / b where 0 / 0 is 0: whoever differs from a constant is infinitely far from it."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(a == 0, 0.0, a / b)
-
-
-def _repeats(units: Sequence[Sample], scores: Sequence[tuple[np.ndarray, np.ndarray]], threshold: float) -> float:
-    """Design effect of samples that stand high for several targets of a seed (Kish 1965): sum c^2 / sum c over samples."""
-    high = [(unit.seed, np.asarray(unit.ids)[nonmember >= threshold]) for unit, (_, nonmember) in zip(units, scores, strict=True)]
-    total = squares = 0
-    for seed in {seed for seed, _ in high}:
-        _, times = np.unique(np.concatenate([ids for s, ids in high if s == seed]), return_counts=True)
-        total, squares = total + int(times.sum()), squares + int((times**2).sum())
-    return squares / total
-
-
-def _between_seeds(seeds: Sequence[int], hits: np.ndarray, sizes: np.ndarray) -> float:
-    """Variance of the logit of the mean TPR that comes from true differences between seeds, by moments; 0 below 3 seeds.
-
-    With the square of t / 1.96 for the few degrees of freedom.
-    """
-    names, group = np.unique(seeds, return_inverse=True)
-    rate = hits.sum() / sizes.sum()
-    if len(names) < 3 or not 0 < rate < 1:
-        return 0.0
-    members = np.bincount(group, sizes)
-    excess = np.var(np.bincount(group, hits) / members, ddof=1) - rate * (1 - rate) * np.mean(1 / members)
-    few = (stdtrit(len(names) - 1, 1 - ONE_SIDED) / stdtrit(np.inf, 1 - ONE_SIDED)) ** 2
-    return float(few * max(excess, 0) / len(names) / (rate * (1 - rate)) ** 2)
+def _above(member: np.ndarray, highest: np.ndarray, rank: float) -> float:
+    """Members above the non-member of that rank, interpolated between whole ranks; of equal scores none is above."""
+    whole = int(rank)
+    hits, more = (float(np.count_nonzero(member > highest[min(r, len(highest)) - 1])) for r in (whole, whole + 1))
+    return hits + (rank - whole) * (more - hits)
 
 
 @dataclass(frozen=True)
-class _Model:
-    """Hits ~ Binomial(members, T(F)), logit T(F) = logit T(fpr) + b log(F / fpr), F / fpr ~ Gamma(k) / k.
+class _Ranks:
+    """logit T(F) = logit T(f) + b log(F / f) near the thresholds; F of rank j is all but Gamma(j) / (N + 1)."""
 
-    F is the threshold's true FPR: the k-th of N uniform order statistics is all but a Gamma(k) variable over N.
-    """
+    units: tuple[Sample, ...]
+    counted: tuple[_Counted, ...]
+    fpr: float
 
-    members: int
-    far: float
-    """hits at SPAN times the FPR"""
-    k: float
-    """expected false positives, effective"""
-    between: float
+    def estimate(self) -> Pooled:
+        members = sum(c.members for c in self.counted)
+        near, far = sum(c.near for c in self.counted), sum(c.far for c in self.counted)
+        rank, first = (float(np.average(x, weights=[c.members for c in self.counted])) for x in (
+            [c.rank for c in self.counted], [c.first for c in self.counted]
+        ))  # fmt: skip
+        value = float(self._rate(np.array([near]), np.array([far]), members, rank, first)[0]) if near else 0.0
+        low, high = self._limits(near, far, members, rank, first)
+        return Pooled(
+            value=min(value, 1.0), low=min(low, value, 1.0), high=min(max(high, value), 1.0), n_members=members,
+            n_nonmembers=sum(len(unit.nonmember) for unit in self.units), nearest=first,
+        )  # fmt: skip
 
-    def estimate(self, hits: float) -> tuple[float, float, float]:
-        """(value, low, high)."""
-        rate = hits / self.members
-        value = min(rate / self._mean_excess(self.slope(hits) * (1 - rate)), 1.0)
-        low, high = self.limits(hits)
-        return value, min(low, value), max(high, value)
+    def _rate(self, near: np.ndarray, far: np.ndarray, members: int, rank: float, first: float) -> np.ndarray:
+        """T(fpr) of so many hits at both thresholds."""
+        b, a = _slope(near, far, members, rank)
+        share = np.clip(near / members, 1e-12, 1 - 1e-12)
+        rates: np.ndarray = expit(logit(share) - _log_mean(a, rank) / (1 - share) + b * np.log(self.fpr / first))
+        return rates
 
-    def _mean_excess(self, a: float) -> float:
-        """E[T(F)] / T(fpr) where T ~ F^a: what the share of hits is too high by; 1 at a = 1.
+    def _limits(self, near: float, far: float, members: int, rank: float, first: float) -> tuple[float, float]:
+        """Quantiles of T(fpr) under Jeffreys' priors for both counts, thresholds drawn anew, and seeds that differ.
 
-        Undone twice, as in an iterated bootstrap (Hall & Martin 1988): by E[F^a], and by what this leaves under the model,
-        where the threshold that lets more hits in flattens the slope they are corrected with.
+        At zero hits the lower one is 0 and the upper one no lower than the exact one of the first threshold (Clopper &
+        Pearson 1934): the wanted rate is below that one's.
         """
-        flattened = np.clip(a * (1 - self._seen * self._log_f / np.log(SPAN)), 0, MAX_SLOPE)
-        left = np.mean(np.exp(a * self._log_f - self._log_mean(flattened)))
-        return float(np.exp(self._log_mean(a)) * left)
+        rng = numpy_rng(0, "limits of a pooled rate")
+        a = float(_slope(np.array([near]), np.array([far]), members, rank)[1][0])
+        of_thresholds = self._of_thresholds(a, rank)
+        noise = rng.standard_normal(DRAWS) * np.sqrt(of_thresholds) - of_thresholds / 2
+        first_hits = rng.gamma(near + 0.5, size=DRAWS)
+        further = first_hits + rng.gamma(max(far - near, 0) + 0.5, size=DRAWS)
+        drawn = self._rate(first_hits * np.exp(-noise), further, members, rank, first)
+        spread = self._between_seeds(of_thresholds, near / members)
+        if spread > 0:
+            drawn = drawn * np.exp(np.sqrt(spread) * rng.standard_normal(DRAWS))
+        low, high = (float(q) for q in np.quantile(drawn, ENDS))
+        if near == 0:
+            return 0.0, max(high, float(beta.ppf(ENDS[1], 1, members)))
+        return low, high
 
-    @property
-    def _log_f(self) -> np.ndarray:
-        """log(F / fpr) at LEVELS."""
-        quantiles: np.ndarray = np.log(gammaincinv(self.k, LEVELS) / self.k)
-        return quantiles
+    def _of_thresholds(self, a: float, rank: float) -> float:
+        """Relative variance of the mean TPR that comes from the thresholds' own FPRs.
 
-    @property
-    def _seen(self) -> float:
-        """How far the slope comes from the hits and not from the prior."""
-        return self.far / (self.far + SPAN * PRIOR)
-
-    def slope(self, hits: float) -> float:
-        """b: the chord's slope, drawn to 1 by PRIOR hits and SPAN times as many at its end."""
-        ends = (hits + PRIOR, self.members - hits + 0.5), (self.far + SPAN * PRIOR, self.members - self.far + 0.5)
-        odds = [up / down for up, down in ends]
-        return float(np.clip(np.log(odds[1] / odds[0]) / np.log(SPAN), 0, MAX_SLOPE))
-
-    def limits(self, hits: float) -> tuple[float, float]:
-        """Mid-P limits of T(fpr). At zero hits the lower one is 0.
-
-        A truth below the upper limit at zero hits is never missed on the high side, so there the lower limit may err in
-        the full 5 % of cases instead of 2.5 %.
+        A non-member that stands high for several targets of a seed moves their thresholds together (Kish 1965).
         """
-        noise = self._noise(self.slope(hits))
-        (top_at_zero,) = self._quantiles(0, noise, 1 - ONE_SIDED)
-        low, one_sided, high = self._quantiles(hits, noise, ONE_SIDED, 2 * ONE_SIDED, 1 - ONE_SIDED)
-        return max(low, min(one_sided, top_at_zero)), high
+        one = float(np.exp(gammaln(rank + 2 * a) + gammaln(rank) - 2 * gammaln(rank + a)) - 1)
+        total = squares = 0
+        for seed in {unit.seed for unit in self.units}:
+            ids = [c.outliers for unit, c in zip(self.units, self.counted, strict=True) if unit.seed == seed]
+            _, times = np.unique(np.concatenate(ids), return_counts=True)
+            total, squares = total + int(times.sum()), squares + int((times**2).sum())
+        return one * squares / total / len(self.units)
 
-    def _log_mean(self, b: float | np.ndarray) -> np.ndarray:
-        """log E[(F / fpr)^b]."""
-        logarithm: np.ndarray = gammaln(self.k + b) - gammaln(self.k) - b * np.log(self.k)
-        return logarithm
+    def _between_seeds(self, of_thresholds: float, rate: float) -> float:
+        """Relative variance of the mean TPR that comes from true differences between seeds, by moments; 0 below 3 seeds."""
+        seeds = sorted({unit.seed for unit in self.units})
+        if len(seeds) < 3 or not 0 < rate < 1:
+            return 0.0
+        mine = [[c for unit, c in zip(self.units, self.counted, strict=True) if unit.seed == seed] for seed in seeds]
+        members = np.array([sum(c.members for c in cs) for cs in mine])
+        rates = np.array([sum(c.near for c in cs) for cs in mine]) / members
+        excess = rates.var(ddof=1) - np.mean(rate * (1 - rate) / members) - len(seeds) * of_thresholds * rate**2
+        return float(max(excess, 0) / len(seeds) / rate**2)
 
-    def _noise(self, b: float) -> np.ndarray:
-        """logit T(F) - logit T(fpr) at LEVELS of the threshold's FPR.
 
-        The differences between seeds widen it at an unchanged mean. A threshold with too high an F has also cut the chord
-        short by log F and made it flat: the slope that was seen is undone by 1 / (1 - log F / log SPAN).
-        """
-        wide = float(np.sqrt(b**2 + self.between / polygamma(1, self.k)))
-        noise = wide * self._log_f - (self._log_mean(wide) - self._log_mean(b))
-        stretched: np.ndarray = noise / (1 - self._seen * np.minimum(self._log_f, MAX_STRETCH) / np.log(SPAN))
-        return stretched
+def _slope(near: np.ndarray, far: np.ndarray, members: int, rank: float) -> tuple[np.ndarray, np.ndarray]:
+    """(b, a): of the chord between both thresholds, drawn to 1 by PRIOR hits, and d log T / d log F at the first one."""
+    odds = [(hits + prior) / (np.maximum(members - hits, 0) + 0.5) for hits, prior in ((near, PRIOR), (far, SPAN * PRIOR))]
+    missed = [1 / (1 + o) for o in odds]
+    b = np.clip(np.log(odds[1] / odds[0]) / np.log(SPAN), 0, MAX_SLOPE)
+    for _ in range(3):  # the ranks' mean is not the mean rank's: E[F^a] is not E[F]^a
+        too_high = [_log_mean(b * m, r) / m for m, r in zip(missed, (rank, SPAN * rank), strict=True)]
+        b = np.clip((np.log(odds[1] / odds[0]) - too_high[1] + too_high[0]) / np.log(SPAN), 0, MAX_SLOPE)
+    return b, b * missed[0]
 
-    def _quantiles(self, hits: float, noise: np.ndarray, *levels: float) -> list[float]:
-        """T(fpr) at which the mid-P probability of so many hits or more is each of ``levels``; hits may be a fraction.
 
-        P(hits or more | T) is a distribution function in T, Beta(hits, members - hits + 1), and P(more) the next one: their
-        mean over the noise is the distribution of the logit of a draw less the noise, whose quantiles are the limits.
-        """
-        n = self.members
-        reached = betaincinv(hits, n - hits + 1, LEVELS) if hits > 0 else np.zeros_like(LEVELS)
-        passed = betaincinv(hits + 1, n - hits, LEVELS) if hits < n else np.ones_like(LEVELS)
-        draws = logit(np.concatenate([reached, passed]))[:, None] - noise
-        return [float(t) for t in expit(np.quantile(draws, levels, method="nearest"))]
+def _log_mean(a: np.ndarray, rank: float) -> np.ndarray:
+    """log E[(F / E F)^a] of a threshold of that rank; 0 at a = 1."""
+    logarithm: np.ndarray = gammaln(rank + a) - gammaln(rank) - a * np.log(rank)
+    return logarithm
