@@ -22,7 +22,7 @@ from fedbench.leaderboard.tables.costs import adversary_table, paired_table, par
 from fedbench.leaderboard.tables.counts import counts_note
 from fedbench.leaderboard.tables.decisions import decision_tables
 from fedbench.leaderboard.tables.facts import fact_table
-from fedbench.leaderboard.tables.provenance import provenance_blocks, unscored_blocks
+from fedbench.leaderboard.tables.provenance import mixed_note, provenance_blocks, unscored_blocks
 from fedbench.leaderboard.tables.published import beside_papers
 from fedbench.leaderboard.tables.ranking import ranking_table
 from fedbench.leaderboard.tables.reading import READING
@@ -65,6 +65,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     blocks += [Note((Words("Regenerate: "), Words("fedbench leaderboard RESULTS", "code"), made)), READING]
     if left_out := source.superseded + len(old):
         blocks.append(Note(Words(f"{left_out} records of earlier code, parameters or plans are not shown.")))
+    blocks += mixed_note(current)
     analyses = drawers(source.analyses, sections)
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):

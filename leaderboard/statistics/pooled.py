@@ -20,6 +20,7 @@ from fedbench.core.numerics.rng import numpy_rng
 MAX_FPR = 0.05
 FEWEST = 2.0  # expected false positives of all units together
 FURTHEST = 3.0  # a unit's smallest FPR over the wanted one: how far the line is drawn out
+FEWEST_OF_ONE = 333  # non-members of a unit at 0.1 %, by FURTHEST
 SPAN = 8  # the slope is that of the chord from the smallest FPR to 8 times that
 PRIOR = 4.0  # members' hits behind the prior slope 1 (no leak)
 MAX_SLOPE = 3.0

@@ -7,6 +7,7 @@ from fedbench.core.metrics import Group
 from fedbench.core.metrics.registry import Metric
 from fedbench.core.metrics.tpr import TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.metrics import raw_metrics
+from fedbench.leaderboard.statistics.pooled import FEWEST_OF_ONE
 from fedbench.leaderboard.statistics.row import FREE_RIDER
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, RANK, entry_value, joined, ranked
@@ -104,14 +105,13 @@ def _seeds(section: Section) -> list[Note]:
 def _few(section: Section) -> list[Note]:
     if _has_tf01(section):
         return []
-    units = section.contest.units
     entries = [e for r in section.rows for e in r.entries.values()]
-    pooled = max((sum(s.n_nonmembers for s in e.units("ofl").values()) for e in entries), default=0)
-    said = (
-        f"TF01: the {len(units)} targets and seeds have {pooled:,} outside non-members together, "
-        f"{max(TF01_MIN_NONMEMBERS - pooled, 0):,} too few to say anything at a false-positive rate of 0.1 %."
-    )
-    return [Note(Words(said))]
+    sizes = max(([s.n_nonmembers for s in e.units("ofl").values()] for e in entries), key=sum, default=[])
+    missing, short = max(TF01_MIN_NONMEMBERS - sum(sizes), 0), max(FEWEST_OF_ONE - min(sizes, default=0), 0)
+    said = f"TF01: n/a, since targets and seeds have {sum(sizes):,} outside non-members together"
+    said += f", {missing:,} too few to say anything at a false-positive rate of 0.1 %" if missing else ""
+    said += f", and {min(sizes, default=0)} of one are {short} too few for a threshold of its own" if short else ""
+    return [Note(Words(f"{said}."))]
 
 
 _GROUPS: tuple[tuple[Group, str], ...] = (

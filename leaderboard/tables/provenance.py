@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedbench.core.contract.board import Block, Bullets, Column, Heading, Quote, Table, Text, Words
+from fedbench.core.contract.board import Block, Bullets, Column, Heading, Note, Quote, Table, Text, Words
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.statistics.entry import MISSING
 from fedbench.leaderboard.statistics.section import Section
@@ -42,7 +42,7 @@ _FACTS: dict[str, tuple[Callable[[LoadedRecord], object], ...]] = {
     "numpy": (lambda r: r.record.provenance.numpy,),
     "git commit": (lambda r: _commit(r),),
     "platform": (lambda r: r.record.provenance.platform,),
-    "CPU": (lambda r: r.record.provenance.cpu,),
+    "CPU": (lambda r: r.record.provenance.cpu_type,),
     "device": (lambda r: r.record.provenance.device,),
     "dtype": (lambda r: r.record.provenance.dtype,),
     "threads a run": (lambda r: r.record.provenance.threads,),
@@ -51,6 +51,15 @@ _FACTS: dict[str, tuple[Callable[[LoadedRecord], object], ...]] = {
     "data": (lambda r: r.record.digests.get("data", "unknown")[:16],),
     "split": (lambda r: r.record.digests.get("split", "unknown")[:16],),
 }
+
+
+def mixed_note(records: Sequence[LoadedRecord]) -> list[Block]:
+    """Said at the top: one command gives the same bits on one type of CPU, and these records come from several."""
+    types = sorted({r.record.provenance.cpu_type for r in records if r.record.provenance.device == "cpu"})
+    if len(types) < 2:
+        return []
+    said = "Records of several types of CPU, whose last digits may differ: one command gives the same bits on one type only ("
+    return [Note((Words(said), *joined([Quote(t, 120) for t in types[:MAX_VALUES]], "; "), Words(").")))]
 
 
 def provenance_blocks(records: Sequence[LoadedRecord]) -> list[Block]:
