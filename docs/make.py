@@ -7,7 +7,7 @@
   ``<!-- from: board | setting | coalition | view | table -->`` on a line of its own gives the first parts for what follows,
   and ``{{row | column}}`` then is enough. A last part ``±`` adds the interval, ``text`` takes the place as it is.
 * ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board; ``{{simulated: name | row | column}}``
-  a place of the last table in ``docs/simulations/name.md`` that has such a row.
+  a place of a table in ``docs/simulations/name.md``, whose rows are named by as many columns as tell them apart.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own must hold, and is not printed: what a
   sentence says of numbers is checked whenever they change.
 
@@ -182,14 +182,10 @@ def simulation(name: str) -> Table:
     for i, line in enumerate(lines):
         if line.startswith("|") and (i == 0 or not lines[i - 1].startswith("|")):
             header, _, *rows = _cells(lines[i:])
-            keys = len(header) - len([c for c in header if _measured(c)]) if name == "tf01" and len(header) > 2 else 1
+            keys = next(n for n in range(1, len(header) + 1) if len({tuple(row[:n]) for row in rows}) == len(rows))
             for row in rows:
                 found[", ".join(row[:keys])] = dict(zip(header, row, strict=True))
     return found
-
-
-def _measured(column: str) -> bool:
-    return column not in ("design", "noise", "true %")
 
 
 def main() -> int:

@@ -103,7 +103,7 @@ class Found(_Part):
 
 
 class Measured(_Part):
-    """Figures that differ from run to run on the same machine; everything else in a record is reproducible bit by bit."""
+    """Figures that differ from run to run; everything else in a record is reproducible bit by bit on the same type of CPU."""
 
     started: str
     """UTC, ISO 8601"""
