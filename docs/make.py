@@ -155,7 +155,7 @@ def tables(board: str) -> dict[tuple[str, str, str, str], Table]:
 def grid(lines: list[str]) -> Table:
     """The Markdown table at the beginning of these lines."""
     rows = list(_cells(lines))
-    header = [re.sub(r" \((%|pp)\)$", "", name) for name in rows[0]]
+    header = [re.sub(r" \((%|pp|finds nothing)\)$", "", name) for name in rows[0]]
     named = header.index("defense") if "defense" in header else 0
     found: Table = {}
     for row in rows[2:]:
