@@ -16,7 +16,7 @@ from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.metrics.tpr import TF01_FPR
 from fedbench.leaderboard.statistics.chosen import Choice, signs, strongest
-from fedbench.leaderboard.statistics.pooled import MAX_FPR, MIN_FALSE_POSITIVES, Sample, pooled_tpr
+from fedbench.leaderboard.statistics.pooled import MAX_FPR, MIN_FALSE_POSITIVES, Sample, pooled_value
 from fedbench.leaderboard.statistics.ranks import holm, rank_ranges
 from fedbench.leaderboard.statistics.rates import tf01_of
 from fedbench.leaderboard.statistics.row import Row
@@ -132,8 +132,7 @@ class Contest:
         for part in self.parts:
             pick = picks.get(part.fold)
             if pick is not None and part.fold != without and (label, pick.attack) in part.own:
-                s = part.own[label, pick.attack].sample
-                found.append(Sample(s.seed, pick.sign * s.member, pick.sign * s.nonmember, s.ids))
+                found.append(part.own[label, pick.attack].signed(pick.sign))
         return found
 
     # -- over attacks ---------------------------------------------------------------------------------------------------
@@ -170,8 +169,8 @@ class Contest:
         picks = {f: Choice(attack, s) for f, s in self.sign(label, attack).items()}
         samples = self._samples(label, picks, without=fold)
         n = sum(len(s.nonmember) for s in samples)
-        found = pooled_tpr(samples, max(TF01_FPR, MIN_FALSE_POSITIVES / (n + 1))) if n >= MIN_FALSE_POSITIVES / MAX_FPR else None
-        return found.value if found else 0.0
+        found = pooled_value(samples, max(TF01_FPR, MIN_FALSE_POSITIVES / (n + 1))) if n >= MIN_FALSE_POSITIVES / MAX_FPR else None
+        return found or 0.0
 
     @cache  # noqa: B019
     def mean(self, label: str) -> Interval | None:
