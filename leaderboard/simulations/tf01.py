@@ -111,7 +111,8 @@ def of_normal(noise: Noise, z: np.ndarray) -> np.ndarray:
     if noise == "logistic":
         scores: np.ndarray = log_ndtr(z) - log_ndtr(-z)
         return scores
-    return np.interp(z, *_t5_table())
+    t5: np.ndarray = np.interp(z, *_t5_table())
+    return t5
 
 
 @cache
@@ -126,8 +127,8 @@ def above(noise: Noise, threshold: np.ndarray) -> np.ndarray:
     if noise == "t5":
         rates: np.ndarray = stdtr(5, -threshold)
         return rates
-    tail = log_ndtr(-threshold) if noise == "normal" else -np.logaddexp(0, threshold)
-    return np.exp(tail)
+    tail: np.ndarray = np.exp(log_ndtr(-threshold) if noise == "normal" else -np.logaddexp(0, threshold))
+    return tail
 
 
 def threshold_of(noise: Noise, rate: float) -> float:
