@@ -28,11 +28,13 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Own:
-    """One row and attack on all candidates that count for it: AUC, its standard error (NaN of a single candidate), scores."""
+    """One row and attack on all candidates that count for it: AUC, its standard error (NaN of a single candidate), scores,
+    and what each non-member contributes to the error (``Measured.pulls``)."""
 
     auc: float
     error: float
     sample: Sample
+    pulls: np.ndarray
 
     def signed(self, sign: int) -> Sample:
         """The scores with that sign."""
@@ -46,8 +48,8 @@ class Own:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """``own`` by row and attack; ``at``: the position of each in ``aucs`` [V] and ``covariance`` [V, V], which are over the
-    candidates that count for every row (NaN where these are too few)."""
+    """``own`` by row and attack; ``at``: the position of each in ``aucs`` [V], ``covariance`` [V, V] and ``pulls`` [V, n],
+    which are over the candidates that count for every row (NaN where these are too few); ``ids`` [n] of their non-members."""
 
     fold: int
     unit: Unit
@@ -55,6 +57,8 @@ class Part:
     at: Mapping[Key, int]
     aucs: np.ndarray
     covariance: np.ndarray
+    pulls: np.ndarray
+    ids: np.ndarray
 
 
 def parts_of(rows: Sequence[Row], units: Sequence[Unit]) -> list[Part]:
@@ -121,18 +125,23 @@ def _part(fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.ndar
     outside = (every == MEMBER) | (every == OFL)
     counted = outside.all(axis=0) & (every == every[0]).all(axis=0)
     scores, member = np.stack([found[key].scores[counted] for key in kinds]), every[0, counted] == MEMBER
+    ids = found[next(iter(at))].ids[counted][~member]
     if min(member.sum(), (~member).sum()) < 2:
         aucs, covariance = np.full(len(at), np.nan), np.full((len(at), len(at)), np.nan)
+        pulls = np.full((len(at), len(ids)), np.nan)
         own = {key: _own(unit[0], found[key], kind) for key, kind in kinds.items()}
     else:
         aucs, covariance = auc_covariance(scores, member)
-        ids, alike = found[next(iter(at))].ids[counted][~member], (outside == counted).all(axis=1)
+        pulls = np.stack([_pulls(row[member], row[~member]) for row in scores])
+        alike = (outside == counted).all(axis=1)
         own = {
-            key: Own(float(aucs[i]), float(np.sqrt(covariance[i, i])), Sample(unit[0], scores[i, member], scores[i, ~member], ids))
-            if alike[i] else _own(unit[0], found[key], kinds[key])
+            key: Own(
+                float(aucs[i]), float(np.sqrt(covariance[i, i])), Sample(unit[0], scores[i, member], scores[i, ~member], ids),
+                pulls[i],
+            ) if alike[i] else _own(unit[0], found[key], kinds[key])
             for key, i in at.items()
         }  # fmt: skip
-    yield Part(fold=fold, unit=unit, own=own, at=at, aucs=aucs, covariance=covariance)
+    yield Part(fold=fold, unit=unit, own=own, at=at, aucs=aucs, covariance=covariance, pulls=pulls, ids=ids)
 
 
 def _own(seed: int, candidates: Candidates, kind: np.ndarray) -> Own:
@@ -140,7 +149,17 @@ def _own(seed: int, candidates: Candidates, kind: np.ndarray) -> Own:
     outside = (kind == MEMBER) | (kind == OFL)
     scores, member = candidates.scores[outside], kind[outside] == MEMBER
     sample = Sample(seed, scores[member], scores[~member], candidates.ids[outside][~member])
-    if min(int(member.sum()), int((~member).sum())) == 1:
-        return Own(auc(scores, member), float("nan"), sample)
+    pulls = _pulls(sample.member, sample.nonmember)
+    if min(len(sample.member), len(sample.nonmember)) == 1:
+        return Own(auc(scores, member), float("nan"), sample, pulls)
     aucs, covariance = auc_covariance(scores[None], member)
-    return Own(float(aucs[0]), float(np.sqrt(covariance[0, 0])), sample)
+    return Own(float(aucs[0]), float(np.sqrt(covariance[0, 0])), sample, pulls)
+
+
+def _pulls(member: np.ndarray, nonmember: np.ndarray) -> np.ndarray:
+    """[n] share of members above each non-member less the mean; their squares add up to DeLong's variance of these."""
+    ordered = np.sort(member)
+    below = (np.searchsorted(ordered, nonmember, "left") + np.searchsorted(ordered, nonmember, "right")) / (2 * len(member))
+    n = len(nonmember)
+    pulls: np.ndarray = (below.mean() - below) / np.sqrt(n * max(n - 1, 1))
+    return pulls

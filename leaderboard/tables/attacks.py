@@ -20,9 +20,12 @@ def attack_tables(section: Section) -> list[Table]:
 
 
 def _columns(section: Section, digits: int) -> list[Column]:
-    """One an attack; those that find nothing in the undefended federation say so."""
-    eligible = section.contest.eligible
-    names: list[Text] = [a if a in eligible else (a, Words(" (finds nothing)")) for a in section.attacks]
+    """One an attack; those that find nothing in the undefended federation, or were not asked, say so."""
+    eligible, unknown = section.contest.eligible, _unknown(section)
+    names: list[Text] = [
+        a if a in eligible else (a, Words(" (no undefended score)" if a in unknown else " (finds nothing)"))
+        for a in section.attacks
+    ]
     return [Column(name=n, direction="lower", digits=digits) for n in names]
 
 
@@ -79,17 +82,25 @@ def remarks(section: Section) -> list[Note]:
 
 
 def _chance(section: Section) -> list[Note]:
-    contest = section.contest
-    weak = [a for a in section.attacks if a not in contest.eligible]
+    contest, unknown = section.contest, _unknown(section)
+    weak = [a for a in section.attacks if a not in contest.eligible and a not in unknown]
     if contest.base is None:
         return [Note(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))]
+    said = "Without a score on the undefended run, and so in no mean, worst case or rank: "
+    notes = [Note((Words(said), *joined(unknown), Words(".")))] if unknown else []
     if not weak:
-        return []
+        return notes
     if not contest.eligible:
         said = "No attack beats chance on the undefended run, so there is nothing to rank defenses by: "
     else:
         said = "No better than chance on the undefended run, and so in no mean, worst case or rank: "
-    return [Note((Words(said), *joined(weak), Words(".")))]
+    return [Note((Words(said), *joined(weak), Words("."))), *notes]
+
+
+def _unknown(section: Section) -> list[str]:
+    """The attacks without a score on the undefended run, where there is one."""
+    base = section.contest.base
+    return [a for a in section.attacks if base is not None and section.contest.signed(base.label, a) is None]
 
 
 def _seeds(section: Section) -> list[Note]:
