@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedbench.core.contract.board import Column, Note, Table, Text, Value, Words
 from fedbench.core.metrics import Group
-from fedbench.core.metrics.registry import Metric
+from fedbench.core.metrics.registry import Direction, Metric
 from fedbench.core.metrics.tpr import TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.metrics import raw_metrics
 from fedbench.leaderboard.statistics.row import FREE_RIDER
@@ -19,14 +19,14 @@ def attack_tables(section: Section) -> list[Table]:
     return [_signed_table(section), *_tf01_table(section), *(t for m in raw_metrics() for t in _raw_table(section, m))]
 
 
-def _columns(section: Section, digits: int) -> list[Column]:
+def _columns(section: Section, digits: int, direction: Direction = "lower") -> list[Column]:
     """One an attack; those that find nothing in the undefended federation, or were not asked, say so."""
     eligible, unknown = section.contest.eligible, _unknown(section)
     names: list[Text] = [
         a if a in eligible else (a, Words(" (no undefended score)" if a in unknown else " (finds nothing)"))
         for a in section.attacks
     ]
-    return [Column(name=n, direction="lower", digits=digits) for n in names]
+    return [Column(name=n, direction=direction, digits=digits) for n in names]
 
 
 def _signed_table(section: Section) -> Table:
@@ -72,7 +72,7 @@ def _raw_table(section: Section, metric: Metric) -> list[Table]:
         entries = [row.entries[a] for a in section.attacks]
         rows.append((*front, *(entry_value(section, e, e.interval(metric.name, "ofl"), False) for e in entries)))
     title = f"{metric.title} as measured" + (f" ({metric.unit})" if metric.unit else "")
-    columns = (RANK, DEFENSE, *_columns(section, metric.digits))
+    columns = (RANK, DEFENSE, *_columns(section, metric.digits, metric.direction))
     return [Table(title=title, caption=Words(" against outside non-members"), columns=columns, rows=tuple(rows))]
 
 
