@@ -37,10 +37,11 @@ class Worst:
 
 @dataclass(frozen=True, kw_only=True)
 class WorstRate:
-    """The same of TF01, in percent; ``attack``: the one picked most often."""
+    """The same of TF01, in percent."""
 
     found: Interval
     attack: str
+    picks: Mapping[int, Choice]
 
 
 class Contest:
@@ -159,7 +160,7 @@ class Contest:
                 best = max(value, key=lambda a: value[a])
                 picks[fold] = Choice(best, self.sign(label, best)[fold])
         found = self._rate(label, picks)
-        return WorstRate(found=found, attack=_most([p.attack for p in picks.values()])) if found else None
+        return WorstRate(found=found, attack=_most([p.attack for p in picks.values()]), picks=picks) if found else None
 
     def _elsewhere(self, label: str, attack: str, fold: int) -> float:
         """TPR on the other folds, with the sign that these ask for: that of ``fold``, in which it has no say."""
