@@ -63,41 +63,49 @@ def folder(tmp_path, template):
 
 
 def test_rows_are_ranked_by_worst_case_and_the_undefended_one_takes_part(folder):
-    rows = rows_of(board(folder), "**AUC**")
+    rows = rows_of(board(folder), "**Ranking**")
     assert [r["defense"] for r in rows] == ["cofedmid", "grad-sparse", "mixup", "none (undefended)"]
-    assert [r["#"] for r in rows] == ["1", "2", "3", "4"]
-    assert all(r["worst case"].endswith("loss-series") for r in rows[1:])  # it leaks most in this folder
-    worst = [float(r["worst case"].split()[0]) for r in rows]
+    assert [r["#"] for r in rows] == ["1", "2", "3", "4"]  # these leaks are far apart
+    assert all(r["largest of all"].endswith("loss-series") for r in rows[2:])  # it leaks most in this folder
+    worst = [float(r["worst case AUC"].strip("*").split()[0]) for r in rows]
     assert worst == sorted(worst)
+    assert [r["defense"] for r in rows if r["worst case AUC"].startswith("**")] == ["cofedmid"]
 
 
-def test_the_lowest_cell_of_each_column_is_bold_and_no_other(folder):
-    rows = rows_of(board(folder), "**AUC**")
+def test_only_a_cell_that_is_told_from_all_others_of_its_column_is_bold(folder):
+    rows = rows_of(board(folder), "**AUC by attack**")
+    (section,) = sections_of(folder)
     for attack in folder.attacks:
         values = {r["defense"]: float(r[attack].strip("*").split(" ±")[0]) for r in rows}
         bold = [r["defense"] for r in rows if r[attack].startswith("**")]
-        assert bold == [min(values, key=values.get)]
+        leader = section.contest.leader(attack)
+        assert bold == ([leader] if leader else []) and set(bold) <= {min(values, key=values.get)}
+    assert section.contest.leader("fedmia-ii") == "cofedmid"
 
 
 def test_intervals_are_over_seeds_and_targets_and_paired_figures_against_undefended(folder):
     (section,) = sections_of(folder)
     row = row_of(section, "mixup")
-    units = row.entries["fedmia-ii"].units("mix")
+    units = row.entries["fedmia-ii"].units("ofl")
     assert list(units) == [(s, t) for s in (0, 1, 2) for t in MEMBERS]
-    expected = combined_interval([s.value("auc") for s in units.values()], [s.error("auc") for s in units.values()])
-    assert row.entries["fedmia-ii"].interval("auc") == expected and expected.between
-    shown = rows_of(board(folder), "**AUC**")[2]["fedmia-ii"]
-    assert shown == f"{expected.mean:.3f} ± {expected.half_width:.3f}"
+    values, found = [s.value("auc") for s in units.values()], row.entries["fedmia-ii"].interval("auc", "ofl")
+    by_seed = np.reshape(values, (3, 2)).mean(axis=1)
+    widths = [combined_interval(values, [s.error("auc") for s in units.values()]).half_width, t_interval(by_seed).half_width]
+    assert found.mean == pytest.approx(np.mean(values)) and found.half_width == pytest.approx(max(widths)) and found.between
+    shown = rows_of(board(folder), "**AUC by attack**")[2]["fedmia-ii"]
+    signed = section.contest.signed("mixup", "fedmia-ii")
+    assert shown == f"{signed.mean:.3f} ± {signed.half_width:.3f}" and signed.mean == pytest.approx(found.mean)
     compared = section.compared["mixup"]
-    assert compared.runtime == 1.5
-    differences = []
+    assert compared.runtime.mean == 1.5
+    differences, contest = [], section.contest
     for seed, t in units:
-        arms = [np.mean([table_row.entries[a].units("mix")[seed, t].value("auc") for a in folder.attacks])
-                for table_row in (row, section.base)]
-        differences.append(arms[0] - arms[1])
-    assert compared.difference.mean == pytest.approx(np.mean(differences)) and compared.difference.n == 6
+        aucs = [r.entries[contest.worst(r.label).picks[seed].attack].units("ofl")[seed, t].value("auc")
+                for r in (row, section.base)]  # fmt: skip
+        differences.append(aucs[0] - aucs[1])
+    difference = contest.against("none")["mixup"].found
+    assert difference.mean == pytest.approx(np.mean(differences)) and difference.n == 6
     # pairing removes what the samples have in common
-    assert compared.difference.half_width < 0.7 * np.hypot(compared.mean_auc.half_width, compared.mean_auc.half_width)
+    assert difference.half_width < 0.7 * np.hypot(contest.worst("mixup").found.half_width, contest.worst("none").found.half_width)
     luck = [np.random.default_rng(seed).random(N_TEST) for seed in (0, 1, 2)]
     assert compared.delta_accuracy.mean == pytest.approx(-np.mean([(u >= 0.75) & (u < 0.8) for u in luck]))
 
@@ -116,14 +124,14 @@ def test_with_undefended_records_only_every_client_is_a_target(tmp_path):
     text = board(Folder(tmp_path / "r", {"none": 1.0}).fill(seeds=(0,)))
     assert "### Coalition none, server view" in text and "Targets: clients 0, 1, 2, 3." in text
     assert "n = 4 a cell (1 seed x targets)" in text
-    assert "Mean AUC minus undefended" not in text
+    assert "Worst case compared" not in text
 
 
-def test_fewer_than_five_values_are_said_to_hold_no_training_variance(folder):
-    assert "Fewer than 5 seeds x targets" not in board(folder)
-    for path in (folder.root / "records").glob("*-2.*"):
+def test_a_single_seed_is_said_to_hold_no_training_variance(folder):
+    assert "One seed:" not in board(folder)
+    for path in (folder.root / "records").glob("*-[12].*"):
         path.unlink()
-    assert "Fewer than 5 seeds x targets" in board(folder)
+    assert "One seed: intervals hold the error from the candidates, not from training" in board(folder)
 
 
 def test_failed_and_missing_cells_are_visible_and_cost_the_row_its_rank(folder):
@@ -132,7 +140,7 @@ def test_failed_and_missing_cells_are_visible_and_cost_the_row_its_rank(folder):
     for suffix in (".json", ".npz"):
         (folder.root / "records" / f"mixup-loss_series-2{suffix}").unlink()
     text = board(folder)
-    rows = {r["defense"]: r for r in rows_of(text, "**AUC**")}
+    rows = {r["defense"]: r for r in rows_of(text, "**AUC by attack**")}
     assert rows["cofedmid"]["fedmia-ii"].endswith("(n=4), failed (1/3)")
     assert rows["grad-sparse"]["fedmia-ii"].endswith("(n=4), timeout (1/3)")
     assert rows["mixup"]["loss-series"].endswith("(n=4), missing (1/3)")
@@ -148,27 +156,31 @@ def test_a_cell_without_any_score_shows_its_outcome_and_a_skipped_attack_keeps_t
         folder.add("cofedmid", "fedmia-ii", seed, "skipped", reason="does not apply")
         folder.add("mixup", "fedmia-ii", seed, "diverged", reason="NaN", view="client")
     text = board(folder)
-    rows = {r["defense"]: r for r in rows_of(text, "**AUC**")}
+    rows = {r["defense"]: r for r in rows_of(text, "**AUC by attack**")}
     assert rows["cofedmid"]["fedmia-ii"] == "skipped (3/3)" and rows["cofedmid"]["#"] == "1"
     assert rows["mixup"]["fedmia-ii"] == "diverged (3/3)" and rows["mixup"]["#"] == "–"  # noqa: RUF001
     assert "client view" not in text  # a cell that never knew its view does not open a second table
 
 
-def test_tf01_is_not_applicable_below_a_thousand_nonmembers_and_a_number_from_there_on(tmp_path, folder):
-    assert {r["loss-series"] for r in rows_of(board(folder), "**TF01")} == {"n/a"}
-    rich = Folder(tmp_path / "rich", {"none": 3.0, "mixup": 0.1}, n_ofl=1000).fill(seeds=(0,))
-    rows = rows_of(board(rich), "**TF01")
-    values = [float(r["loss-series"].strip("*").split()[0]) for r in rows]
+def test_tf01_says_how_many_nonmembers_are_missing_and_pools_targets_and_seeds_from_there_on(tmp_path, folder):
+    poor = board(folder)
+    assert {r["worst TF01 (%)"] for r in rows_of(poor, "**Ranking**")} == {"n/a"} and "**TF01" not in poor
+    assert "6 targets and seeds have 360 outside non-members together, 1,639 too few" in poor
+    rich = Folder(tmp_path / "rich", {"none": 1.5, "mixup": 0.1}, n_ofl=1000).fill(seeds=(0,))  # of two targets
+    text = board(rich)
+    rows = rows_of(text, "**TF01")
+    assert "too few" not in text and "(n=" not in rows[0]["loss-series"]
+    values = [float(r["loss-series"].split()[0]) for r in rows]
     assert rows[0]["defense"] == "mixup" and values[0] < 5 < values[1] <= 100
-    assert "worst TF01 / 100" in board(rich)
+    low, high = (float(v) for v in re.search(r"\\\[(.*), (.*)\\\]", rows[1]["loss-series"]).groups())
+    assert 0 <= low < values[1] < high <= 100
+    assert "worst TF01 / 100" in text
 
 
 def test_groups_pareto_and_provenance_are_there(folder):
     text = board(folder)
     groups = rows_of(text, "**AUC by group")
-    assert [k for k in groups[0] if k.endswith("mean")] == [
-        "ofl (outside) mean", "ifl (other clients) mean", "canary (mislabelled) mean",
-    ]  # fmt: skip
+    assert list(groups[0]) == ["defense", "outside", "inside (other clients)", "mix", "canary (mislabelled)"]
     front = {r["defense"]: r for r in rows_of(text, "**Privacy against utility**")}
     assert front["none (undefended)"]["on the front"] == "yes"  # the most accurate
     assert front["cofedmid"]["on the front"] == "yes" and front["mixup"]["on the front"] == "no"
@@ -183,7 +195,9 @@ def test_views_are_judged_apart(folder):
             folder.add(defense, "blackbox", seed, view="external")
     text = board(folder)
     assert "### Coalition pair, external view" in text and "### Coalition pair, server view" in text
-    assert "blackbox" not in rows_of(text, "**AUC**")[0].keys() - {"blackbox"}
+    shown = {table: {k.split()[0] for k in rows_of(text[text.index(f"{table} view\n") :], "**AUC by attack**")[0]}
+             for table in ("external", "server")}  # fmt: skip
+    assert shown == {"external": {"#", "defense", "blackbox"}, "server": {"#", "defense", "fedmia-ii", "loss-series"}}
     assert {t.view: t.attacks for t in sections_of(folder)} == {
         "external": ("blackbox",), "server": ("fedmia-ii", "loss-series"),
     }  # fmt: skip
@@ -196,20 +210,24 @@ def test_accuracy_with_an_active_adversary_is_kept_apart(folder):
                        utility=Utility(accuracy=0.25, n_test=N_TEST))
     text = board(folder)
     assert rows_of(text, "**Accuracy (%) with the active adversary")[0]["fedpoisonmia"] == "25.0"
-    assert all(float(r["accuracy (%)"].split()[0]) > 60 for r in rows_of(text, "**AUC**"))
+    assert all(float(r["accuracy (%)"].split()[0]) > 60 for r in rows_of(text, "**Ranking**"))
 
 
-def test_an_inverted_attack_is_pointed_out(tmp_path):
+def test_an_inverted_attack_is_a_leak_and_is_pointed_out(tmp_path):
     text = board(Folder(tmp_path / "r", {"none": 1.0, "flip": -1.0}).fill())
-    assert "inverted, the scores would leak): flip / fedmia-ii, flip / loss-series." in text
+    (flip,) = (r for r in rows_of(text, "**AUC by attack**") if r["defense"] == "flip")
+    (raw,) = (r for r in rows_of(text, "**AUC as measured**") if r["defense"] == "flip")
+    for attack in ("fedmia-ii", "loss-series"):
+        assert flip[attack].endswith(" turned") and float(flip[attack].split()[0]) > 0.8
+        assert float(raw[attack].split()[0]) == pytest.approx(1 - float(flip[attack].split()[0]), abs=0.0011)
 
 
 def test_runtime_is_not_compared_across_machines(folder):
     for seed in range(3):
         for attack in folder.attacks:
             folder.add("mixup", attack, seed, provenance={**PROVENANCE, "cpu": "another"})
-    rows = {r["defense"]: r["runtime"] for r in rows_of(board(folder), "**AUC**")}
-    assert rows["mixup"] == "n/a" and rows["cofedmid"] == "1.50x" and rows["none (undefended)"] == "1"
+    rows = {r["defense"]: r["runtime"] for r in rows_of(board(folder), "**Ranking**")}
+    assert rows["mixup"] == "n/a" and rows["cofedmid"] == "1.50 ± 0.00x" and rows["none (undefended)"] == "1"
 
 
 def test_only_the_latest_of_two_records_of_one_cell_counts(folder):
@@ -229,16 +247,16 @@ def test_excluded_candidates_take_no_part_in_the_paired_difference(folder):
     for attack in folder.attacks:
         folder.add("mixup", attack, 0, arrays={"t1_kind": kind, "t1_scores": scores})
     (section,) = sections_of(folder)
-    with_outliers = section.compared["mixup"].difference.mean
+    with_outliers = section.contest.against("none")["mixup"].found.mean
     scores[:5] = -1e6
     for attack in folder.attacks:
         folder.add("mixup", attack, 0, arrays={"t1_kind": kind, "t1_scores": scores})
-    assert sections_of(folder)[0].compared["mixup"].difference.mean == with_outliers
+    assert sections_of(folder)[0].contest.against("none")["mixup"].found.mean == with_outliers
 
 
 def test_records_whose_candidates_differ_are_not_paired(folder):
     folder.add("mixup", "fedmia-ii", 0, ids_from=7)
-    with pytest.raises(UserError, match=r"mixup-fedmia_ii-0\.json and .*other candidates"):
+    with pytest.raises(UserError, match=r"cofedmid-fedmia_ii-0\.json and .*mixup-fedmia_ii-0\.json: .*other candidates"):
         board(folder)
 
 
@@ -254,7 +272,8 @@ def test_markup_from_records_is_inert(tmp_path):
     assert "<script" not in text and "<img" not in text and "<i>" not in text
     assert not re.search(r"^# (b|<|&lt;)", text, re.M)
     assert r"&lt;script&gt;x&lt;/script&gt;\|a \# b \`c\` \[d\](javascript:e) \*f\*" in text
-    assert len({len(r) for r in rows_of(text, "**AUC**")}) == 1  # no cell broke its row
+    for table in ("**Ranking**", "**AUC by attack**"):
+        assert len({len(r) for r in rows_of(text, table)}) == 1  # no cell broke its row
     names = [name for image in blocks_of(folder, plots=True) if isinstance(image, Image) for name in image.files]
     assert len(names) == 4 and all(re.fullmatch(r"[a-z0-9-]+\.(png|svg)", name) for name in names)
 
@@ -398,10 +417,11 @@ def test_the_roc_curves_rise_and_meet_the_table(tmp_path):
     (section,) = sections_of(folder)
     grid = np.union1d(np.geomspace(1e-3, 1, 100), [0.001])
     for row in section.rows:
-        for cell in row.entries.values():
-            tpr = mean_roc(cell, grid)
+        for attack, cell in row.entries.items():
+            tpr = mean_roc(section, row.label, attack, grid)
             assert (np.diff(tpr) >= 0).all() and tpr[-1] == 1
-            assert 100 * tpr[grid == 0.001][0] == pytest.approx(cell.interval("tf01").mean)
+            assert np.trapezoid(np.r_[0, tpr], np.r_[0, grid]) == pytest.approx(cell.interval("auc", "ofl").mean, abs=0.02)
+            assert 100 * tpr[grid == 0.001][0] == pytest.approx(section.contest.tf01(row.label, attack).mean, abs=10)
     assert len(roc_figure(section).draw(style).axes) == 2
 
 
@@ -410,6 +430,7 @@ def test_summary_for_the_terminal_follows_the_board(folder):
     found = MarkdownBoard().summary(folder.root)
     table = [dict(zip(found.headers, row, strict=True)) for row in found.rows]
     assert [r["defense"] for r in table] == ["cofedmid", "grad-sparse", "none", "mixup"]
+    assert table[0]["worst AUC"].startswith("0.4") and table[1]["members' share pp"] == "n/a"
     assert table[3]["cells"] == "1 failed, 5 ok" and table[3]["#"] == "-" and table[0]["cells"] == "6 ok"
 
 
@@ -496,14 +517,15 @@ def test_a_row_of_active_runs_only_is_compared_under_the_same_attack_and_the_boa
     assert "compared with the undefended run under the same attack: median (fedpoisonmia)." in text
 
 
-def test_attack_accuracy_is_the_last_rounds_with_an_interval_from_the_candidates(poisoned):
+def test_attack_accuracy_is_the_last_rounds_with_an_interval_of_seeds_or_of_the_candidates(poisoned):
     (section,) = sections_of(poisoned)
     cell = row_of(section, "atm").entries["fedpoisonmia"]
     said = [r.record.targets[0].decision for r in cell.records.values()]
     found = cell.attack_accuracy()
-    assert found.mean == pytest.approx(np.mean([d.last_accuracy for d in said])) and not found.between
+    assert found.mean == pytest.approx(np.mean([d.last_accuracy for d in said])) and found.between
     ses = [accuracy_error(d.last_accuracy, d.last_recall, N_MEMBERS, N_OFL + N_IFL) for d in said]
-    assert found.half_width == pytest.approx(1.96 * np.sqrt(np.sum(np.square(ses))) / 3, rel=1e-3)
+    within, between = 1.96 * np.sqrt(np.sum(np.square(ses))) / 3, t_interval([d.last_accuracy for d in said]).half_width
+    assert found.half_width == pytest.approx(max(within, between), rel=1e-3)
     rows = {r["defense"]: r for r in rows_of(board(poisoned), "**Attack accuracy**")}
     assert rows["atm"]["fedpoisonmia"] == f"**{found.mean:.3f} ± {found.half_width:.3f}**"  # the best rule of the three
     assert float(rows["none (undefended)"]["worst"].split()[0]) == max(

@@ -90,7 +90,7 @@ def test_hypervolume_of_a_sweep_includes_the_undefended_point(tmp_path):
     (sweep,) = section.sweeps()
     assert sweep.family == "mixup" and set(sweep.labels) == {"mixup-1", "mixup-2"}
     rows = [row_of(section, name) for name in ("none", "mixup-1", "mixup-2")]
-    points = [(row.means("tf01")["fedmia-ii"] / 100, 1 - row.accuracy.mean) for row in rows]
+    points = [(section.contest.tf01(row.label, "fedmia-ii").mean / 100, 1 - row.accuracy.mean) for row in rows]
     expected = hypervolume(np.array(points))
     assert sweep.hypervolume("fedmia-ii") == pytest.approx(expected)
     (line,) = table_of(folder, "Hypervolume over the sweep of a defense's strength").rows

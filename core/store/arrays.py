@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import zipfile
 import zlib
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -55,7 +57,10 @@ class ArrayFile:
         return UserError(f"{self.path}: {reason}; {self.remedy}")
 
     def __contains__(self, name: str) -> bool:
-        return f"{name}.npy" in self._zip.namelist()
+        try:
+            return self._zip.getinfo(f"{name}.npy") is not None
+        except KeyError:
+            return False
 
     def sha256(self) -> str:
         """Hex sha256 of the file."""
@@ -86,11 +91,20 @@ class ArrayFile:
         return self._zip.open(f"{name}.npy")
 
     def _header(self, f: IO[bytes], name: str, dtype: type | None) -> tuple[int, np.dtype]:
-        if npy.read_magic(f) != (1, 0):
+        start = f.read(npy.MAGIC_LEN + 2)
+        if start[: npy.MAGIC_LEN] != npy.magic(1, 0):
             raise Malformed(f"'{name}' is not a plain array")
-        shape, _, found = npy.read_array_header_1_0(f)
+        length = start[npy.MAGIC_LEN :]
+        shape, found = _described(length + f.read(int.from_bytes(length, "little")))
         if len(shape) != 1 or found.hasobject or shape[0] * found.itemsize > MAX_ARRAY_BYTES:
             raise Malformed(f"'{name}' is not a vector of plain numbers below {MAX_ARRAY_BYTES >> 20} MiB")
         if dtype is not None and found != np.dtype(dtype):
             raise Malformed(f"'{name}' is {found}, expected {np.dtype(dtype)}")
         return shape[0], found
+
+
+@lru_cache(maxsize=512)
+def _described(header: bytes) -> tuple[tuple[int, ...], np.dtype]:
+    """(shape, type) of numpy's header, which is Python source: a folder has thousands of the same few."""
+    shape, _, found = npy.read_array_header_1_0(io.BytesIO(header))
+    return shape, found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,18 +48,12 @@ class LoadedRecord:
 
     def candidates(self, target: int) -> Candidates:
         """Scores, kinds and ids of ``target``'s candidates; UserError when the file beside the record is unusable."""
+        return self.candidates_of([target])[target]
+
+    def candidates_of(self, targets: Collection[int]) -> dict[int, Candidates]:
+        """The same of several targets, from a file that is opened once."""
         with self._arrays() as arrays:
-            n = arrays.length(f"t{target}_scores")
-            scores = arrays.read(f"t{target}_scores", np.float64, n)
-            kind = arrays.read(f"t{target}_kind", np.int8, n)
-            ids = arrays.read(f"t{target}_ids", np.int64, n)
-            there = f"t{target}_in_mix" in arrays
-            in_mix = arrays.read(f"t{target}_in_mix", np.bool_, n) if there else np.ones(n, np.bool_)
-            if not np.isfinite(scores[kind >= 0]).all():
-                raise Malformed(f"'t{target}_scores' holds values that are not finite")
-            if kind.size and not -1 <= kind.min() <= kind.max() <= 2:
-                raise Malformed(f"'t{target}_kind' holds values outside -1..2")
-        return Candidates(scores, kind, ids, in_mix)
+            return {target: _candidates(arrays, target) for target in targets}
 
     def test_correct(self) -> np.ndarray:
         """[n_test] bool: which test samples the final model classifies correctly."""
@@ -87,6 +81,20 @@ class LoadedRecord:
     def _arrays(self) -> ArrayFile:
         again = "and run its suite again to compute the cell anew"
         return ArrayFile(self.path.with_suffix(".npz"), f"delete its record ({self.path.name}) {again}")
+
+
+def _candidates(arrays: ArrayFile, target: int) -> Candidates:
+    scores = arrays.read(f"t{target}_scores", np.float64)
+    n = len(scores)
+    kind = arrays.read(f"t{target}_kind", np.int8, n)
+    ids = arrays.read(f"t{target}_ids", np.int64, n)
+    there = f"t{target}_in_mix" in arrays
+    in_mix = arrays.read(f"t{target}_in_mix", np.bool_, n) if there else np.ones(n, np.bool_)
+    if not np.isfinite(scores[kind >= 0]).all():
+        raise Malformed(f"'t{target}_scores' holds values that are not finite")
+    if kind.size and not -1 <= kind.min() <= kind.max() <= 2:
+        raise Malformed(f"'t{target}_kind' holds values outside -1..2")
+    return Candidates(scores, kind, ids, in_mix)
 
 
 def load_records(folder: Path | str) -> list[LoadedRecord]:

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedbench.core.metrics import auc_covariance
+from fedbench.core import MEMBER, OFL
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.store.reading import Candidates
 from fedbench.leaderboard.statistics.contest import Contest
-from fedbench.leaderboard.statistics.pooled import Sample
-from fedbench.leaderboard.statistics.sheet import Own, Part
+from fedbench.leaderboard.statistics.sheet import Part, part_of
 
 DESIGNS = ((3, 2), (5, 2), (5, 5))  # seeds, targets
 ATTACKS = tuple(f"attack {i}" for i in range(7))
@@ -28,20 +28,16 @@ def noise(seeds: int, targets: int, rng: np.random.Generator) -> Contest:
     """One row against seven attacks that know nothing."""
     units = [(seed, target) for seed in range(seeds) for target in range(targets)]
     contest = Contest((), ATTACKS, units)
-    contest.parts = [_part(unit, rng) for unit in units]
+    contest.parts = [part for unit in units for part in _parts(unit, rng)]
     return contest
 
 
-def _part(unit: tuple[int, int], rng: np.random.Generator) -> Part:
-    scores = rng.standard_normal((len(ATTACKS), MEMBERS + NONMEMBERS))
-    member, ids = np.arange(MEMBERS + NONMEMBERS) < MEMBERS, np.arange(NONMEMBERS)
-    aucs, covariance = auc_covariance(scores, member)
-    own = {
-        (ROW, attack): Own(float(a), float(np.sqrt(v)), Sample(unit[0], s[member], s[~member], ids))
-        for attack, a, v, s in zip(ATTACKS, aucs, np.diag(covariance), scores, strict=True)
-    }
-    at = {key: i for i, key in enumerate(own)}
-    return Part(fold=unit[0], unit=unit, own=own, at=at, aucs=aucs, covariance=covariance)
+def _parts(unit: tuple[int, int], rng: np.random.Generator) -> Iterator[Part]:
+    n = MEMBERS + NONMEMBERS
+    kind, everybody = np.repeat([MEMBER, OFL], [MEMBERS, NONMEMBERS]).astype(np.int8), np.ones(n, bool)
+    ids = np.arange(n)
+    found = {(ROW, a): Candidates(rng.standard_normal(n), kind, ids, everybody) for a in ATTACKS}
+    return part_of(unit[0], unit, found, everybody)
 
 
 def _one(contest: Contest) -> list[float]:

@@ -5,32 +5,29 @@ Everything is over outside non-members: inside ones leak through their own clien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from itertools import combinations
+from functools import cached_property
 
 import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.core.metrics.tpr import TF01_FPR
 from fedbench.leaderboard.statistics.chosen import Choice, signs, strongest
-from fedbench.leaderboard.statistics.pooled import Sample, pooled_tpr
-from fedbench.leaderboard.statistics.ranks import holm, rank_ranges
-from fedbench.leaderboard.statistics.rates import tf01_of
+from fedbench.leaderboard.statistics.once import once
+from fedbench.leaderboard.statistics.pooled import Sample
+from fedbench.leaderboard.statistics.ranks import holm
+from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
+from fedbench.leaderboard.statistics.rivals import Difference, Rival, differences, ranges, told_apart, weighted
 from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.sheet import Key, Part, parts_of
+from fedbench.leaderboard.statistics.sheet import Part, parts_of
 from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_value
-
-Weights = Mapping[int, Mapping[Key, float]]
-"""fold -> signed weights of AUCs: the statistic is one half + sum of weight x (AUC - one half)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worst:
     """What an adversary gets who picks attack and sign on other folds. ``attack``: the one picked most often; ``picks``: by
-    fold; ``largest``: the plain maximum over attacks of the mean AUC with its sign, biased upward, and its attack."""
+    fold; ``largest``: the plain maximum over attacks and signs of the mean AUC, biased upward, and its attack."""
 
     found: Interval
     attack: str
@@ -40,23 +37,11 @@ class Worst:
 
 @dataclass(frozen=True, kw_only=True)
 class WorstRate:
-    """The same of TF01, in percent; ``attack``: the one picked most often."""
+    """The same of TF01, in percent."""
 
     found: Interval
     attack: str
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Of two rows' worst cases, paired on the same candidates; ``p``: adjusted for the number of rows compared (Holm)."""
-
-    found: Interval
-    p: float
-
-    @property
-    def shown(self) -> bool:
-        """Whether it is told from none."""
-        return self.p <= 1 - LEVEL
+    picks: Mapping[int, Choice]
 
 
 class Contest:
@@ -85,7 +70,7 @@ class Contest:
             return self.attacks
         found = {a: self._signed_units(self.base.label, a) for a in self.attacks}
         above = {
-            (a, ""): p_value({u: Measured(m.value - 0.5, m.error) for u, m in units.items()}, one_training=True)
+            (a, ""): p_value({u: replace(m, value=m.value - 0.5) for u, m in units.items()}, one_training=True)
             for a, units in found.items() if units
         }  # fmt: skip
         adjusted = holm(above)
@@ -94,15 +79,28 @@ class Contest:
 
     # -- one attack against one row -------------------------------------------------------------------------------------
 
-    @cache  # noqa: B019 - as long-lived as its section
+    @once
     def sign(self, label: str, attack: str) -> dict[int, int]:
         """Fold -> sign."""
         return signs(self.parts, (label, attack))
 
-    @cache  # noqa: B019
+    @once
     def signed(self, label: str, attack: str) -> Interval | None:
         """AUC of an adversary who decides the sign on other folds; None without scores."""
-        return over_units(self._signed_units(label, attack))
+        interval, plain = over_units(self._signed_units(label, attack)), self._plain(label, (attack,))
+        return _reaching(interval, plain[1]) if interval and plain else None
+
+    @once
+    def _plain(self, label: str, attacks: tuple[str, ...]) -> tuple[Choice, float] | None:
+        """What all folds together say is the strongest of ``attacks``, and its mean AUC: a maximum, biased upward."""
+        means = {a: over.mean for a in attacks if (over := self._raw(label, a)) is not None}
+        if not means:
+            return None
+        attack = max(means, key=lambda a: abs(means[a] - 0.5))
+        return Choice(attack, -1 if means[attack] < 0.5 else 1), 0.5 + abs(means[attack] - 0.5)
+
+    def _raw(self, label: str, attack: str) -> Interval | None:
+        return over_units(self._own_units(label, {p.fold: Choice(attack, 1) for p in self.parts}))
 
     def _signed_units(self, label: str, attack: str) -> dict[Unit, Measured]:
         return self._own_units(label, {fold: Choice(attack, s) for fold, s in self.sign(label, attack).items()})
@@ -114,7 +112,8 @@ class Contest:
             pick = picks.get(part.fold)
             if pick is not None and (label, pick.attack) in part.own:
                 own = part.own[label, pick.attack]
-                found.append((part.unit, Measured(0.5 + pick.sign * (own.auc - 0.5), own.error)))
+                value = 0.5 + pick.sign * (own.auc - 0.5)
+                found.append((part.unit, Measured(value, own.error, pick.sign * own.pulls, own.sample.ids)))
         return by_unit(found)
 
     def turned(self, label: str, attack: str) -> bool:
@@ -122,57 +121,53 @@ class Contest:
         found = self.sign(label, attack)
         return bool(found) and all(s < 0 for s in found.values())
 
-    @cache  # noqa: B019
+    @once
     def tf01(self, label: str, attack: str) -> Interval | None:
         """TF01 in percent over all units pooled, with the same sign; None with too few non-members, or without scores."""
-        return tf01_of(self._samples(label, {f: Choice(attack, s) for f, s in self.sign(label, attack).items()}))
+        return self._rate(label, {f: Choice(attack, s) for f, s in self.sign(label, attack).items()})
 
-    def _samples(self, label: str, picks: Mapping[int, Choice], without: int | None = None) -> list[Sample]:
+    def _rate(self, label: str, picks: Mapping[int, Choice]) -> Interval | None:
+        return tf01_of(self._samples(label, picks), len(self._own_units(label, picks)))
+
+    def _samples(self, label: str, picks: Mapping[int, Choice]) -> list[Sample]:
         found = []
         for part in self.parts:
             pick = picks.get(part.fold)
-            if pick is not None and part.fold != without and (label, pick.attack) in part.own:
-                s = part.own[label, pick.attack].sample
-                found.append(Sample(s.seed, pick.sign * s.member, pick.sign * s.nonmember, s.ids))
+            if pick is not None and (label, pick.attack) in part.own:
+                found.append(part.own[label, pick.attack].signed(pick.sign))
         return found
 
     # -- over attacks ---------------------------------------------------------------------------------------------------
 
-    @cache  # noqa: B019
+    @once
     def worst(self, label: str) -> Worst | None:
         """None without an eligible attack that has scores."""
         picks = strongest(self.parts, label, self.eligible)
-        means = {a: i.mean for a in self.eligible if (i := self.signed(label, a)) is not None}
-        if not picks or not means:
+        interval, plain = over_units(self._own_units(label, picks)), self._plain(label, self.eligible)
+        if interval is None or plain is None:
             return None
-        interval = over_units(self._own_units(label, picks))
-        if interval is None:
-            return None
-        largest = max(means, key=lambda a: means[a])
         attack = _most([p.attack for p in picks.values()])
-        return Worst(found=interval, attack=attack, picks=picks, largest=(largest, means[largest]))
+        return Worst(found=_reaching(interval, plain[1]), attack=attack, picks=picks, largest=(plain[0].attack, plain[1]))
 
-    @cache  # noqa: B019
+    @once
     def worst_tf01(self, label: str) -> WorstRate | None:
         """Over the eligible attacks, picked by TF01 on the other folds."""
         own = [a for a in self.eligible if self.tf01(label, a) is not None]
         picks: dict[int, Choice] = {}
         for fold in sorted({p.fold for p in self.parts}) if own else []:
-            value = {a: self._elsewhere(label, a, fold) for a in own}
-            best = max(own, key=lambda a: value[a])
-            if fold in self.sign(label, best):
+            value = {a: self._elsewhere(label, a, fold) for a in own if fold in self.sign(label, a)}
+            if value:
+                best = max(value, key=lambda a: value[a])
                 picks[fold] = Choice(best, self.sign(label, best)[fold])
-        found = tf01_of(self._samples(label, picks))
-        return WorstRate(found=found, attack=_most([p.attack for p in picks.values()])) if found else None
+        found = self._rate(label, picks)
+        return WorstRate(found=found, attack=_most([p.attack for p in picks.values()]), picks=picks) if found else None
 
     def _elsewhere(self, label: str, attack: str, fold: int) -> float:
-        """Pooled TPR on the other folds; 0 where these have too few non-members."""
-        picks = {f: Choice(attack, s) for f, s in self.sign(label, attack).items()}
-        samples = self._samples(label, picks, without=fold)
-        found = pooled_tpr(samples, TF01_FPR, fewest=0) if samples else None
-        return found.value if found else 0.0
+        """TPR on the other folds, with the sign that these ask for: that of ``fold``, in which it has no say."""
+        choice = Choice(attack, self.sign(label, attack)[fold])
+        return low_rate(self._samples(label, {p.fold: choice for p in self.parts if p.fold != fold}))
 
-    @cache  # noqa: B019
+    @once
     def mean(self, label: str) -> Interval | None:
         """Mean over the eligible attacks of the AUC with its sign; None without a unit where all of them have a score."""
         cells = {a: i.mean for a in self.eligible if (i := self.signed(label, a)) is not None}
@@ -180,17 +175,25 @@ class Contest:
             fold: {(label, a): self.sign(label, a).get(fold, 1) / len(cells) for a in cells}
             for fold in {p.fold for p in self.parts}
         }
-        found = [(p.unit, m) for p in self.parts if (m := _measured(p, weights[p.fold])) is not None]
-        interval = over_units(by_unit(found))
+        measured = [(p.unit, m) for p in self.parts if (m := weighted(p, weights[p.fold])) is not None]
+        interval = over_units(by_unit(measured))
+        if interval is None:
+            return None
         # the width where every attack has a score, around the mean of the cells as they are shown
-        return None if interval is None else replace(interval, mean=float(np.mean(list(cells.values()))))
+        plain = [found[1] for a in cells if (found := self._plain(label, (a,))) is not None]
+        return _reaching(replace(interval, mean=float(np.mean(list(cells.values())))), float(np.mean(plain)))
 
-    def _worst_weights(self, label: str) -> Weights:
+    def _worst_rival(self, label: str) -> Rival:
         worst = self.worst(label)
-        return {f: {(label, p.attack): float(p.sign)} for f, p in worst.picks.items()} if worst else {}
+        return self._rival(label, worst.picks if worst else {}, self.eligible)
 
-    def _cell_weights(self, label: str, attack: str) -> Weights:
-        return {f: {(label, attack): float(s)} for f, s in self.sign(label, attack).items()}
+    def _cell_rival(self, label: str, attack: str) -> Rival:
+        return self._rival(label, {f: Choice(attack, s) for f, s in self.sign(label, attack).items()}, (attack,))
+
+    def _rival(self, label: str, picks: Mapping[int, Choice], attacks: tuple[str, ...]) -> Rival:
+        plain = self._plain(label, attacks)
+        picked = {f: {(label, p.attack): float(p.sign)} for f, p in picks.items()}
+        return Rival(picked, {f: {(label, plain[0].attack): float(plain[0].sign)} for f in picked} if plain else {})
 
     # -- who is told apart ----------------------------------------------------------------------------------------------
 
@@ -202,55 +205,31 @@ class Contest:
     @cached_property
     def ranks(self) -> dict[str, tuple[int, int]]:
         """Label -> (best, worst) rank, 95 % simultaneous."""
-        return self._ranges(self.ranked, self._worst_weights)
+        return ranges(self.parts, {label: self._worst_rival(label) for label in self.ranked})
 
-    @cache  # noqa: B019
+    @once
     def leader(self, attack: str) -> str | None:
         """The one complete row that an attack does worst against, if it is told from all others."""
         labels = [r.label for r in self.rows if r.entries[attack].complete and not r.floor]
         if len(labels) < 2:
             return None
-        ranges = self._ranges(labels, lambda label: self._cell_weights(label, attack))
-        return next((label for label, (_, high) in ranges.items() if high == 1), None)
+        found = ranges(self.parts, {label: self._cell_rival(label, attack) for label in labels})
+        return next((label for label, (_, high) in found.items() if high == 1), None)
 
-    def _ranges(self, labels: Sequence[str], weights: Callable[[str], Weights]) -> dict[str, tuple[int, int]]:
-        found = {pair: self._differences(weights(pair[0]), weights(pair[1])) for pair in combinations(labels, 2)}
-        p_values = {pair: p_value(units) if units else 1.0 for pair, units in found.items()}
-        means = {pair: float(np.mean([m.value for m in units.values()])) if units else 0.0 for pair, units in found.items()}
-        return rank_ranges(labels, means, p_values)
-
-    def _differences(self, one: Weights, other: Weights) -> dict[Unit, Measured]:
-        found = []
-        for part in self.parts:
-            if part.fold in one and part.fold in other:
-                weights = dict(one[part.fold])
-                for key, w in other[part.fold].items():
-                    weights[key] = weights.get(key, 0.0) - w
-                if (measured := _measured(part, weights, 0.0)) is not None:
-                    found.append((part.unit, measured))
-        return by_unit(found)
-
-    @cache  # noqa: B019
+    @once
     def against(self, reference: str) -> dict[str, Difference]:
         """Label -> its worst case minus that of the ``reference`` row, of every other row that has both."""
-        theirs = self._worst_weights(reference)
-        found = {
-            r.label: units for r in self.rows
-            if r.label != reference and (units := self._differences(self._worst_weights(r.label), theirs))
-        }  # fmt: skip
-        adjusted = holm({(label, reference): p_value(units) for label, units in found.items()})
-        intervals = {label: over_units(units) for label, units in found.items()}
-        return {label: Difference(i, adjusted[label, reference]) for label, i in intervals.items() if i is not None}
+        theirs = self._worst_rival(reference)
+        rivals = {r.label: self._worst_rival(r.label) for r in self.rows if r.label != reference}
+        intervals = {label: over_units(differences(self.parts, rival.picked, theirs.picked)) for label, rival in rivals.items()}
+        found = {label: i for label, i in intervals.items() if i is not None}
+        adjusted = holm({(label, reference): told_apart(self.parts, rivals[label], theirs)[1] for label in found})
+        return {label: Difference(i, adjusted[label, reference]) for label, i in found.items()}
 
 
-def _measured(part: Part, weights: Mapping[Key, float], centre: float = 0.5) -> Measured | None:
-    """``centre`` + sum of weight x (AUC - one half) and its standard error; None where an AUC is missing."""
-    if not weights or not weights.keys() <= part.at.keys():
-        return None
-    at = [part.at[key] for key in weights]
-    w = np.array(list(weights.values()))
-    value, variance = float(w @ (part.aucs[at] - 0.5)), float(w @ part.covariance[np.ix_(at, at)] @ w)
-    return Measured(centre + value, float(np.sqrt(max(variance, 0.0)))) if value == value else None
+def _reaching(interval: Interval, largest: float) -> Interval:
+    """Never too narrow for the plain maximum: where none stands out, what is picked on other folds can be far too low."""
+    return replace(interval, half_width=max(interval.half_width, largest - interval.mean))
 
 
 def _most(names: Sequence[str]) -> str:

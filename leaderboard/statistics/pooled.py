@@ -54,22 +54,29 @@ class Pooled:
     nearest: float
 
 
-def enough(sizes: Sequence[int], fpr: float = 0.001, fewest: float = FEWEST) -> bool:
+def enough(sizes: Sequence[int], fpr: float = 0.001) -> bool:
     """Whether units of so many non-members say anything: 1,999 together and 333 each at 0.1 %."""
-    return bool(sizes) and fpr * (sum(sizes) + 1) >= fewest and FURTHEST * fpr * (min(sizes) + 1) >= 1
+    return bool(sizes) and fpr * (sum(sizes) + 1) >= FEWEST and FURTHEST * fpr * (min(sizes) + 1) >= 1
 
 
-def pooled_tpr(units: Sequence[Sample], fpr: float = 0.001, *, fewest: float = FEWEST) -> Pooled | None:
+def pooled_tpr(units: Sequence[Sample], fpr: float = 0.001) -> Pooled | None:
     """Mean TPR at ``fpr`` over the members of ``units``; None with too few non-members (:func:`enough`).
 
     Invariant to any increasing transformation of a unit's scores. ValueError: scores that cannot be judged.
     """
+    found = _judged(units, fpr)
+    return found.estimate() if enough([len(unit.nonmember) for unit in units], fpr) else None
+
+
+def pooled_value(units: Sequence[Sample], fpr: float = 0.001) -> float:
+    """The same number without its interval, however few non-members there are; 0 of nothing."""
+    return _judged(units, fpr).value() if units else 0.0
+
+
+def _judged(units: Sequence[Sample], fpr: float) -> _Ranks:
     if not 0 < fpr <= MAX_FPR:
         raise ValueError(f"fpr must be in (0, {MAX_FPR}], got {fpr}")
-    counted = [_count(unit, fpr) for unit in units]
-    if not enough([len(unit.nonmember) for unit in units], fpr, fewest):
-        return None
-    return _Ranks(tuple(units), tuple(counted), fpr).estimate()
+    return _Ranks(tuple(units), tuple(_count(unit, fpr) for unit in units), fpr)
 
 
 @dataclass(frozen=True)
@@ -118,39 +125,57 @@ class _Ranks:
     counted: tuple[_Counted, ...]
     fpr: float
 
+    @property
+    def hits(self) -> tuple[float, float]:
+        """Of all units together, above the first thresholds and the further ones."""
+        return sum(c.near for c in self.counted), sum(c.far for c in self.counted)
+
+    @property
+    def members(self) -> int:
+        return sum(c.members for c in self.counted)
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """(rank, FPR) of the first thresholds, means over members."""
+        sizes = [c.members for c in self.counted]
+        rank, first = (np.average(x, weights=sizes) for x in ([c.rank for c in self.counted], [c.first for c in self.counted]))
+        return float(rank), float(first)
+
+    def value(self) -> float:
+        """T(fpr), a fraction."""
+        near, far = self.hits
+        return min(float(self._rate(np.array([near]), np.array([far]))[0]), 1.0) if near else 0.0
+
     def estimate(self) -> Pooled:
-        members = sum(c.members for c in self.counted)
-        near, far = sum(c.near for c in self.counted), sum(c.far for c in self.counted)
-        rank, first = (float(np.average(x, weights=[c.members for c in self.counted])) for x in (
-            [c.rank for c in self.counted], [c.first for c in self.counted]
-        ))  # fmt: skip
-        value = float(self._rate(np.array([near]), np.array([far]), members, rank, first)[0]) if near else 0.0
-        low, high = self._limits(near, far, members, rank, first)
+        """With its interval."""
+        value, (low, high) = self.value(), self._limits()
         return Pooled(
-            value=min(value, 1.0), low=min(low, value, 1.0), high=min(max(high, value), 1.0), n_members=members,
-            n_nonmembers=sum(len(unit.nonmember) for unit in self.units), nearest=first,
+            value=value, low=min(low, value), high=min(max(high, value), 1.0), n_members=self.members,
+            n_nonmembers=sum(len(unit.nonmember) for unit in self.units), nearest=self.place[1],
         )  # fmt: skip
 
-    def _rate(self, near: np.ndarray, far: np.ndarray, members: int, rank: float, first: float) -> np.ndarray:
+    def _rate(self, near: np.ndarray, far: np.ndarray) -> np.ndarray:
         """T(fpr) of so many hits at both thresholds."""
+        members, (rank, first) = self.members, self.place
         b, a = _slope(near, far, members, rank)
         share = np.clip(near / members, 1e-12, 1 - 1e-12)
         rates: np.ndarray = expit(logit(share) - _log_mean(a, rank) / (1 - share) + b * np.log(self.fpr / first))
         return rates
 
-    def _limits(self, near: float, far: float, members: int, rank: float, first: float) -> tuple[float, float]:
+    def _limits(self) -> tuple[float, float]:
         """Quantiles of T(fpr) under Jeffreys' priors for both counts, thresholds drawn anew, and seeds that differ.
 
         At zero hits the lower one is 0 and the upper one no lower than the exact one of the first threshold (Clopper &
         Pearson 1934): the wanted rate is below that one's.
         """
+        members, (near, far), rank = self.members, self.hits, self.place[0]
         rng = numpy_rng(0, "limits of a pooled rate")
         a = float(_slope(np.array([near]), np.array([far]), members, rank)[1][0])
         of_thresholds = self._of_thresholds(a, rank)
         noise = rng.standard_normal(DRAWS) * np.sqrt(of_thresholds) - of_thresholds / 2
         first_hits = rng.gamma(near + 0.5, size=DRAWS)
         further = first_hits + rng.gamma(max(far - near, 0) + 0.5, size=DRAWS)
-        drawn = self._rate(first_hits * np.exp(-noise), further, members, rank, first)
+        drawn = self._rate(first_hits * np.exp(-noise), further)
         spread = self._between_seeds(of_thresholds, near / members)
         if spread > 0:
             drawn = drawn * np.exp(np.sqrt(spread) * rng.standard_normal(DRAWS))

@@ -7,12 +7,14 @@ several attacks) is chosen on the other folds, which are federations, or candida
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
-from fedbench.core import MEMBER, OFL, UserError
+from fedbench.core import EXCLUDED, MEMBER, OFL, UserError
 from fedbench.core.metrics import auc, auc_covariance
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
@@ -26,17 +28,28 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Own:
-    """One row and attack on all candidates that count for it: AUC, its standard error (NaN of a single candidate), scores."""
+    """One row and attack on all candidates that count for it: AUC, its standard error (NaN of a single candidate), scores,
+    and what each non-member contributes to the error (``Measured.pulls``)."""
 
     auc: float
     error: float
     sample: Sample
+    pulls: np.ndarray
+
+    def signed(self, sign: int) -> Sample:
+        """The scores with that sign."""
+        return self.sample if sign > 0 else self._negated
+
+    @cached_property
+    def _negated(self) -> Sample:
+        s = self.sample
+        return Sample(s.seed, -s.member, -s.nonmember, s.ids)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """``own`` by row and attack; ``at``: the position of each in ``aucs`` [V] and ``covariance`` [V, V], which are over the
-    candidates that count for every row (NaN where these are too few)."""
+    """``own`` by row and attack; ``at``: the position of each in ``aucs`` [V], ``covariance`` [V, V] and ``pulls`` [V, n],
+    which are over the candidates that count for every row (NaN where these are too few); ``ids`` [n] of their non-members."""
 
     fold: int
     unit: Unit
@@ -44,41 +57,53 @@ class Part:
     at: Mapping[Key, int]
     aucs: np.ndarray
     covariance: np.ndarray
+    pulls: np.ndarray
+    ids: np.ndarray
 
 
 def parts_of(rows: Sequence[Row], units: Sequence[Unit]) -> list[Part]:
     """All parts, in the order of the units. UserError when two records that should share their candidates do not."""
     halves = len({seed for seed, _ in units}) == 1
-    return [part for unit in units for part in _of_unit(rows, unit, halves)]
+    found = []
+    for seed, group in groupby(units, key=lambda unit: unit[0]):
+        own = list(group)
+        judged = _judged(rows, seed, {target for _, target in own})
+        found += [part for unit in own for part in _of_unit(judged, unit, halves)]
+    return found
 
 
-def _of_unit(rows: Sequence[Row], unit: Unit, halves: bool) -> Iterator[Part]:
-    judged = dict(_judged(rows, unit))
-    if not judged:
+Judged = Mapping[Key, tuple[LoadedRecord, Mapping[int, Candidates]]]
+
+
+def _judged(rows: Sequence[Row], seed: int, targets: Collection[int]) -> Judged:
+    """What was said of one seed's targets: every file is opened once."""
+    found = {}
+    for row in rows:
+        for attack, entry in row.entries.items():
+            if (loaded := entry.ok(seed)) is not None:
+                own = [t.target for t in loaded.record.targets if t.target in targets]
+                found[row.label, attack] = loaded, loaded.candidates_of(own)
+    return found
+
+
+def _of_unit(judged: Judged, unit: Unit, halves: bool) -> Iterator[Part]:
+    there = {key: (loaded, of[unit[1]]) for key, (loaded, of) in judged.items() if unit[1] in of}
+    if not there:
         return
-    first, reference = next(iter(judged.values()))
-    for loaded, candidates in judged.values():
+    first, reference = next(iter(there.values()))
+    for loaded, candidates in there.values():
         if not np.array_equal(candidates.ids, reference.ids):
             raise UserError(
                 f"{first.path} and {loaded.path}: the same setting, seed and target, but other candidates, so they "
                 "cannot be compared; move one of them out of the folder, or run the suite again with --rerun always"
             )
-    found = {key: candidates for key, (_, candidates) in judged.items()}
+    found = {key: candidates for key, (_, candidates) in there.items()}
     if not halves:
-        yield from _part(unit[0], unit, found, np.ones(len(reference.ids), bool))
+        yield from part_of(unit[0], unit, found, np.ones(len(reference.ids), bool))
         return
     first_half = _first_half(reference.kind, unit)
-    yield from _part(0, unit, found, first_half)
-    yield from _part(1, unit, found, ~first_half)
-
-
-def _judged(rows: Sequence[Row], unit: Unit) -> Iterator[tuple[Key, tuple[LoadedRecord, Candidates]]]:
-    seed, target = unit
-    for row in rows:
-        for attack, entry in row.entries.items():
-            loaded = entry.ok(seed)
-            if loaded is not None and any(t.target == target for t in loaded.record.targets):
-                yield (row.label, attack), (loaded, loaded.candidates(target))
+    yield from part_of(0, unit, found, first_half)
+    yield from part_of(1, unit, found, ~first_half)
 
 
 def _first_half(kind: np.ndarray, unit: Unit) -> np.ndarray:
@@ -91,30 +116,51 @@ def _first_half(kind: np.ndarray, unit: Unit) -> np.ndarray:
     return half
 
 
-def _part(fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.ndarray) -> Iterator[Part]:
-    kinds = {key: np.where(where, c.kind, -1) for key, c in found.items()}
-    own = {key: o for key, c in found.items() if (o := _own(unit[0], c, kinds[key])) is not None}
-    if not own:
+def part_of(fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.ndarray) -> Iterator[Part]:
+    """The part of these candidates (``where`` [n] bool) of one unit; nothing where none has members and outside ones."""
+    kinds = {key: np.where(where, c.kind, EXCLUDED) for key, c in found.items()}
+    kinds = {key: kind for key, kind in kinds.items() if (kind == MEMBER).any() and (kind == OFL).any()}
+    if not kinds:
         return
-    every = np.stack([kinds[key] for key in own])
-    counted = ((every == MEMBER) | (every == OFL)).all(axis=0) & (every == every[0]).all(axis=0)
-    scores, member = np.stack([found[key].scores[counted] for key in own]), every[0, counted] == MEMBER
+    every, at = np.stack(list(kinds.values())), {key: i for i, key in enumerate(kinds)}
+    outside = (every == MEMBER) | (every == OFL)
+    counted = outside.all(axis=0) & (every == every[0]).all(axis=0)
+    scores, member = np.stack([found[key].scores[counted] for key in kinds]), every[0, counted] == MEMBER
+    ids = found[next(iter(at))].ids[counted][~member]
     if min(member.sum(), (~member).sum()) < 2:
-        aucs, covariance = np.full(len(own), np.nan), np.full((len(own), len(own)), np.nan)
+        aucs, covariance = np.full(len(at), np.nan), np.full((len(at), len(at)), np.nan)
+        pulls = np.full((len(at), len(ids)), np.nan)
+        own = {key: _own(unit[0], found[key], kind) for key, kind in kinds.items()}
     else:
         aucs, covariance = auc_covariance(scores, member)
-    at = {key: i for i, key in enumerate(own)}
-    yield Part(fold=fold, unit=unit, own=own, at=at, aucs=aucs, covariance=covariance)
+        pulls = np.stack([_pulls(row[member], row[~member]) for row in scores])
+        alike = (outside == counted).all(axis=1)
+        own = {
+            key: Own(
+                float(aucs[i]), float(np.sqrt(covariance[i, i])), Sample(unit[0], scores[i, member], scores[i, ~member], ids),
+                pulls[i],
+            ) if alike[i] else _own(unit[0], found[key], kinds[key])
+            for key, i in at.items()
+        }  # fmt: skip
+    yield Part(fold=fold, unit=unit, own=own, at=at, aucs=aucs, covariance=covariance, pulls=pulls, ids=ids)
 
 
-def _own(seed: int, candidates: Candidates, kind: np.ndarray) -> Own | None:
+def _own(seed: int, candidates: Candidates, kind: np.ndarray) -> Own:
+    """Over all candidates that count for one row and attack."""
     outside = (kind == MEMBER) | (kind == OFL)
     scores, member = candidates.scores[outside], kind[outside] == MEMBER
-    few = min(int(member.sum()), int((~member).sum()))
-    if few == 0:
-        return None
     sample = Sample(seed, scores[member], scores[~member], candidates.ids[outside][~member])
-    if few == 1:
-        return Own(auc(scores, member), float("nan"), sample)
+    pulls = _pulls(sample.member, sample.nonmember)
+    if min(len(sample.member), len(sample.nonmember)) == 1:
+        return Own(auc(scores, member), float("nan"), sample, pulls)
     aucs, covariance = auc_covariance(scores[None], member)
-    return Own(float(aucs[0]), float(np.sqrt(covariance[0, 0])), sample)
+    return Own(float(aucs[0]), float(np.sqrt(covariance[0, 0])), sample, pulls)
+
+
+def _pulls(member: np.ndarray, nonmember: np.ndarray) -> np.ndarray:
+    """[n] share of members above each non-member less the mean; their squares add up to DeLong's variance of these."""
+    ordered = np.sort(member)
+    below = (np.searchsorted(ordered, nonmember, "left") + np.searchsorted(ordered, nonmember, "right")) / (2 * len(member))
+    n = len(nonmember)
+    pulls: np.ndarray = (below.mean() - below) / np.sqrt(n * max(n - 1, 1))
+    return pulls

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import nctdtrinc, ndtr, ndtri, stdtr, stdtrit
 
 from fedbench.core.metrics import Interval, t_interval
 from fedbench.core.metrics.intervals import LEVEL
@@ -20,10 +20,16 @@ POWER = 0.8  # of the smallest difference that a comparison is said to show
 
 @dataclass(frozen=True)
 class Measured:
-    """A value of one unit and its standard error from the candidates, NaN where it is not known."""
+    """A value of one unit and its standard error from the candidates, NaN where it is not known.
+
+    ``pulls`` [n]: what each non-member contributes to the value beyond the mean, so scaled that their squares add up to
+    its part of the variance; ``ids`` [n]: which samples these are. None: other targets of the seed have other ones.
+    """
 
     value: float
     error: float
+    pulls: np.ndarray | None = None
+    ids: np.ndarray | None = None
 
 
 def by_unit(found: Sequence[tuple[Unit, Measured]]) -> dict[Unit, Measured]:
@@ -31,10 +37,15 @@ def by_unit(found: Sequence[tuple[Unit, Measured]]) -> dict[Unit, Measured]:
     groups: dict[Unit, list[Measured]] = {}
     for unit, measured in found:
         groups.setdefault(unit, []).append(measured)
-    return {
-        unit: Measured(float(np.mean([m.value for m in ms])), float(np.sqrt(np.sum([m.error**2 for m in ms])) / len(ms)))
-        for unit, ms in groups.items()
-    }
+    return {unit: _halved(ms) if len(ms) > 1 else ms[0] for unit, ms in groups.items()}
+
+
+def _halved(parts: Sequence[Measured]) -> Measured:
+    value, error = np.mean([m.value for m in parts]), np.sqrt(np.sum([m.error**2 for m in parts])) / len(parts)
+    pulls, ids = [m.pulls for m in parts if m.pulls is not None], [m.ids for m in parts if m.ids is not None]
+    if len(pulls) < len(parts):
+        return Measured(float(value), float(error))
+    return Measured(float(value), float(error), np.concatenate(pulls) / len(parts), np.concatenate(ids))
 
 
 def over_units(found: Mapping[Unit, Measured]) -> Interval | None:
@@ -61,11 +72,25 @@ def seed_means(found: Mapping[Unit, Measured]) -> list[float]:
 
 
 def _within(found: Mapping[Unit, Measured]) -> float:
-    return float(stats.norm.ppf((1 + LEVEL) / 2) * _error(found))
+    return float(ndtri((1 + LEVEL) / 2) * _error(found))
 
 
 def _error(found: Mapping[Unit, Measured]) -> float:
-    return float(np.sqrt(np.sum([m.error**2 for m in found.values()])) / len(found))
+    by_seed: dict[int, list[Measured]] = {}
+    for (seed, _), m in found.items():
+        by_seed.setdefault(seed, []).append(m)
+    variance = sum(sum(m.error**2 for m in own) + _in_common(own) for own in by_seed.values())
+    return float(np.sqrt(max(variance, 0.0)) / len(found)) if variance == variance else float("nan")
+
+
+def _in_common(targets: Sequence[Measured]) -> float:
+    """Twice the sum of the covariances between targets of one seed, whose outside non-members are the same samples."""
+    known = [(m.pulls, m.ids) for m in targets if m.pulls is not None and m.ids is not None]
+    if len(known) < 2:
+        return 0.0
+    pulls = np.concatenate([p for p, _ in known])
+    _, which = np.unique(np.concatenate([ids for _, ids in known]), return_inverse=True)
+    return float(np.sum(np.bincount(which, pulls) ** 2) - np.sum(pulls**2))
 
 
 def p_value(found: Mapping[Unit, Measured], *, one_training: bool = False) -> float:
@@ -78,9 +103,9 @@ def p_value(found: Mapping[Unit, Measured], *, one_training: bool = False) -> fl
     if mean == 0 or (len(seeds) < 2 and not one_training):
         return 1.0
     spread = float(np.std(seeds, ddof=1) / np.sqrt(len(seeds))) if len(seeds) > 1 else 0.0
-    between = 0.0 if spread == 0 else 2 * float(stats.t.sf(abs(mean) / spread, len(seeds) - 1))
+    between = 0.0 if spread == 0 else 2 * float(stdtr(len(seeds) - 1, -abs(mean) / spread))
     error = _error(found)
-    within = 0.0 if error == 0 or error != error else 2 * float(stats.norm.sf(abs(mean) / error))
+    within = 0.0 if error == 0 or error != error else 2 * float(ndtr(-abs(mean) / error))
     return max(between, within)
 
 
@@ -89,5 +114,5 @@ def smallest_shown(deviation: float, seeds: int) -> float | None:
     much from seed to seed; None with fewer than two."""
     if seeds < 2:
         return None
-    t = stats.t(seeds - 1)
-    return float((t.ppf((1 + LEVEL) / 2) + t.ppf(POWER)) * deviation / np.sqrt(seeds))
+    bar = float(stdtrit(seeds - 1, (1 + LEVEL) / 2))
+    return float(nctdtrinc(seeds - 1, 1 - POWER, bar) * deviation / np.sqrt(seeds))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedbench.core.contract.board import Column, Note, Table, Text, Value, Words
 from fedbench.core.metrics import Group
-from fedbench.core.metrics.registry import Metric
+from fedbench.core.metrics.registry import Direction, Metric
 from fedbench.core.metrics.tpr import TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.metrics import raw_metrics
 from fedbench.leaderboard.statistics.pooled import FEWEST_OF_ONE
@@ -20,11 +20,14 @@ def attack_tables(section: Section) -> list[Table]:
     return [_signed_table(section), *_tf01_table(section), *(t for m in raw_metrics() for t in _raw_table(section, m))]
 
 
-def _columns(section: Section, digits: int) -> list[Column]:
-    """One an attack; those that find nothing in the undefended federation say so."""
-    eligible = section.contest.eligible
-    names: list[Text] = [a if a in eligible else (a, Words(" (finds nothing)")) for a in section.attacks]
-    return [Column(name=n, direction="lower", digits=digits) for n in names]
+def _columns(section: Section, digits: int, direction: Direction = "lower") -> list[Column]:
+    """One an attack; those that find nothing in the undefended federation, or were not asked, say so."""
+    eligible, unknown = section.contest.eligible, _unknown(section)
+    names: list[Text] = [
+        a if a in eligible else (a, Words(" (no undefended score)" if a in unknown else " (finds nothing)"))
+        for a in section.attacks
+    ]
+    return [Column(name=n, direction=direction, digits=digits) for n in names]
 
 
 def _signed_table(section: Section) -> Table:
@@ -70,7 +73,7 @@ def _raw_table(section: Section, metric: Metric) -> list[Table]:
         entries = [row.entries[a] for a in section.attacks]
         rows.append((*front, *(entry_value(section, e, e.interval(metric.name, "ofl"), False) for e in entries)))
     title = f"{metric.title} as measured" + (f" ({metric.unit})" if metric.unit else "")
-    columns = (RANK, DEFENSE, *_columns(section, metric.digits))
+    columns = (RANK, DEFENSE, *_columns(section, metric.digits, metric.direction))
     return [Table(title=title, caption=Words(" against outside non-members"), columns=columns, rows=tuple(rows))]
 
 
@@ -80,17 +83,25 @@ def remarks(section: Section) -> list[Note]:
 
 
 def _chance(section: Section) -> list[Note]:
-    contest = section.contest
-    weak = [a for a in section.attacks if a not in contest.eligible]
+    contest, unknown = section.contest, _unknown(section)
+    weak = [a for a in section.attacks if a not in contest.eligible and a not in unknown]
     if contest.base is None:
         return [Note(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))]
+    said = "Without a score on the undefended run, and so in no mean, worst case or rank: "
+    notes = [Note((Words(said), *joined(unknown), Words(".")))] if unknown else []
     if not weak:
-        return []
+        return notes
     if not contest.eligible:
         said = "No attack beats chance on the undefended run, so there is nothing to rank defenses by: "
     else:
         said = "No better than chance on the undefended run, and so in no mean, worst case or rank: "
-    return [Note((Words(said), *joined(weak), Words(".")))]
+    return [Note((Words(said), *joined(weak), Words("."))), *notes]
+
+
+def _unknown(section: Section) -> list[str]:
+    """The attacks without a score on the undefended run, where there is one."""
+    base = section.contest.base
+    return [a for a in section.attacks if base is not None and section.contest.signed(base.label, a) is None]
 
 
 def _seeds(section: Section) -> list[Note]:
@@ -108,7 +119,7 @@ def _few(section: Section) -> list[Note]:
     entries = [e for r in section.rows for e in r.entries.values()]
     sizes = max(([s.n_nonmembers for s in e.units("ofl").values()] for e in entries), key=sum, default=[])
     missing, short = max(TF01_MIN_NONMEMBERS - sum(sizes), 0), max(FEWEST_OF_ONE - min(sizes, default=0), 0)
-    said = f"TF01: n/a, since targets and seeds have {sum(sizes):,} outside non-members together"
+    said = f"TF01: n/a, since the {len(section.contest.units)} targets and seeds have {sum(sizes):,} outside non-members together"
     said += f", {missing:,} too few to say anything at a false-positive rate of 0.1 %" if missing else ""
     said += f", and {min(sizes, default=0)} of one are {short} too few for a threshold of its own" if short else ""
     return [Note(Words(f"{said}."))]

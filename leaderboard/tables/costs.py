@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words, value
 from fedbench.leaderboard.statistics.adversaries import accuracy_under_attack
-from fedbench.leaderboard.statistics.contest import Difference
 from fedbench.leaderboard.statistics.pareto import TradeOff, trade_off
+from fedbench.leaderboard.statistics.rivals import Difference
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, joined, name_of
 

@@ -22,11 +22,15 @@ def summary(sections: Sequence[Section]) -> Summary:
     Skipped, failed and missing cells are counted in the last column.
     """
     rows = [
-        [s.setting, s.coalition, s.view, rank_of(s, row).text, row.label, *_found(s, row), *_costs(s, row), *_more(s, row),
+        [s.setting, s.coalition, s.view, _rank(s, row), row.label, *_found(s, row), *_costs(s, row), *_more(s, row),
          ", ".join(f"{n} {what}" for what, n in sorted(row.outcomes.items()) if n)]
         for s in sections for row in s.rows
     ]  # fmt: skip
     return Summary([*_HEADERS[:-1], *(f"worst {m.title} {m.unit}".rstrip() for m in _further()), _HEADERS[-1]], rows)
+
+
+def _rank(section: Section, row: Row) -> str:
+    return "-" if not row.floor and row.label not in section.contest.ranks else rank_of(section, row).text
 
 
 def _found(section: Section, row: Row) -> list[str]:
