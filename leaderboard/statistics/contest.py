@@ -21,7 +21,7 @@ from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
 from fedbench.leaderboard.statistics.rivals import Difference, Rival, differences, ranges, told_apart, weighted
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.sheet import Part, parts_of
-from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_value
+from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_of_candidates, p_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +64,14 @@ class Contest:
     def eligible(self) -> tuple[str, ...]:
         """The attacks that beat chance on the undefended run at 95 %, all together (Holm): only they judge defenses.
 
-        All, where there is no undefended run. With a single seed the error from the candidates alone must do.
+        All, where there is no undefended run. An attack that finds nothing scores members and non-members alike in every
+        training, so the error from the candidates is all there is, and two or three seeds can tell.
         """
         if self.base is None:
             return self.attacks
         found = {a: self._signed_units(self.base.label, a) for a in self.attacks}
         above = {
-            (a, ""): p_value({u: replace(m, value=m.value - 0.5) for u, m in units.items()}, one_training=True)
+            (a, ""): _p_of_chance({u: replace(m, value=m.value - 0.5) for u, m in units.items()})
             for a, units in found.items() if units
         }  # fmt: skip
         adjusted = holm(above)
@@ -230,6 +231,11 @@ class Contest:
 def _reaching(interval: Interval, largest: float) -> Interval:
     """Never too narrow for the plain maximum: where none stands out, what is picked on other folds can be far too low."""
     return replace(interval, half_width=max(interval.half_width, largest - interval.mean))
+
+
+def _p_of_chance(found: Mapping[Unit, Measured]) -> float:
+    p = p_of_candidates(found)
+    return p_value(found) if p is None else p
 
 
 def _most(names: Sequence[str]) -> str:

@@ -93,20 +93,30 @@ def _in_common(targets: Sequence[Measured]) -> float:
     return float(np.sum(np.bincount(which, pulls) ** 2) - np.sum(pulls**2))
 
 
-def p_value(found: Mapping[Unit, Measured], *, one_training: bool = False) -> float:
+def p_value(found: Mapping[Unit, Measured]) -> float:
     """Two-sided, of a mean of 0: the larger of that of Student's t over seeds and of that of the candidates' errors.
 
-    1 with fewer than two seeds, since one training says nothing of the next; with ``one_training`` that of the errors.
+    1 with fewer than two seeds, since one training says nothing of the next.
     """
     seeds = seed_means(found)
     mean = float(np.mean(seeds))
-    if mean == 0 or (len(seeds) < 2 and not one_training):
+    if mean == 0 or len(seeds) < 2:
         return 1.0
-    spread = float(np.std(seeds, ddof=1) / np.sqrt(len(seeds))) if len(seeds) > 1 else 0.0
+    spread = float(np.std(seeds, ddof=1) / np.sqrt(len(seeds)))
     between = 0.0 if spread == 0 else 2 * float(stdtr(len(seeds) - 1, -abs(mean) / spread))
-    error = _error(found)
-    within = 0.0 if error == 0 or error != error else 2 * float(ndtr(-abs(mean) / error))
-    return max(between, within)
+    within = p_of_candidates(found)
+    return between if within is None else max(between, within)
+
+
+def p_of_candidates(found: Mapping[Unit, Measured]) -> float | None:
+    """Two-sided, that members and non-members are scored alike in these trainings; None where no error is known.
+
+    Then trainings differ by the draw of the candidates alone, so there is no spread of theirs to be estimated.
+    """
+    mean, error = float(np.mean(seed_means(found))), _error(found)
+    if error != error:
+        return None
+    return 1.0 if mean == 0 else 0.0 if error == 0 else 2 * float(ndtr(-abs(mean) / error))
 
 
 def smallest_shown(deviation: float, seeds: int) -> float | None:
