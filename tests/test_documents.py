@@ -1,0 +1,92 @@
+"""Figures of documents come out of committed boards and simulations (``docs/make.py``), and what sentences say of them holds."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from fedbench.leaderboard.simulations import accuracy, ranks, tf01, worst_case
+
+DOCS = Path(__file__).parent.parent / "docs"
+BOARD = """# A board
+## Setting iid
+### Coalition pair, server view
+
+**AUC by attack** against outsiders
+
+| #   | defense           |              a |     b (finds nothing) | accuracy (%) |
+|:----|:------------------|---------------:|----------------------:|-------------:|
+| 1-2 | none (undefended) | **0.812 ± 0.015** |         0.500 ± 0.000 |   88.0 ± 1.0 |
+| 1-2 | mix\\_up           | 0.100 \\[0.05, 0.30\\] turned | n/a |         87.5 |
+
+rank correlation 0.80
+"""
+
+
+@pytest.fixture
+def make(tmp_path):
+    spec = importlib.util.spec_from_file_location("make", DOCS / "make.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.BOARDS = tmp_path
+    (tmp_path / "demo.md").write_text(BOARD)
+    return module
+
+
+FROM = "<!-- from: demo | iid | pair | server | AUC by attack -->\n"
+
+
+def test_the_committed_documents_are_what_their_templates_and_the_boards_say(make, monkeypatch, capsys):
+    make.BOARDS = DOCS.parent / "leaderboard" / "boards"
+    monkeypatch.setattr("sys.argv", ["make.py", "--check"])
+    assert make.main() == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{demo | iid | pair | server | AUC by attack | none | a}}", ".812"),
+        (FROM + "{{none | a | ±}} {{mix_up | a | ±}} {{mix_up | a}}", ".812 ± .015 .100 [0.05, 0.30] .100"),
+        (FROM + "{{none | b}} {{none | accuracy}} {{none | # | text}}", ".500 88.0 1-2"),
+        (FROM + "<!-- holds: {{none | a}} > {{none | b}} -->\nkept", "kept"),
+        ("{{said: demo | rank correlation ([\\d.]+)}}", "0.80"),
+    ],
+)
+def test_numbers_come_from_the_board(make, template, text):
+    assert make.rendered(template, "x.md.in") == text + "\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (FROM + "{{none | c}}", "x.md.in:2: demo.md, AUC by attack has no column 'c'; it has #, defense, a, b, accuracy"),
+        (FROM + "{{hamp | a}}", "has no row 'hamp'; it has none, mix_up"),
+        (FROM + "{{mix_up | b}}", "'n/a' holds no number"),
+        (FROM + "{{mix_up | accuracy | ±}}", "has no interval"),
+        (FROM + "<!-- holds: {{none | a}} < {{none | b}} -->", "no longer true: .812 < .500"),
+        (FROM + "<!-- holds: {{none | a}} = 3 -->", "is no comparison"),
+        ("{{demo | iid | pair | client | AUC by attack | none | a}}", "demo.md has no table 'AUC by attack' under iid / pair"),
+        ("{{gone | iid | pair | server | AUC by attack | none | a}}", "there is no committed board gone.md; there are demo"),
+        ("{{none | a}}", "2 parts of board"),
+        ("{{said: demo | hypervolume (.*)}}", "nothing in demo.md"),
+    ],
+)
+def test_a_mistake_is_said_with_file_and_line(make, template, problem):
+    with pytest.raises(make.Mistake) as error:
+        make.rendered(template, "x.md.in")
+    assert problem in str(error.value) and str(error.value).startswith("x.md.in:")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [worst_case, ranks, accuracy, tf01])
+def test_the_committed_simulations_are_what_their_commands_print(module, capsys):
+    """Up to the last digits, which another type of CPU may round otherwise."""
+    module.main([])
+    printed, committed = capsys.readouterr().out, (DOCS / "simulations" / f"{module.__name__.rpartition('.')[2]}.md").read_text()
+    words = [re.split(r"([-+]?\d[\d,.]*)", text) for text in (printed, committed)]
+    assert words[0][::2] == words[1][::2]
+    for new, old in zip(words[0][1::2], words[1][1::2], strict=True):
+        assert float(new.replace(",", "").rstrip(".")) == pytest.approx(float(old.replace(",", "").rstrip(".")), rel=0.02, abs=0.2)
