@@ -88,5 +88,5 @@ def test_the_committed_simulations_are_what_their_commands_print(module, capsys)
     printed, committed = capsys.readouterr().out, (DOCS / "simulations" / f"{module.__name__.rpartition('.')[2]}.md").read_text()
     words = [re.split(r"([-+]?\d[\d,.]*)", text) for text in (printed, committed)]
     assert words[0][::2] == words[1][::2]
-    for new, old in zip(words[0][1::2], words[1][1::2], strict=True):
-        assert float(new.replace(",", "").rstrip(".")) == pytest.approx(float(old.replace(",", "").rstrip(".")), rel=0.02, abs=0.2)
+    new, old = ([float(w.replace(",", "").rstrip(".")) for w in of[1::2]] for of in words)
+    assert new == pytest.approx(old, rel=0.02, abs=0.2)
