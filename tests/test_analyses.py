@@ -118,7 +118,7 @@ def test_auc_of_every_attack_is_shown_by_group(clustered):
     assert list(rows["ifca"])[1:] == ["rmia: majority", "rmia: minority", "shadow: majority", "shadow: minority"]
     (section,) = sections_of(clustered)
     cell = row_of(section, "ifca").entries["rmia"]
-    mine = [s for (_, target), s in cell.units("mix").items() if target == -11]
+    mine = [s for (_, target), s in cell.units("ofl").items() if target == -11]
     expected = combined_interval([s.value("auc") for s in mine], [s.error("auc") for s in mine])
     assert rows["ifca"]["rmia: minority"] == shown(expected, 3)
 

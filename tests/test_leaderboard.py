@@ -527,7 +527,7 @@ def test_attack_accuracy_is_the_last_rounds_with_an_interval_of_seeds_or_of_the_
     within, between = 1.96 * np.sqrt(np.sum(np.square(ses))) / 3, t_interval([d.last_accuracy for d in said]).half_width
     assert found.half_width == pytest.approx(max(within, between), rel=1e-3)
     rows = {r["defense"]: r for r in rows_of(board(poisoned), "**Attack accuracy**")}
-    assert rows["atm"]["fedpoisonmia"] == f"**{found.mean:.3f} ± {found.half_width:.3f}**"  # the best rule of the three
+    assert rows["atm"]["fedpoisonmia"] == f"{found.mean:.3f} ± {found.half_width:.3f}"
     assert float(rows["none (undefended)"]["worst"].split()[0]) == max(
         float(rows["none (undefended)"][a].split(" ±")[0]) for a in poisoned.attacks
     )

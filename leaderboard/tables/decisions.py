@@ -24,31 +24,21 @@ def decision_tables(section: Section) -> list[Table]:
 
 def _last_round(section: Section) -> Table:
     attacks = section.deciding
-    lowest = {a: _lowest(section, a) for a in attacks}
     rows = [
-        (name_of(r), *(_entry(section, r, a, lowest[a]) for a in attacks), with_attack(_worst(r, attacks)))
-        for r in section.rows
+        (name_of(r), *(_entry(section, r, a) for a in attacks), with_attack(_worst(r, attacks))) for r in section.rows
     ]
     names: list[Text] = [*attacks, Words("worst")]
     columns = [Column(name=name, direction="lower", digits=_DIGITS) for name in names]
-    caption = (
-        Words(' of attacks that say "member" themselves: (TPR + TNR) / 2 in the last round, 0.5 is guessing ('),
-        Words("bold", "strong"), Words(": the lowest of a column; worst: the attack that is right most often)"),
-    )  # fmt: skip
+    caption = Words(
+        ' of attacks that say "member" themselves: (TPR + TNR) / 2 in the last round, 0.5 is guessing (worst: the attack that '
+        "is right most often)"
+    )
     return Table(title="Attack accuracy", caption=caption, columns=(DEFENSE, *columns), rows=tuple(rows))
 
 
-def _lowest(section: Section, attack: str) -> float | None:
-    """The smallest of the complete entries, as printed."""
-    found = [r.entries[attack].attack_accuracy() for r in section.rows if r.entries[attack].complete]
-    return min((round(i.mean, _DIGITS) for i in found if i is not None), default=None)
-
-
-def _entry(section: Section, row: Row, attack: str, lowest: float | None) -> Value:
+def _entry(section: Section, row: Row, attack: str) -> Value:
     entry = row.entries[attack]
-    found = entry.attack_accuracy()
-    is_best = found is not None and entry.complete and round(found.mean, _DIGITS) == lowest
-    return entry_value(section, entry, found, is_best)
+    return entry_value(section, entry, entry.attack_accuracy(), False)
 
 
 def _worst(row: Row, attacks: list[str]) -> tuple[str, float] | None:
