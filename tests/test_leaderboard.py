@@ -579,3 +579,11 @@ def test_the_figure_shows_every_rule_and_attack(poisoned):
         np.testing.assert_allclose(values, [r.entries[attack].attack_accuracy().mean for r in section.rows])
     linked = board(poisoned, plots=True)
     assert "![Attack accuracy by defense: iid, coalition none, client view](accuracy-" in linked
+
+
+def test_a_mix_of_cpus_is_said_at_the_top(folder):
+    assert "several types of CPU" not in board(folder)
+    folder.add("mixup", "fedmia-ii", 0, provenance={**PROVENANCE, "cpu_capability": "AVX512"})
+    text = board(folder)
+    assert "Records of several types of CPU" in text and text.index("several types of CPU") < text.index("## Setting")
+    assert "A CPU (AVX512)" in text

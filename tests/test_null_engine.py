@@ -229,7 +229,7 @@ def test_the_board_of_a_null_says_that_it_is_one(null):
     assert f"board: {null.folder / 'leaderboard' / 'board.md'}" in null.said
     text = (null.folder / "leaderboard" / "board.md").read_text().replace("\\", "")
     assert text.count("members_from holdout") == 2  # once a setting
-    assert [a for a in ATTACKS if f" {a} |" not in text] == []
+    assert [a for a in ATTACKS if f" {a} " not in text] == []
 
 
 @pytest.mark.slow

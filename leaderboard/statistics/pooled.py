@@ -79,7 +79,7 @@ def _judged(units: Sequence[Sample], fpr: float) -> _Ranks:
     return _Ranks(tuple(units), tuple(_count(unit, fpr) for unit in units), fpr)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Counted:
     """``near`` and ``far``: members above the unit's own thresholds of rank ``rank`` and SPAN times that."""
 
@@ -107,7 +107,7 @@ def _count(unit: Sample, fpr: float) -> _Counted:
     highest = nonmember[order]
     near, far = (_above(member, highest, min(r, float(n))) for r in (rank, SPAN * rank))
     outliers = np.asarray(unit.ids)[order[: max(2, round(4 * rank))]]
-    return _Counted(near, far, len(member), rank, rank / (n + 1), outliers)
+    return _Counted(near=near, far=far, members=len(member), rank=rank, first=rank / (n + 1), outliers=outliers)
 
 
 def _above(member: np.ndarray, highest: np.ndarray, rank: float) -> float:

@@ -15,7 +15,7 @@ READING = Note((
     Words("±", "code"),
     Words(
         " and brackets are 95 % intervals: the widest of resampling the\ncandidates, Student's t over seeds x targets and over "
-        "seeds. Lower is better; "
+        "seeds; none is too narrow for the largest of all attacks. Lower is better; "
     ),
     Words("bold", "strong"),
     Words(
