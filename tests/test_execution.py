@@ -106,7 +106,8 @@ def toys(site):
     return install(site, "toy_attacks", ATTACKS)
 
 
-def test_each_misbehaving_defense_costs_only_its_own_cells(tmp_path, toys):
+def test_each_misbehaving_defense_costs_only_its_own_cells(tmp_path, toys, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # one of them writes a file where it runs
     names = ["none", "toy-raises", "toy-exits", "toy-nan"]
     path = suite(tmp_path, defenses=[*names, "toy-hangs"])
     only = ",".join(f"defense={name}" for name in names)
