@@ -27,7 +27,8 @@ BOARDS = DOCS.parent / "leaderboard" / "boards"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
 
 Table = dict[str, dict[str, str]]
-"""row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``"""
+"""row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``, a second column of one name
+is called ``name (2)``"""
 
 
 class Mistake(Exception):
@@ -156,6 +157,7 @@ def grid(lines: list[str]) -> Table:
     """The Markdown table at the beginning of these lines."""
     rows = list(_cells(lines))
     header = [re.sub(r" \((%|pp|finds nothing)\)$", "", name) for name in rows[0]]
+    header = [name if name not in header[:i] else f"{name} (2)" for i, name in enumerate(header)]
     named = header.index("defense") if "defense" in header else 0
     found: Table = {}
     for row in rows[2:]:

@@ -134,7 +134,7 @@ def group_table(section: Section) -> Table:
     """Mean AUC as measured over the attacks that count, against each group of non-members, and above the free-riders'."""
     counted = section.contest.eligible
     groups = [(g, name) for g, name in _GROUPS if any(r.mean("auc", g, counted) is not None for r in section.rows)]
-    floor = section.free_rider
+    floor = section.free_rider if any(g == "ifl" for g, _ in groups) else None
     columns = [Column(name=Words(name), direction="lower") for _, name in groups]
     if floor is not None:
         columns.append(Column(name=Words("inside, above free-riders"), direction="lower", signed=True))
