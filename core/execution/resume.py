@@ -24,7 +24,7 @@ def recorded(jobs: Sequence[Job], store: Results) -> list[LoadedRecord]:
 
 def other_cpus(jobs: Sequence[Job], found: Sequence[LoadedRecord]) -> list[str]:
     """The types of CPU, other than the one at hand, that made some of the records on a CPU: their last digits may differ."""
-    here = {job.provenance.cpu_type for job in jobs}
+    here = {job.provenance.cpu_type for job in jobs} | {job.provenance.cpu for job in jobs}  # before schema 3 the model alone
     made = {r.record.provenance.cpu_type for r in found if r.record.provenance.device == "cpu"}
     return sorted(made - here)
 
