@@ -7,18 +7,20 @@ from pathlib import Path
 from fedbench.core.contract.board import Image
 from fedbench.core.contract.report import Report, Summary
 from fedbench.core.store.files import write_atomically
-from fedbench.leaderboard.document import document, source_of
+from fedbench.leaderboard.document import Source, document, source_of
 from fedbench.leaderboard.markdown.render import render
-from fedbench.leaderboard.statistics.build import build_sections
 from fedbench.leaderboard.tables.summary import summary
 
 
 class MarkdownBoard(Report):
     """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too."""
 
+    _last: tuple[Path, Source] | None = None  # what was written last: its summary is asked for next
+
     def write(self, results: Path, plots: bool = True) -> Path:
         """Raises ``UserError`` for records that cannot be used; then nothing is written."""
-        blocks = document(source_of(results), plots)
+        self._last = None
+        blocks = document(self._source(results), plots)
         text = render(blocks)
         folder = results / "leaderboard"
         for image in (b for b in blocks if isinstance(b, Image)):
@@ -29,4 +31,9 @@ class MarkdownBoard(Report):
 
     def summary(self, results: Path) -> Summary:
         """The folder's last plan, in the board's order."""
-        return summary(build_sections(source_of(results).records))
+        return summary(self._source(results).sections)
+
+    def _source(self, results: Path) -> Source:
+        if self._last is None or self._last[0] != results:
+            self._last = results, source_of(results)
+        return self._last[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ class Source:
     published: Sequence[dict[str, Any]] = ()
     analyses: Sequence[Any] | None = None
 
+    @cached_property
+    def newest(self) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
+        """(the records that count, those of the same cells that came before)."""
+        return newest(self.records)
+
+    @cached_property
+    def sections(self) -> list[Section]:
+        """What the board is made of; worked out once."""
+        return build_sections(self.newest[0])
+
 
 def source_of(results: Path) -> Source:
     """The records of the folder's last plan. Raises ``UserError`` for records that cannot be used."""
@@ -58,8 +69,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
 
     Raises ``UserError`` when records that must share their candidates do not.
     """
-    current, old = newest(source.records)
-    sections = build_sections(current)
+    (current, old), sections = source.newest, source.sections
     made = Words(f". Made from {len(current)} records.")
     blocks: list[Block] = [Heading(1, source.title)]
     blocks += [Note((Words("Regenerate: "), Words("fedbench leaderboard RESULTS", "code"), made)), READING]

@@ -15,7 +15,6 @@ from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.federation.compose import Composite, composed
 from fedbench.core.federation.guard import PhaseError
-from fedbench.core.federation.local import trainable
 from fedbench.plugins.defenses.cofedmid import CoFedMID
 from fedbench.plugins.defenses.data_sampling import DataSampling
 from fedbench.plugins.defenses.dp_sgd import DPSGD
@@ -45,7 +44,7 @@ class EveryPhase(Defense):
         return int(ctx.rng.integers(2))
 
     def select(self, ctx):
-        index = trainable(ctx.data)
+        index = ctx.data.trainable
         return Selection(index, ctx.randperm(len(index)) % 2 == 0)
 
     def transform(self, batch, ctx):

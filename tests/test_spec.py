@@ -33,7 +33,7 @@ def test_a_good_suite_loads(tmp_path):
     spec = loaded.spec
     assert (spec.name, spec.seeds, spec.settings[0].federation.rounds) == ("small", [0, 1], 10)
     assert [c.name for c in spec.coalitions_of(spec.settings[0])] == ["pair", "half"]
-    assert spec.n_cells == 2 * 2 * 2 * 1
+    assert spec.n_cells(0) == 2 * 2 * 2 * 1
     assert loaded.text == GOOD and loaded.path.name == "suite.yaml"
     assert loaded.position(("defenses", 1, "params", "sigma")) == (17, 40)
     assert loaded.position(("defenses", 1, "params", "absent")) == (17, 24)
@@ -358,7 +358,7 @@ def test_resolved_uses_hold_every_parameter_and_expand_grids(tmp_path, registry)
     assert setting.dataset.params == setting.dataset.load().Params().model_dump(mode="json")
     assert setting.model.name == setting.dataset.load().default_model
     assert [c.name for c in setting.coalitions] == ["pair", "half"]
-    assert loaded.spec.n_cells == 2 * 3 * 2
+    assert loaded.spec.n_cells(0) == 2 * 3 * 2
 
 
 def test_a_later_problem_gets_the_same_form(tmp_path):

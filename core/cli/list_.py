@@ -92,12 +92,15 @@ def _params(found: RegisteredComponent) -> dict[str, Any]:
 
 
 def _suites() -> Iterator[dict[str, Any]]:
+    from fedbench.core.registry.components import Registry
     from fedbench.core.spec.load import load_suite, shipped_suites
 
+    floors = len(Registry.discover().floors())
     for name, path in shipped_suites().items():
         try:
             spec = load_suite(path).spec
-            yield {"name": name, "title": spec.title, "cells": spec.n_cells, "path": str(path)}
+            cells = spec.n_cells(floors if spec.floors is None else len(spec.floors))
+            yield {"name": name, "title": spec.title, "cells": cells, "path": str(path)}
         except UserError as exc:
             yield {"name": name, "title": "", "cells": None, "path": str(path), "error": exc.messages[0]}
 

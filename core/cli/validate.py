@@ -87,5 +87,4 @@ def _summary(loaded: LoadedSuite, resolved: Resolved) -> str:
         (len(spec.seeds), "seed"),
     ]  # fmt: skip
     counts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in parts]
-    rows = len(resolved.defenses) / max(1, len(resolved.defenses) - len(resolved.floors))
-    return f"{', '.join(counts)}, up to {round(spec.n_cells * rows):,} cells"
+    return f"{', '.join(counts)}, up to {spec.n_cells(len(resolved.floors)):,} cells"

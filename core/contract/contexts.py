@@ -96,6 +96,15 @@ class MemberData:
     soft: torch.Tensor | None = None
     held_out: torch.Tensor | None = None
 
+    @property
+    def trainable(self) -> torch.Tensor:
+        """[m] int64 positions of the samples that are not held out."""
+        import torch
+
+        if self.held_out is None:
+            return torch.arange(len(self.y), device=self.y.device)
+        return torch.nonzero(~self.held_out).reshape(-1)
+
 
 @dataclass(frozen=True)
 class Batch:

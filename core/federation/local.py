@@ -50,7 +50,7 @@ class LocalTrainer:
         """SGD on cross-entropy over shuffled batches; the last one of an epoch may be smaller."""
         config, module, grad, optimizer = self.setup.config, self.flat.module, self.flat.grad, self.optimizer
         lr, size = lr_at(config, round), config.batch_size
-        index = trainable(data)
+        index = data.trainable
         target = data.y if data.soft is None else data.soft
         for _ in range(config.local_epochs):
             order = index[torch.randperm(len(index), generator=shuffle).to(index.device)]
@@ -69,7 +69,7 @@ class LocalTrainer:
             return
         selection = act(defense, "select", ctx, where=where) if self.phases["select"] else None
         if selection is None:
-            selection = Selection(trainable(ctx.data))
+            selection = Selection(ctx.data.trainable)
         if len(selection.index) == 0:
             return
         if ctx.data.held_out is not None and bool(ctx.data.held_out[selection.index].any()):
@@ -113,13 +113,6 @@ class LocalTrainer:
                 ctx = context(name)
                 update = act(self.setup.defense, name, update, ctx, where=where_of(ctx))
         return update
-
-
-def trainable(data: MemberData) -> torch.Tensor:
-    """[m] positions of the samples that are not held out."""
-    if data.held_out is None:
-        return torch.arange(len(data.y), device=data.y.device)
-    return torch.nonzero(~data.held_out).reshape(-1)
 
 
 def _batch(module: torch.nn.Module, data: MemberData, selection: Selection, pick: torch.Tensor) -> Batch:

@@ -22,6 +22,7 @@ from fedbench.core.spec.document import Document, Loc, Problem
 from fedbench.core.spec.load import LoadedSuite, open_document, validate
 from fedbench.core.spec.suite import Setting
 from fedbench.core.words.explain import explain
+from fedbench.core.words.nearest import did_you_mean
 
 METHODS = ("defense", "attack", "analysis")  # what a suite lists rows of
 
@@ -93,10 +94,7 @@ def _resolve(document: Document, registry: Registry) -> tuple[dict[Loc, list[Com
         for loc, use in valid_items(document.data, PLURAL[kind], MethodUse):
             resolver.add(kind, loc, use, list(expand(use)))
             resolver.follow(kind, loc, use)
-    for loc, use in valid_items(document.data, "floors", MethodUse):
-        resolver.add("defense", loc, use, list(expand(use)))
-    if document.data.get("floors") is None:
-        resolver.add_floors()
+    resolver.add_floors(document.data.get("floors"))
     if document.data.get("analyses") is None:
         resolver.add_own_analyses()
     for loc, setting in _mappings(document.data, "settings"):
@@ -160,10 +158,15 @@ class _Resolver:
                 for p in self.problems[before:]
             ]
 
-    def add_floors(self) -> None:
-        """The floors of a suite that says nothing of them."""
-        for i, found in enumerate(self._registry.floors()):
-            self.add("defense", ("floors", i), Use(name=found.name), [Point(found.name, {}, {})])
+    def add_floors(self, named: object) -> None:
+        """The floors that a suite names, or all where it says nothing of them; another defense is none."""
+        names = [c.name for c in self._registry.floors()]
+        for i, name in enumerate(names if named is None else named if isinstance(named, list) else []):
+            if name in names:
+                self.add("defense", ("floors", i), Use(name=name), [Point(name, {}, {})])
+            elif isinstance(name, str):
+                text = f"'{name}' is no floor{did_you_mean(name, names)}; they are {', '.join(names)}: list others under defenses"
+                self.problems.append(Problem(("floors", i), text))
 
     def add_own_analyses(self) -> None:
         """The analyses of a suite that names none: those that come with the harness."""

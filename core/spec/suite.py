@@ -235,10 +235,10 @@ class SuiteSpec(SpecModel):
     settings: list[Setting] = Field(min_length=1, description="the federations")
     coalitions: list[Coalition] | None = Field(None, min_length=1, description="who defends; a setting may differ")
     defenses: list[MethodUse] = Field(min_length=1, description="the defenses to compare")
-    floors: list[MethodUse] | None = Field(
+    floors: list[str] | None = Field(
         None,
-        description="defenses for comparison, rows of every board whose settings name no defenses of their own and have "
-        "members; by default free-rider and placebo",
+        description="which of free-rider and placebo are rows for comparison, by default both, of every setting that has "
+        "members and names no defenses of its own; [] for none",
     )
     attacks: list[MethodUse] = Field(min_length=1, description="the attacks that judge them")
     analyses: list[MethodUse] | None = Field(
@@ -258,12 +258,11 @@ class SuiteSpec(SpecModel):
         """The setting's own coalitions, else the suite's."""
         return setting.coalitions or self.coalitions or []
 
-    @property
-    def n_cells(self) -> int:
-        """Most scores that the rows it names can give: settings x coalitions x defenses x seeds x attacks.
+    def n_cells(self, floors: int) -> int:
+        """Most scores it can give with so many floors: settings x coalitions x defenses x seeds x attacks.
 
-        Floors come on top. A defense that does nothing is trained once for all coalitions, which leaves fewer.
+        A defense that does nothing is trained once for all coalitions, which leaves fewer.
         """
         sides = sum(len(self.coalitions_of(s)) for s in self.settings)
         rows = [sum(len(list(expand(use))) for use in uses) for uses in (self.defenses, self.attacks)]
-        return sides * rows[0] * rows[1] * len(self.seeds)
+        return sides * (rows[0] + floors) * rows[1] * len(self.seeds)

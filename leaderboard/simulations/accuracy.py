@@ -6,7 +6,6 @@ test samples. The old interval resampled test samples and knew nothing of traini
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ from scipy import stats
 
 from fedbench.core.metrics import delta_accuracy
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.leaderboard.simulations import show
 from fedbench.leaderboard.statistics.spread import smallest_shown
 
 ACCURACY, SAMPLES = 0.88, 400
@@ -60,9 +60,7 @@ def _judged(defended: list[np.ndarray], plain: list[np.ndarray], rng: np.random.
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table; ``--quick`` with a few repetitions."""
-    quick = "--quick" in (sys.argv[1:] if arguments is None else arguments)
-    for line in tables(QUICK if quick else REPETITIONS):
-        print(line, flush=True)
+    show(tables, REPETITIONS, QUICK, arguments)
 
 
 if __name__ == "__main__":

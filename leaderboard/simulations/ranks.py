@@ -7,13 +7,13 @@ they are judged on the same candidates.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
 
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.leaderboard.simulations import show
 from fedbench.leaderboard.statistics.ranks import rank_ranges
 from fedbench.leaderboard.statistics.spread import Measured, p_value
 
@@ -64,9 +64,7 @@ def _false(board: Sequence[tuple[int, int]], step: float) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table; ``--quick`` with a few repetitions."""
-    quick = "--quick" in (sys.argv[1:] if arguments is None else arguments)
-    for line in tables(QUICK if quick else REPETITIONS):
-        print(line, flush=True)
+    show(tables, REPETITIONS, QUICK, arguments)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ fifth. The truth is the mean TPR at exactly 0.1 % FPR over such seeds.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri, stdtr, stdtrit
 
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.leaderboard.simulations import show
 from fedbench.leaderboard.statistics.pooled import Sample, pooled_tpr
 
 Noise = Literal["normal", "logistic", "t5"]
@@ -188,9 +188,7 @@ def tables(repetitions: int) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables; ``--quick`` with a few repetitions."""
-    quick = "--quick" in (sys.argv[1:] if arguments is None else arguments)
-    for line in tables(QUICK if quick else REPETITIONS):
-        print(line, flush=True)
+    show(tables, REPETITIONS, QUICK, arguments)
 
 
 if __name__ == "__main__":

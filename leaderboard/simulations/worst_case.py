@@ -6,7 +6,6 @@ truth is an AUC of one half and a TF01 of 0.1 %.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from fedbench.core import MEMBER, OFL
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates
+from fedbench.leaderboard.simulations import show
 from fedbench.leaderboard.statistics.contest import Contest
 from fedbench.leaderboard.statistics.sheet import Part, part_of
 
@@ -72,9 +72,7 @@ def tables(repetitions: int) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table; ``--quick`` with a few repetitions."""
-    quick = "--quick" in (sys.argv[1:] if arguments is None else arguments)
-    for line in tables(QUICK if quick else REPETITIONS):
-        print(line, flush=True)
+    show(tables, REPETITIONS, QUICK, arguments)
 
 
 if __name__ == "__main__":

@@ -45,12 +45,12 @@ class Section:
     @property
     def units(self) -> list[Unit]:
         """All (seed, target) of the section."""
-        return [(seed, t) for seed, targets in sorted(self.targets.items()) for t in targets]
+        return list(self.contest.units)
 
     @property
     def base(self) -> Row | None:
         """The undefended row."""
-        return next((r for r in self.rows if r.undefended), None)
+        return self.contest.base
 
     @property
     def free_rider(self) -> Row | None:

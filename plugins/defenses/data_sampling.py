@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import torch
 from pydantic import Field
 
 from fedbench.core import Defense, MemberContext, Params, Selection
@@ -26,8 +25,7 @@ class DataSampling(Defense):
         )
 
     def select(self, ctx: MemberContext) -> Selection | None:
-        held, y = ctx.data.held_out, ctx.data.y
-        usable = torch.arange(len(y), device=y.device) if held is None else (~held).nonzero().squeeze(1)
+        usable = ctx.data.trainable
         size = ctx.federation.batch_size
         batches = math.ceil(len(usable) / size)
         keep = batches_kept(batches, self.params.fraction, self.params.at_zero)

@@ -52,8 +52,7 @@ class InstaHide(Defense):
         """Who is mixed with whom, and how much, in this local epoch."""
         epoch, plan = ctx.memory.get("plan", (None, None))
         if epoch != ctx.epoch:
-            held = ctx.data.held_out
-            usable = np.arange(len(ctx.data.y)) if held is None else np.flatnonzero(~held.cpu().numpy())
+            usable = ctx.data.trainable.cpu().numpy()
             if len(usable) < self.params.k:
                 raise UserError(
                     f"instahide: client {ctx.client} has {len(usable)} samples and cannot mix {self.params.k}; lower k"

@@ -15,6 +15,5 @@ class Placebo(Defense):
 
     def select(self, ctx: MemberContext) -> Selection | None:
         """All samples that are not held out, shuffled once more before the standard loop shuffles them."""
-        held, y = ctx.data.held_out, ctx.data.y
-        usable = torch.arange(len(y), device=y.device) if held is None else (~held).nonzero().squeeze(1)
-        return Selection(usable[torch.randperm(len(usable), generator=ctx.generator).to(y.device)])
+        usable = ctx.data.trainable
+        return Selection(usable[torch.randperm(len(usable), generator=ctx.generator).to(usable.device)])
