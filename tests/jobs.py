@@ -1,11 +1,17 @@
-"""Jobs for tests: a planned one with another setting, and uses of classes that a test defines."""
+"""Jobs for tests: a planned one with another setting, uses of classes that a test defines, and a cell judged at once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from fedbench.core.experiment.job import Job
+from fedbench.core.contract.attack import Attack
+from fedbench.core.experiment.job import Cell, Job
+from fedbench.core.experiment.judge import ask
+from fedbench.core.experiment.scene import Scene
+from fedbench.core.experiment.shadow_models import ShadowLogits
+from fedbench.core.experiment.train import Trained
+from fedbench.core.experiment.verdict import Verdict, verdict
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.suite import Setting
 
@@ -16,6 +22,11 @@ def use(cls: type, **params: Any) -> ComponentUse:
         name=cls.__name__, label=cls.__name__, params=params, target=f"{cls.__module__}:{cls.__qualname__}",
         distribution="tests 0", digest="0",
     )  # fmt: skip
+
+
+def judge(job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained, shadows: ShadowLogits | None = None) -> Verdict:
+    """Asked and judged in this process: a run does the first in a process of its own."""
+    return verdict(job, cell, scene, trained, ask(job, attack, scene, trained, shadows))
 
 
 def with_setting(job: Job, **changes: Any) -> Job:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from jobs import judge
 from tiny import tiny_setup
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import MEMBER, OFL, Attack, Defense, Diverged, ShadowModels, UserError
+from fedbench.core.execution.forked import analysed
 from fedbench.core.execution.plan import make_plan
-from fedbench.core.experiment.analyse import analyse
 from fedbench.core.experiment.cache import load, save
-from fedbench.core.experiment.job import Job
-from fedbench.core.experiment.judge import judge
+from fedbench.core.experiment.job import Job, Look
+from fedbench.core.experiment.pack import pack, pack_labels
 from fedbench.core.experiment.parts import Parts, build
+from fedbench.core.experiment.run import Run, made_of
 from fedbench.core.experiment.scene import Scene, set_scene
-from fedbench.core.experiment.shadow_models import shadow_models
-from fedbench.core.experiment.train import needed_rows, train
+from fedbench.core.experiment.shadow_models import load_shadow_models, save_shadow_models, train_shadow_models
+from fedbench.core.experiment.train import Trained, train
+from fedbench.core.experiment.wanted import models_of
 from fedbench.core.federation.loop import Training
 from fedbench.core.population.groups import rotate
 from fedbench.core.population.target import group
@@ -59,6 +63,11 @@ def jobs(tmp_path: Path, text: str = SUITE) -> dict[str, Job]:
     registry = Registry.discover()
     loaded, resolved = load_and_check(path, registry, ())
     return {j.defense.name: j for j in make_plan(loaded, resolved, registry, tmp_path / "results", "cpu").jobs}
+
+
+def run_of(job: Job, parts: Parts, scene: Scene, trained: Trained) -> Run:
+    """As the analyses get to see it."""
+    return Run(scene=scene, trained=trained, shadows=None, n_models=models_of(parts.defense, job.clients))
 
 
 def scene_of(job: Job) -> tuple[Parts, Scene]:
@@ -120,14 +129,15 @@ def test_global_views_look_at_each_candidate_through_its_clients_model():
 def test_shadow_models_know_half_of_their_data_and_none_of_the_candidates(tmp_path):
     job = jobs(tmp_path)["none"]
     parts, scene = scene_of(job)
-    made = shadow_models(job, parts, scene)
+    made = train_shadow_models(job, parts, scene)
     assert made.logits.shape == (3, len(scene.pool) + 100, 10) and made.member.sum(1).tolist() == [50, 50, 50]
     assert len({m.tobytes() for m in made.member}) == 3
-    again = shadow_models(job, parts, scene)  # from the cache
-    assert np.array_equal(made.logits, again.logits)
+    assert load_shadow_models(job) is None
+    save_shadow_models(job, made)
+    assert np.array_equal(load_shadow_models(job).logits, made.logits)
     for path in (tmp_path / "results" / "cache").glob("shadow-*"):
         path.write_bytes(b"damaged")
-    assert np.array_equal(shadow_models(job, parts, scene).logits, made.logits)
+    assert load_shadow_models(job) is None
     y = scene.y_of(scene.shadow)
     right = made.logits[:, len(scene.pool) :].argmax(2) == y
     assert right[made.member].mean() > right[~made.member].mean()
@@ -149,7 +159,7 @@ def test_an_attack_gets_the_target_that_serves_each_candidate(tmp_path):
     (parts, scene), attack = scene_of(job), Keeps()
     attack.seen = []
     trained = train(job, parts, scene, [attack], lambda t: None)
-    verdict = judge(job, job.cells[0], attack, scene, trained, shadow_models(job, parts, scene))
+    verdict = judge(job, job.cells[0], attack, scene, trained, train_shadow_models(job, parts, scene))
     assert trained.assignment.tolist() == [list(range(8))] * 2  # a model for every client
     for audit, seen in zip(scene.audits, attack.seen, strict=True):
         assert np.array_equal(seen.model_of, scene.client_of(audit))
@@ -157,12 +167,18 @@ def test_an_attack_gets_the_target_that_serves_each_candidate(tmp_path):
         assert np.array_equal(seen.target_logits, trained.logits[seen.model_of, pick])
         assert seen.target_shadow_logits.shape == (8, 100, 10) and seen.logits.shape == (3, len(pick), 10)
     assert [t.target for t in verdict.judgement.targets] == [group(0).code, group(1).code]
-    found, vectors, notes = analyse(job, parts, scene, trained, verdict.judgement)
+    found, vectors, notes = analysed(job, run_of(job, parts, scene, trained), verdict.judgement)
     assert notes == [] and found["violations"].numbers["clients"].value == 8
     assert vectors["violations:accuracy_of_model"].shape == (8,)
-    save(job, trained)
-    again = load(job, set(), needed_rows(job, parts, [attack]), True)
-    assert np.array_equal(again.logits, trained.logits) and np.array_equal(again.assignment, trained.assignment)
+    told, arrays = pack_labels(scene)
+    meta, kept = pack(trained)
+    save(job, (told | meta | {"n_models": 8}, arrays | kept))
+    cell = replace(job.cells[0], look=Look.of(attack))
+    again = made_of(job, load(replace(job, cells=(cell,))), None)
+    assert np.array_equal(again.trained.logits, trained.logits)
+    assert np.array_equal(again.trained.assignment, trained.assignment)
+    for mine, first in zip(again.scene.audits, scene.audits, strict=True):
+        assert np.array_equal(mine.ids, first.ids) and np.array_equal(mine.kind, first.kind)
 
 
 def test_group_accuracy_and_violations_against_a_naive_count(tmp_path):
@@ -170,8 +186,8 @@ def test_group_accuracy_and_violations_against_a_naive_count(tmp_path):
     (parts, scene), attack = scene_of(job), Keeps()
     attack.seen = []
     trained = train(job, parts, scene, [attack], lambda t: None)
-    verdict = judge(job, job.cells[0], attack, scene, trained, shadow_models(job, parts, scene))
-    found, _, notes = analyse(job, parts, scene, trained, verdict.judgement)
+    verdict = judge(job, job.cells[0], attack, scene, trained, train_shadow_models(job, parts, scene))
+    found, _, notes = analysed(job, run_of(job, parts, scene, trained), verdict.judgement)
     assert notes == []
     fair, accuracies = found["group-fairness"].numbers, []
     for g, name in enumerate(("upright", "turned")):

@@ -15,12 +15,12 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 from torch.nn.functional import cross_entropy
 
+from fedbench.core.execution import forked
 from fedbench.core.execution.plan import make_plan
-from fedbench.core.experiment.job import NO_INFLUENCE, NOT_OF_SHADOW_MODELS, Cell, Job, identity, key_of_run
+from fedbench.core.experiment.job import NO_INFLUENCE, NOT_OF_SHADOW_MODELS, Cell, Job, Look, identity, key_of_run
 from fedbench.core.experiment.parts import build
-from fedbench.core.experiment.run import run
 from fedbench.core.experiment.scene import set_scene
-from fedbench.core.experiment.shadow_models import shadow_models
+from fedbench.core.experiment.shadow_models import load_shadow_models, save_shadow_models, train_shadow_models
 from fedbench.core.federation import optimizer as engine
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.population.target import EVERYBODY, client, group
@@ -76,7 +76,7 @@ JOB = Job(
     adversary=Adversary(clients=2, knowledge="own", mask_set=7, start_round=2, assumed=1), signals={"loss": component("l")},
     analyses=(component("v"),), digests={"data": "1", "split": "2", "engine": "3"}, device="cpu", results="r",
     provenance=PROVENANCE, limits=Limits(run_seconds=5.0, memory_gb=1.0),
-    cells=(Cell(key="1", stem="2", attack=component("y"), view="server"),),
+    cells=(Cell(key="1", stem="2", attack=component("y"), look=Look(needs=frozenset({"loss"}), view="server")),),
 )  # fmt: skip
 
 
@@ -311,8 +311,7 @@ def planned(site, tmp_path) -> Callable[..., Job]:
 def trained(job: Job) -> tuple[np.ndarray, list[np.ndarray]]:
     """(the global model's parameters after every round [T, P], the clients' shards), as the engine has them."""
     assert not Path(job.results).exists()  # nothing to take from a cache
-    (cell,) = job.cells
-    done = run(job, cell.attack.make(), lambda t: None)
+    done, _ = forked.trained(job, lambda kind, what: None)
     width = 4 * HIDDEN + HIDDEN + HIDDEN * 3 + 3
     return done.trained.signals["weights"][:, 0, :width], done.scene.shards
 
@@ -373,9 +372,8 @@ def with_those_of_another(job: Job, named: frozenset[str]) -> Job:
 def test_what_does_not_count_changes_no_bit_of_the_training(planned, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the results folder of ``JOB`` is here, so that the second run finds no cache
     job = planned(SGD, "grad-noise")
-    (cell,) = job.cells
-    other = with_those_of_another(job, NO_INFLUENCE - {"cells", "signals", "analyses"})
-    one, two = (run(j, cell.attack.make(), lambda t: None) for j in (job, other))
+    other = with_those_of_another(job, NO_INFLUENCE - {"cells", "signals", "analyses", "looks"})
+    one, two = (forked.trained(j, lambda kind, what: None)[0] for j in (job, other))
     assert job.members == (0, 1) and other.title != job.title and key_of_run(other) == job.run_key
     assert one.trained.signals.keys() == two.trained.signals.keys()
     assert all(one.trained.signals[n].tobytes() == two.trained.signals[n].tobytes() for n in one.trained.signals)
@@ -391,10 +389,13 @@ def test_what_does_not_count_for_shadow_models_changes_no_bit_of_them(planned, t
     assert other.setting.federation.clients == 6 and other.members == JOB.members
     for folder in ("one", "two"):
         (tmp_path / folder / "cache").mkdir(parents=True)
-    first, second = (shadow_models(j, made, scene) for j in (job, other))
+    first, second = (train_shadow_models(j, made, scene) for j in (job, other))
     assert first.logits.tobytes() == second.logits.tobytes() and np.array_equal(first.member, second.member)
     faster = put(other, "setting.federation.optimizer.lr", 0.2)
-    assert shadow_models(faster, made, scene).logits.tobytes() != first.logits.tobytes()  # not the other's, from its cache
+    assert train_shadow_models(faster, made, scene).logits.tobytes() != first.logits.tobytes()
+    save_shadow_models(job, first)
+    assert load_shadow_models(job).logits.tobytes() == first.logits.tobytes()
+    assert load_shadow_models(replace(faster, results=job.results)) is None  # not the other's
 
 
 def swapped_sgd(flat, *, momentum, weight_decay):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from jobs import use, with_setting
+from jobs import judge, use, with_setting
 from ruamel.yaml import YAML
 from tiny import tiny_clients, tiny_insider, tiny_setup, train_all
 from torch import nn
@@ -16,10 +16,10 @@ from torch.nn.functional import cross_entropy
 from fedbench.core import EXCLUDED, MEMBER, OFL, ActiveAttack, Attack, Defense, Selection, Signal, SkipCell
 from fedbench.core.cli.run import build_plan
 from fedbench.core.experiment.job import Cell, Job
-from fedbench.core.experiment.judge import Verdict, judge
 from fedbench.core.experiment.parts import build
 from fedbench.core.experiment.scene import Scene, set_scene
 from fedbench.core.experiment.train import Trained, kinds_of, train
+from fedbench.core.experiment.verdict import Verdict
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.metrics import combined_interval, tpr_at_fpr
@@ -92,22 +92,25 @@ class Oracle(Attack):
 
 
 class Vandal(Attack):
-    """Writes to whatever it is given, draws from every generator, and learns from a colluder it overwrites."""
+    """Tries to write to whatever it is given, and draws from every generator."""
 
     needs = frozenset({"loss", "grad-dot", "grad-sq", "update-sq", "entropy"})
     colluders = 1
 
     def fit(self, shadows, audit):
-        for a in (shadows[0].ids, shadows[0].y, shadows[0].member, shadows[0].observations.rounds, audit.ids, audit.y):
-            a[:] = 0
-        self.score(shadows[0].observations, audit)
+        one = shadows[0]
+        self._spoil(one.ids, one.y, one.member, one.observations.rounds, *one.observations.signals.values(), audit.ids, audit.y)
 
     def score(self, observations, audit):
-        for a in (*observations.signals.values(), observations.rounds, observations.clients, audit.y, audit.ids):
-            a[:] = 7
+        self._spoil(*observations.signals.values(), observations.rounds, observations.clients, audit.y, audit.ids)
         audit.rng.random(99)
         audit.randn(99)
         return np.zeros(len(audit.ids))
+
+    def _spoil(self, *arrays):
+        for a in arrays:
+            with pytest.raises(ValueError, match="read-only"):
+                a[:] = 7
 
 
 class HoldsOut(Defense):

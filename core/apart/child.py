@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe, connection
 
 import psutil
@@ -71,6 +71,11 @@ class Child:
                     yield message
         finally:
             self.end()
+
+    def more_cpu(self, seconds: float) -> None:
+        """From now on it may use so many seconds of CPU, whatever it has used before."""
+        used = 0.0 if self._process is None else _cpu_of(self._process)
+        self.patience = replace(self.patience, cpu_s=used + seconds)
 
     def end(self) -> None:
         """Stop it, and what it started."""

@@ -1,4 +1,4 @@
-"""Runs side by side, each in its own process with a hard time limit: a crash, a hang or a kill costs one run."""
+"""Runs side by side, each in its own process group: a crash, a hang or a kill costs one run."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
+from fedbench.core.execution.clock import Clock
 from fedbench.core.execution.executor import Watcher
-from fedbench.core.execution.worker import Clock, child_main, record_for
+from fedbench.core.execution.worker import child_main, record_for
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.process import log_path
 from fedbench.core.store.record import Outcome
 from fedbench.core.store.results import Results
 
 # Imported once by the server process that workers are forked from; importing starts no threads and touches no GPU.
-_PRELOAD = [*(f"fedbench.core.experiment.{name}" for name in ("run", "judge", "analyse")), "sklearn.datasets"]
+_PRELOAD = [*(f"fedbench.core.{name}" for name in ("execution.worker", "execution.forked")), "sklearn.datasets"]
 _TICK_S = 0.5
 
 
@@ -31,13 +31,14 @@ class _Running:
     process: Any
     pipe: Any
     clock: Clock
-    deadline: float
     done: set[str] = field(default_factory=set)
     judging: str | None = None
     """key of the cell whose attack is at work"""
     analysing: bool = False
     """whether that attack is done and the suite's analyses are asked"""
     complete: bool = False
+    why: str = ""
+    """what kept it from going on, in its own words"""
 
     def undone(self) -> list[Cell]:
         """The cells without a record."""
@@ -77,7 +78,7 @@ def _start(context: Any, job: Job, watcher: Watcher) -> _Running:
     process.start()
     theirs.close()
     watcher.started(job)
-    return _Running(job=job, process=process, pipe=mine, clock=Clock.start(), deadline=time.monotonic() + job.limits.run_seconds)
+    return _Running(job=job, process=process, pipe=mine, clock=Clock.start())
 
 
 def _listen(running: list[_Running], watcher: Watcher) -> None:
@@ -111,27 +112,23 @@ def _hand_on(r: _Running, kind: str, what: Any, watcher: Watcher) -> None:
         r.judging, r.analysing = what, False
     elif kind == "analysing":
         r.analysing = True
-    elif kind == "unwritable":
-        raise OSError(*what)
+    elif kind == "stopped":
+        r.why = what
     else:
         r.complete = True
 
 
 def _over(r: _Running, watcher: Watcher) -> bool:
-    """Whether this run has ended, by itself or by its limit; what it leaves undone is recorded with the reason.
+    """Whether this run has ended; what it leaves undone is recorded with the reason, or ``OSError`` raised where that cannot be.
 
-    Where an attack was at work, only its cell is; the run's other cells stay undone.
+    The worker itself watches what it forks. Where an attack was at work and took the worker with it, only its cell is
+    recorded; the run's other cells stay undone.
     """
-    if not r.process.is_alive():
-        _drain(r, watcher)
-        if not r.complete:
-            _blame(r, "failed", _death(r), watcher)
-    elif time.monotonic() > r.deadline:
-        _drain(r, watcher)
-        _kill(r)
-        _blame(r, "timeout", f"stopped at the limit of {r.job.limits.run_seconds:g} s (limits.run_seconds)", watcher)
-    else:
+    if r.process.is_alive():
         return False
+    _drain(r, watcher)
+    if not r.complete:
+        _blame(r, "failed", r.why or _death(r), watcher)
     _kill(r)  # reaps the process, and whatever a plugin left running in its group
     return True
 

@@ -17,7 +17,7 @@ from fedbench.core.execution.plugin_checks import declaration_mistake, require_d
 from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.refusals import Refusals
 from fedbench.core.experiment.candidates import targets_of
-from fedbench.core.experiment.job import Cell, Job, key_of_run
+from fedbench.core.experiment.job import Cell, Job, Look, key_of_run
 from fedbench.core.experiment.parts import defense_of
 from fedbench.core.experiment.scene import make_scene
 from fedbench.core.federation.setup import public_facts
@@ -206,7 +206,8 @@ class _Planner:
             digests={"data": digest, "split": split_digest(scene.shards, scene.audits), "engine": self.engine},
             device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits,
         )  # fmt: skip
-        return replace(job, analyses=self._asked(job, where))
+        asked = self._asked(job, where)
+        return replace(job, analyses=asked, looks={use.label: Look.of(made) for use, made in self.analyses if use in asked})
 
     def _asked(self, job: Job, where: str) -> tuple[ComponentUse, ...]:
         """The analyses that compute something and have something to say in the job's setting."""
@@ -250,7 +251,7 @@ class _Planner:
             names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *read})}
             needs = {n: self.signals[base].identity() for n, base in names.items() if base in self.signals}
             key = key_of({"run": job.run_key, "attack": use.identity(), "signals": needs, "analyses": analyses})
-            cells.append(Cell(key=key, stem=_stem(job, use, key), attack=use, view=made.view))
+            cells.append(Cell(key=key, stem=_stem(job, use, key), attack=use, look=Look.of(made)))
         return replace(job, cells=tuple(cells))
 
 

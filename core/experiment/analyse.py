@@ -1,4 +1,4 @@
-"""Ask a run's analyses what they find; one that fails costs its own findings, no more."""
+"""Ask an analysis what it finds in a run."""
 
 from __future__ import annotations
 
@@ -8,41 +8,43 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedbench.core.apart.channel import Channel, Message, at_work
 from fedbench.core.contract.analysis import Analysis, Findings, FinishedRun, Judgement, Number
 from fedbench.core.experiment.job import Job
-from fedbench.core.experiment.parts import Parts
 from fedbench.core.experiment.process import settle
-from fedbench.core.experiment.scene import Scene
-from fedbench.core.experiment.train import Trained, models_of
+from fedbench.core.experiment.run import Run
+from fedbench.core.experiment.train import Trained
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.registry.use import ComponentUse
 from fedbench.core.signals.measure import rows_of
 from fedbench.core.store.record import Found
-from fedbench.core.words.explain import explain
 
 MOST_NUMBERS = 2**22  # in all arrays of one analysis together
 MOST_FOUND = 10_000  # names
 LONGEST_NAME = 100  # characters
 
 
-def analyse(
-    job: Job, parts: Parts, scene: Scene, trained: Trained, judgement: Judgement | None
-) -> tuple[dict[str, Found], dict[str, np.ndarray], list[str]]:
-    """(what each found, its vectors under ``<analysis>:<name>``, complaints about those that failed)."""
-    found: dict[str, Found] = {}
-    arrays: dict[str, np.ndarray] = {}
-    complaints: list[str] = []
-    for label, analysis in parts.analyses.items():
-        settle(job, f"analysis/{label}")  # what one leaves in the process's global state reaches no other
-        try:
-            findings = analysis.analyse(finished(job, parts, scene, trained, analysis), _own(judgement))
-            if findings is None:
-                continue
-            found[label], vectors = _checked(label, findings)
-        except (Exception, SystemExit) as error:  # other people's code
-            complaints.append(f"the analysis '{label}' failed: {explain(error)}")
-        else:
-            arrays |= vectors
-    return found, arrays, complaints
+def analyse_apart(
+    job: Job, use: ComponentUse, run: Run, judgement: Judgement | None, out: Channel
+) -> None:
+    """What one analysis finds, sent through ``out`` as "found", with None where it has nothing to say."""
+    with at_work(f"analysis '{use.name}' ({use.distribution})"):
+        analysis = use.make()[0]
+        settle(job, f"analysis/{use.label}")  # its constructor ran
+        findings = analysis.analyse(finished(job, run, analysis), _own(judgement))
+    if findings is None:
+        out.send("found")
+    else:
+        found, vectors = _checked(findings)
+        out.send("found", found.model_dump(mode="json"), vectors)
+
+
+def received(use: ComponentUse, message: Message) -> tuple[dict[str, Found], dict[str, np.ndarray]]:
+    """(what it found, its vectors under ``<analysis>:<name>``); empty where that is nothing."""
+    if message.value is None:
+        return {}, {}
+    found = Found.model_validate(message.value)
+    return {use.label: found}, {f"{use.label}:{name}": message.arrays[name] for name in found.arrays}
 
 
 def _own(judgement: Judgement | None) -> Judgement | None:
@@ -56,7 +58,7 @@ def _own(judgement: Judgement | None) -> Judgement | None:
     return replace(judgement, targets=tuple(targets))
 
 
-def _checked(label: str, findings: Findings) -> tuple[Found, dict[str, np.ndarray]]:
+def _checked(findings: Findings) -> tuple[Found, dict[str, np.ndarray]]:
     """As they stand in a record; raises ``TypeError`` or ``ValueError`` for what is no findings."""
     if not isinstance(findings, Findings):
         raise TypeError(f"it returned {type(findings).__name__}, expected fedbench.core.Findings or None")
@@ -68,7 +70,7 @@ def _checked(label: str, findings: Findings) -> tuple[Found, dict[str, np.ndarra
         vector = np.array(values, dtype=np.float64)
         if vector.ndim != 1 or ":" in _named(name):
             raise ValueError(f"the array '{name}' has shape {list(vector.shape)}, expected a vector, and a name without ':'")
-        vectors[f"{label}:{name}"] = vector
+        vectors[name] = vector
     units = {name: str(findings.units.get(name, ""))[:LONGEST_NAME] for name in findings.arrays}
     return Found(numbers={_named(name): _number(name, n) for name, n in findings.numbers.items()}, arrays=units), vectors
 
@@ -89,13 +91,14 @@ def _number(name: str, number: object) -> Number:
     return Number(value, error, str(number.unit)[:LONGEST_NAME])
 
 
-def finished(job: Job, parts: Parts, scene: Scene, trained: Trained, analysis: Analysis) -> FinishedRun:
+def finished(job: Job, run: Run, analysis: Analysis) -> FinishedRun:
     """The run as an analysis sees it: copies, so that what it writes to is its own, and the rows of its view alone, so that
     what it finds does not depend on what else was measured."""
+    scene, trained = run.scene, run.trained
     owners = np.full(len(scene.names), -1)
     for k, shard in enumerate(scene.shards):
         owners[shard] = k
-    seen = rows_of({analysis.view}, job.clients, job.members, models_of(parts.defense, job.clients)) if analysis.needs else []
+    seen = rows_of({analysis.view}, job.clients, job.members, run.n_models) if analysis.needs else []
     return FinishedRun(
         clients=job.clients, members=job.members, facts=deepcopy(trained.facts), rounds=trained.rounds.copy(),
         malicious=tuple(range(job.clients - job.malicious, job.clients)) if job.attacker else (),

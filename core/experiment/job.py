@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedbench.core.contract.hooks import CONTRACT_VERSION
+from fedbench.core.contract.threat import View
 from fedbench.core.population.target import Target
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.suite import Adversary, Limits, Setting
@@ -16,13 +17,29 @@ from fedbench.core.store.record import Provenance
 
 
 @dataclass(frozen=True, kw_only=True)
+class Look:
+    """What an attack or an analysis wants measured, as it declared when the run was planned: known without its code."""
+
+    needs: frozenset[str]
+    view: View
+    colluders: int = 0
+    needs_shadow_models: bool = False
+
+    @classmethod
+    def of(cls, made: Any) -> Look:
+        """What an attack or an analysis declares."""
+        colluders, shadow_models = getattr(made, "colluders", 0), bool(getattr(made, "needs_shadow_models", False))
+        return cls(needs=frozenset(made.needs), view=made.view, colluders=colluders, needs_shadow_models=shadow_models)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One attack on one run. ``stem`` names its files; ``view`` is what the attack sees."""
+    """One attack on one run. ``stem`` names its files; ``look``: what the attack sees."""
 
     key: str
     stem: str
     attack: ComponentUse
-    view: str
+    look: Look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +64,8 @@ class Job:
     adversary: Adversary | None
     signals: dict[str, ComponentUse]
     analyses: tuple[ComponentUse, ...]
+    looks: dict[str, Look] = field(default_factory=dict)
+    """what each analysis wants measured, by its label"""
     digests: dict[str, str]
     device: str
     results: str
@@ -98,7 +117,7 @@ class Job:
 NO_INFLUENCE = frozenset({
     "run_key", "cells",  # made from the identity
     "suite", "coalition", "setting.name",  # names for people; who defends is `members`
-    "signals", "analyses",  # measured beside the training; they enter the keys of cells
+    "signals", "analyses", "looks",  # measured beside the training; they enter the keys of cells
     "results", "limits",
     # the uses below are resolved in fields of their own, and labels choose what runs at all
     "setting.dataset", "setting.model", "setting.adversary", "setting.coalitions", "setting.defenses", "setting.attacks",

@@ -1,130 +1,107 @@
-"""Let one attack judge one training: scores for every target, then metrics."""
+"""Let one attack answer for one training: a score for every candidate of every target."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from fedbench.core.contract.analysis import Judged, Judgement
-from fedbench.core.contract.attack import Attack, Audit, Colluder
-from fedbench.core.contract.candidates import EXCLUDED, MEMBER, Group
+from fedbench.core.apart.channel import Message
+from fedbench.core.contract.attack import Attack, Audit, Colluder, Observations, ShadowModels
+from fedbench.core.contract.candidates import MEMBER
 from fedbench.core.contract.errors import SkipCell
-from fedbench.core.experiment.job import Cell, Job
+from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.redraw import redrawn
 from fedbench.core.experiment.scene import Scene
 from fedbench.core.experiment.shadow_models import ShadowLogits, of_audit
-from fedbench.core.experiment.train import Trained, kinds_of
-from fedbench.core.metrics.bestround import round_report
-from fedbench.core.metrics.decision import decision_report
-from fedbench.core.metrics.groups import Score, score_groups
-from fedbench.core.numerics.rng import key_for, numpy_rng
+from fedbench.core.experiment.train import Trained
+from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.population.target import Target
 from fedbench.core.signals.measure import observe
-from fedbench.core.store.record import DecisionScores, RoundScores, TargetScores
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The scores of one cell and what they amount to. ``judgement``: what an analysis gets to see of them."""
-
-    targets: list[TargetScores]
-    pooled: dict[Group, Score]
-    arrays: dict[str, np.ndarray]
-    notes: list[str]
-    cpu_s: float
-    judgement: Judgement
 
 
 class BadScores(RuntimeError):
     """An attack returned something other than one finite number a candidate."""
 
 
-def judge(
-    job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained, shadows: ShadowLogits | None = None
-) -> Verdict:
-    """All targets of one cell. Raises ``SkipCell`` where the attack does not apply, :class:`BadScores` for bad output."""
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What an attack said, target by target in the scene's order: ``scores`` [n]; ``by_round`` [R, n] of a single-round
+    attack, else None. ``threshold``: the score above which it says "member". ``cpu_s``: what it took."""
+
+    scores: list[np.ndarray]
+    by_round: list[np.ndarray | None]
+    threshold: float | None
+    notes: list[str]
+    cpu_s: float
+
+    def packed(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """As a message carries them."""
+        arrays = {f"scores{i}": a for i, a in enumerate(self.scores)}
+        arrays |= {f"rounds{i}": a for i, a in enumerate(self.by_round) if a is not None}
+        return {"threshold": self.threshold, "notes": self.notes, "cpu_s": self.cpu_s}, arrays
+
+    @classmethod
+    def unpacked(cls, message: Message, targets: int) -> Answers:
+        """From a message about so many targets."""
+        scores = [message.arrays[f"scores{i}"] for i in range(targets)]
+        return cls(scores=scores, by_round=[message.arrays.get(f"rounds{i}") for i in range(targets)], **message.value)
+
+
+def ask(
+    job: Job, attack: Attack, scene: Scene, trained: Trained, shadows: ShadowLogits | None = None
+) -> Answers:
+    """The attack's answers for all targets. Raises ``SkipCell`` where it does not apply, :class:`BadScores` for what are no
+    real numbers."""
     began = time.process_time()
     pool = scene.pool
     scores: dict[Target, np.ndarray] = {}
     by_round: dict[Target, np.ndarray | None] = {}
-    notes = _rejections(trained)
+    notes = []
     for colluders, audits in _by_colluders(job, attack, scene.audits).items():
         if colluders:
             notes.append(_collude(job, attack, colluders, scene, trained, pool))
         for audit in audits:
             scores[audit.target], by_round[audit.target] = _scores_of(job, attack, audit, scene, trained, shadows)
-    cpu = time.process_time() - began
-    arrays: dict[str, np.ndarray] = {}
-    targets, everyone = [], []
-    judged = []
-    for audit in scene.audits:
-        code, s, kind, canary = audit.target.code, scores[audit.target], kinds_of(audit, trained), scene.canary_of(audit.ids)
-        groups = _groups(job, code, s, kind, canary, audit.in_mix())
-        said = by_round[audit.target]
-        rounds = _rounds(job, said, kind, code, trained.rounds)
-        decision = _decision(job, attack, s[None] if said is None else said, kind, code, trained.rounds)
-        targets.append(TargetScores(target=code, groups=groups, rounds=rounds, decision=decision))
-        everyone.append((s, kind, canary, audit.in_mix()))
-        model_of = trained.assignment[-1][scene.client_of(audit)]
-        group = audit.target.index if audit.target.kind == "group" else None
-        judged.append(Judged(target=code, group=group, scores=s, kind=kind, owner=audit.owner, model_of=model_of))
-        prefix = f"t{code}_"
-        arrays |= {f"{prefix}scores": s, f"{prefix}kind": kind.astype(np.int8), f"{prefix}ids": audit.ids}
-        arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32), f"{prefix}in_mix": audit.in_mix()}
-    pooled = _groups(job, -1, *(np.concatenate(parts) for parts in zip(*everyone, strict=True)))
-    judgement = Judgement(attack=cell.attack.label, threshold=attack.threshold, targets=tuple(judged))
-    return Verdict(targets=targets, pooled=pooled, arrays=arrays, notes=notes, cpu_s=cpu, judgement=judgement)
+    targets = [audit.target for audit in scene.audits]
+    return Answers(
+        scores=[scores[t] for t in targets], by_round=[by_round[t] for t in targets], notes=notes,
+        threshold=None if attack.threshold is None else float(attack.threshold), cpu_s=time.process_time() - began,
+    )  # fmt: skip
 
 
-def _rejections(trained: Trained) -> list[str]:
-    """Which malicious clients' rows the server dropped, for the record."""
-    rounds: dict[int, list[int]] = {}
-    for t, k in trained.rejected:
-        rounds.setdefault(k, []).append(t)
-    return [
-        f"the server rejected {len(ts)} row{'s' * (len(ts) > 1)} of client {k} that were not finite (first in round {ts[0]})"
-        for k, ts in sorted(rounds.items())
-    ]
+def _real(given: Any, who: str) -> np.ndarray:
+    """As float64: tail probabilities near 1 would tie in float32, and TF01 lives there."""
+    a = np.asanyarray(given)
+    if isinstance(a, np.ma.MaskedArray):
+        raise BadScores(f"{who} returned a masked array; expected a score for every candidate")
+    if a.dtype.kind not in "biuf":
+        raise BadScores(f"{who} returned {a.dtype}, expected real numbers")
+    return np.asarray(a, dtype=np.float64)
 
 
-def _groups(
-    job: Job, target: int, scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray
-) -> dict[Group, Score]:
-    keep = kind != EXCLUDED
-    rng = numpy_rng(job.seed, "bootstrap", client=target)
-    return score_groups(scores[keep], kind[keep], canary[keep], rng, in_mix[keep])
+def _read_only(a: np.ndarray) -> np.ndarray:
+    """Whatever an attack is given it can look at, not change: views of one array go to several targets."""
+    view = a.view()
+    view.flags.writeable = False
+    return view
 
 
-def _rounds(
-    job: Job, scores: np.ndarray | None, kind: np.ndarray, target: int, rounds: np.ndarray
-) -> RoundScores | None:
-    """Last round, calibrated round and the labelled oracle of a single-round attack; None for a trajectory attack."""
-    if scores is None:
-        return None
-    keep = kind != EXCLUDED
-    if scores.shape != (len(rounds), len(kind)):
-        raise BadScores(f"score_rounds returned shape {list(scores.shape)}; expected [{len(rounds)}, {len(kind)}]")
-    report = round_report(scores[:, keep], kind[keep] == MEMBER, numpy_rng(job.seed, "best round", client=target))
-    facts = dataclasses.asdict(report)
-    return RoundScores(best_round=int(rounds[facts.pop("best_index")]), **facts)
+def _shown(seen: Observations) -> Observations:
+    """As an attack gets to see them."""
+    signals = {name: _read_only(a) for name, a in seen.signals.items()}
+    models = None if seen.shadow_models is None else _closed(seen.shadow_models)
+    rounds, clients = _read_only(seen.rounds), _read_only(seen.clients)
+    return dataclasses.replace(seen, signals=signals, shadow_models=models, rounds=rounds, clients=clients)
 
 
-def _decision(
-    job: Job, attack: Attack, scores: np.ndarray, kind: np.ndarray, target: int, rounds: np.ndarray
-) -> DecisionScores | None:
-    """Accuracy, precision and recall of an attack that says "member" by a threshold of its own."""
-    keep = kind != EXCLUDED
-    if attack.threshold is None or len(set(kind[keep] == MEMBER)) < 2:
-        return None
-    rng = numpy_rng(job.seed, "decision", client=target)
-    facts = dataclasses.asdict(decision_report(scores[:, keep], kind[keep] == MEMBER, attack.threshold, rng))
-    best = facts.pop("best_index")
-    return DecisionScores(best_round=int(rounds[best] if len(scores) == len(rounds) else rounds[-1]), **facts)
+def _closed(models: ShadowModels) -> ShadowModels:
+    return ShadowModels(**{f.name: _read_only(getattr(models, f.name)) for f in dataclasses.fields(models)})
 
 
 def _scores_of(
@@ -137,19 +114,14 @@ def _scores_of(
     served = trained.assignment[:, scene.client_of(audit)]
     observations = observe(attack.view, audit.target.client, trained.rows, trained.rounds, trained.signals, pick, served)
     if attack.needs_shadow_models and shadows is not None:
-        seen = of_audit(shadows, scene, trained, audit, pick, served[-1])
-        observations = dataclasses.replace(observations, shadow_models=seen)
+        models = of_audit(shadows, scene, trained, audit, pick, served[-1])
+        observations = dataclasses.replace(observations, shadow_models=models)
     if not observations.signals and not attack.needs_shadow_models:
         raise SkipCell(f"the view '{attack.view}' is empty in this run (coalition: {job.coalition})")
-    asked = _audit(job, audit.ids, scene, audit.target.code)
-    # float64: tail probabilities near 1 would tie in float32, and TF01 lives there
-    scores = np.asarray(attack.score(observations, asked), dtype=np.float64)
-    if scores.shape != (len(audit.ids),):
-        raise BadScores(f"score returned shape {list(scores.shape)} for {audit.target.words()}; expected [{len(audit.ids)}]")
-    if not np.isfinite(scores).all():
-        raise BadScores(f"{int((~np.isfinite(scores)).sum())} of {len(scores)} scores of {audit.target.words()} are not finite")
-    by_round = attack.score_rounds(observations, asked)
-    return scores, None if by_round is None else np.asarray(by_round, dtype=np.float64)
+    asked, seen = _audit(job, audit.ids, scene, audit.target.code), _shown(observations)
+    scores = _real(attack.score(seen, asked), "score")
+    by_round = attack.score_rounds(seen, asked)
+    return scores, None if by_round is None else _real(by_round, "score_rounds")
 
 
 def _positions(job: Job, scene: Scene, trained: Trained, pool: np.ndarray, audit: AuditSet) -> np.ndarray:
@@ -167,8 +139,8 @@ def _positions(job: Job, scene: Scene, trained: Trained, pool: np.ndarray, audit
 def _audit(job: Job, ids: np.ndarray, scene: Scene, target: int) -> Audit:
     key = key_for(job.seed, "attack", client=target)
     return Audit(
-        key=key, device=torch.device(job.device), ids=scene.names[ids], y=scene.y_of(ids), n_classes=scene.data.n_classes,
-        target_client=target,
+        key=key, device=torch.device(job.device), ids=_read_only(scene.names[ids]), y=_read_only(scene.y_of(ids)),
+        n_classes=scene.data.n_classes, target_client=target,
     )  # fmt: skip
 
 
@@ -199,7 +171,8 @@ def _collude(
         where = order if scene.aligned else _redrawn_pool(job, trained, order, own, j)
         seen = observe("server", j, trained.rows, trained.rounds, trained.signals, where)
         colluding.append(Colluder(
-            client=j, observations=seen, ids=scene.names[shown], y=scene.y_of(shown), member=own, defended=j in job.members
+            client=j, observations=_shown(seen), ids=_read_only(scene.names[shown]), y=_read_only(scene.y_of(shown)),
+            member=_read_only(own), defended=j in job.members,
         ))  # fmt: skip
     attack.fit(colluding, _audit(job, shown, scene, -1))
     return f"colluding with client {', '.join(f'{c.client}' + (' (defended)' if c.defended else '') for c in colluding)}"

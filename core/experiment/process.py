@@ -8,6 +8,7 @@ import random
 import resource
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,22 @@ from fedbench.core.experiment.job import Job
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.store.results import Results
 
+_MOST_LOG_BYTES = 8 << 20
+_logging = False  # whether this process's output goes to a log
+
 
 def stand_alone(job: Job) -> None:
     """A process group of its own, gone when the parent is gone; output goes to the run's log."""
     os.setpgid(0, 0)
     _die_with_parent()
     _write_to(log_path(job))
+    settle(job, "start")  # one thread above all: what is forked from here could not use the others
 
 
 def prepare_process(job: Job) -> None:
-    """Deterministic kernels, float32 as declared, and no more memory than allowed."""
+    """For other people's code: deterministic kernels, float32 as declared, and no more memory than allowed."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # attacks are shown such arrays
     settle(job, "start")
     if job.limits.memory_gb:
         limit = int(job.limits.memory_gb * 2**30)
@@ -59,7 +65,15 @@ def log_path(job: Job) -> Path:
     return Results(Path(job.results)).logs / f"{job.run_key[:32]}.log"
 
 
+def keep_log_short() -> None:
+    """A log that has grown too long begins anew, and says so: somebody prints in a loop. Nothing where no log is written."""
+    if _logging and os.fstat(1).st_size > _MOST_LOG_BYTES:
+        os.ftruncate(1, 0)
+        os.write(1, f"[more than {_MOST_LOG_BYTES >> 20} MiB were written here; what came before is gone]\n".encode())
+
+
 def _write_to(path: Path) -> None:
+    global _logging
     path.parent.mkdir(exist_ok=True)
     with open(path, "ab") as log:
         for stream in (1, 2):
@@ -67,6 +81,7 @@ def _write_to(path: Path) -> None:
     for text in (sys.stdout, sys.stderr):
         text.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()
+    _logging = True
 
 
 def _die_with_parent() -> None:

@@ -11,7 +11,6 @@ import torch
 from fedbench.core.contract.attack import ShadowModels
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.defense import Defense
-from fedbench.core.contract.model import Model
 from fedbench.core.experiment.job import NOT_OF_SHADOW_MODELS, Job, identity
 from fedbench.core.experiment.parts import Parts
 from fedbench.core.experiment.scene import Scene
@@ -32,22 +31,22 @@ class ShadowLogits:
     member: np.ndarray
 
 
-def shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
-    """From the cache, or trained: M fresh models, each on its own random half of the shadow samples.
+def load_shadow_models(job: Job) -> ShadowLogits | None:
+    """From the cache; None where they are not there or damaged, which only costs the training again."""
+    try:
+        arrays = read_npz(_path(job))
+        return ShadowLogits(arrays["logits"], arrays["member"])
+    except Exception:  # whatever a damaged archive makes of numpy and zipfile
+        return None
 
-    The federation's recipe at the rate of round 1 for ``audit.shadow.epochs`` epochs (Shokri et al., IEEE S&P 2017,
-    section V-A; of a training set half the shadow samples, all candidates are outsiders).
-    """
-    path = Path(job.results) / "cache" / f"shadow-{_key(job)[:32]}.npz"
-    if path.exists():
-        try:
-            arrays = read_npz(path)
-            return ShadowLogits(arrays["logits"], arrays["member"])
-        except (OSError, ValueError, KeyError):
-            path.unlink(missing_ok=True)  # a damaged cache only costs the training again
-    made = _train(job, parts.model, scene)
-    write_atomically(path, npz_bytes({"logits": made.logits, "member": made.member}, compress=False))
-    return made
+
+def save_shadow_models(job: Job, made: ShadowLogits) -> None:
+    """Keep them for the setting's other runs. Raises ``OSError`` where there is no room."""
+    write_atomically(_path(job), npz_bytes({"logits": made.logits, "member": made.member}, compress=False))
+
+
+def _path(job: Job) -> Path:
+    return Path(job.results) / "cache" / f"shadow-{_key(job)[:32]}.npz"
 
 
 def of_audit(
@@ -68,10 +67,15 @@ def _key(job: Job) -> str:
     return key_of({"job": identity(job, without=NOT_OF_SHADOW_MODELS), "cpu": job.provenance.cpu_type})
 
 
-def _train(job: Job, builder: Model, scene: Scene) -> ShadowLogits:
+def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
+    """M fresh models, each on its own random half of the shadow samples.
+
+    The federation's recipe at the rate of round 1 for ``audit.shadow.epochs`` epochs (Shokri et al., IEEE S&P 2017,
+    section V-A; of a training set half the shadow samples, all candidates are outsiders).
+    """
     device, spec = torch.device(job.device), job.setting.audit.shadow
     assert spec is not None
-    flat, initial = fresh_models(job, builder, scene.data, device, spec.models, purpose="shadow init")
+    flat, initial = fresh_models(job, parts.model, scene.data, device, spec.models, purpose="shadow init")
     x, y = samples_of(scene, scene.shadow, device)
     everything, _ = samples_of(scene, np.concatenate([scene.pool, scene.shadow]), device)
     setup = Setup(

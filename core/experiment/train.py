@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.candidates import EXCLUDED
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.dataset import Data
-from fedbench.core.contract.defense import Defense, FactValue
+from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.errors import Diverged, SkipCell
 from fedbench.core.contract.model import Model
-from fedbench.core.contract.threat import LEVELS, View
-from fedbench.core.experiment.job import Job
+from fedbench.core.contract.threat import LEVELS
+from fedbench.core.experiment.job import Job, Look
 from fedbench.core.experiment.parts import Parts, defense_of
 from fedbench.core.experiment.scene import Scene
+from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, views_of
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, Setup
@@ -30,7 +30,7 @@ from fedbench.core.numerics.normalise import wrap
 from fedbench.core.numerics.precision import in_precision
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
-from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder, rows_of
+from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.record import Utility
 from fedbench.core.words.explain import one_line
 
@@ -73,32 +73,12 @@ def audited_rounds(rounds: int, every: int) -> set[int]:
     return {*range(every, rounds + 1, every), rounds}
 
 
-def needed_signals(attacks: list[Attack], analyses: Iterable[Analysis] = ()) -> set[str]:
-    """The union over the attacks and analyses of a run."""
-    return set().union(*(a.needs for a in attacks), *(a.needs for a in analyses))
-
-
-def views_of(attacks: list[Attack], analyses: Iterable[Analysis] = ()) -> set[View]:
-    """The views that a run measures: those of its attacks and analyses, and the server's for what colluding clients share."""
-    views = {a.view for a in attacks} | {a.view for a in analyses if a.needs}
-    return views | ({"server"} if any(a.colluders for a in attacks) else set())
-
-
-def needed_rows(job: Job, parts: Parts, attacks: list[Attack]) -> set[int]:
-    """Ids of the rows that the attacks and analyses of a run look at."""
-    views = views_of(attacks, parts.analyses.values())
-    return set(rows_of(views, job.clients, job.members, models_of(parts.defense, job.clients)))
-
-
-def models_of(defense: Defense, clients: int) -> int:
-    """How many global models there are."""
-    return defense.n_models or clients
-
-
-def train(job: Job, parts: Parts, scene: Scene, attacks: list[Attack], on_round: Callable[[int], None]) -> Trained:
-    """The run, from the first round to the last."""
+def train(
+    job: Job, parts: Parts, scene: Scene, attacks: Sequence[Attack | Look], on_round: Callable[[int], None]
+) -> Trained:
+    """The run, from the first round to the last. Of a passive attack what it looks at is enough; an active one takes part."""
     device = torch.device(job.device)
-    wanted = needed_signals(attacks, parts.analyses.values())
+    wanted = measurable(job, needed_signals(attacks, parts.analyses.values()))
     setup = _setup(job, parts, scene, attacks, wanted, device)
     forward = {n: job.signals[b].make()[0] for n in wanted if (b := n.removesuffix(PRE_DEFENSE)) in job.signals}
     x, y = samples_of(scene, scene.pool, device)
@@ -113,7 +93,7 @@ def train(job: Job, parts: Parts, scene: Scene, attacks: list[Attack], on_round:
 
 
 def _setup(
-    job: Job, parts: Parts, scene: Scene, attacks: list[Attack], wanted: set[str], device: torch.device
+    job: Job, parts: Parts, scene: Scene, attacks: Sequence[Attack | Look], wanted: set[str], device: torch.device
 ) -> Setup:
     flat, initial = fresh_models(job, parts.model, scene.data, device, models_of(parts.defense, job.clients))
     clients = [
@@ -151,7 +131,7 @@ def samples_of(scene: Scene, ids: np.ndarray, device: torch.device) -> tuple[tor
     return torch.from_numpy(scene.x_of(ids)).to(device), torch.from_numpy(scene.y_of(ids)).to(device)
 
 
-def _insider(job: Job, scene: Scene, attacks: list[Attack], device: torch.device) -> Insider | None:
+def _insider(job: Job, scene: Scene, attacks: Sequence[Attack | Look], device: torch.device) -> Insider | None:
     """The run's adversary with what its setting grants it; raises ``SkipCell`` where that is less than it needs."""
     attack = next((a for a in attacks if isinstance(a, ActiveAttack)), None)
     if attack is None or job.adversary is None:

@@ -206,7 +206,12 @@ class Setting(SpecModel):
 class Limits(SpecModel):
     """What one run may consume; a run beyond it is ended and recorded."""
 
-    run_seconds: float = Field(600.0, gt=0, description="wall time of one run, seconds")
+    run_seconds: float = Field(
+        600.0, gt=0, description="CPU time of one training, and again of each attack on it, seconds: a busy machine costs nothing"
+    )
+    idle_seconds: float = Field(
+        300.0, gt=0, description="a run in which nothing moves for so long (no round, next to no CPU time) hangs, seconds"
+    )
     memory_gb: float | None = Field(None, gt=0, description="memory of one run, GiB; null: no limit")
 
 

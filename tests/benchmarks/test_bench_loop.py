@@ -92,8 +92,9 @@ def test_local_steps_per_second(benchmark, name):
 
 def test_audit_cost_relative_to_training(benchmark, tmp_path):
     """CPU time of all seven attacks' signals over CPU time of training, in the main suite's own undefended runs."""
+    from jobs import judge
+
     from fedbench.core.cli.run import build_plan
-    from fedbench.core.experiment.judge import judge
     from fedbench.core.experiment.parts import build
     from fedbench.core.experiment.scene import set_scene
     from fedbench.core.experiment.train import train

@@ -1,0 +1,38 @@
+"""What a run has to measure for its attacks and analyses: known from what they declare, without their code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fedbench.core.contract.analysis import Analysis
+from fedbench.core.contract.attack import Attack
+from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.threat import View
+from fedbench.core.experiment.job import Job, Look
+from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, rows_of
+
+
+def needed_signals(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()) -> set[str]:
+    """The union over the attacks and analyses of a run, or what is known of them."""
+    return set().union(*(a.needs for a in attacks), *(a.needs for a in analyses))
+
+
+def measurable(job: Job, signals: set[str]) -> set[str]:
+    """Those that a run can measure: an attack that needs more is skipped when it asks."""
+    return signals & (GRADIENT_SIGNALS | job.signals.keys() | {f"{n}{PRE_DEFENSE}" for n in job.signals})
+
+
+def views_of(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()) -> set[View]:
+    """The views that a run measures: those of its attacks and analyses, and the server's for what colluding clients share."""
+    views = {a.view for a in attacks} | {a.view for a in analyses if a.needs}
+    return views | ({"server"} if any(a.colluders for a in attacks) else set())
+
+
+def needed_rows(job: Job, n_models: int, attacks: Sequence[Attack | Look]) -> set[int]:
+    """Ids of the rows that the attacks and analyses of a run with so many global models look at."""
+    return set(rows_of(views_of(attacks, job.looks.values()), job.clients, job.members, n_models))
+
+
+def models_of(defense: Defense, clients: int) -> int:
+    """How many global models there are."""
+    return defense.n_models or clients
