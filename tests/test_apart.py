@@ -18,6 +18,11 @@ FOR_EVER = Patience()
 SOON = Patience(cpu_s=1.0, idle_s=1.0)
 
 
+def runs(pid: int) -> bool:
+    """Whether a process is there and has not ended: whom nobody waited for stays as a zombie."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
 def all_of(work, patience: Patience = FOR_EVER) -> tuple[list, Child]:
     """Every message of a child that does ``work``, and the child."""
     child = Child(work, patience)
@@ -117,7 +122,7 @@ def test_what_it_started_ends_with_it():
     pid = next(iter(child)).value
     child.end()
     assert not psutil.pid_exists(child.pid)
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not runs(pid)
 
 
 def test_a_child_that_closes_its_pipe_is_waited_for():

@@ -6,16 +6,19 @@ import json
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from fake_packages import install
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from running import HANG_S, changed, fingerprint, invoke, records, start, suite, wait_for
 
 from fedbench.core.cli.clean import command as clean
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
-from fedbench.core.experiment.cache import load
+from fedbench.core.experiment.cache import cache_path, load
 from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
 from fedbench.core.store.reading import read_record
 from fedbench.core.store.results import Results
@@ -171,13 +174,14 @@ def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, 
     assert fingerprint(tmp_path / "cut") == fingerprint(tmp_path / "whole")
 
 
-def test_ctrl_c_stops_cleanly_and_keeps_what_is_finished(tmp_path, toys):
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_to_end_stops_cleanly_and_keeps_what_is_finished(tmp_path, toys, which):
     path = suite(tmp_path, defenses=["none", "toy-hangs"])
     # tests started in the background of a shell inherit an ignored SIGINT, and so would the command
-    listens = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    listens = {"preexec_fn": lambda: signal.signal(which, signal.SIG_DFL)}
     process = start(path, tmp_path / "r", toys, **listens)
     wait_for((tmp_path / "hangs").exists, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(which)
     output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 130
     assert "1 of 2 cells are done and kept; the same command goes on from here" in output
@@ -217,6 +221,40 @@ def test_a_signal_whose_code_changed_is_measured_again(tmp_path):
     assert load(changed) is None
     untouched = replace(job, signals={**job.signals, "margin": job.signals["margin"].model_copy(update={"digest": "other"})})
     assert load(untouched) is not None
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_cache_with_any_damage_is_no_cache(cached_job, data):
+    job, whole = cached_job
+    path = cache_path(job)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    what = data.draw(st.sampled_from(("flip", "cut", "swap")))
+    if what == "flip":
+        damaged = whole[:at] + bytes([whole[at] ^ (1 << data.draw(st.integers(0, 7)))]) + whole[at + 1 :]
+    elif what == "cut":
+        damaged = whole[:at]
+    else:
+        damaged = whole[at:] + whole[:at]
+    path.write_bytes(damaged)
+    kept = load(job)
+    if kept is not None:  # a flip in what zip archives say twice, or do not use
+        meta, arrays = unharmed(job, whole)
+        assert kept[0] == meta and all(np.array_equal(kept[1][n], a, equal_nan=True) for n, a in arrays.items())
+
+
+@pytest.fixture(scope="module")
+def cached_job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cached")
+    path = suite(folder)
+    invoke(path, "--results", folder / "r")
+    (job,) = build_plan(path, (), folder / "r", "cpu").jobs
+    return job, cache_path(job).read_bytes()
+
+
+def unharmed(job, whole):
+    cache_path(job).write_bytes(whole)
+    return load(job)
 
 
 def test_a_damaged_cache_only_costs_the_training_again(tmp_path):

@@ -44,6 +44,7 @@ DECIDE_NOTHING = {
     "registry": "finds components, whose own code is in their digests",
     "store": "writes what was computed",
     "words": "messages",
+    "apart": "carries plain data out of another process",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -126,6 +127,55 @@ PLUGIN = '''
             remember("asleep")
             time.sleep(3600)
 
+    class Complex(Last):
+        def score(self, observations, audit):
+            return super().score(observations, audit) + 0j
+
+    class Text(Last):
+        def score(self, observations, audit):
+            return np.array(["0.25"] * len(audit.ids))
+
+    class Masked(Last):
+        def score(self, observations, audit):
+            return np.ma.masked_greater(super().score(observations, audit), 0)
+
+    class Objects(Last):
+        def score(self, observations, audit):
+            return np.array([None] * len(audit.ids))
+
+    class Short(Last):
+        def score(self, observations, audit):
+            return np.zeros(3)
+
+    def hoard_handles():
+        return [open("/dev/null") for _ in range(10**6)]
+
+    class Opens(Last):
+        def score(self, observations, audit):
+            hoard_handles()
+
+    class Leaks(Defense):
+        def protect(self, update, ctx):
+            hoard_handles()
+
+    class Cheats(Defense):
+        def begin(self, ctx):
+            from fedbench.core.experiment import verdict
+            from fedbench.core.metrics import groups
+            groups.score_groups = verdict.score_groups = lambda *a: {}
+            np.isin = lambda a, b: np.zeros(len(a), bool)
+
+    class Chatters(Last):
+        def score(self, observations, audit):
+            line, total = "x" * 9999, 0
+            for _ in range(5000):
+                total += len(line) + 1
+                print(line)
+            remember(total)
+            time.sleep(1)
+            print("the end")
+            return super().score(observations, audit)
+
     class God(Last):
         view = "god"
 
@@ -182,11 +232,14 @@ PLUGIN = '''
 
     @hookimpl
     def fedbench_defenses():
-        return announce(Exits, Talks, Rants, Hoards, Spawns, Holds, Dozes, InitFails, InitExits, NoModels)
+        return announce(Exits, Talks, Rants, Hoards, Spawns, Holds, Dozes, Leaks, Cheats, InitFails, InitExits, NoModels)
 
     @hookimpl
     def fedbench_attacks():
-        return announce(Last, Wrecks, Writes, Draws, Leaves, Vanishes, Sleeps, Spins, God, Letters)
+        return announce(
+            Last, Wrecks, Writes, Draws, Leaves, Vanishes, Sleeps, Spins, Complex, Text, Masked, Objects, Short, Opens,
+            Chatters, God, Letters,
+        )
 
     @hookimpl
     def fedbench_datasets():
@@ -234,6 +287,62 @@ def test_a_run_that_waits_for_the_processor_is_not_out_of_time(tmp_path, ill):
     invoke(path, "--results", tmp_path / "r")
     (record,) = records(tmp_path / "r").values()
     assert record["outcome"] == "ok" and record["measured"]["wall_s"] > 6 > record["measured"]["cpu_s"]
+
+
+def test_what_is_no_number_a_candidate_is_no_score(tmp_path, ill):
+    names = ["complex", "text", "masked", "objects", "short"]
+    invoke(suite(tmp_path, attacks=[f"ill-{n}" for n in names]), "--results", tmp_path / "r", status=1)
+    found = outcomes(tmp_path / "r")
+    for name, why in zip(names, (
+        "score returned complex64, expected real numbers", "score returned <U4, expected real numbers",
+        "score returned a masked array; expected a score for every candidate", "score returned object, expected real numbers",
+        "score returned shape [3] for client 0; expected [",
+    ), strict=True):  # fmt: skip
+        outcome, reason = found[f"ill-{name}"]
+        assert outcome == "failed" and why in reason, reason
+
+
+def test_handles_that_one_leaves_open_cost_its_own_cells(tmp_path, ill):
+    path = suite(tmp_path, defenses=["none", "ill-leaks"], attacks=["loss-series", "ill-opens", "ill-last"])
+    invoke(path, "--results", tmp_path / "r", status=1)
+    found = {(d, a): r["outcome"] for (d, a, _), r in records(tmp_path / "r").items()}
+    assert found == {
+        ("none", "loss-series"): "ok", ("none", "ill-last"): "ok", ("none", "ill-opens"): "failed",
+        **{("ill-leaks", a): "failed" for a in ("loss-series", "ill-opens", "ill-last")},
+    }  # fmt: skip
+    assert all("Too many open files" in r["reason"] for r in records(tmp_path / "r").values() if r["outcome"] == "failed")
+
+
+def test_what_a_defense_does_to_the_harness_in_its_process_reaches_no_metric(tmp_path, ill):
+    invoke(suite(tmp_path, defenses=["none", "ill-cheats"]), "--results", tmp_path / "r")
+    alone, cheat = (records(tmp_path / "r")[name, "loss-series", 0] for name in ("none", "ill-cheats"))
+    aucs = [[t["groups"]["mix"]["values"]["auc"]["value"] for t in r["targets"]] for r in (alone, cheat)]
+    assert aucs[1] == aucs[0][: len(aucs[1])] and min(aucs[0]) > 0.4
+
+
+def test_who_prints_in_a_loop_fills_no_disk(tmp_path, ill, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    invoke(suite(tmp_path, attacks=["ill-chatters"]), "--results", tmp_path / "r")
+    written = int((tmp_path / "pids").read_text().split()[0])
+    (log,) = (tmp_path / "r" / "logs").iterdir()
+    assert log.stat().st_size < 9 << 20 < written and b"MiB were written here" in log.read_bytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+def test_the_server_of_workers_ends_with_its_parent_while_it_still_imports(tmp_path):
+    (tmp_path / "slow.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(3600)\n")
+    script = (
+        "import multiprocessing\nc = multiprocessing.get_context('forkserver')\n"
+        "c.set_forkserver_preload(['fedbench.core.execution.with_parent', 'slow'])\nc.Process(target=print).start()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=environment, text=True)
+    pid = tmp_path / "pid"
+    wait_for(lambda: pid.exists() and pid.read_text(), process)
+    assert _alive(int(pid.read_text()))
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not _alive(int(pid.read_text())))
 
 
 def test_what_a_plugin_prints_goes_to_a_log_and_what_it_raises_into_one_line(tmp_path, ill, capfd):

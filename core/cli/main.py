@@ -9,6 +9,7 @@ from importlib import import_module
 
 import click
 
+from fedbench.core.cli.interrupt import interruptible
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words.nearest import did_you_mean
 
@@ -96,7 +97,8 @@ def main(args: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that has no letter for "±" shows a question mark
     try:
-        status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)
+        with interruptible():
+            status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return 130

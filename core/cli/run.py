@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -166,7 +165,6 @@ def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder:
     )
     rounds = sum(j.setting.federation.rounds for j in jobs)
     executor: Executor = LocalProcesses(workers)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Display(console, cells, rounds) as display:
             executor.execute(jobs, display.watcher())
@@ -178,8 +176,6 @@ def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder:
             f"{error.filename or folder}: {error.strerror}; {display.done} of {cells} cells are done and kept: make room, "
             "then the same command goes on from here"
         ) from error
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _failures(console: Console, plan: Any, store: Any) -> bool:

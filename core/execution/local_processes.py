@@ -21,7 +21,7 @@ from fedbench.core.store.record import Outcome
 from fedbench.core.store.results import Results
 
 # Imported once by the server process that workers are forked from; importing starts no threads and touches no GPU.
-_PRELOAD = [*(f"fedbench.core.{name}" for name in ("execution.worker", "execution.forked")), "sklearn.datasets"]
+_PRELOAD = [f"fedbench.core.execution.{name}" for name in ("with_parent", "worker", "forked")] + ["sklearn.datasets"]
 _TICK_S = 0.5
 
 

@@ -13,7 +13,7 @@ import torch
 from fedbench.core.apart.channel import Message
 from fedbench.core.contract.attack import Attack, Audit, Colluder, Observations, ShadowModels
 from fedbench.core.contract.candidates import MEMBER
-from fedbench.core.contract.errors import SkipCell
+from fedbench.core.contract.errors import SkipCell, UserError
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.redraw import redrawn
 from fedbench.core.experiment.scene import Scene
@@ -25,7 +25,7 @@ from fedbench.core.population.target import Target
 from fedbench.core.signals.measure import observe
 
 
-class BadScores(RuntimeError):
+class BadScores(UserError):
     """An attack returned something other than one finite number a candidate."""
 
 
