@@ -76,7 +76,7 @@ JOB = Job(
     adversary=Adversary(clients=2, knowledge="own", mask_set=7, start_round=2, assumed=1), signals={"loss": component("l")},
     analyses=(component("v"),), digests={"data": "1", "split": "2", "engine": "3"}, device="cpu", results="r",
     provenance=PROVENANCE, limits=Limits(run_seconds=5.0, memory_gb=1.0),
-    cells=(Cell(key="1", stem="2", attack=component("y"), view="server"),),
+    cells=(Cell(key="1", stem="2", attack=component("y"), view="server", identity={}),),
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.process import prepare_process, settle, stand_alone
 from fedbench.core.store.files import npz_bytes
-from fedbench.core.store.record import Found, Measured, Outcome, Record, RoundRow
+from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record, RoundRow
 from fedbench.core.store.results import Results
 from fedbench.core.words.explain import message_of, named, one_line, origin
 
@@ -63,6 +63,7 @@ def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Me
         key=cell.key, run_key=job.run_key, outcome=outcome, reason=reason, suite=job.suite, setting=job.setting.name,
         coalition=job.coalition, members=list(job.members), seed=job.seed, defense=job.defense, attack=cell.attack,
         view=cell.view, described=job.described(), provenance=job.provenance, measured=measured,
+        identity=Identity.model_validate(cell.identity),
         **{"digests": job.digests, **more},
     )  # fmt: skip
 

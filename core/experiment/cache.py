@@ -11,7 +11,7 @@ from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.train import Trained
 from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.store.canonical import key_of
-from fedbench.core.store.files import npz_bytes, read_npz, write_atomically
+from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
 
 
 def cache_path(job: Job) -> Path:
@@ -19,8 +19,8 @@ def cache_path(job: Job) -> Path:
     return Path(job.results) / "cache" / f"{job.run_key[:32]}.npz"
 
 
-def save(job: Job, trained: Trained) -> None:
-    """Keep the observations, so that a new attack needs no new training."""
+def save(job: Job, trained: Trained) -> bool:
+    """Keep the observations, so that a new attack needs no new training; whether there was room for them."""
     meta = {name: getattr(trained, name) for name in ("rows", "history", "measured", "facts", "complaints")}
     meta["run_key"], meta["cpu"] = job.run_key, job.provenance.cpu_type
     meta["code"] = {n: _code_of(job, n) for n in trained.signals}
@@ -30,7 +30,7 @@ def save(job: Job, trained: Trained) -> None:
     if trained.logits is not None:
         arrays["logits"] = trained.logits
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-    write_atomically(cache_path(job), npz_bytes(arrays, compress=False))
+    return write_if_room(cache_path(job), npz_bytes(arrays, compress=False))
 
 
 def _code_of(job: Job, signal: str) -> str:
