@@ -76,7 +76,7 @@ def _of_groups(loaded: LoadedRecord, where: str, said: dict[Group, Score], found
         return
     for name, score in said.items():
         again = found[name]
-        numbers = [("AUC", score.value("auc"), again.auc)]
+        numbers: list[tuple[str, float | None, float | None]] = [("AUC", score.value("auc"), again.auc)]
         if loaded.schema >= _CONFORMAL_SINCE:
             numbers.append(("TF01", score.value("tf01"), again.tf01))
         numbers += [("members", score.n_members, again.n_members), ("non-members", score.n_nonmembers, again.n_nonmembers)]
