@@ -54,14 +54,13 @@ def disagreements(record: Record) -> Iterator[str]:
     """
     if record.identity is None:
         return
-    identity = record.identity.model_dump()
-    run_key, key = keys_of(identity)
+    run_key, key = keys_of(dict(record.identity))
     if record.run_key != run_key:
         yield "run_key is not made of its identity"
     if record.key != key:
         yield "key is not made of its identity"
-    for name, said, stands in _said_twice(record, identity["run"]):
-        if canonical(said) != canonical(stands):
+    for name, said, stands in _said_twice(record, record.identity.run):
+        if said != stands:
             yield f"{name} is {_shown(said)}, but {_shown(stands)} in its identity"
 
 
