@@ -103,7 +103,8 @@ class Found(_Part):
 
 
 class Measured(_Part):
-    """Figures that differ from run to run; everything else in a record is reproducible bit by bit on the same type of CPU."""
+    """Figures that differ from run to run; everything else in a record, but the digest that covers them too, is reproducible
+    bit by bit on the same type of CPU."""
 
     started: str
     """UTC, ISO 8601"""
