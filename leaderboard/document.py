@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.board import Block, Figure, Heading, Note, Words
+from fedbench.core.store.marker import MARKER
 from fedbench.core.store.reading import LoadedRecord, load_records
-from fedbench.core.store.results import MARKER, Results
+from fedbench.core.store.results import Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, images_last
 from fedbench.leaderboard.figures.decisions import decision_figure
 from fedbench.leaderboard.figures.files import image_of
 from fedbench.leaderboard.figures.roc import roc_figure
 from fedbench.leaderboard.figures.tradeoff import tradeoff_figure
 from fedbench.leaderboard.statistics.build import build_sections, newest
+from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.attacks import attack_tables, group_table, remarks
 from fedbench.leaderboard.tables.costs import adversary_table, paired_table, pareto_table
@@ -54,8 +56,10 @@ class Source:
 
 
 def source_of(results: Path) -> Source:
-    """The records of the folder's last plan. Raises ``UserError`` for records that cannot be used."""
+    """The records of the folder's last plan. Raises ``UserError`` for records that cannot be used, and for those whose numbers
+    are not the ones that their scores give."""
     records, superseded = Results(results).planned(load_records(results))
+    require_recounted(records)
     marker = Results(results).marker() if (results / MARKER).is_file() else {}
     suites = ", ".join(sorted({r.record.suite for r in records}))
     return Source(

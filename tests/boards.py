@@ -74,8 +74,11 @@ class Folder:
             content = npz_bytes({**made, **(arrays or {})})
             path.with_suffix(".npz").write_bytes(content)
             fields |= {"targets": scored, "utility": Utility(accuracy=float(correct.mean()), n_test=len(correct))}
+            everyone = [np.concatenate([made[f"t{t}_{part}"] for t in targets]) for part in ("scores", "kind", "canary")]
+            fields["pooled"] = score_groups(*everyone, np.random.default_rng(0))
             fields["digests"]["scores"] = hashlib.sha256(content).hexdigest()
-        path.write_text(Record(**{**fields, **change}).model_dump_json(indent=1))
+        record = Record(**{**fields, **change}, schema_version=3)  # the last one whose keys may be anything
+        path.write_text(record.model_dump_json(indent=1, exclude={"digest", "identity"}))
         return path
 
     def _measured(self, defense, attack, seed, targets, ids_from):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -17,7 +18,16 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core.execution import forked
 from fedbench.core.execution.plan import make_plan
-from fedbench.core.experiment.job import NO_INFLUENCE, NOT_OF_SHADOW_MODELS, Cell, Job, Look, identity, key_of_run
+from fedbench.core.experiment.job import (
+    NO_INFLUENCE,
+    NOT_OF_SHADOW_MODELS,
+    Cell,
+    Job,
+    Look,
+    cell_identity,
+    identity,
+    key_of_run,
+)  # fmt: skip
 from fedbench.core.experiment.parts import build
 from fedbench.core.experiment.scene import set_scene
 from fedbench.core.experiment.shadow_models import load_shadow_models, save_shadow_models, train_shadow_models
@@ -31,6 +41,8 @@ from fedbench.core.spec.component import Use
 from fedbench.core.spec.federation import FederationSpec, Optimizer, Schedule
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.spec.suite import Adversary, AuditSpec, Group, Limits, Partition, Setting, ShadowSpec
+from fedbench.core.store.canonical import key_of
+from fedbench.core.store.integrity import keys_of
 from fedbench.core.store.record import Provenance
 
 # What the identity holds beside the job's own fields.
@@ -76,7 +88,7 @@ JOB = Job(
     adversary=Adversary(clients=2, knowledge="own", mask_set=7, start_round=2, assumed=1), signals={"loss": component("l")},
     analyses=(component("v"),), digests={"data": "1", "split": "2", "engine": "3"}, device="cpu", results="r",
     provenance=PROVENANCE, limits=Limits(run_seconds=5.0, memory_gb=1.0),
-    cells=(Cell(key="1", stem="2", attack=component("y"), look=Look(needs=frozenset({"loss"}), view="server")),),
+    cells=(Cell(key="1", stem="2", attack=component("y"), look=Look(needs=frozenset({"loss"}), view="server"), identity={}),),
 )  # fmt: skip
 
 
@@ -232,6 +244,19 @@ def test_everything_about_a_component_counts_but_its_label(name):
 
 def test_two_devices_of_one_kind_give_one_key():
     assert key_of_run(replace(JOB, device="cuda:1")) == key_of_run(replace(JOB, device="cuda:0")) != key_of_run(JOB)
+
+
+def test_a_cells_key_is_the_hash_of_its_runs_key_and_what_it_adds():
+    signals = {"loss": component("l"), "loss:pre-defense": component("l")}
+    made_of = cell_identity(JOB, component("y"), signals)
+    alone = {
+        "run": key_of_run(JOB), "attack": component("y").identity(), "analyses": {"v": component("v").identity()},
+        "signals": {name: use.identity() for name, use in signals.items()},
+    }  # fmt: skip
+    assert keys_of(made_of) == (key_of_run(JOB), key_of(alone)) and made_of["run"] == identity(JOB)
+    assert keys_of(json.loads(json.dumps(made_of))) == keys_of(made_of)  # as a record gives it back
+    for part in ("attack", "signals", "analyses"):
+        assert keys_of({**made_of, part: {}})[1] != keys_of(made_of)[1]
 
 
 # -- what is trained is what the suite says ----------------------------------------------------------------------------

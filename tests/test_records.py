@@ -15,7 +15,6 @@ from boards import Clustered, Folder, board
 from fedbench.core import Number, UserError
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.reading import LoadedRecord, load_records, read_record
-from fedbench.core.store.record import SCHEMA_VERSION
 
 SCORES = {
     "t0_scores": np.array([0.9, 0.1, 0.5]), "t0_kind": np.array([0, 1, 2], np.int8), "t0_ids": np.array([5, 6, 7]),
@@ -93,7 +92,7 @@ def read(folder: Path, **change: Any) -> LoadedRecord:
 def test_a_record_of_schema_1_says_today_what_it_said(tmp_path):
     loaded = read(tmp_path)
     r = loaded.record
-    assert (r.schema_version, r.key, r.run_key, r.outcome, r.view, r.seed) == (SCHEMA_VERSION, "11aa", "22bb", "ok", "server", 7)
+    assert (r.schema_version, r.key, r.run_key, r.outcome, r.view, r.seed) == (3, "11aa", "22bb", "ok", "server", 7)
     assert (r.suite, r.setting, r.coalition, r.members) == ("demo", "iid", "pair", [0, 1])
     assert r.described == content()["facts"] and r.facts == {} and r.analyses == {}
     mix, ofl = (r.targets[0].groups[name] for name in ("mix", "ofl"))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from fedbench.core.cli.folder import opened
+
 
 @click.command(epilog="""\b
 Examples:
@@ -18,9 +20,7 @@ def command(results: Path, dry_run: bool) -> None:
 
     Without its cache, a run is trained again when a new attack is added to the suite.
     """
-    from fedbench.core.store.results import Results
-
-    store = Results.open(results.absolute())
+    store = opened(results)
     with store.lock():
         files = [*sorted(store.cache.glob("*.npz")), *sorted(store.logs.glob("*.log"))]
         size = sum(f.stat().st_size for f in files)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.reports import DEFAULT, reports_named, write_reports
 
@@ -23,9 +24,8 @@ from fedbench.core.cli.reports import DEFAULT, reports_named, write_reports
 def command(results: Path, reports: tuple[str, ...], output: Path | None, plots: bool) -> None:
     """Write RESULTS/leaderboard/ from the records in RESULTS alone; trains nothing."""
     from fedbench.core.store.files import write_atomically
-    from fedbench.core.store.results import Results
 
-    written = write_reports(Results.open(results.absolute()).root, reports_named(reports), plots)
+    written = write_reports(opened(results).root, reports_named(reports), plots)
     if output:
         write_atomically(output.absolute(), written[0].read_bytes())
         click.echo(f"copied to {output}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
+from fedbench.core.cli.folder import told
 from fedbench.core.cli.options import overrides_option, suite_argument
 from fedbench.core.cli.reports import reports_named, write_reports
 from fedbench.core.cli.table import show_table
@@ -28,6 +30,9 @@ Examples:
 The same command again computes what is missing and redoes nothing.
 Exit status: 0 fine, 1 some cell failed, 2 your mistake, 130 interrupted."""
 
+_LOST = (
+    "its record is gone: the results folder was deleted, renamed or changed while the run went on; run the same command again"
+)
 _ONLY = ("setting", "coalition", "defense", "attack", "seed")
 
 
@@ -63,16 +68,34 @@ def command(
         _print_plan(wanted, folder)
         return
     reports = reports_named()  # before hours of training
-    store = Results.create(folder, plan.suite)
+    store = told(Results.create(folder, plan.suite))
     with store.lock():
         store.sweep()
         found = recorded(wanted.jobs, store)
         jobs = pending(wanted.jobs, found, rerun)
         _warn_of_a_mix(console, other_cpus(wanted.jobs, found), bool(jobs))
+        _say_why(jobs, store)
         store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses)
         _execute(console, jobs, workers or _cores(), wanted, folder)
-        write_reports(folder, reports, plots)
-        sys.exit(1 if _failures(console, wanted, store) else 0)
+        store.keep_marker()
+        lost = _lost({r.path.stem for r in found} | {c.stem for job in jobs for c in job.cells}, store)
+        if not lost or any(store.records.glob("*.json")):
+            write_reports(folder, reports, plots)
+        sys.exit(1 if _failures(console, wanted, store, lost) else 0)
+
+
+def _say_why(jobs: Iterable[Any], store: Any) -> None:
+    """What made cells stale that were computed once."""
+    from fedbench.core.execution.stale import why_stale
+
+    first, *rest = why_stale([c for job in jobs for c in job.cells if not store.path(c.stem).exists()], store) or ("",)
+    for line in (f"note: {first}", *(f"  {line}" for line in rest)) if first else ():
+        click.echo(line)
+
+
+def _lost(stems: set[str], store: Any) -> set[str]:
+    """Of the cells that had a record when the run began or were computed by it, those without one."""
+    return {stem for stem in stems if not store.path(stem).exists()}
 
 
 def _warn_of_a_mix(console: Console, others: list[str], more: bool) -> None:
@@ -143,6 +166,7 @@ def _print_plan(plan: Any, folder: Path) -> None:
     cells = [c for job in plan.jobs for c in job.cells]
     done = sum(has_record(store, c) for c in cells)
     click.echo(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {done} of them recorded in {folder}")
+    _say_why(plan.jobs, store)
     click.echo(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
     rows = [
         (j.setting.name, j.coalition, j.defense.label, j.attacker.label if j.attacker else "", j.seed, j.clients,
@@ -178,20 +202,22 @@ def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder:
         ) from error
 
 
-def _failures(console: Console, plan: Any, store: Any) -> bool:
-    """A table of what did not come out and why; True when some cell failed."""
+def _failures(console: Console, plan: Any, store: Any, lost: set[str]) -> bool:
+    """A table of what did not come out and why; True when some cell failed or lost its record."""
     rows, complaints = [], Counter[str]()
     for job in plan.jobs:
         for cell in job.cells:
             loaded = store.read(cell.stem)
             complaints.update(loaded.record.complaints if loaded is not None else ())
+            if cell.stem in lost:
+                rows.append(("lost", job.title, cell.attack.label, _LOST))
             if loaded is not None and loaded.record.outcome != "ok":
                 rows.append((loaded.record.outcome, job.title, cell.attack.label, one_line(loaded.record.reason)))
     if rows:
         show_table(["outcome", "run", "attack", "reason"], rows, title="cells without a score")
     if complaints:
         show_table(["cells", "complaint"], [(n, one_line(c)) for c, n in sorted(complaints.items())], title="cost no score")
-    failed = [r for r in rows if r[0] != "skipped"]
+    failed = [r for r in rows if r[0] not in ("skipped", "lost")]
     if failed:
         console.print(f"{len(failed)} cells failed; mend the cause and use --rerun failed", highlight=False)
-    return bool(failed)
+    return bool(failed or lost)

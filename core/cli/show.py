@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
@@ -48,9 +49,8 @@ def command(results: Path, cell: str | None, history: bool, as_json: bool) -> No
 def find(root: Path, cell: str | None) -> list[LoadedRecord]:
     """The records whose name contains ``cell`` or, where none does, whose key begins with it; UserError for none."""
     from fedbench.core.store.reading import read_all, record_paths
-    from fedbench.core.store.results import Results
 
-    paths = record_paths(Results.open(root).records)
+    paths = record_paths(opened(root).records)
     if not paths:
         raise UserError(f"{root}: no records yet; `fedbench run SUITE` writes them")
     named = [p for p in paths if cell is None or cell in p.stem]

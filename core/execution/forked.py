@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -92,11 +91,10 @@ def _made(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
 
 def _keep(job: Job, packed: Packed | None, shadows: ShadowLogits | None) -> None:
     """In the caches: without room for them, a run is trained again for a new attack."""
-    with contextlib.suppress(OSError):
-        if packed is not None and not job.attacker:
-            cache.save(job, packed)
-        if shadows is not None:
-            save_shadow_models(job, shadows)
+    if packed is not None and not job.attacker:
+        cache.save(job, packed)
+    if shadows is not None:
+        save_shadow_models(job, shadows)
 
 
 def asked(job: Job, cell: Cell, run: Run) -> Answers:

@@ -17,7 +17,7 @@ from fedbench.core.execution.plugin_checks import declaration_mistake, require_d
 from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.refusals import Refusals
 from fedbench.core.experiment.candidates import targets_of
-from fedbench.core.experiment.job import Cell, Job, Look, key_of_run
+from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, key_of_run
 from fedbench.core.experiment.parts import defense_of
 from fedbench.core.experiment.scene import make_scene
 from fedbench.core.federation.setup import public_facts
@@ -32,6 +32,7 @@ from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.store.canonical import key_of
+from fedbench.core.store.integrity import keys_of
 
 _DTYPE = "float32"
 _MOST_OF_A_NAME = 48  # letters: five names and a key stay below the 255 that a file name may have
@@ -244,14 +245,13 @@ class _Planner:
 
     def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
         job = replace(base, run_key=key_of_run(base))
-        analyses = {use.label: use.identity() for use in job.analyses}
         read = {name for use, made in self.analyses if use in job.analyses for name in made.needs}
         cells = []
         for use, made in attacks:
             names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *read})}
-            needs = {n: self.signals[base].identity() for n, base in names.items() if base in self.signals}
-            key = key_of({"run": job.run_key, "attack": use.identity(), "signals": needs, "analyses": analyses})
-            cells.append(Cell(key=key, stem=_stem(job, use, key), attack=use, look=Look.of(made)))
+            made_of = cell_identity(job, use, {n: self.signals[own] for n, own in names.items() if own in self.signals})
+            _, key = keys_of(made_of)
+            cells.append(Cell(key=key, stem=_stem(job, use, key), attack=use, look=Look.of(made), identity=made_of))
         return replace(job, cells=tuple(cells))
 
 

@@ -13,7 +13,7 @@ from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.wanted import measurable, needed_rows, needed_signals
 from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.store.canonical import canonical, key_of
-from fedbench.core.store.files import npz_bytes, read_npz, write_atomically
+from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
 
 Packed = tuple[dict[str, Any], dict[str, np.ndarray]]
 
@@ -23,14 +23,14 @@ def cache_path(job: Job) -> Path:
     return Path(job.results) / "cache" / f"{job.run_key[:32]}.npz"
 
 
-def save(job: Job, packed: Packed) -> None:
-    """Keep the observations, so that a new attack needs no new training. Raises ``OSError`` where there is no room."""
+def save(job: Job, packed: Packed) -> bool:
+    """Keep the observations, so that a new attack needs no new training; whether there was room for them."""
     meta, arrays = packed[0], {name: a for name, a in packed[1].items() if not name.startswith("shadow:")}
     meta = meta | {"run_key": job.run_key, "cpu": job.provenance.cpu_type}
     meta["code"] = {n: _code_of(job, n) for n in (a.removeprefix("signal:") for a in arrays if a.startswith("signal:"))}
     meta["digest"] = _digest(meta, arrays)
     stored = arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
-    write_atomically(cache_path(job), npz_bytes(stored, compress=False))
+    return write_if_room(cache_path(job), npz_bytes(stored, compress=False))
 
 
 def load(job: Job) -> Packed | None:

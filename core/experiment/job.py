@@ -34,12 +34,14 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One attack on one run. ``stem`` names its files; ``look``: what the attack sees."""
+    """One attack on one run. ``stem`` names its files; ``look``: what the attack sees; ``identity``: what ``key`` is made of, as
+    records carry it."""
 
     key: str
     stem: str
     attack: ComponentUse
     look: Look
+    identity: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,15 @@ def identity(job: Job, without: Iterable[str] = ()) -> dict[str, Any]:
 def key_of_run(job: Job) -> str:
     """Hex sha256 of the identity."""
     return key_of(identity(job))
+
+
+def cell_identity(job: Job, attack: ComponentUse, signals: dict[str, ComponentUse]) -> dict[str, Any]:
+    """What the key of a cell is made of (``store/integrity.py``, ``keys_of``): the run, its attack, the ``signals`` that the
+    attack and the job's analyses read, by name, and these analyses."""
+    return {
+        "run": identity(job), "attack": attack.identity(), "signals": {name: use.identity() for name, use in signals.items()},
+        "analyses": {use.label: use.identity() for use in job.analyses},
+    }  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

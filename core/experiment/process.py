@@ -74,7 +74,7 @@ def keep_log_short() -> None:
 
 def _write_to(path: Path) -> None:
     global _logging
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have deleted the results folder
     with open(path, "ab") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)

@@ -20,7 +20,7 @@ from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.store.canonical import key_of
-from fedbench.core.store.files import npz_bytes, read_npz, write_atomically
+from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ def load_shadow_models(job: Job) -> ShadowLogits | None:
         return None
 
 
-def save_shadow_models(job: Job, made: ShadowLogits) -> None:
-    """Keep them for the setting's other runs. Raises ``OSError`` where there is no room."""
-    write_atomically(_path(job), npz_bytes({"logits": made.logits, "member": made.member}, compress=False))
+def save_shadow_models(job: Job, made: ShadowLogits) -> bool:
+    """Keep them for the setting's other runs; whether there was room for them."""
+    return write_if_room(_path(job), npz_bytes({"logits": made.logits, "member": made.member}, compress=False))
 
 
 def _path(job: Job) -> Path:

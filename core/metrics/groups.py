@@ -56,17 +56,19 @@ def score_groups(
         raise ValueError(f"scores, kind and canary differ in shape: {scores.shape}, {kind.shape}, {canary.shape}")
     if (kind > IFL).any():
         raise ValueError(f"kind must be 0, 1, 2 or negative, found {int(kind.max())}")
+    member = kind == MEMBER
+    return {name: _score(scores[mask], member[mask], rng) for name, mask in group_masks(kind, canary, in_mix).items()}
+
+
+def group_masks(kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray | None = None) -> dict[Group, np.ndarray]:
+    """[n] bool: who counts in each group that has members and non-members; ``score_groups`` says what the arguments are."""
     counted, member = kind >= 0, kind == MEMBER
     outside = member | (kind == OFL)
     groups: dict[Group, np.ndarray] = {
         "mix": counted if in_mix is None else counted & in_mix, "ofl": outside, "ifl": member | (kind == IFL),
         "canary": outside & canary,
     }  # fmt: skip
-    return {
-        name: _score(scores[mask], member[mask], rng)
-        for name, mask in groups.items()
-        if (mask & member).any() and (mask & ~member).any()
-    }
+    return {name: mask for name, mask in groups.items() if (mask & member).any() and (mask & ~member).any()}
 
 
 def _score(scores: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> Score:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from fedbench.core.contract.errors import UserError
 from fedbench.core.metrics.registry import METRICS
 from fedbench.core.store.arrays import ArrayFile, Malformed
+from fedbench.core.store.integrity import PROTECTED_SINCE, broken_seal, disagreements
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.upgrade import upgraded
 from fedbench.core.words.explain import one_line
@@ -41,10 +42,12 @@ class Candidates:
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """A record, where it lies, and (for outcome ``ok``) its arrays, which are read when asked for."""
+    """A record, where it lies, and (for outcome ``ok``) its arrays, which are read when asked for. ``schema``: the one its
+    file was written in."""
 
     record: Record
     path: Path
+    schema: int = SCHEMA_VERSION
 
     def candidates(self, target: int) -> Candidates:
         """Scores, kinds and ids of ``target``'s candidates; UserError when the file beside the record is unusable."""
@@ -54,6 +57,13 @@ class LoadedRecord:
         """The same of several targets, from a file that is opened once."""
         with self._arrays() as arrays:
             return {target: _candidates(arrays, target) for target in targets}
+
+    def everything(self) -> tuple[list[tuple[Candidates, np.ndarray]], np.ndarray]:
+        """(each target's candidates, and which of them [n] bool are canaries; ``test_correct``), from one opening."""
+        with self._arrays() as arrays:
+            codes = [t.target for t in self.record.targets]
+            judged = [(_candidates(arrays, t), arrays.read(f"t{t}_canary", np.bool_)) for t in codes]
+            return judged, arrays.read("test_correct", np.bool_)
 
     def test_correct(self) -> np.ndarray:
         """[n_test] bool: which test samples the final model classifies correctly."""
@@ -119,11 +129,16 @@ def record_paths(records: Path) -> list[Path]:
 
 def read_all(paths: Iterable[Path]) -> list[LoadedRecord]:
     """The records at ``paths``; UserError with the mistakes of all of them."""
+    return read_each(paths, read_record)
+
+
+def read_each(paths: Iterable[Path], how: Callable[[Path], LoadedRecord]) -> list[LoadedRecord]:
+    """What ``how`` reads at each path; UserError with the mistakes of all of them."""
     loaded: list[LoadedRecord] = []
     problems: list[str] = []
     for path in paths:
         try:
-            loaded.append(read_record(path))
+            loaded.append(how(path))
         except UserError as error:
             problems.extend(error.messages)
     if problems:
@@ -133,10 +148,16 @@ def read_all(paths: Iterable[Path]) -> list[LoadedRecord]:
 
 def read_record(path: Path) -> LoadedRecord:
     """One record, checked together with the arrays beside it. UserError names the file, the reason and the remedy."""
-    loaded = LoadedRecord(_validated(parse_json(path, MAX_RECORD_BYTES, RERUN), path), path)
+    loaded = read_bare(path)
     if loaded.record.outcome == "ok":
         loaded.check()
     return loaded
+
+
+def read_bare(path: Path) -> LoadedRecord:
+    """One record, checked by itself: what lies beside it is not looked at. UserError as of ``read_record``."""
+    content = parse_json(path, MAX_RECORD_BYTES, RERUN)
+    return LoadedRecord(_validated(content, path), path, content["schema_version"])
 
 
 def parse_json(path: Path, most: int, remedy: str) -> Any:
@@ -193,15 +214,18 @@ def _validated(content: Any, path: Path) -> Record:
             f"{path}: made by a newer fedbench (record schema {version}; this one reads up to {SCHEMA_VERSION}); "
             "upgrade fedbench"
         )
+    if (what := broken_seal(content)) is not None:
+        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {RERUN}")
     try:
         record = Record.model_validate(upgraded(content))
+        what = next(_impossible(record), None)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not a valid record of schema {version} ({one_line(repr(error), 120)}); {RERUN}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(f"{path}: not a valid record ({one_line(where, 120)}: {one_line(first['msg'], 120)}); {RERUN}") from error
-    if (what := next(_impossible(record), None)) is not None:
+    if what is not None:
         raise UserError(f"{path}: not a valid record ({what}); {RERUN}")
     if (named := _KEY_IN_NAME.search(path.stem)) and not record.key.startswith(named.group(1)):
         raise UserError(f"{path}: holds another cell's record (key {one_line(record.key, 12)}): it was renamed; {RERUN}")
@@ -225,3 +249,9 @@ def _impossible(record: Record) -> Iterator[str]:
         yield "a number of candidates is not between 0 and 2^53"
     if not all(math.isfinite(v) for v in (record.measured.train_cpu_s, record.measured.wall_s)):
         yield "measured times are not finite"
+    if record.schema_version >= PROTECTED_SINCE:
+        if record.identity is None:
+            yield "identity is missing"
+        if record.outcome == "ok" and "scores" not in record.digests:
+            yield "digests.scores is missing"
+    yield from disagreements(record)

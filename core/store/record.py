@@ -12,7 +12,7 @@ from fedbench.core.contract.defense import FactValue
 from fedbench.core.metrics.groups import Score
 from fedbench.core.registry.use import ComponentUse
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 # Everything a cell can end as. `ok` has scores; every other outcome has a reason.
 Outcome = Literal["ok", "failed", "timeout", "diverged", "skipped"]
@@ -103,7 +103,8 @@ class Found(_Part):
 
 
 class Measured(_Part):
-    """Figures that differ from run to run; everything else in a record is reproducible bit by bit on the same type of CPU."""
+    """Figures that differ from run to run; everything else in a record, but the digest that covers them too, is reproducible
+    bit by bit on the same type of CPU."""
 
     started: str
     """UTC, ISO 8601"""
@@ -144,10 +145,26 @@ class Provenance(_Part):
         return f"{self.cpu} ({self.cpu_capability})" if self.cpu_capability else self.cpu
 
 
+class Identity(_Part):
+    """What a record's keys are the hashes of, as JSON values: see ``store/integrity.py``."""
+
+    run: dict[str, Any]
+    """everything that can change what the training answers; its hash is ``run_key``"""
+    attack: dict[str, Any]
+    signals: dict[str, Any]
+    """those the attack and the analyses read, by name"""
+    analyses: dict[str, Any]
+    """those that compute something in this setting, by label"""
+
+
 class Record(_Part):
     """One cell = run x attack."""
 
     schema_version: int = SCHEMA_VERSION
+    """3 of a record that an earlier fedbench wrote in schema 1, 2 or 3: it has neither ``digest`` nor ``identity``, so that
+    nothing tells whether somebody changed it"""
+    digest: str = ""
+    """sha256 of the canonical JSON of all other fields, made where the record is written and checked where it is read"""
     key: str
     """sha256 of everything that can change the answer, this attack included"""
     run_key: str
@@ -183,3 +200,5 @@ class Record(_Part):
     """what a plugin did wrong that cost no score: an analysis that failed, a fact that cannot be recorded"""
     provenance: Provenance
     measured: Measured
+    identity: Identity | None = None
+    """what both keys are made of; they are made again on reading, and other fields that stand in it must agree"""

@@ -10,23 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
-from fedbench.core.store.reading import LoadedRecord, parse_json, read_record
+from fedbench.core.store.files import TEMPORARY_PREFIX, write_making_room
+from fedbench.core.store.integrity import sealed
+from fedbench.core.store.marker import MARKER, blank, foreign, read_marker, rebuilt, untouched, write_marker
+from fedbench.core.store.reading import LoadedRecord, read_record
 from fedbench.core.store.record import SCHEMA_VERSION, Record
-
-MARKER = "fedbench.json"
-_MAX_MARKER_BYTES = 64 * 2**20
-_RESTORE = "restore it or name another folder with --results"
 
 
 class Results:
-    """``root``/fedbench.json (marker + manifest), records/, cache/, logs/, leaderboard/."""
+    """``root``/fedbench.json (marker + manifest), records/, cache/, logs/, leaderboard/. ``notes``: what the user should be
+    told of how the folder was found."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.records = root / "records"
         self.cache = root / "cache"
         self.logs = root / "logs"
+        self.notes: list[str] = []
+        self._facts: dict[str, Any] | None = None  # the marker as this object wrote it last
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -37,14 +38,10 @@ class Results:
         try:
             if root.exists() and not root.is_dir():
                 raise UserError(f"{root}: is a file; name a folder with --results")
-            if not results._marked():
+            if results._marked():
+                results._require(suite, results.marker())
+            else:
                 results._claim(suite)
-            found = results.marker()["suite"]
-            if found != suite:
-                raise UserError(
-                    f"{root}: holds the results of suite '{found}', not '{suite}'; nothing was touched - "
-                    "name another folder with --results"
-                )
             for folder in (results.records, results.cache, results.logs):
                 folder.mkdir(exist_ok=True)
         except OSError as error:
@@ -54,42 +51,47 @@ class Results:
     def _marked(self) -> bool:
         return (self.root / MARKER).exists()
 
+    def _require(self, suite: str, facts: dict[str, Any]) -> None:
+        if facts["suite"] != suite:
+            raise UserError(
+                f"{self.root}: holds the results of suite '{facts['suite']}', not '{suite}'; nothing was touched - "
+                "name another folder with --results"
+            )
+
     def _claim(self, suite: str) -> None:
         """The marker comes first, so that a folder is ours or untouched, whenever the process is killed."""
-        if self.root.exists() and any(not p.name.startswith(TEMPORARY_PREFIX) for p in self.root.iterdir()):
+        found = rebuilt(self.root) if self.root.exists() else None
+        if found is None and self.root.exists() and (any(foreign(self.root)) or not untouched(self.root)):
             raise UserError(
                 f"{self.root}: not empty and not a fedbench results folder (no {MARKER}); nothing was touched - "
                 "name another folder with --results"
             )
-        self._write_marker({"schema_version": SCHEMA_VERSION, "suite": suite, "cells": []})
+        facts, *notes = found or (blank(suite),)
+        self._require(suite, facts)
+        self._write_marker(facts)
+        self.notes += notes
 
     @classmethod
     def open(cls, root: Path) -> Results:
-        """Open an existing results folder for reading."""
-        if not (root / MARKER).exists():
-            raise UserError(f"{root}: not a fedbench results folder (no {MARKER}); run `fedbench run SUITE` first")
+        """Open an existing results folder for reading; a marker that is gone is made again from the records."""
         results = cls(root)
-        results.marker()
+        if results._marked():
+            results.marker()
+            return results
+        if (found := rebuilt(root) if root.is_dir() else None) is None:
+            raise UserError(f"{root}: not a fedbench results folder (no {MARKER}); run `fedbench run SUITE` first")
+        facts, note = found
+        results._write_marker(facts)
+        results.notes.append(note)
         return results
 
-    def marker(self) -> dict:
+    def marker(self) -> dict[str, Any]:
         """The folder's own facts: schema version, suite, and the cells (stems of their files) of the last plan."""
-        path = self.root / MARKER
-        facts = parse_json(path, _MAX_MARKER_BYTES, _RESTORE)
-        version = facts.get("schema_version") if isinstance(facts, dict) else None
-        if type(version) is not int or not isinstance(facts.get("suite"), str):
-            raise UserError(f"{path}: unreadable (no schema_version and suite); {_RESTORE}")
-        if version > SCHEMA_VERSION:
-            raise UserError(
-                f"{path}: schema {version} is newer than this fedbench understands ({SCHEMA_VERSION}); upgrade fedbench"
-            )
-        cells = facts.setdefault("cells", [])
-        if not (isinstance(cells, list) and all(isinstance(c, str) for c in cells)):
-            raise UserError(f"{path}: unreadable (its cells are not a list of names); {_RESTORE}")
-        return facts
+        return read_marker(self.root)
 
-    def _write_marker(self, facts: dict) -> None:
-        write_atomically(self.root / MARKER, json.dumps(facts, indent=1).encode())
+    def _write_marker(self, facts: dict[str, Any]) -> None:
+        write_marker(self.root, facts)
+        self._facts = {**facts, "schema_version": SCHEMA_VERSION}
 
     def set_manifest(
         self, cells: list[str], title: str = "", published: Sequence[dict[str, Any]] = (), analyses: Sequence[dict[str, Any]] = ()
@@ -102,6 +104,11 @@ class Results:
         more = {"title": title, "cells": cells, "published": list(published), "analyses": list(analyses)}
         kept = {k: v for k, v in self.marker().items() if k != "reference"}  # what schema 1 called the published numbers
         self._write_marker(kept | more)
+
+    def keep_marker(self) -> None:
+        """Write what this object wrote last again where the marker is gone, or another process had to make it anew."""
+        if self._facts is not None and (not self._marked() or self.marker() != self._facts):
+            self._write_marker(self._facts)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -135,11 +142,14 @@ class Results:
         return (kept, len(loaded) - len(kept)) if kept else (loaded, 0)
 
     def write(self, stem: str, record: Record, scores: bytes | None = None) -> None:
-        """Scores first, then the record that refers to them: a record on disk is always complete."""
+        """Scores first, then the record that refers to them: a record on disk is always complete, in a folder with a marker,
+        and has its digest. Where the disk is full, caches go. Raises ``OSError``."""
+        if not self._marked():  # somebody deleted or renamed the folder, or the marker in it
+            self._write_marker(self._facts or blank(record.suite))
         npz = self.path(stem).with_suffix(".npz")
         if scores is not None:
-            write_atomically(npz, scores)
-        write_atomically(self.path(stem), record.model_dump_json(indent=1).encode() + b"\n")
+            write_making_room(npz, scores, self.cache)
+        write_making_room(self.path(stem), sealed(json.loads(record.model_dump_json())), self.cache)
         if scores is None:
             npz.unlink(missing_ok=True)
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedbench.core.store.integrity import PROTECTED_SINCE
+
 _METRICS = ("auc", "tf01", "advantage", "balanced_accuracy")
 _GAPS = ("demographic_parity", "equal_opportunity", "equalised_odds")
 
 
 def upgraded(content: dict[str, Any]) -> dict[str, Any]:
-    """The content of a record file in the present schema; raises ``KeyError``, ``TypeError`` or ``AttributeError`` where it
-    is not what its version promises."""
+    """The content of a record file in the present form; what was written without protection says schema 3 from now on.
+
+    Raises ``KeyError``, ``TypeError`` or ``AttributeError`` where it is not what its version promises.
+    """
+    if content["schema_version"] >= PROTECTED_SINCE:
+        return content
     if content["schema_version"] == 1:
         content = _from_1(content)
     return content | {"schema_version": 3}  # schema 3 added what may be absent: a training's wall time, the CPU's capability
