@@ -26,4 +26,5 @@ USES = 1_000  # entries of a list of defenses, attacks or analyses
 ROWS = 1_000  # that one grid makes
 ROWS_OF_LIST = 5_000  # that all entries of a list make together: each is validated, and is a row of the board
 CELLS = 1_000_000  # of a suite's plan: a record and two files each
+CANDIDATES = 20_000_000  # of all targets of one run: each is three integers, and a score of every attack
 DRAWS = 10_000_000  # targets x clients of one run: each target's audit list draws from every client

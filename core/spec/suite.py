@@ -15,7 +15,9 @@ from fedbench.core.spec.component import MethodUse, Use
 from fedbench.core.spec.federation import FederationSpec
 
 SCHEMA = 1
-__all__ = ["SCHEMA", "Adversary", "AuditSpec", "Group", "Limits", "Partition", "PublishedNumbers", "Setting", "ShadowSpec", "SuiteSpec"]
+__all__ = [
+    "SCHEMA", "Adversary", "AuditSpec", "Group", "Limits", "Partition", "PublishedNumbers", "Setting", "ShadowSpec", "SuiteSpec",
+]  # fmt: skip
 
 
 class Partition(SpecModel):
@@ -107,11 +109,13 @@ class Setting(SpecModel):
         None, min_length=1, max_length=most.COALITIONS, description="in place of the suite's"
     )
     defenses: list[str] | None = Field(
-        None, min_length=1, max_length=most.ROWS_OF_LIST, description="labels of the suite's defenses that run here; by default all"
-    )
+        None, min_length=1, max_length=most.ROWS_OF_LIST,
+        description="labels of the suite's defenses that run here; by default all",
+    )  # fmt: skip
     attacks: list[str] | None = Field(
-        None, min_length=1, max_length=most.ROWS_OF_LIST, description="labels of the suite's attacks that run here; by default all"
-    )
+        None, min_length=1, max_length=most.ROWS_OF_LIST,
+        description="labels of the suite's attacks that run here; by default all",
+    )  # fmt: skip
 
     @model_validator(mode="after")
     def _groups_fit(self) -> Setting:
@@ -168,8 +172,9 @@ class SuiteSpec(SpecModel):
     )
     attacks: list[MethodUse] = Field(min_length=1, max_length=most.USES, description="the attacks that judge them")
     analyses: list[MethodUse] | None = Field(
-        None, max_length=most.USES, description="what is made of finished runs, beside scores; by default all that come with fedbench"
-    )
+        None, max_length=most.USES,
+        description="what is made of finished runs, beside scores; by default all that come with fedbench",
+    )  # fmt: skip
     limits: Limits = Field(default_factory=Limits, description="what one run may consume")
     published: list[PublishedNumbers] = Field(
         default_factory=list, max_length=most.SETTINGS, description="published numbers to print beside ours"
@@ -191,8 +196,8 @@ class SuiteSpec(SpecModel):
         cells = self.n_cells(0)
         if cells > most.CELLS:
             raise mistake(
-                f"the suite has {cells:,} cells (settings x coalitions x defenses x attacks x seeds), at most {most.CELLS:,} can be "
-                "planned: split it into several suites"
+                f"the suite has {cells:,} cells (settings x coalitions x defenses x attacks x seeds), at most {most.CELLS:,} can "
+                "be planned: split it into several suites"
             )
         return self
 

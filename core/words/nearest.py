@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-
 _LONGEST = 200  # letters: what is longer is nobody's name, and comparing costs their square
 
 
