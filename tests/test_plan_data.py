@@ -99,7 +99,7 @@ class Twice(Dataset):
 def twice(repeated: int) -> str:
     """A suite whose hold-out of 100 repeats so many training samples."""
     dataset = f"dataset: {{name: twice, params: {{repeated: {repeated}}}}}"
-    return edited(("dataset: digits", dataset), ("seeds: [0, 1]", "seeds: [0]"), ("half]", "half]"))
+    return edited(("dataset: digits", dataset), ("seeds: [0, 1]", "seeds: [0]"), ("pair, half", "pair"))
 
 
 def validated(path: Path) -> tuple[int, str]:
