@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fake_packages import install
-from good_suite import GOOD, edited, write
+from good_suite import edited, write
 
 from fedbench.core import Data, UserError
 from fedbench.core.cli.main import cli
