@@ -144,7 +144,7 @@ def test_audit_lists_beyond_a_machine_are_refused_by_their_numbers():
 
     require_room(200, setting(200), 60_000, 2_000)
     require_room(3, setting(50_000), 60_000, 2_000)
-    with pytest.raises(UserError, match="50,000 targets of 50,000 clients: .* name fewer clients in audit.targets"):
+    with pytest.raises(UserError, match=r"50,000 targets of 50,000 clients: .* name fewer clients in audit.targets"):
         require_room(50_000, setting(50_000), 60_000, 2_000)
     with pytest.raises(UserError, match="3,000 targets with up to 10,000 non-members make 30,060,000 candidates"):
         require_room(3_000, setting(3_000), 60_000, 2_000)

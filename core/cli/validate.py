@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fedbench.core.cli.options import examples, overrides_option, suites_argument
+from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words.explain import printable
 
 if TYPE_CHECKING:
     from fedbench.core.registry.components import Registry
@@ -48,7 +48,7 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> 
         else:
             absent = _absent(resolved)
             notes += [f"data not checked: {', '.join(absent)} not on this machine"] if data and absent else []
-            click.echo(printable("; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *notes])))
+            say("; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *notes]))
     if mistakes:
         raise UserError(*mistakes)
 

@@ -27,8 +27,9 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same of a text of several lines, which stay. JSON stays the same JSON: there, a code means the character."""
-    return "\n".join(map(printable, text.split("\n")))
+    """The same of a text of several lines, which stay; an odd blank is its code, too. So JSON stays the same JSON, where a
+    code means the character."""
+    return "".join(c if c == "\n" or _seen(c) else _code(c) for c in text)
 
 
 def _seen(c: str) -> bool:
