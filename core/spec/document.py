@@ -26,6 +26,7 @@ MAX_DEPTH = 50
 _TOO_DEEP = "nested too deeply"
 _LONGEST_NUMBER = 100  # characters
 _LONGEST_NAME = 80  # of a field in a message
+_HALF = re.compile("[\ud800-\udfff]")  # of a pair that stands for one character; an escape can write it alone
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,10 @@ class _Bounded(Composer):
     """Stops at what no suite is, before it has cost minutes: too many values, or too deep."""
 
     nodes = level = 0
-    warn_double_anchors = False  # YAML allows them: the later one counts
+
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        self.warn_double_anchors = False  # YAML allows them: the later one counts
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         self.nodes, self.level = self.nodes + 1, self.level + 1
@@ -213,8 +217,8 @@ def _bad_keys(node: Node, done: set[int], inside: set[int]) -> list[tuple[Node, 
     """Duplicate and non-text keys anywhere below ``node``, and aliases to what they stand in."""
     if id(node) in inside:
         return [(node, "an alias refers to the part it stands in")]
-    if isinstance(node, ScalarNode) and len(node.value) > _LONGEST_NUMBER and str(node.tag).endswith((":int", ":float")):
-        return [(node, f"a number of {len(node.value):,} characters, at most {_LONGEST_NUMBER} are read")]
+    if isinstance(node, ScalarNode):
+        return _bad_scalar(node)
     if id(node) in done or not isinstance(node, MappingNode | SequenceNode):
         return []
     done.add(id(node))
@@ -224,6 +228,14 @@ def _bad_keys(node: Node, done: set[int], inside: set[int]) -> list[tuple[Node, 
         found += _bad_keys(item[1] if isinstance(node, MappingNode) else item, done, inside)
     inside.remove(id(node))
     return found
+
+
+def _bad_scalar(node: ScalarNode) -> list[tuple[Node, str]]:
+    """What no reader takes, and what would cost the square of its length."""
+    if len(node.value) > _LONGEST_NUMBER and str(node.tag).endswith((":int", ":float")):
+        return [(node, f"a number of {len(node.value):,} characters, at most {_LONGEST_NUMBER} are read")]
+    half = None if node.value.isascii() else _HALF.search(node.value)
+    return [(node, f"half a character (U+{ord(half[0]):04X}), which no text has")] if half else []
 
 
 def _expanded(node: Node, known: dict[int, int], depth: int) -> int:
@@ -244,6 +256,8 @@ def _own_bad_keys(node: MappingNode) -> list[tuple[Node, str]]:
         if not (isinstance(key, ScalarNode) and str(key.tag).endswith((":str", ":merge"))):
             shown = f"'{one_line(key.value, _LONGEST_NAME)}'" if isinstance(key, ScalarNode) else "a collection"
             found.append((key, f"a key must be text, found {shown} (put it in quotes)"))
+        elif half := _bad_scalar(key):
+            found += half
         elif key.value in first:
             found.append((key, f"duplicate key '{one_line(key.value, _LONGEST_NAME)}', first given in line {first[key.value]}"))
         else:
