@@ -12,8 +12,9 @@ from ruamel.yaml import YAML
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
+from fedbench.core.spec import most
 from fedbench.core.spec.coalition import Coalition, resolve_coalition
-from fedbench.core.spec.document import MAX_BYTES
+from fedbench.core.spec.document import MAX_BYTES, read
 from fedbench.core.spec.load import LoadedSuite, find_suite, load_suite, shipped_suites
 from fedbench.core.spec.resolve import load_and_check
 
@@ -440,3 +441,118 @@ def test_a_deep_value_of_set_is_refused(tmp_path):
     (tmp_path / "suite.yaml").write_text(GOOD)
     with pytest.raises(UserError, match=r"value:1:51: nested too deeply$"):
         load_suite(tmp_path / "suite.yaml", ["seeds=" + "[" * 3000])
+
+
+# values that cannot be meant
+
+
+FEDERATION_BOUNDS = {
+    "clients": ("clients: 4", "[1, 100000]"), "rounds": ("rounds: 10", "[1, 1000000]"),
+    "batch_size": ("batch_size: 20", "[1, 1000000000]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["1000000001", "-1", "0", "1" * 90])
+@pytest.mark.parametrize("field", FEDERATION_BOUNDS)
+def test_a_size_beyond_every_machine_is_one_message(tmp_path, field, value):
+    line, interval = FEDERATION_BOUNDS[field]
+    (message,) = [m for m in mistakes(tmp_path, edited((line, f"{field}: {value}"))) if f".{field}: " in m]
+    found = value if len(value) < 40 else "a number of 90 digits"
+    assert message.endswith(f"settings[0].federation.{field}: expected an integer in {interval}, found {found}")
+
+
+@pytest.mark.parametrize(("edit", "expected"), [
+    (("clients: 4", "clients: 1e9"), "federation.clients: expected an integer in [1, 100000], found 1000000000.0"),
+    (("batch_size: 20", "batch_size: 1e30"), "federation.batch_size: expected an integer in [1, 1000000000], found 1e+30"),
+    (("lr: 0.1", "lr: 1e308"), "optimizer.lr: expected a number in (0, 1000000], found 1e+308"),
+    (("lr: 0.1", "lr: 0.1, weight_decay: 1e7"), "optimizer.weight_decay: expected a number in [0, 1000000], found 10000000.0"),
+    (("rounds: 10", "rounds: 10\n      max_delay: 1e30"),
+     "federation.max_delay: expected an integer in [0, 1000000], found 1e+30"),
+    (("rounds: 10", "rounds: 10\n      local_epochs: 100001"),
+     "federation.local_epochs: expected an integer in [1, 100000], found 100001"),
+    (("attacks:", "limits: {memory_gb: 1e12}\nattacks:"),
+     "limits.memory_gb: expected a number in (0, 1000000], found 1000000000000.0"),
+    (("attacks:", "limits: {run_seconds: 1e9}\nattacks:"),
+     "run_seconds: expected a number in (0, 100000000], found 1000000000.0"),
+    (("audit: {every: 5}", "adversary: {clients: 0.0}"),
+     "adversary.clients: expected an integer in [1, 100000] or a number in (0, 1), found 0.0"),
+    (("partition: iid", "partition: {name: dirichlet, beta: 1e-300}"),
+     "partition.beta: expected a number in [0.0001, 1000000], or .inf, found 1e-300"),
+    (("every: 5", "shadow: {models: 10001}"), "shadow.models: expected an integer in [2, 10000], found 10001"),
+    (("audit: {every: 5}", "groups: [{name: a, rotation: [0, 1e9], fraction: 0.5}, {name: b}]"),
+     "groups[0].rotation[1]: expected a number in [-3600, 3600], found 1000000000.0"),
+    (("seeds: [0, 1]", f"seeds: {list(range(1001))}"), "seeds: expected at most 1,000 elements, found 1,001"),
+    (("params: {sigma: 0.01}", "params: {sigma: 0.01}, then: [none, none, none, none, none, none, none, none, none, none, none]"),
+     "defenses[1].then: expected at most 10 elements, found 11"),
+])  # fmt: skip
+def test_a_value_that_cannot_be_meant_is_one_message_with_its_range(tmp_path, edit, expected):
+    (message,) = mistakes(tmp_path, edited(edit))
+    assert message.endswith(expected)
+
+
+def test_a_plan_of_millions_of_cells_is_refused_with_its_count(tmp_path):
+    seeds = ("seeds: [0, 1]", f"seeds: {list(range(1000))}")
+    grid = ("params: {sigma: 0.01}", f"grid: {{sigma: {[i / 1000 for i in range(1000)]}}}")
+    (message,) = mistakes(tmp_path, edited(seeds, grid))
+    assert "the suite has 2,002,000 cells (settings x coalitions x defenses x attacks x seeds), at most 1,000,000 can" in message
+
+
+def test_rows_of_many_grids_are_counted_and_not_made(tmp_path, registry, monkeypatch):
+    def made(use):
+        raise AssertionError("a row was made")
+
+    grid = "{name: grad-noise, grid: &g {sigma: [1, 2, 3, 4, 5, 6, 7, 8, 9], a: [1, 2, 3, 4, 5, 6, 7, 8, 9]}}"
+    uses = f"{grid}" + "\n  - {name: grad-noise, grid: *g}" * 99
+    text = edited(("{name: grad-noise, params: {sigma: 0.01}}", uses)).replace("attacks:\n  - loss-series", "attacks: []")
+    monkeypatch.setattr("fedbench.core.spec.checks.expand", made)
+    monkeypatch.setattr("fedbench.core.spec.resolve.expand", made)
+    found = mistakes(tmp_path, text, registry=registry)
+    assert "suite.yaml:16:3: defenses: 8,101 rows with all grids, at most 5,000 can be planned: split the suite" in found
+
+
+def test_of_many_unknown_fields_the_first_are_named_and_the_others_counted(tmp_path):
+    many = "".join(f"      unknown_{i}: 1\n" for i in range(8000))
+    found = mistakes(tmp_path, edited(("      rounds: 10\n", f"      rounds: 10\n{many}")))
+    assert len(found) == 11 and found[9].startswith("suite.yaml:20:7: settings[0].federation.unknown_9: unknown field; the ")
+    assert found[10].startswith("suite.yaml:21:7: ") and found[10].endswith("and 7,990 more unknown fields from here on")
+
+
+def test_a_place_is_found_without_walking_past_its_neighbours(tmp_path):
+    """Each mapping is walked once, however many of its fields are asked for: 8,000 unknown fields took 11 s."""
+    many = "".join(f"      unknown_{i}: 1\n" for i in range(300))
+    path = write(tmp_path, edited(("      rounds: 10\n", f"      rounds: 10\n{many}")))
+    document = read(path)
+    walks = []
+
+    class Counted(list):
+        def __iter__(self):
+            walks.append(1)
+            return super().__iter__()
+
+    federation = next(v for k, v in document.root.value if k.value == "settings").value[0].value[3][1]
+    federation.value = Counted(federation.value)
+    assert [document.position(("settings", 0, "federation", f"unknown_{i}"))[0] for i in range(300)] == list(range(11, 311))
+    assert len(walks) == 1
+
+
+def test_of_many_mistakes_the_first_are_printed_and_the_others_counted(tmp_path):
+    found = mistakes(tmp_path, edited(("every: 5", f"targets: {[0] * 500}")))
+    assert len(found) == 51 and found[-1] == "suite.yaml: and 449 more mistakes"
+
+
+def test_a_long_number_is_refused_where_it_stands(tmp_path):
+    assert mistakes(tmp_path, edited(("seeds: [0, 1]", f"seeds: [0, {'9' * 900_000}]"))) == [
+        "suite.yaml:3:12: a number of 900,000 characters, at most 100 are read"
+    ]
+
+
+def test_a_file_of_more_values_than_any_suite_is_refused_before_all_are_read(tmp_path):
+    (message,) = mistakes(tmp_path, edited(("seeds: [0, 1]", f"seeds: [{'0, ' * 100_000}0]")))
+    assert message.endswith("more than 30,000 values, which no suite has") and message.startswith("suite.yaml:3:")
+
+
+def test_shipped_suites_are_far_from_every_bound():
+    for path in shipped_suites().values():
+        spec = load_suite(path).spec
+        assert spec.n_cells(2) * 10 <= most.CELLS
+        assert max(s.federation.clients for s in spec.settings) * 10 <= most.CLIENTS

@@ -87,7 +87,7 @@ def _rows(x: np.ndarray, y: np.ndarray) -> Iterator[bytes]:
     """A hash of each sample with its label; 16 bytes, so that no two samples share one by chance."""
     flat = np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8)
     for row, label in zip(flat, y.tolist(), strict=True):
-        yield hashlib.blake2b(row, digest_size=16, key=label.to_bytes(8, "little", signed=True)).digest()
+        yield hashlib.blake2b(row.data, digest_size=16, key=label.to_bytes(8, "little", signed=True)).digest()
 
 
 def require_room(targets: int, setting: Setting, n_train: int, n_holdout: int) -> None:
