@@ -1,7 +1,5 @@
-"""Suites changed at random, and how reading one ended: for the fuzzer, and for whoever counts what was tried and held.
-
-``python tests/mutants.py SEED N`` prints the counts; mutant i of (seed, n) is the same whatever n is.
-"""
+"""Suites changed at random, and how reading one ended. ``python tests/mutants.py SEED N`` prints the counts; mutant i of a
+seed is the same however many follow."""
 
 from __future__ import annotations
 
@@ -174,7 +172,6 @@ def written(value: Any) -> str:
 
 # -- the text
 
-
 def flipped(content: bytes, rng: random.Random) -> bytes:
     """One to five bits."""
     out = bytearray(content)
@@ -221,7 +218,6 @@ TEXT_CHANGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (flipped, cu
 
 
 # -- how it ends
-
 
 def ending(content: bytes, folder: Path, registry: Registry) -> Ending:
     """How reading this file ended: as `fedbench validate --no-data` reads it, with the arithmetic of a plan."""

@@ -15,13 +15,13 @@ from good_suite import edited, write
 
 from fedbench.core import Data, UserError
 from fedbench.core.cli.main import cli
-from fedbench.core.execution import rows
 from fedbench.core.execution.plan import Plan, make_plan
 from fedbench.core.execution.plugin_checks import repeated_share, require_room
 from fedbench.core.experiment.job import key_of_run
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.spec.suite import Setting
+from fedbench.plugins.datasets.digits import Digits
 
 TWO_SETS = edited(
     ("seeds: [0, 1]", "seeds: [2, 0, 1]"),
@@ -42,16 +42,16 @@ def plan(folder: Path, text: str) -> Plan:
 def test_one_data_set_of_one_seed_is_in_memory_at_a_time(tmp_path, monkeypatch):
     alive: list[weakref.ref] = []
     most = []
-    load = rows.load_data
+    load = Digits.load
 
-    def counted(dataset: Any, seed: int) -> rows.Loaded:
-        loaded = load(dataset, seed)
-        alive.append(weakref.ref(loaded.data))
+    def counted(self: Digits, seed: int) -> Data:
+        data = load(self, seed)
+        alive.append(weakref.ref(data))
         gc.collect()
         most.append(sum(ref() is not None for ref in alive))
-        return loaded
+        return data
 
-    monkeypatch.setattr("fedbench.core.execution.plan.load_data", counted)
+    monkeypatch.setattr(Digits, "load", counted)
     jobs = plan(tmp_path, TWO_SETS).jobs
     assert len(jobs) == 3 * 3 * 3  # settings x (none, noise in two coalitions) x seeds
     assert most == [1] * 6  # two data sets x three seeds, each loaded once
@@ -61,12 +61,12 @@ def test_one_data_set_of_one_seed_is_in_memory_at_a_time(tmp_path, monkeypatch):
 
 def test_jobs_stand_in_the_order_of_the_file(tmp_path):
     jobs = plan(tmp_path, TWO_SETS).jobs
-    rows_of_file = [
+    lines = [
         (setting, coalition, defense)
         for setting in ("digits", "smaller", "again")
         for coalition, defense in (("none", "none"), ("pair", "grad-noise"), ("uniform", "grad-noise"))
     ]
-    wanted = [(*row, seed) for row in rows_of_file for seed in (2, 0, 1)]
+    wanted = [(*row, seed) for row in lines for seed in (2, 0, 1)]
     assert [(j.setting.name, j.coalition, j.defense.name, j.seed) for j in jobs] == wanted
     assert [j.run_key for j in jobs] == [key_of_run(j) for j in jobs]
 

@@ -27,6 +27,7 @@ from fedbench.core.words.explain import bounded, one_line, printable, printable_
 ROOT = Path(__file__).parents[1]
 ESCAPE, RTL, ISOLATE, ZERO_WIDTH, FILLER = "\x1b[31m\x1b]0;title\x07", "\u202e", "\u2066", "\u200b", "\u3164"
 EVIL = f"nice{ESCAPE}{RTL}{ISOLATE}{ZERO_WIDTH}{FILLER}\u061c\x9b2J\r\ud800name"
+SEEN = "a\u115fb\u3164 [red]"  # what a check for printable characters takes
 STORED = EVIL.replace("\ud800", "")  # no record can hold half a character
 
 
@@ -74,11 +75,11 @@ SAID = {EVIL!r}
 
 @hookimpl
 def fedbench_defenses():
-    yield Component("shield", "evil:Shield", SAID, paper=SAID)
+    yield Component("shield", "evil:Shield", {SEEN!r})
 
 @hookimpl
 def fedbench_datasets():
-    yield Component("sets", "evil:Sets", SAID)
+    yield Component("sets", "evil:Sets", "data")
 
 class Shield(Defense):
     class Params(Params):
@@ -108,7 +109,8 @@ def test_what_plugins_say_of_themselves_is_only_shown(site, monkeypatch, words, 
         monkeypatch.setattr(table, "_rich", lambda headers, rows, title: written.write(str([*headers, title, *map(list, rows)])))
         monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     result = CliRunner().invoke(cli, words)
-    assert harmless(result.output) and harmless(written.getvalue())
+    assert result.exit_code == 0 and harmless(result.output) and harmless(written.getvalue())
+    assert "\\u3164" in result.output + written.getvalue()
 
 
 def test_a_suites_and_a_failing_plugins_words_are_only_shown(tmp_path, site):
