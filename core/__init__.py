@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from fedbench.core.contract.signal import Probe, Signal
     from fedbench.core.metrics import auc, combined_interval, hypervolume, pareto_front, t_interval
     from fedbench.core.numerics.norms import norm, norms
-    from fedbench.core.toolkit.archive import unpack
+    from fedbench.core.toolkit.archive import archive_files, unpack
     from fedbench.core.toolkit.cache import Arrays, cached, file_lines
-    from fedbench.core.toolkit.check import check_labels
+    from fedbench.core.toolkit.check import check_labels, check_size
     from fedbench.core.toolkit.download import Remote, fetch
     from fedbench.core.toolkit.folders import data_folder
     from fedbench.core.toolkit.images import Labelled, class_folders, decode_images
@@ -90,9 +90,9 @@ _HOME = {
     "signal": ("Probe", "Signal"),
 }  # fmt: skip
 _TOOLS = {  # what data-set plugins share
-    "archive": ("unpack",),
+    "archive": ("archive_files", "unpack"),
     "cache": ("Arrays", "cached", "file_lines"),
-    "check": ("check_labels",),
+    "check": ("check_labels", "check_size"),
     "download": ("Remote", "fetch"),
     "folders": ("data_folder",),
     "images": ("Labelled", "class_folders", "decode_images"),
@@ -115,8 +115,8 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Block", "Heading", "Note", "Bullets", "Table", "Column", "Content", "Value", "value", "Shortfall", "Figure", "Style",
     "Image", "Numbers", "Text", "Words", "Quote",
     "Interval", "combined_interval", "t_interval", "auc", "hypervolume", "pareto_front",
-    "data_folder", "Remote", "fetch", "unpack", "cached", "Arrays", "file_lines", "class_folders", "decode_images", "Labelled",
-    "check_labels",
+    "data_folder", "Remote", "fetch", "archive_files", "unpack", "cached", "Arrays", "file_lines", "class_folders",
+    "decode_images", "Labelled", "check_labels", "check_size",
     "MEMBER", "OFL", "IFL", "EXCLUDED",
     "UserError", "SkipCell", "Diverged",
 ]  # fmt: skip

@@ -155,7 +155,7 @@ def test_list_params_shows_type_default_range_and_description():
     rows = [line.split("  ") for line in fedbench("list", "datasets", "--params").output.splitlines()]
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert cells[0] == ["dataset", "name", "type", "default", "range", "description"]
-    assert ["digits", "test", "int", "397", ">= 1 and <= 1795", "test samples, clean labels"] in cells
+    assert ["digits", "test", "int", "397", "[1, 1795]", "test samples, clean labels"] in cells
 
 
 def test_list_json():
@@ -227,7 +227,8 @@ def test_validate_with_overrides(tmp_path):
     (tmp_path / "a.yaml").write_text(GOOD)
     assert "1 seed, up to 4 cells" in fedbench("validate", str(tmp_path / "a.yaml"), "--set", "seeds=[5]").stdout
     result = fedbench("validate", str(tmp_path / "a.yaml"), "--set", "seeds=[x]")
-    expected = f"{tmp_path}/a.yaml: --set seeds=[x]: seeds[0]: expected an integer, found the text 'x'\n"
+    wanted = "expected an integer in [0, 9223372036854775807], found the text 'x'"
+    expected = f"{tmp_path}/a.yaml: --set seeds=[x]: seeds[0]: {wanted}\n"
     assert result.exit_code == 2 and result.stderr == expected
 
 

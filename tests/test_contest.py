@@ -631,3 +631,46 @@ def test_a_board_without_an_undefended_run_counts_every_attack(tmp_path):
     text = board(folder)
     assert "No undefended run to compare with: every attack counts" in text and "Worst case compared" not in text
     assert {r["delta-accuracy (pp)"] for r in rows_of(text, "**Ranking**")} == {"n/a"}
+
+
+class ServerRules(Folder):
+    """Nobody defends: every row is the server's."""
+
+    def whose(self, defense):
+        return "none", (), (0, 1)
+
+
+@pytest.mark.parametrize(("failed", "ranked"), [
+    ({("krum", 0), ("krum", 1)}, {"none", "mixup"}),
+    ({("krum", 1), ("none", 1), ("mixup", 1)}, set()),  # the second seed names no target, and still nobody has its scores
+    ({(row, seed) for row in ("none", "krum", "mixup") for seed in (0, 1)}, set()),
+], ids=["a row", "a seed", "everything"])  # fmt: skip
+def test_where_nobody_defends_a_row_without_its_scores_is_incomplete(tmp_path, failed, ranked):
+    folder = ServerRules(tmp_path / "r", {"none": 1.0, "krum": 0.5, "mixup": 0.2})
+    for row in folder.leak:
+        for seed in (0, 1):
+            outcome = "failed" if (row, seed) in failed else "ok"
+            for attack in folder.attacks:
+                folder.add(row, attack, seed, outcome=outcome, reason="x" if outcome == "failed" else "")
+    (section,) = sections_of(folder)
+    assert {r.label for r in section.rows if r.complete} == set(section.contest.ranks) == ranked
+    assert [r.label for r in section.rows][: len(ranked)] == [r.label for r in section.rows if r.complete]
+
+
+def test_a_defense_that_failed_without_members_takes_no_rank_from_the_undefended_row(tmp_path):
+    class Both(Folder):
+        def whose(self, defense):
+            return self.now
+
+    folder = Both(tmp_path / "r", {"none": 1.0, "mixup": 0.2})
+    for attack in folder.attacks:
+        for seed in (0, 1):
+            folder.now = ("none", (), (0, 1, 2))
+            folder.add("none", attack, seed)
+            folder.add("mixup", attack, seed, outcome="failed", reason="x", stem=f"free-{attack}-{seed}")
+            folder.now = ("pair", (1, 2), (1, 2))
+            folder.add("mixup", attack, seed, stem=f"pair-{attack}-{seed}")
+    nobody, pair = sections_of(folder)
+    assert (nobody.coalition, nobody.targets) == ("none", {0: (0, 1, 2), 1: (0, 1, 2)})
+    assert [(r.label, r.complete) for r in nobody.rows] == [("none", True), ("mixup", False)]
+    assert set(nobody.contest.ranks) == {"none"} and set(pair.contest.ranks) == {"none", "mixup"}

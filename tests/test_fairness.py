@@ -107,3 +107,14 @@ def test_the_report_resamples_samples_within_their_group():
         values.append(equalised_odds(predicted[rows], y[rows], group[rows]))
     found = fairness_report(predicted, y, group, np.random.default_rng(4), n=600)
     assert found.equalised_odds_se == pytest.approx(np.std(values, ddof=1), rel=0.15)
+
+
+@given(groups=st.integers(2, 4), n=st.integers(2, 12), seed=st.integers(0, 99))
+@settings(max_examples=30)
+def test_groups_without_a_class_in_common_have_no_gap_of_rates_and_no_failure(groups, n, seed):
+    rng = np.random.default_rng(seed)
+    group = np.repeat(np.arange(groups), n)
+    predicted = rng.integers(0, groups, len(group))
+    found = fairness_report(predicted, group, group, np.random.default_rng(0), n=20)  # y: each group has a class of its own
+    assert (found.equal_opportunity, found.equal_opportunity_se) == (None, None)
+    assert found.demographic_parity == demographic_parity(predicted, group) and found.demographic_parity_se is not None

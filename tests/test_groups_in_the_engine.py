@@ -242,3 +242,18 @@ def test_groups_that_cannot_be_is_refused_when_planned(tmp_path, old, new, messa
         jobs(tmp_path, SUITE.replace(old, new))
 
 
+
+
+def test_groups_that_share_no_class_of_test_samples_cost_nothing_but_the_gaps(tmp_path):
+    """Two test samples for two clients: each group has one, of a class of its own."""
+    text = SUITE.replace("{test: 300, holdout: 500}", "{test: 2, holdout: 500}").replace("clients: 8", "clients: 2")
+    text = text.replace("fraction: 0.25", "fraction: 0.5").replace("members: 60, nonmembers: 60", "members: 30, nonmembers: 30")
+    job = jobs(tmp_path, text.replace("seeds: [0]", "seeds: [1]"))["none"]
+    parts, scene = scene_of(job)
+    assert len(set(scene.data.test_y)) == 2
+    trained = train(job, parts, scene, [], lambda t: None)
+    found, _, complaints = analysed(job, run_of(job, parts, scene, trained), None)
+    assert complaints == []
+    numbers = found["group-fairness"].numbers
+    assert numbers["equal_opportunity"].value is None and numbers["equalised_odds"].value is None
+    assert numbers["accuracy:upright"].value == float(trained.test_correct[0]) and numbers["n_test:turned"].value == 1

@@ -12,8 +12,9 @@ from ruamel.yaml import YAML
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
+from fedbench.core.spec import most
 from fedbench.core.spec.coalition import Coalition, resolve_coalition
-from fedbench.core.spec.document import MAX_BYTES
+from fedbench.core.spec.document import MAX_BYTES, read
 from fedbench.core.spec.load import LoadedSuite, find_suite, load_suite, shipped_suites
 from fedbench.core.spec.resolve import load_and_check
 
@@ -50,19 +51,19 @@ FIELD_MISTAKES = {
         "suite.yaml:8:5: settings[0].federation.rounds: required field is missing"),
     "missing at the top": (("name: small\n", ""), "suite.yaml:1:1: name: required field is missing"),
     "text for an integer": (("rounds: 10", "rounds: ten"),
-        "suite.yaml:10:15: settings[0].federation.rounds: expected an integer >= 1, found the text 'ten'"),
+        "suite.yaml:10:15: settings[0].federation.rounds: expected an integer in [1, 1000000], found the text 'ten'"),
     "float for an integer": (("rounds: 10", "rounds: 10.0"),
-        "suite.yaml:10:15: settings[0].federation.rounds: expected an integer >= 1, found 10.0"),
+        "suite.yaml:10:15: settings[0].federation.rounds: expected an integer in [1, 1000000], found 10.0"),
     "bool for an integer": (("clients: 4", "clients: true"),
-        "suite.yaml:9:16: settings[0].federation.clients: expected an integer >= 1, found true"),
+        "suite.yaml:9:16: settings[0].federation.clients: expected an integer in [1, 100000], found true"),
     "null for an integer": (("batch_size: 20", "batch_size:"),
-        "suite.yaml:11:7: settings[0].federation.batch_size: expected an integer >= 1, found nothing (null)"),
+        "suite.yaml:11:7: settings[0].federation.batch_size: expected an integer in [1, 1000000000], found nothing (null)"),
     "quoted number": (("lr: 0.1", "lr: '0.1'"),
-        "suite.yaml:12:34: settings[0].federation.optimizer.lr: expected a number > 0, found the text '0.1'"),
+        "suite.yaml:12:34: settings[0].federation.optimizer.lr: expected a number in (0, 1000000], found the text '0.1'"),
     "infinite": (("lr: 0.1", "lr: .inf"),
-        "suite.yaml:12:34: settings[0].federation.optimizer.lr: expected a finite number > 0, found .inf"),
+        "suite.yaml:12:34: settings[0].federation.optimizer.lr: expected a finite number in (0, 1000000], found .inf"),
     "both bounds": (("batch_size: 20", "batch_size: 20\n      participation: 1.5"),
-        "suite.yaml:12:22: settings[0].federation.participation: expected a number > 0 and <= 1, found 1.5"),
+        "suite.yaml:12:22: settings[0].federation.participation: expected a number in (0, 1], found 1.5"),
     "optimiser": (("name: sgd", "name: sdg"),
         "suite.yaml:12:25: settings[0].federation.optimizer.name: expected 'sgd' or 'adam', found the text 'sdg' "
         "- did you mean 'sgd'?"),
@@ -72,11 +73,11 @@ FIELD_MISTAKES = {
         "suite.yaml:3:8: seeds: expected a list, found a mapping"),
     "no seeds": (("seeds: [0, 1]", "seeds: []"), "suite.yaml:3:8: seeds: must not be empty"),
     "negative seed": (("seeds: [0, 1]", "seeds: [0, -1]"),
-        "suite.yaml:3:12: seeds[1]: expected a value >= 0, found -1"),
+        "suite.yaml:3:12: seeds[1]: expected an integer in [0, 9223372036854775807], found -1"),
     "same seed": (("seeds: [0, 1]", "seeds: [0, 1, 0]"),
         "suite.yaml:3:15: seeds[2]: the seed 0 is already given in line 3"),
     "date": (("seeds: [0, 1]", "seeds: [2001-01-01]"),
-        "suite.yaml:3:9: seeds[0]: expected an integer, found the date 2001-01-01"),
+        "suite.yaml:3:9: seeds[0]: expected an integer in [0, 9223372036854775807], found the date 2001-01-01"),
     "name": (("name: small", "name: My Suite"),
         "suite.yaml:2:7: name: expected lower-case letters and digits, joined by single '-' or '_', "
         "found the text 'My Suite'"),
@@ -108,10 +109,10 @@ FIELD_MISTAKES = {
         "suite.yaml:13:12: settings[0].audit: outside: all non-members of targets: honest are from outside; say how many by "
         "nonmembers"),
     "no outsiders": (("every: 5", "outside: 0"),
-        "suite.yaml:13:22: settings[0].audit.outside: expected an integer >= 1, found 0"),
+        "suite.yaml:13:22: settings[0].audit.outside: expected an integer in [1, 1000000000], found 0"),
     "floors": (("floors: []", "floors: free-rider"), "suite.yaml:20:9: floors: expected a list, found the text 'free-rider'"),
     "target type": (("every: 5", "targets: [0, a]"),
-        "suite.yaml:13:26: settings[0].audit.targets[1]: expected an integer, found the text 'a'"),
+        "suite.yaml:13:26: settings[0].audit.targets[1]: expected an integer in [0, 100000), found the text 'a'"),
     "target range": (("every: 5", "targets: [0, 4]"),
         "suite.yaml:13:26: settings[0].audit.targets[1]: there is no client 4, federation.clients is 4 "
         "(ids count from 0)"),
@@ -135,7 +136,7 @@ FIELD_MISTAKES = {
     "coalition's client twice": (("pair, half", "{name: mine, clients: [1, 1]}"),
         "suite.yaml:14:40: coalitions[0].clients[1]: the client 1 is given twice"),
     "coalition's share": (("pair, half", "{name: mine, fraction: 1.5}"),
-        "suite.yaml:14:37: coalitions[0].fraction: expected a number > 0 and <= 1, found 1.5"),
+        "suite.yaml:14:37: coalitions[0].fraction: expected a number in (0, 1], found 1.5"),
     "a setting's own coalition": (("audit: {every: 5}", "coalitions: [{name: mine, clients: [4]}]"),
         "suite.yaml:13:18: settings[0].coalitions[0]: there is no client 4, federation.clients is 4 "
         "(ids count from 0)"),
@@ -153,7 +154,7 @@ FIELD_MISTAKES = {
     "same grid value": (("params: {sigma: 0.01}", "grid: {sigma: [0.1, 0.1]}"),
         "suite.yaml:17:5: defenses[1]: the label 'grad-noise[sigma=0.1]' is already taken in line 17: add a label"),
     "limit": (("attacks:", "limits: {run_seconds: 0}\nattacks:"),
-        "suite.yaml:18:23: limits.run_seconds: expected a number > 0, found 0"),
+        "suite.yaml:18:23: limits.run_seconds: expected a number in (0, 100000000], found 0"),
     "newer schema": (("schema: 1", "schema: 2"),
         "suite.yaml:1:9: schema: made for a newer fedbench (schema 2, this one reads 1): upgrade fedbench"),
     "schema true": (("schema: 1", "schema: true"), "suite.yaml:1:9: schema: expected 1, found true"),
@@ -213,7 +214,7 @@ COMPONENT_MISTAKES = {
     "a value of a grid": (("params: {sigma: 0.01}", "grid: {sigma: [0.1, -1]}"),
         "suite.yaml:17:44: defenses[1].grid.sigma[1]: expected a number >= 0, found -1"),
     "a dataset's parameter": (("dataset: digits", "dataset: {name: digits, params: {test: 0}}"),
-        "suite.yaml:6:44: settings[0].dataset.params.test: expected an integer >= 1 and <= 1795, found 0"),
+        "suite.yaml:6:44: settings[0].dataset.params.test: expected an integer in [1, 1795], found 0"),
 }  # fmt: skip
 
 
@@ -241,7 +242,7 @@ EMPTY = "suite.yaml:1:1: the file is empty, expected a suite (`fedbench list sui
     ("- a\n", "suite.yaml:1:1: expected a mapping with schema, name, seeds, settings, defenses, attacks, found a list"),
     ("schema: 1\nname: \xe9\n".encode("latin-1"), "suite.yaml:2:7: not UTF-8 text (byte 0xe9)"),
     (b"#" * (MAX_BYTES + 1), "suite.yaml: larger than 1 MiB, which no suite is"),
-    ("[" * 1_000, "suite.yaml:1:1: nested too deeply"),
+    ("[" * 1_000, "suite.yaml:1:51: nested too deeply"),
 ], ids=["empty", "comment", "list", "latin-1", "large", "deep"])  # fmt: skip
 def test_files_that_are_no_suite(tmp_path, content, expected):
     assert mistakes(tmp_path, content) == [expected]
@@ -327,8 +328,8 @@ def test_an_override_changes_one_place_even_where_the_file_shares_it(tmp_path):
     ("seeds=[0", "--set seeds=[0: value:1:3: not valid YAML: expected ',' or ']', but got '<stream end>', "
      "while parsing a flow sequence"),
     ("settings.digits.federation.rounds=0",
-     "--set settings.digits.federation.rounds=0: settings[0].federation.rounds: expected an integer >= 1, found 0"),
-    ("seeds=[0, x]", "--set seeds=[0, x]: seeds[1]: expected an integer, found the text 'x'"),
+     "--set settings.digits.federation.rounds=0: settings[0].federation.rounds: expected an integer in [1, 1000000], found 0"),
+    ("seeds=[0, x]", "--set seeds=[0, x]: seeds[1]: expected an integer in [0, 9223372036854775807], found the text 'x'"),
 ])  # fmt: skip
 def test_a_bad_override_names_the_option(tmp_path, override, expected):
     assert mistakes(tmp_path, GOOD, override) == [f"suite.yaml: {expected}"]
@@ -418,8 +419,8 @@ def nested(levels: int, width: int = 9) -> str:
     ("change", "message"),
     [
         (("- none", "- name: none\n    params:\n" + nested(9)), ":1:1: its aliases stand for "),
-        (("name: small", "name: small\ntitle: " + "[" * 5000 + "]" * 5000), ":1:1: nested too deeply"),
-        (("name: small", "name: small\ntitle: " + "[" * 90 + "]" * 90), ":1:1: nested too deeply"),
+        (("name: small", "name: small\ntitle: " + "[" * 5000 + "]" * 5000), ":3:57: nested too deeply"),
+        (("name: small", "name: small\ntitle: " + "[" * 90 + "]" * 90), ":3:57: nested too deeply"),
         (("params: {sigma: 0.01}", f"grid: {{sigma: {list(range(40))}, b: {list(range(40))}}}"), "grid has 1,600 combinations"),
     ],
 )
@@ -438,5 +439,120 @@ def test_a_few_aliases_are_fine(tmp_path):
 
 def test_a_deep_value_of_set_is_refused(tmp_path):
     (tmp_path / "suite.yaml").write_text(GOOD)
-    with pytest.raises(UserError, match=r"value: nested too deeply$"):
+    with pytest.raises(UserError, match=r"value:1:51: nested too deeply$"):
         load_suite(tmp_path / "suite.yaml", ["seeds=" + "[" * 3000])
+
+
+# values that cannot be meant
+
+
+FEDERATION_BOUNDS = {
+    "clients": ("clients: 4", "[1, 100000]"), "rounds": ("rounds: 10", "[1, 1000000]"),
+    "batch_size": ("batch_size: 20", "[1, 1000000000]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["1000000001", "-1", "0", "1" * 90])
+@pytest.mark.parametrize("field", FEDERATION_BOUNDS)
+def test_a_size_beyond_every_machine_is_one_message(tmp_path, field, value):
+    line, interval = FEDERATION_BOUNDS[field]
+    (message,) = [m for m in mistakes(tmp_path, edited((line, f"{field}: {value}"))) if f".{field}: " in m]
+    found = value if len(value) < 40 else "a number of 90 digits"
+    assert message.endswith(f"settings[0].federation.{field}: expected an integer in {interval}, found {found}")
+
+
+@pytest.mark.parametrize(("edit", "expected"), [
+    (("clients: 4", "clients: 1e9"), "federation.clients: expected an integer in [1, 100000], found 1000000000.0"),
+    (("batch_size: 20", "batch_size: 1e30"), "federation.batch_size: expected an integer in [1, 1000000000], found 1e+30"),
+    (("lr: 0.1", "lr: 1e308"), "optimizer.lr: expected a number in (0, 1000000], found 1e+308"),
+    (("lr: 0.1", "lr: 0.1, weight_decay: 1e7"), "optimizer.weight_decay: expected a number in [0, 1000000], found 10000000.0"),
+    (("rounds: 10", "rounds: 10\n      max_delay: 1e30"),
+     "federation.max_delay: expected an integer in [0, 1000000], found 1e+30"),
+    (("rounds: 10", "rounds: 10\n      local_epochs: 100001"),
+     "federation.local_epochs: expected an integer in [1, 100000], found 100001"),
+    (("attacks:", "limits: {memory_gb: 1e12}\nattacks:"),
+     "limits.memory_gb: expected a number in (0, 1000000], found 1000000000000.0"),
+    (("attacks:", "limits: {run_seconds: 1e9}\nattacks:"),
+     "run_seconds: expected a number in (0, 100000000], found 1000000000.0"),
+    (("audit: {every: 5}", "adversary: {clients: 0.0}"),
+     "adversary.clients: expected an integer in [1, 100000] or a number in (0, 1), found 0.0"),
+    (("partition: iid", "partition: {name: dirichlet, beta: 1e-300}"),
+     "partition.beta: expected a number in [0.0001, 1000000], or .inf, found 1e-300"),
+    (("every: 5", "shadow: {models: 10001}"), "shadow.models: expected an integer in [2, 10000], found 10001"),
+    (("audit: {every: 5}", "groups: [{name: a, rotation: [0, 1e9], fraction: 0.5}, {name: b}]"),
+     "groups[0].rotation[1]: expected a number in [-3600, 3600], found 1000000000.0"),
+    (("seeds: [0, 1]", f"seeds: {list(range(1001))}"), "seeds: expected at most 1,000 elements, found 1,001"),
+    (("params: {sigma: 0.01}", "params: {sigma: 0.01}, then: [none, none, none, none, none, none, none, none, none, none, none]"),
+     "defenses[1].then: expected at most 10 elements, found 11"),
+])  # fmt: skip
+def test_a_value_that_cannot_be_meant_is_one_message_with_its_range(tmp_path, edit, expected):
+    (message,) = mistakes(tmp_path, edited(edit))
+    assert message.endswith(expected)
+
+
+def test_a_plan_of_millions_of_cells_is_refused_with_its_count(tmp_path):
+    seeds = ("seeds: [0, 1]", f"seeds: {list(range(1000))}")
+    grid = ("params: {sigma: 0.01}", f"grid: {{sigma: {[i / 1000 for i in range(1000)]}}}")
+    (message,) = mistakes(tmp_path, edited(seeds, grid))
+    assert "the suite has 2,002,000 cells (settings x coalitions x defenses x attacks x seeds), at most 1,000,000 can" in message
+
+
+def test_rows_of_many_grids_are_counted_and_not_made(tmp_path, registry, monkeypatch):
+    def made(use):
+        raise AssertionError("a row was made")
+
+    grid = "{name: grad-noise, grid: &g {sigma: [1, 2, 3, 4, 5, 6, 7, 8, 9], a: [1, 2, 3, 4, 5, 6, 7, 8, 9]}}"
+    uses = f"{grid}" + "\n  - {name: grad-noise, grid: *g}" * 99
+    text = edited(("{name: grad-noise, params: {sigma: 0.01}}", uses)).replace("attacks:\n  - loss-series", "attacks: []")
+    monkeypatch.setattr("fedbench.core.spec.checks.expand", made)
+    monkeypatch.setattr("fedbench.core.spec.resolve.expand", made)
+    found = mistakes(tmp_path, text, registry=registry)
+    assert "suite.yaml:16:3: defenses: 8,101 rows with all grids, at most 5,000 can be planned: split the suite" in found
+
+
+def test_of_many_unknown_fields_the_first_are_named_and_the_others_counted(tmp_path):
+    many = "".join(f"      unknown_{i}: 1\n" for i in range(8000))
+    found = mistakes(tmp_path, edited(("      rounds: 10\n", f"      rounds: 10\n{many}")))
+    assert len(found) == 11 and found[9].startswith("suite.yaml:20:7: settings[0].federation.unknown_9: unknown field; the ")
+    assert found[10].startswith("suite.yaml:21:7: ") and found[10].endswith("and 7,990 more unknown fields from here on")
+
+
+def test_a_place_is_found_without_walking_past_its_neighbours(tmp_path):
+    """Each mapping is walked once, however many of its fields are asked for: 8,000 unknown fields took 11 s."""
+    many = "".join(f"      unknown_{i}: 1\n" for i in range(300))
+    path = write(tmp_path, edited(("      rounds: 10\n", f"      rounds: 10\n{many}")))
+    document = read(path)
+    walks = []
+
+    class Counted(list):
+        def __iter__(self):
+            walks.append(1)
+            return super().__iter__()
+
+    federation = next(v for k, v in document.root.value if k.value == "settings").value[0].value[3][1]
+    federation.value = Counted(federation.value)
+    assert [document.position(("settings", 0, "federation", f"unknown_{i}"))[0] for i in range(300)] == list(range(11, 311))
+    assert len(walks) == 1
+
+
+def test_of_many_mistakes_the_first_are_printed_and_the_others_counted(tmp_path):
+    found = mistakes(tmp_path, edited(("every: 5", f"targets: {[0] * 500}")))
+    assert len(found) == 51 and found[-1] == "suite.yaml: and 449 more mistakes"
+
+
+def test_a_long_number_is_refused_where_it_stands(tmp_path):
+    assert mistakes(tmp_path, edited(("seeds: [0, 1]", f"seeds: [0, {'9' * 900_000}]"))) == [
+        "suite.yaml:3:12: a number of 900,000 characters, at most 100 are read"
+    ]
+
+
+def test_a_file_of_more_values_than_any_suite_is_refused_before_all_are_read(tmp_path):
+    (message,) = mistakes(tmp_path, edited(("seeds: [0, 1]", f"seeds: [{'0, ' * 100_000}0]")))
+    assert message.endswith("more than 30,000 values, which no suite has") and message.startswith("suite.yaml:3:")
+
+
+def test_shipped_suites_are_far_from_every_bound():
+    for path in shipped_suites().values():
+        spec = load_suite(path).spec
+        assert spec.n_cells(2) * 10 <= most.CELLS
+        assert max(s.federation.clients for s in spec.settings) * 10 <= most.CLIENTS

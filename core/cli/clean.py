@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fedbench.core.cli.folder import opened
+from fedbench.core.cli.say import say
 
 
 @click.command(epilog="""\b
@@ -30,4 +31,4 @@ def command(results: Path, dry_run: bool) -> None:
             store.sweep()
     verb = "would delete" if dry_run else "deleted"
     kept = len(list(store.records.glob("*.json")))
-    click.echo(f"{verb} {len(files)} cached runs and logs, {size / 2**20:.1f} MiB; {kept} records stay")
+    say(f"{verb} {len(files)} cached runs and logs, {size / 2**20:.1f} MiB; {kept} records stay")

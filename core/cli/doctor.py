@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from fedbench.core.cli.options import examples
+from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.toolkit.folders import data_folder
 
@@ -35,7 +36,7 @@ def command(ctx: click.Context) -> None:
     rows += [*_versions(problems), *_devices(problems), *_data_folder(problems), *_plugins()]
     show_table(("what", "found"), rows)
     for problem in problems:
-        click.echo(f"PROBLEM {problem}")
+        say(f"PROBLEM {problem}")
     if problems:
         ctx.exit(1)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 if TYPE_CHECKING:
     from fedbench.core.store.results import Results
 
@@ -21,5 +19,5 @@ def opened(root: Path) -> Results:
 def told(store: Results) -> Results:
     """The same folder, its notes said."""
     for note in store.notes:
-        click.echo(note, err=True)
+        say(note, err=True)
     return store

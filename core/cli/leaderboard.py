@@ -9,6 +9,7 @@ import click
 from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.reports import DEFAULT, reports_named, write_reports
+from fedbench.core.cli.say import say
 
 
 @click.command(epilog=examples(
@@ -28,4 +29,4 @@ def command(results: Path, reports: tuple[str, ...], output: Path | None, plots:
     written = write_reports(opened(results).root, reports_named(reports), plots)
     if output:
         write_atomically(output.absolute(), written[0].read_bytes())
-        click.echo(f"copied to {output}")
+        say(f"copied to {output}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedbench.core.cli.options import examples, json_option
+from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.kinds import PLURAL
@@ -39,14 +40,14 @@ def command(what: str | None, params: bool, as_json: bool) -> None:
     sections = [what] if what else [*_KINDS, *([] if params else ["suites"])]
     if as_json:
         found = {name: list(_entries(registry, name, params, what == "datasets")) for name in sections}
-        click.echo(json.dumps(found, indent=2, default=str))
+        say(json.dumps(found, indent=2, default=str))
         return
     for i, name in enumerate(sections):
         if i:
-            click.echo()
+            say("")
         _show(name, list(_entries(registry, name, params, what == "datasets")), params, title=name if len(sections) > 1 else "")
     if registry.broken:
-        click.echo(f"{len(registry.broken)} broken plugin(s): see `fedbench plugins`", err=True)
+        say(f"{len(registry.broken)} broken plugin(s): see `fedbench plugins`", err=True)
 
 
 def _entries(registry: Registry, section: str, params: bool, facts: bool) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 from fedbench.core.cli.interrupt import interruptible
+from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words.nearest import did_you_mean
 
@@ -73,12 +74,12 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except UserError as exc:
             for message in exc.messages:
-                click.echo(message, err=True)
+                say(message, err=True)
             raise click.exceptions.Exit(2) from None
         except OSError as exc:
             if exc.errno not in _OF_THE_MACHINE:
                 raise
-            click.echo(f"{exc.filename or 'a file'}: {exc.strerror}", err=True)
+            say(f"{exc.filename or 'a file'}: {exc.strerror}", err=True)
             raise click.exceptions.Exit(2) from None
 
 
@@ -100,7 +101,7 @@ def main(args: Sequence[str] | None = None) -> int:
         with interruptible():
             status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        say("interrupted", err=True)
         return 130
     except click.ClickException as exc:
         exc.show()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedbench.core.cli.options import examples
+from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ def command() -> None:
     ]
     show_table(("plugin", "package", "version", "status", "provides"), rows)
     for plugin in registry.broken:
-        click.echo(f"BROKEN {plugin}: {plugin.reason}")
+        say(f"BROKEN {plugin}: {plugin.reason}")
     for clash in registry.clashes:
-        click.echo(f"CLASH {clash}")
+        say(f"CLASH {clash}")
 
 
 def _provides(plugin: PluginStatus) -> str:

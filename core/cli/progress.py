@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from fedbench.core.execution.executor import Watcher
 from fedbench.core.experiment.job import Job
+from fedbench.core.words.explain import printable
 
 _LOG_EVERY_S = 15.0
 
@@ -25,8 +26,8 @@ class Display(AbstractContextManager):
         self.running: dict[str, tuple[Job, int]] = {}
         self.live = console.is_terminal
         self.progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"), console=console, transient=True,
+            SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+            TimeElapsedColumn(), TextColumn("{task.fields[left]}"), console=console, transient=True,
         )  # fmt: skip
         self.overall = self.progress.add_task("cells", total=cells, left="")
         self.tasks: dict[str, Any] = {}
@@ -55,7 +56,7 @@ class Display(AbstractContextManager):
         self.running[job.run_key] = (job, 0)
         if self.live:
             rounds = job.setting.federation.rounds
-            self.tasks[job.run_key] = self.progress.add_task(f"  {job.title}", total=rounds, left="rounds")
+            self.tasks[job.run_key] = self.progress.add_task(f"  {printable(job.title)}", total=rounds, left="rounds")
 
     def _advanced(self, job: Job, round: int) -> None:
         self.rounds_done += round - self.running[job.run_key][1]
@@ -70,7 +71,7 @@ class Display(AbstractContextManager):
             self.progress.update(self.overall, completed=self.done, left=self.left())
         if outcome != "ok":
             label = next(c.attack.label for c in job.cells if c.key == key)
-            self.console.print(f"{outcome}: {job.title} {label}: {reason}", markup=False, highlight=False, soft_wrap=True)
+            self._print(f"{outcome}: {job.title} {label}: {reason}")
 
     def _finished(self, job: Job) -> None:
         self.rounds_done += job.setting.federation.rounds - self.running.pop(job.run_key)[1]
@@ -89,6 +90,8 @@ class Display(AbstractContextManager):
     def _line(self, text: str) -> None:
         self.last_line = time.monotonic()
         bad = f", {self.bad} failed" if self.bad else ""
-        self.console.print(
-            f"[{self.done}/{self.total} cells{bad}, {self.left()}] {text}", markup=False, highlight=False, soft_wrap=True
-        )
+        self._print(f"[{self.done}/{self.total} cells{bad}, {self.left()}] {text}")
+
+    def _print(self, text: str) -> None:
+        """Names and reasons are other people's: nothing in them is markup or an order to the terminal."""
+        self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

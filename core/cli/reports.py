@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words.explain import explain
@@ -41,7 +40,7 @@ def write_reports(folder: Path, reports: Mapping[str, Report], plots: bool) -> l
             continue
         if summary is not None:
             show_table(summary.headers, summary.rows)
-        click.echo(f"{name}: {path}")
+        say(f"{name}: {path}")
         written.append(path)
     if failed:
         raise UserError(*failed)

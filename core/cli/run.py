@@ -15,9 +15,10 @@ from rich.console import Console
 from fedbench.core.cli.folder import told
 from fedbench.core.cli.options import overrides_option, suite_argument
 from fedbench.core.cli.reports import reports_named, write_reports
+from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words.explain import one_line
+from fedbench.core.words.explain import one_line, printable
 
 _EPILOG = """\b
 Examples:
@@ -90,7 +91,7 @@ def _say_why(jobs: Iterable[Any], store: Any) -> None:
 
     first, *rest = why_stale([c for job in jobs for c in job.cells if not store.path(c.stem).exists()], store) or ("",)
     for line in (f"note: {first}", *(f"  {line}" for line in rest)) if first else ():
-        click.echo(line)
+        say(line)
 
 
 def _lost(stems: set[str], store: Any) -> set[str]:
@@ -101,10 +102,11 @@ def _lost(stems: set[str], store: Any) -> set[str]:
 def _warn_of_a_mix(console: Console, others: list[str], more: bool) -> None:
     """Records of one key agree bit by bit on one type of CPU only."""
     if others:
+        others = list(map(printable, others))  # the CPU of whoever made the record
         what = "what is computed now may differ from them in the last digits" if more else "nothing is computed anew"
         console.print(
             f"note: some of these records were made on another type of CPU ({'; '.join(others)}): {what}, and the board says "
-            "so. For the same bits throughout use one type of CPU, or --rerun always here", highlight=False,
+            "so. For the same bits throughout use one type of CPU, or --rerun always here", highlight=False, markup=False,
         )  # fmt: skip
 
 
@@ -165,9 +167,9 @@ def _print_plan(plan: Any, folder: Path) -> None:
     store = Results(folder)
     cells = [c for job in plan.jobs for c in job.cells]
     done = sum(has_record(store, c) for c in cells)
-    click.echo(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {done} of them recorded in {folder}")
+    say(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {done} of them recorded in {folder}")
     _say_why(plan.jobs, store)
-    click.echo(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
+    say(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
     rows = [
         (j.setting.name, j.coalition, j.defense.label, j.attacker.label if j.attacker else "", j.seed, j.clients,
          j.setting.federation.rounds, len(j.targets), len(j.cells), sum(not has_record(store, c) for c in j.cells))

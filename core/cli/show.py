@@ -9,6 +9,7 @@ import click
 
 from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import examples
+from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words.explain import one_line
@@ -34,7 +35,7 @@ def command(results: Path, cell: str | None, history: bool, as_json: bool) -> No
     found = find(results.absolute(), cell)
     if as_json:
         for loaded in found:
-            click.echo(loaded.path.read_text(encoding="utf-8").rstrip())
+            say(loaded.path.read_text(encoding="utf-8").rstrip())
     elif len(found) == 1:
         _print(found[0].record, found[0].path.stem)
         if history:
@@ -130,4 +131,4 @@ def _print_history(record: Record) -> None:
 
 def _say(lines: list[str]) -> None:
     for line in lines:
-        click.echo(one_line(line, 10_000))  # whatever the record holds, one line each
+        say(one_line(line, 10_000))  # whatever the record holds, one line each

@@ -5,24 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-import click
+from fedbench.core.cli.say import say
+from fedbench.core.words.explain import printable
 
 
 def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """Print one table. In a pipe every row is one line, columns are at least two spaces apart, nothing is cut."""
-    cells = [[str(value) for value in row] for row in rows]
+    cells = [[printable(str(value)) for value in row] for row in rows]
+    names = [printable(header) for header in headers]
     if sys.stdout.isatty():
-        _rich(headers, cells, title)
+        _rich(names, cells, title)
     else:
-        _plain(headers, cells, title)
+        _plain(names, cells, title)
 
 
 def _plain(headers: Sequence[str], rows: list[list[str]], title: str) -> None:
     widths = [max(len(row[i]) for row in [list(headers), *rows]) for i in range(len(headers))]
     if title:
-        click.echo(title)
+        say(title)
     for row in [list(headers), *rows]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _rich(headers: Sequence[str], rows: list[list[str]], title: str) -> None:

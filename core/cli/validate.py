@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
 
 from fedbench.core.cli.options import examples, overrides_option, suites_argument
+from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from fedbench.core.spec.load import LoadedSuite
     from fedbench.core.spec.resolve import Resolved
 
-# Further checks, "module:function": called with (loaded, resolved), they raise UserError. Imported when needed.
+# Further checks, "module:function": called with (loaded, resolved), they raise UserError, or answer notes. Imported when needed.
 CHECKS: tuple[str, ...] = ("fedbench.core.execution.plan:check_plan",)
 
 
@@ -41,31 +42,35 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> 
     mistakes: list[str] = []
     for suite in suites:
         try:
-            loaded, resolved = check(suite, registry, overrides, data)
+            loaded, resolved, notes = check(suite, registry, overrides, data)
         except UserError as exc:
             mistakes += exc.messages
         else:
             absent = _absent(resolved)
-            note = f"; data not checked: {', '.join(absent)} not on this machine" if data and absent else ""
-            click.echo(f"{loaded.path}: ok: {_summary(loaded, resolved)}{note}")
+            notes += [f"data not checked: {', '.join(absent)} not on this machine"] if data and absent else []
+            say("; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *notes]))
     if mistakes:
         raise UserError(*mistakes)
 
 
-def check(suite: str, registry: Registry, overrides: tuple[str, ...] = (), data: bool = True) -> tuple[LoadedSuite, Resolved]:
-    """The suite and its components; raises ``UserError`` with every mistake, with ``data`` those of ``CHECKS`` too."""
+def check(
+    suite: str, registry: Registry, overrides: tuple[str, ...] = (), data: bool = True
+) -> tuple[LoadedSuite, Resolved, list[str]]:
+    """The suite, its components, and what is odd about its data; raises ``UserError`` with every mistake, with ``data``
+    those of ``CHECKS`` too."""
     from fedbench.core.spec.resolve import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
+    notes: list[str] = []
     for extra in _extra_checks() if data and not _absent(resolved) else ():
         try:
-            extra(loaded, resolved)
+            notes += extra(loaded, resolved)
         except UserError as exc:
             mistakes += exc.messages
     if mistakes:
         raise UserError(*mistakes)
-    return loaded, resolved
+    return loaded, resolved, notes
 
 
 def _absent(resolved: Resolved) -> list[str]:
@@ -74,7 +79,7 @@ def _absent(resolved: Resolved) -> list[str]:
     return [name for name, use in uses.items() if use.load().here() is False]
 
 
-def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved], None]]:
+def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved], Iterable[str]]]:
     for target in CHECKS:
         module, _, name = target.partition(":")
         yield getattr(import_module(module), name)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,17 @@ from typing import Any
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
-from fedbench.core.contract.defense import Defense, needs_coalition
+from fedbench.core.contract.defense import needs_coalition
 from fedbench.core.contract.errors import UserError
-from fedbench.core.execution.plugin_checks import declaration_mistake, require_data, try_model
+from fedbench.core.execution.plugin_checks import declaration_mistake, try_model
 from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.refusals import Refusals
+from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of, stem_of, word
 from fedbench.core.experiment.candidates import targets_of
 from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, key_of_run
 from fedbench.core.experiment.parts import defense_of
-from fedbench.core.experiment.scene import make_scene
 from fedbench.core.federation.setup import public_facts
 from fedbench.core.numerics.precision import check_precision
-from fedbench.core.population.audit import split_digest
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse, UseMaker
@@ -35,7 +33,6 @@ from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
 
 _DTYPE = "float32"
-_MOST_OF_A_NAME = 48  # letters: five names and a key stay below the 255 that a file name may have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +48,8 @@ class Plan:
     """the suite's analyses, as a board finds and draws them: label, name, params"""
     left_out: tuple[str, ...] = ()
     """settings of the suite that were not planned"""
+    notes: tuple[str, ...] = ()
+    """what is odd about the data, though it can be used"""
 
     @property
     def cells(self) -> list[str]:
@@ -59,7 +58,7 @@ class Plan:
 
     def and_left_out(self, cells: Iterable[str]) -> list[str]:
         """The plan's cells and, of ``cells``, those of settings that were not planned now."""
-        names = tuple(f"{_word(name)}--" for name in self.left_out)
+        names = tuple(f"{word(name)}--" for name in self.left_out)
         return [*self.cells, *(c for c in cells if names and c.startswith(names))]
 
     def only(self, **wanted: set[str]) -> Plan:
@@ -93,9 +92,10 @@ def make_plan(
     return _Planner(loaded, resolved, registry, results, device).plan(settings)
 
 
-def check_plan(loaded: LoadedSuite, resolved: Resolved) -> None:
-    """Everything ``fedbench run`` would refuse: data, partitions, audits, models. Raises ``UserError`` with all of it."""
-    make_plan(loaded, resolved, Registry.discover(), Path(), "cpu")
+def check_plan(loaded: LoadedSuite, resolved: Resolved) -> tuple[str, ...]:
+    """What is worth knowing of the data. Raises ``UserError`` with everything that ``fedbench run`` would refuse: data,
+    partitions, audits, models."""
+    return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu").notes
 
 
 class _Planner:
@@ -106,8 +106,7 @@ class _Planner:
         self.results, self.device = results, device
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
-        self._loads: dict[tuple[str, int], tuple[Data, str]] = {}
-        self._scenes: dict[Any, Any] = {}
+        self.notes: dict[str, None] = {}
         use = UseMaker()
         self.signals = {c.name: use(c, {}, c.name) for c in registry.components("signal")}
         self.refusals = Refusals(loaded, resolved)
@@ -116,26 +115,13 @@ class _Planner:
         defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]
         attacks = [(use, made) for use in self.resolved.attacks if (made := self._made("attack", use))]
         self.analyses = [(use, made) for use in self.resolved.analyses if (made := self._made("analysis", use))]
+        rows = list(self._rows(settings, defenses, attacks))
+        made = self._jobs_of_all(rows)
         jobs: dict[str, Job] = {}
-        for i, setting in enumerate(self.spec.settings):
-            if settings is not None and setting.name not in settings:
-                continue
-            for coalition in self.resolved.settings[i].coalitions:
-                members = tuple(resolve_coalition(coalition, setting.federation.clients))
-                judges = self._wanted(i, "attacks", attacks)
-                adversary = self._adversary(i, judges)
-                if adversary:
-                    first = setting.federation.clients - adversary.malicious(setting.federation.clients)
-                    if self.refusals.adversary_misfits(i, coalition, first):
-                        continue
-                    members = tuple(k for k in members if k < first)  # who attacks does not defend
-                for use, defense in self._wanted(i, "defenses", defenses):
-                    if not members and use.label in self.resolved.floors:
-                        continue  # where nobody defends, nobody can do so in name only
-                    where = (coalition.name, members) if needs_coalition(defense) else ("none", ())
-                    for seed in self.spec.seeds:
-                        for job in self._jobs(i, *where, use, defense, judges, seed, adversary):
-                            self.refusals.note_twins(jobs.setdefault(job.run_key, job), job)
+        for n in range(len(rows)):  # the order of the file, whatever the order in which data is needed
+            for seed in self.spec.seeds:
+                for job in made.get((n, seed), ()):
+                    self.refusals.note_twins(jobs.setdefault(job.run_key, job), job)
         self.refusals.raise_all()
         published = tuple(entry.model_dump(mode="json") for entry in self.spec.published)
         asked = tuple({"label": u.label, "name": u.name, "params": u.params} for u in self.resolved.analyses)
@@ -143,9 +129,10 @@ class _Planner:
             suite=self.spec.name, title=self.spec.title or self.spec.name, jobs=list(jobs.values()), published=published,
             analyses=asked,
             left_out=tuple(s.name for s in self.spec.settings if settings is not None and s.name not in settings),
+            notes=tuple(self.notes),
         )  # fmt: skip
 
-    def _wanted(self, i: int, kind: str, uses: list[tuple[ComponentUse, Any]]) -> list[tuple[ComponentUse, Any]]:
+    def _wanted(self, i: int, kind: str, uses: list[Made]) -> list[Made]:
         """The ``defenses`` or ``attacks`` that a setting runs: all, or those it names (floors too must be named there)."""
         labels = self.refusals.known_labels(i, kind, [use.label for use, _ in uses])
         return [(use, made) for use, made in uses if use.label in labels]
@@ -166,45 +153,82 @@ class _Planner:
 
         return self.refusals.ask(self.refusals.place_of(kind, use), f"{kind} '{use.name}'", build)
 
-    def _jobs(
-        self, i: int, coalition: str, members: tuple[int, ...], use: ComponentUse, defense: Defense,
-        attacks: list[tuple[ComponentUse, Attack]], seed: int, adversary: Adversary | None,
-    ) -> Iterable[Job]:  # fmt: skip
+    def _rows(self, settings: set[str] | None, defenses: list[Made], attacks: list[Made]) -> Iterator[Row]:
+        """Every defense of every coalition of every setting, in the order of the file."""
+        for i, setting in enumerate(self.spec.settings):
+            if settings is not None and setting.name not in settings:
+                continue
+            for coalition in self.resolved.settings[i].coalitions:
+                members = tuple(resolve_coalition(coalition, setting.federation.clients))
+                judges = self._wanted(i, "attacks", attacks)
+                adversary = self._adversary(i, judges)
+                if adversary:
+                    first = setting.federation.clients - adversary.malicious(setting.federation.clients)
+                    if self.refusals.adversary_misfits(i, coalition, first):
+                        continue
+                    members = tuple(k for k in members if k < first)  # who attacks does not defend
+                for use, defense in self._wanted(i, "defenses", defenses):
+                    if not members and use.label in self.resolved.floors:
+                        continue  # where nobody defends, nobody can do so in name only
+                    name, who = (coalition.name, members) if needs_coalition(defense) else ("none", ())
+                    yield Row(i=i, coalition=name, members=who, use=use, defense=defense, attacks=judges, adversary=adversary)
+
+    def _jobs_of_all(self, rows: list[Row]) -> dict[tuple[int, int], list[Job]]:
+        """(position of the row, seed) -> its jobs. One data set of one seed is in memory at a time."""
+        by_data: dict[str, list[int]] = {}
+        for n, row in enumerate(rows):
+            by_data.setdefault(key_of(self.resolved.settings[row.i].dataset.identity()), []).append(n)
+        found: dict[tuple[int, int], list[Job]] = {}
+        for positions in by_data.values():
+            for seed in self.spec.seeds:
+                found |= {(n, seed): jobs for n, jobs in self._jobs_of_seed(rows, positions, seed)}
+        return found
+
+    def _jobs_of_seed(self, rows: list[Row], positions: list[int], seed: int) -> Iterator[tuple[int, list[Job]]]:
+        """The jobs of rows that share a data set; data and splits are forgotten when the last one is planned."""
+        dataset = self.resolved.settings[rows[positions[0]].i].dataset
+        load = once(lambda: load_data(dataset, seed))
+        splits: dict[Any, str | None] = {}
+        for n in positions:
+            yield n, list(self._jobs(rows[n], seed, load, splits))
+
+    def _jobs(self, row: Row, seed: int, load: Callable[[], Loaded], splits: dict[Any, str | None]) -> Iterator[Job]:
         """The passive run with all passive attacks, and one run for every active one."""
-        passive = [(a, made) for a, made in attacks if not isinstance(made, ActiveAttack)]
-        for attacker in (None, *(a for a, made in attacks if isinstance(made, ActiveAttack))):
-            mine = passive if attacker is None else [(a, made) for a, made in attacks if a is attacker]
-            base = self._base(i, coalition, members, use, defense, seed, adversary, attacker) if mine else None
+        passive = [(a, made) for a, made in row.attacks if not isinstance(made, ActiveAttack)]
+        for attacker in (None, *(a for a, made in row.attacks if isinstance(made, ActiveAttack))):
+            mine = passive if attacker is None else [(a, made) for a, made in row.attacks if a is attacker]
+            base = self._base(row, seed, load, splits, attacker) if mine else None
             if base is not None:
                 yield self._with_cells(base, mine)
 
     def _base(
-        self, i: int, coalition: str, members: tuple[int, ...], use: ComponentUse, defense: Defense, seed: int,
-        adversary: Adversary | None, attacker: ComponentUse | None,
-    ) -> Job | None:  # fmt: skip
-        setting, used = self.spec.settings[i], self.resolved.settings[i]
-        targets = targets_of(setting, members, adversary.malicious(setting.federation.clients) if adversary else 0)
-        where = self.refusals.place_of_setting(i)
-        found = self.refusals.ask(where, f"dataset '{used.dataset.name}'", lambda: self._load(used.dataset, seed))
-        if found is None:
+        self, row: Row, seed: int, load: Callable[[], Loaded], splits: dict[Any, str | None], attacker: ComponentUse | None
+    ) -> Job | None:
+        setting, used, adversary = self.spec.settings[row.i], self.resolved.settings[row.i], row.adversary
+        targets = targets_of(setting, row.members, adversary.malicious(setting.federation.clients) if adversary else 0)
+        where = self.refusals.place_of_setting(row.i)
+        loaded = self.refusals.ask(where, f"dataset '{used.dataset.name}'", load)
+        if loaded is None:
             return None
-        data, digest = found
-        root, poisoned = defense.root_samples, attacker is not None
-        at = (i, seed, targets, root, poisoned)  # what a scene depends on: many defenses and attacks share one
-        if at not in self._scenes:
-            self._scenes[at] = self.refusals.ask(where, "partition", lambda: make_scene(
-                data, setting, targets, seed, adversary=adversary, poisoned=poisoned, root=root
+        if loaded.repeated:
+            text = f"dataset '{used.dataset.name}', seed {seed}: {loaded.repeated:.2%} of the hold-out repeats training samples"
+            self.notes.setdefault(text)
+        root, poisoned = row.defense.root_samples, attacker is not None
+        at = (row.i, targets, root, poisoned)  # what a split depends on: many defenses and attacks share one
+        if at not in splits:
+            splits[at] = self.refusals.ask(where, "partition", lambda: split_of(
+                loaded.data, setting, targets, seed, adversary=adversary, poisoned=poisoned, root=root
             ))  # fmt: skip
-        scene = self._scenes[at]
+        split = splits[at]
         if seed == self.spec.seeds[0]:
-            self._check_fit(where, setting, used.model, use, defense, data, adversary)
-        if scene is None:
+            self._check_fit(where, setting, used.model, row, loaded.data)
+        if split is None:
             return None
         job = Job(
-            suite=self.spec.name, setting=setting, coalition=coalition, members=members, targets=targets, seed=seed,
-            dataset=used.dataset, model=used.model, defense=use, attacker=attacker, adversary=adversary,
-            signals=self.signals, analyses=(),
-            digests={"data": digest, "split": split_digest(scene.shards, scene.audits), "engine": self.engine},
+            suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, targets=targets, seed=seed,
+            dataset=used.dataset, model=used.model, defense=row.use, attacker=attacker, adversary=adversary,
+            signals=self.signals, analyses=(), repeated_holdout=loaded.repeated,
+            digests={"data": loaded.digest, "split": split, "engine": self.engine},
             device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits,
         )  # fmt: skip
         asked = self._asked(job, where)
@@ -220,28 +244,18 @@ class _Planner:
         computing = [(use, made) for use, made in self.analyses if type(made).analyse is not Analysis.analyse]
         return tuple(use for use, made in computing if applies(use, made))
 
-    def _check_fit(
-        self, where: str, setting: Setting, model: ComponentUse, use: ComponentUse, defense: Defense, data: Data,
-        adversary: Adversary | None,
-    ) -> None:  # fmt: skip
+    def _check_fit(self, where: str, setting: Setting, model: ComponentUse, row: Row, data: Data) -> None:
         """Whether model, precision and defense can serve this setting; asked once a setting and defense."""
         federation = setting.federation
         size = self.refusals.ask(where, f"model '{model.name}'", lambda: try_model(model.make()[0], data))
         self.refusals.ask(where, "precision", lambda: check_precision(federation.precision, self.device))
         facts = public_facts(
             federation, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,
-            expected_malicious=adversary.expected(federation.clients) if adversary else 0,
+            expected_malicious=row.adversary.expected(federation.clients) if row.adversary else 0,
             thresholds=setting.thresholds is not None,
         )  # fmt: skip
-        place = f"{self.refusals.place_of('defense', use)}: in {where}"
-        self.refusals.ask(place, f"defense '{use.name}'", lambda: defense.check(facts))
-
-    def _load(self, dataset: ComponentUse, seed: int) -> tuple[Data, str]:
-        at = (key_of(dataset.identity()), seed)
-        if at not in self._loads:
-            data = require_data(dataset.make()[0].load(seed), dataset.name)
-            self._loads[at] = data, data.digest()
-        return self._loads[at]
+        place = f"{self.refusals.place_of('defense', row.use)}: in {where}"
+        self.refusals.ask(place, f"defense '{row.use.name}'", lambda: row.defense.check(facts))
 
     def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
         job = replace(base, run_key=key_of_run(base))
@@ -251,18 +265,8 @@ class _Planner:
             names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *read})}
             made_of = cell_identity(job, use, {n: self.signals[own] for n, own in names.items() if own in self.signals})
             _, key = keys_of(made_of)
-            cells.append(Cell(key=key, stem=_stem(job, use, key), attack=use, look=Look.of(made), identity=made_of))
+            cells.append(Cell(key=key, stem=stem_of(job, use, key), attack=use, look=Look.of(made), identity=made_of))
         return replace(job, cells=tuple(cells))
-
-
-def _stem(job: Job, attack: ComponentUse, key: str) -> str:
-    """A file name people can read; the key's first letters make it unique."""
-    words = [job.setting.name, job.coalition, job.defense.label, attack.label, f"s{job.seed}", key[:12]]
-    return "--".join(map(_word, words))
-
-
-def _word(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9=.,_-]+", "_", name)[:_MOST_OF_A_NAME]
 
 
 def _only_text(wanted: dict[str, set[str]]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import numpy as np
@@ -16,6 +18,8 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.model import Model
 from fedbench.core.contract.threat import LEVELS, View
 from fedbench.core.numerics.normalise import wrap
+from fedbench.core.spec import most
+from fedbench.core.spec.suite import Setting
 from fedbench.core.toolkit.check import check_data
 from fedbench.core.words.explain import explain
 
@@ -61,6 +65,45 @@ def require_data(data: Any, name: str) -> Data:
         if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             raise UserError(f"dataset '{name}': {split}_x holds values that are not finite")
     return check_data(data, name)
+
+
+def repeated_share(data: Data, name: str) -> float:
+    """The share of the hold-out whose sample and label are those of a training sample too; ``UserError`` above one half.
+
+    Who is asked about such a sample cannot tell: it was trained on, though the lists say that it was not. Small binary records
+    have some honestly; most of a hold-out is a mistake of whoever made the splits.
+    """
+    trained = set(_rows(data.train_x, data.train_y))
+    n, of = sum(row in trained for row in _rows(data.holdout_x, data.holdout_y)), len(data.holdout_y)
+    if 2 * n > of:
+        raise UserError(
+            f"dataset '{name}': {n:,} of {of:,} hold-out samples are training samples too (same values, same label): they would "
+            "be members that count as non-members; make the splits disjoint"
+        )
+    return n / of
+
+
+def _rows(x: np.ndarray, y: np.ndarray) -> Iterator[bytes]:
+    """A hash of each sample with its label; 16 bytes, so that no two samples share one by chance."""
+    flat = np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8)
+    for row, label in zip(flat, y.tolist(), strict=True):
+        yield hashlib.blake2b(row.data, digest_size=16, key=label.to_bytes(8, "little", signed=True)).digest()
+
+
+def require_room(targets: int, setting: Setting, n_train: int, n_holdout: int) -> None:
+    """Raise ``UserError`` for audit lists that no machine can draw, told from their numbers alone."""
+    clients, audit = setting.federation.clients, setting.audit
+    if targets * clients > most.DRAWS:
+        raise UserError(
+            f"{targets:,} targets of {clients:,} clients: each is asked about against all others, which makes more than "
+            f"{most.DRAWS:,} draws; name fewer clients in audit.targets"
+        )
+    asked = targets * min(audit.nonmembers + (audit.outside or 0), n_train + n_holdout) + n_train
+    if asked > most.CANDIDATES:
+        raise UserError(
+            f"{targets:,} targets with up to {audit.nonmembers:,} non-members make {asked:,} candidates, at most "
+            f"{most.CANDIDATES:,} can be asked about: lower audit.nonmembers or name fewer clients in audit.targets"
+        )
 
 
 def try_model(model: Model, data: Data) -> int:

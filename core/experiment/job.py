@@ -50,6 +50,7 @@ class Job:
 
     ``setting``: as the suite has it, whole. ``adversary``: who attacks from inside, the setting's or the default one,
     where an active attack could take part; ``attacker``: the active attack that this run is trained with.
+    ``repeated_holdout``: the share of the hold-out that repeats training samples.
     """
 
     run_key: str = ""
@@ -69,6 +70,7 @@ class Job:
     looks: dict[str, Look] = field(default_factory=dict)
     """what each analysis wants measured, by its label"""
     digests: dict[str, str]
+    repeated_holdout: float = 0.0
     device: str
     results: str
     provenance: Provenance
@@ -105,8 +107,9 @@ class Job:
             "malicious": self.malicious, "knowledge": who.knowledge, "mask_set": who.mask_set,
             "start_round": who.start_round, "assumed": self.expected_malicious,
         } if who else None  # fmt: skip
+        repeated = {"repeated_holdout": round(self.repeated_holdout, 4)} if self.repeated_holdout else {}
         return {
-            "dataset": {"name": self.dataset.name, "params": self.dataset.params},
+            "dataset": {"name": self.dataset.name, "params": self.dataset.params} | repeated,
             "model": {"name": self.model.name, "params": self.model.params},
             "partition": shown["partition"], "federation": shown["federation"], "audit": shown["audit"],
             "adversary": self.attacker.label if self.attacker else None, "insider": inside,
@@ -121,6 +124,7 @@ NO_INFLUENCE = frozenset({
     "suite", "coalition", "setting.name",  # names for people; who defends is `members`
     "signals", "analyses", "looks",  # measured beside the training; they enter the keys of cells
     "results", "limits",
+    "repeated_holdout",  # told from the data, whose digest is part of the key
     # the uses below are resolved in fields of their own, and labels choose what runs at all
     "setting.dataset", "setting.model", "setting.adversary", "setting.coalitions", "setting.defenses", "setting.attacks",
     "setting.federation.recipe",  # its values are in the fields

@@ -7,6 +7,8 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from fedbench.core.words.explain import printable
+
 NAME_PATTERN = r"^[a-z0-9]+([_-][a-z0-9]+)*$"
 LABEL_PATTERN = r"^[^\s\[\]]+$"
 PATTERNS = {  # in words
@@ -22,6 +24,13 @@ class SpecModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, populate_by_name=True)
 
     short_form: ClassVar[str] = ""  # what may stand in place of the mapping
+
+
+def all_shown(text: str) -> str:
+    """The text itself; a mistake where a terminal or a board would act on a character of it, or hide it."""
+    if (shown := printable(text)) != text:
+        raise mistake(f"'{shown}' has a character that cannot be seen: remove it")
+    return text
 
 
 def mistake(text: str) -> PydanticCustomError:

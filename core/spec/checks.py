@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from fedbench.core.registry.kinds import PLURAL
+from fedbench.core.spec import most
 from fedbench.core.spec.coalition import Coalition, coalition_problem
 from fedbench.core.spec.component import MethodUse, expand
 from fedbench.core.spec.document import Document, Loc, Problem
 from fedbench.core.spec.suite import Setting
 
 Model = TypeVar("Model", bound=BaseModel)
+METHODS = ("defense", "attack", "analysis")  # what a suite lists rows of
+_LONGEST = {
+    "settings": most.SETTINGS, "seeds": most.SEEDS, "coalitions": most.COALITIONS,
+    **{PLURAL[kind]: most.USES for kind in METHODS},
+}  # fmt: skip
 
 
 def cross_checks(document: Document) -> list[Problem]:
@@ -28,10 +35,25 @@ def cross_checks(document: Document) -> list[Problem]:
     ]
 
 
+def items_of(data: Any, key: str) -> list[Any]:
+    """The elements of the list ``data[key]`` of a suite, as many as it may have: the types refuse it with more."""
+    items = data.get(key) if isinstance(data, dict) else None
+    return items[: _LONGEST[key]] if isinstance(items, list) else []
+
+
+def uses_of(data: Any, kind: str) -> list[tuple[Loc, MethodUse]]:
+    """The valid uses of a kind; none where all grids together make more rows than a list may have."""
+    uses = list(valid_items(data, PLURAL[kind], MethodUse))
+    return [] if _rows(uses) > most.ROWS_OF_LIST else uses
+
+
+def _rows(uses: Iterable[tuple[Loc, MethodUse]]) -> int:
+    return sum(use.n_rows for _, use in uses)
+
+
 def valid_items(data: Any, key: str, model: type[Model]) -> Iterator[tuple[Loc, Model]]:
     """(place, element) of the elements of the list ``data[key]`` that are valid by themselves."""
-    items = data.get(key) if isinstance(data, dict) else None
-    for i, item in enumerate(items if isinstance(items, list) else []):
+    for i, item in enumerate(items_of(data, key)):
         element = valid(item, model)
         if element is not None:
             yield (key, i), element
@@ -58,22 +80,23 @@ def _names_differ(document: Document, what: str, named: Any) -> Iterator[Problem
 
 
 def _setting_names(document: Document) -> Iterator[tuple[Loc, str]]:
-    settings = document.data.get("settings")
-    for i, setting in enumerate(settings if isinstance(settings, list) else []):
+    for i, setting in enumerate(items_of(document.data, "settings")):
         if isinstance(setting, dict) and isinstance(setting.get("name"), str):
             yield ("settings", i, "name"), setting["name"]
 
 
 def _seeds_differ(document: Document) -> Iterator[Problem]:
-    seeds = document.data.get("seeds")
-    named = [(("seeds", i), s) for i, s in enumerate(seeds if isinstance(seeds, list) else []) if type(s) is int]
+    named = [(("seeds", i), s) for i, s in enumerate(items_of(document.data, "seeds")) if type(s) is int]
     return _differ(document, named, lambda seed, line: f"the seed {seed} is already given in line {line}")
 
 
 def _labels_differ(document: Document) -> Iterator[Problem]:
-    for key in ("defenses", "attacks", "analyses"):
-        uses = valid_items(document.data, key, MethodUse)
-        named = [(loc, point.label) for loc, use in uses for point in expand(use)]
+    for kind in METHODS:
+        rows = _rows(valid_items(document.data, PLURAL[kind], MethodUse))
+        if rows > most.ROWS_OF_LIST:
+            text = f"{rows:,} rows with all grids, at most {most.ROWS_OF_LIST:,} can be planned: split the suite"
+            yield Problem((PLURAL[kind],), text)
+        named = [(loc, point.label) for loc, use in uses_of(document.data, kind) for point in expand(use)]
         yield from _differ(
             document, named, lambda label, line: f"the label '{label}' is already taken in line {line}: add a label"
         )
@@ -84,13 +107,14 @@ def _audit_fits(at: Loc, setting: Setting) -> Iterator[Problem]:
     if audit.every > federation.rounds:
         text = f"expected an integer <= {federation.rounds} (federation.rounds), found {audit.every}"
         yield Problem((*at, "audit", "every"), text)
-    targets = [] if isinstance(audit.targets, str) else list(audit.targets)
-    for i, target in enumerate(targets):
+    seen: set[int] = set()
+    for i, target in enumerate([] if isinstance(audit.targets, str) else audit.targets):
         if target >= federation.clients:
             text = f"there is no client {target}, federation.clients is {federation.clients} (ids count from 0)"
             yield Problem((*at, "audit", "targets", i), text)
-        elif target in targets[:i]:
+        elif target in seen:
             yield Problem((*at, "audit", "targets", i), f"the client {target} is given twice")
+        seen.add(target)
 
 
 def _adversary_fits(at: Loc, setting: Setting) -> Iterator[Problem]:
@@ -126,7 +150,8 @@ def _coalitions_fit(document: Document, settings: list[tuple[Loc, Setting]]) -> 
 def _coalitions_differ(document: Document, coalitions: list[tuple[Loc, Coalition]]) -> Iterator[Problem]:
     yield from _names_differ(document, "coalition", ((loc, c.name) for loc, c in coalitions))
     for loc, coalition in coalitions:
-        ids = coalition.clients or []
-        for i, client in enumerate(ids):
-            if client in ids[:i]:
+        seen: set[int] = set()
+        for i, client in enumerate(coalition.clients or []):
+            if client in seen:
                 yield Problem((*loc, "clients", i), f"the client {client} is given twice")
+            seen.add(client)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from fedbench.core.spec import most
 from fedbench.core.spec.base import Name, SpecModel, mistake
 from fedbench.core.words.nearest import did_you_mean
 
@@ -19,7 +20,9 @@ class Coalition(SpecModel):
     short_form = "a name"
 
     name: Name = Field(description="none, pair, half or uniform; or a label of your own")
-    clients: list[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, description="ids of the members")
+    clients: list[Annotated[int, Field(ge=0, lt=most.CLIENTS)]] | None = Field(
+        None, min_length=1, max_length=most.CLIENTS, description="ids of the members"
+    )
     fraction: float | None = Field(None, gt=0, le=1, description="the first clients up to this share of all")
 
     @model_validator(mode="before")

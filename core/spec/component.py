@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from fedbench.core.spec.base import LABEL_PATTERN, SpecModel, mistake
-
-MAX_ROWS = 1000
+from fedbench.core.spec import most
+from fedbench.core.spec.base import LABEL_PATTERN, SpecModel, all_shown, mistake
+from fedbench.core.words.explain import one_line
 
 
 class Use(SpecModel):
@@ -21,7 +21,7 @@ class Use(SpecModel):
 
     short_form = "a name"
 
-    name: str = Field(min_length=1, description="name of the component, as `fedbench list` shows it")
+    name: str = Field(min_length=1, max_length=200, description="name of the component, as `fedbench list` shows it")
     params: dict[str, Any] = Field(default_factory=dict, description="its parameters, see `fedbench list --params`")
 
     @model_validator(mode="before")
@@ -33,15 +33,16 @@ class Use(SpecModel):
 class MethodUse(Use):
     """A defense or an attack; ``grid`` makes one row of every combination of the listed values."""
 
-    label: str | None = Field(
+    label: Annotated[str, AfterValidator(all_shown)] | None = Field(
         None, pattern=LABEL_PATTERN, max_length=80, description="name in tables; needed to use a component twice"
     )
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
-        default_factory=dict, description="parameter -> list of values to try"
+        default_factory=dict, max_length=20, description="parameter -> list of values to try"
     )
     then: list[Use] = Field(
-        default_factory=list, description="defenses applied after this one; a list of uses in place of a mapping says the same"
-    )
+        default_factory=list, max_length=10,
+        description="defenses applied after this one; a list of uses in place of a mapping says the same",
+    )  # fmt: skip
 
     @model_validator(mode="before")
     @classmethod
@@ -57,10 +58,14 @@ class MethodUse(Use):
         for name in self.grid:
             if name in self.params:
                 raise mistake(f"'{name}' is given in both params and grid: keep one")
-        rows = math.prod(map(len, self.grid.values()))
-        if rows > MAX_ROWS:
-            raise mistake(f"the grid has {rows:,} combinations, more than {MAX_ROWS:,}: split it")
+        if self.n_rows > most.ROWS:
+            raise mistake(f"the grid has {self.n_rows:,} combinations, more than {most.ROWS:,}: split it")
         return self
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows it makes, without making them."""
+        return math.prod(map(len, self.grid.values()))
 
 
 @dataclass(frozen=True)
@@ -83,4 +88,4 @@ def expand(use: MethodUse) -> Iterator[Point]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
+    return one_line(value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str), 80)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from fedbench.core.spec import most
 from fedbench.core.spec.base import SpecModel, mistake
 from fedbench.core.spec.recipes import Recipe, with_recipe
 
@@ -17,8 +18,8 @@ class Schedule(SpecModel):
         "constant", description="constant; exponential: x factor every round; cosine: to 0; milestones: x factor at each"
     )
     factor: float | None = Field(None, gt=0, le=1, description="of exponential (every round) and milestones (at each)")
-    rounds: list[Annotated[int, Field(ge=1)]] | None = Field(
-        None, min_length=1, description="milestones: the rounds after which the factor applies"
+    rounds: list[Annotated[int, Field(ge=1, le=most.ROUNDS)]] | None = Field(
+        None, min_length=1, max_length=10_000, description="milestones: the rounds after which the factor applies"
     )
 
     @model_validator(mode="before")
@@ -39,7 +40,7 @@ class Optimizer(SpecModel):
     """The clients' optimiser, fresh in every round unless ``keep_state``."""
 
     name: Literal["sgd", "adam"] = Field("sgd", description="the rule")
-    lr: float = Field(gt=0, description="learning rate of round 1")
+    lr: float = Field(gt=0, le=most.FACTOR, description="learning rate of round 1")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
     betas: list[Annotated[float, Field(ge=0, lt=1)]] | None = Field(
         None, min_length=2, max_length=2, description="adam: decay of the two moments, [0.9, 0.999] by default"
@@ -47,7 +48,7 @@ class Optimizer(SpecModel):
     keep_state: bool = Field(
         False, description="adam: a client's moments live on from round to round, though its parameters are replaced"
     )
-    weight_decay: float = Field(0.0, ge=0, description="L2 penalty, added to the gradient")
+    weight_decay: float = Field(0.0, ge=0, le=most.FACTOR, description="L2 penalty, added to the gradient")
     schedule: Schedule = Field(default_factory=Schedule, description="the learning rate over the rounds")
 
     @model_validator(mode="after")
@@ -63,20 +64,21 @@ class FederationSpec(SpecModel):
     """The federation's size and hyperparameters."""
 
     recipe: Recipe | None = Field(None, description="a paper's settings, for the fields that are not given here")
-    clients: int = Field(ge=1, description="number of clients K")
-    rounds: int = Field(ge=1, description="number of rounds T")
-    local_epochs: int = Field(1, ge=1, description="epochs over its own data of a client in a round")
+    clients: int = Field(ge=1, le=most.CLIENTS, description="number of clients K")
+    rounds: int = Field(ge=1, le=most.ROUNDS, description="number of rounds T")
+    local_epochs: int = Field(1, ge=1, le=most.EPOCHS, description="epochs over its own data of a client in a round")
     local_batches: int | None = Field(
-        None, ge=1, description="train on only so many of each local epoch's shuffled batches; by default on all"
+        None, ge=1, le=most.SAMPLES, description="train on only so many of each local epoch's shuffled batches; by default on all"
     )
-    batch_size: int = Field(ge=1, description="samples a training step")
+    batch_size: int = Field(ge=1, le=most.SAMPLES, description="samples a training step")
     weight_order: Literal["clients", "shuffled"] = Field(
         "clients", description="shuffled: updates get other clients' FedAvg weights, as in FedMIA's released code"
     )
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients drawn in a round")
     max_delay: int = Field(
-        0, ge=0, description="asynchronous: a client's global model is 0 to max_delay rounds old, uniformly; 0: synchronous"
-    )
+        0, ge=0, le=most.ROUNDS,
+        description="asynchronous: a client's global model is 0 to max_delay rounds old, uniformly; 0: synchronous",
+    )  # fmt: skip
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32", description="arithmetic of the training; parameters, updates and signals are float32 in any case"
     )

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from fedbench.core.spec import schema
 from fedbench.core.spec.base import PATTERNS
 from fedbench.core.spec.document import Loc, Problem
+from fedbench.core.words.explain import printable
 from fedbench.core.words.nearest import did_you_mean
 
 _EXPECTED = {
@@ -18,6 +19,8 @@ _EXPECTED = {
     "string": "text", "list": "a list", "tuple": "a list", "set": "a list", "dict": "a mapping", "model": "a mapping",
 }  # fmt: skip
 _RENAMED = {"reference": "published"}  # fields by what they were called before
+_LARGEST = 10**40  # of which every digit is printed
+_MOST_UNKNOWN = 10  # fields of one mapping that are named one by one
 _RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of")
 
 
@@ -37,7 +40,18 @@ def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[
     for at, locs in in_union.items():
         if len(locs) > 1:
             places.pop(at, None)
-    return [_problem(loc, items, model) for loc, items in places.items()]
+    beyond, more = _many_unknown(loc for loc, items in places.items() if items[0]["type"] == "extra_forbidden")
+    return [_problem(loc, items, model) for loc, items in places.items() if loc not in beyond] + more
+
+
+def _many_unknown(locs: Iterable[Loc]) -> tuple[set[Loc], list[Problem]]:
+    """(unknown fields that are not named: those after the first ones of a mapping, one problem for those of each)."""
+    inside: dict[Loc, list[Loc]] = {}
+    for loc in locs:
+        inside.setdefault(loc[:-1], []).append(loc)
+    rest = {at: found[_MOST_UNKNOWN:] for at, found in inside.items() if len(found) > _MOST_UNKNOWN}
+    more = [Problem(found[0], f"and {len(found):,} more unknown fields from here on", at_key=True) for found in rest.values()]
+    return {loc for found in rest.values() for loc in found}, more
 
 
 def found(value: Any) -> str:
@@ -47,9 +61,12 @@ def found(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f"the text {value!r}" if len(value) <= 60 else f"the text {value[:57]!r}..."
+        shown = printable(value[:61])  # not repr: it would double the backslash of a code
+        return f"the text '{shown}'" if len(value) <= 60 else f"the text '{shown[:57]}'..."
     if isinstance(value, float) and not math.isfinite(value):
         return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        return f"a number of {math.log10(abs(value)) + 1:.0f} digits"
     if isinstance(value, int | float):
         return repr(value)
     return "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else f"the date {value}"
@@ -106,7 +123,8 @@ def _text(item: Mapping[str, Any], loc: Loc, model: type[BaseModel]) -> str:
     expected = _expected(item, loc, model)
     if expected:
         near = did_you_mean(item["input"], _choices(ctx)) if isinstance(item["input"], str) else ""
-        return f"expected {expected}, found {found(item['input'])}{near}"
+        n = ctx.get("actual_length")
+        return f"expected {expected}, found {found(item['input']) if n is None else f'{n:,}'}{near}"
     return " ".join(item["msg"].removeprefix("Value error, ").split())
 
 
@@ -121,24 +139,25 @@ def _expected(item: Mapping[str, Any], loc: Loc, model: type[BaseModel]) -> str:
         short = [getattr(arm, "short_form", "") for arm in schema.arms(schema.descend(model, loc))]
         return " or ".join([*filter(None, short), "a mapping"])
     if kind.startswith(("too_", "string_too_")):
-        limit = next(f"{word} {ctx[key]}" for key, word in _LENGTHS.items() if key in ctx)
+        limit = next(f"{word} {ctx[key]:,}" for key, word in _LENGTHS.items() if key in ctx)
         return f"{limit} {'characters' if kind.startswith('string') else 'elements'}"
-    return _typed(kind, ctx, schema.field_at(model, loc))
+    return _typed(kind, ctx, loc, model)
 
 
 _LENGTHS = {"min_length": "at least", "max_length": "at most"}
 
 
-def _typed(kind: str, ctx: Mapping[str, Any], field: Any) -> str:
-    """Type and range: from the field, which knows both bounds, else from the error."""
+def _typed(kind: str, ctx: Mapping[str, Any], loc: Loc, model: type[BaseModel]) -> str:
+    """Type and range: of the place, which knows all bounds, else from the error."""
     base = _EXPECTED.get(kind) or _EXPECTED.get(kind.removesuffix("_type").removesuffix("_parsing"), "")
-    base = "an integer" if kind == "int_from_float" else base
-    bounds = schema.range_words(field) if field is not None else ""
-    if kind in _RANGES:
-        words = schema.type_words(field.annotation) if field is not None else "a value"
-        return f"{words} {bounds or _bound(kind, ctx)}"
-    numeric = base in ("an integer", "a number", "a finite number")
-    return f"{base} {bounds}".strip() if numeric and not bounds.startswith("each") else base
+    if kind in ("int_from_float", "int_parsing_size"):
+        base = "an integer"
+    if kind not in _RANGES and base not in ("an integer", "a number", "a finite number"):
+        return base
+    words = schema.number_words(model, loc)
+    if kind == "finite_number":
+        words = words.replace("a number", "a finite number", 1)
+    return words or (f"a value {_bound(kind, ctx)}" if kind in _RANGES else base)
 
 
 def _bound(kind: str, ctx: Mapping[str, Any]) -> str:

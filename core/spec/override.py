@@ -10,6 +10,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.spec import schema
 from fedbench.core.spec.document import Document, Loc, parse_value, path_words
 from fedbench.core.spec.suite import SuiteSpec
+from fedbench.core.words.explain import bounded, one_line
 from fedbench.core.words.nearest import did_you_mean
 
 
@@ -26,12 +27,12 @@ def apply(document: Document, overrides: Sequence[str]) -> Document:
         except UserError as exc:
             mistakes += [f"{document.path}: {message}" for message in exc.messages]
     if mistakes:
-        raise UserError(*mistakes)
+        raise UserError(*bounded(mistakes))
     return document
 
 
 def _apply_one(document: Document, override: str) -> Document:
-    option = f"--set {override}"
+    option = f"--set {one_line(override, 200)}"
     path, equals, text = override.partition("=")
     segments = path.strip().split(".")
     if not equals or not all(segments):

@@ -14,8 +14,8 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.registry.use import ComponentUse, UseMaker
-from fedbench.core.spec import messages
-from fedbench.core.spec.checks import valid, valid_items
+from fedbench.core.spec import messages, most
+from fedbench.core.spec.checks import METHODS, items_of, uses_of, valid
 from fedbench.core.spec.coalition import Coalition
 from fedbench.core.spec.component import MethodUse, Point, Use, expand
 from fedbench.core.spec.document import Document, Loc, Problem
@@ -23,8 +23,6 @@ from fedbench.core.spec.load import LoadedSuite, open_document, validate
 from fedbench.core.spec.suite import Setting
 from fedbench.core.words.explain import explain
 from fedbench.core.words.nearest import did_you_mean
-
-METHODS = ("defense", "attack", "analysis")  # what a suite lists rows of
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def _resolve(document: Document, registry: Registry) -> tuple[dict[Loc, list[Com
     """Place -> resolved rows, of every use that is valid by itself; and what is wrong with the rest."""
     resolver = _Resolver(document, registry)
     for kind in METHODS:
-        for loc, use in valid_items(document.data, PLURAL[kind], MethodUse):
+        for loc, use in uses_of(document.data, kind):
             resolver.add(kind, loc, use, list(expand(use)))
             resolver.follow(kind, loc, use)
     resolver.add_floors(document.data.get("floors"))
@@ -108,8 +106,7 @@ def _resolve(document: Document, registry: Registry) -> tuple[dict[Loc, list[Com
 
 
 def _mappings(data: dict[str, Any], key: str) -> Iterator[tuple[Loc, dict[str, Any]]]:
-    items = data.get(key)
-    for i, item in enumerate(items if isinstance(items, list) else []):
+    for i, item in enumerate(items_of(data, key)):
         if isinstance(item, dict):
             yield (key, i), item
 
@@ -161,7 +158,7 @@ class _Resolver:
     def add_floors(self, named: object) -> None:
         """The floors that a suite names, or all where it says nothing of them; another defense is none."""
         names = [c.name for c in self._registry.floors()]
-        for i, name in enumerate(names if named is None else named if isinstance(named, list) else []):
+        for i, name in enumerate(names if named is None else named[: most.USES] if isinstance(named, list) else []):
             if name in names:
                 self.add("defense", ("floors", i), Use(name=name), [Point(name, {}, {})])
             elif isinstance(name, str):

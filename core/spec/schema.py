@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-_SIGNS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _WORDS: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 _LISTS = (list, tuple, set, frozenset)
 
@@ -71,12 +71,40 @@ def short_type(annotation: Any) -> str:
     return " | ".join(dict.fromkeys(names))
 
 
+def constraints_at(annotation: Any, loc: tuple[str | int, ...]) -> list[tuple[Any, list[Any]]]:
+    """(plain type, its constraints) of each arm of what stands at ``loc``; a list's elements have their own."""
+    if not loc:
+        return list(_constrained(annotation, []))
+    parent = descend(annotation, loc[:-1])
+    field = fields(parent).get(str(loc[-1])) if parent is not None else None
+    if field is not None:
+        return list(_constrained(field.annotation, field.metadata))
+    inner = child(parent, loc[-1]) if parent is not None else None
+    return list(_constrained(inner, []))
+
+
+def number_words(annotation: Any, loc: tuple[str | int, ...]) -> str:
+    """``an integer in [1, 10] or a number in (0, 1)``: the numbers that may stand at ``loc``, each type with its own range."""
+    words: dict[str, list[str]] = {}
+    for arm, constraints in constraints_at(annotation, loc):
+        if arm in (int, float):
+            words.setdefault(_interval(constraints), []).append(_WORDS[arm])
+    return " or ".join(f"{' or '.join(dict.fromkeys(names))} {interval}".strip() for interval, names in words.items())
+
+
 def range_words(field: FieldInfo) -> str:
-    """``> 0 and <= 1``; empty where the field is unbounded. Bounds of a list's elements are ``each ...``."""
-    own = _bounds([*field.metadata, *_nested(field.annotation)])
-    items = [_bounds(list(_nested(get_args(arm)[0]))) for arm in arms(field.annotation) if get_origin(arm) in _LISTS]
-    each = [f"each {words}" for words in items if words]
-    return ", ".join([own] * bool(own) + each)
+    """``(0, 1]`` or ``>= 1``; empty where the field is unbounded. Of a list's elements ``each [0, 1)``; where types have
+    ranges of their own, ``int in [1, 10], float in (0, 1)``."""
+    found: dict[str, list[str]] = {}
+    for arm, constraints in _constrained(field.annotation, field.metadata):
+        each = _constrained(get_args(arm)[0], []) if get_origin(arm) in _LISTS else []
+        inner = " or ".join(dict.fromkeys(filter(None, (_interval(c) for _, c in each))))
+        interval = f"each {inner}" if inner else _interval(constraints)
+        if interval:
+            found.setdefault(interval.removeprefix("in ").replace("each in ", "each "), []).append(_short(arm))
+    if len(found) == 1:
+        return next(iter(found))
+    return ", ".join(f"{' or '.join(names)} {'in ' * (words[0] in '[(')}{words}" for words, names in found.items())
 
 
 def default_words(field: FieldInfo) -> str:
@@ -113,24 +141,36 @@ def _short(arm: Any) -> str:
     return "mapping" if get_origin(arm) is dict else getattr(arm, "__name__", str(arm))
 
 
-def _nested(annotation: Any) -> Iterator[Any]:
-    """Constraints that sit inside ``Annotated``, in a union or not."""
-    if get_origin(annotation) is Annotated:
+def _constrained(annotation: Any, constraints: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """Each plain type with the constraints around it, those of a union around all of its parts."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
         inner, *metadata = get_args(annotation)
-        for item in metadata:
-            yield from item.metadata if isinstance(item, FieldInfo) else [item]
-        yield from _nested(inner)
-    elif get_origin(annotation) in (Union, types.UnionType):
+        own = [c for item in metadata for c in (item.metadata if isinstance(item, FieldInfo) else [item])]
+        yield from _constrained(inner, [*constraints, *own])
+    elif origin in (Union, types.UnionType):
         for part in get_args(annotation):
-            yield from _nested(part)
+            yield from _constrained(part, constraints)
+    elif annotation is not None and annotation is not type(None):
+        yield annotation, constraints
 
 
-def _bounds(metadata: list[Any]) -> str:
-    found = [
-        f"{sign} {value:g}" if isinstance(value, float) else f"{sign} {value}"
-        for name, sign in _SIGNS
-        for item in metadata
-        if (value := getattr(item, name, None)) is not None
-    ]
-    found += [f"a multiple of {m}" for item in metadata if (m := getattr(item, "multiple_of", None)) is not None]
-    return " and ".join(found)
+def _interval(constraints: list[Any]) -> str:
+    """``in (0, 1]``, ``>= 1``, ``a multiple of 2``, as one range however many constraints make it; empty without any."""
+    low = [(value, sign) for sign in ("gt", "ge") for c in constraints if (value := getattr(c, sign, None)) is not None]
+    high = [(value, sign) for sign in ("lt", "le") for c in constraints if (value := getattr(c, sign, None)) is not None]
+    steps = [f"a multiple of {m}" for c in constraints if (m := getattr(c, "multiple_of", None)) is not None]
+    least = max(low, key=lambda end: (end[0], end[1] == "gt")) if low else None
+    largest = min(high, key=lambda end: (end[0], end[1] == "le")) if high else None
+    if least and largest:
+        ends = ("(" if least[1] == "gt" else "["), ("]" if largest[1] == "le" else ")")
+        steps.insert(0, f"in {ends[0]}{_plain(least[0])}, {_plain(largest[0])}{ends[1]}")
+    elif least or largest:
+        value, sign = least or largest or (0, "")
+        steps.insert(0, f"{_SIGNS[sign]} {_plain(value)}")
+    return " and ".join(steps)
+
+
+def _plain(value: Any) -> str:
+    """A bound as a person writes it: 1000000, 0.0001."""
+    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else f"{value}"

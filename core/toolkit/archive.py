@@ -9,19 +9,63 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Self
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.toolkit.download import locked, writable
 
 _PREFIX = ".tmp-unpack-"
 _BLOCK = 1 << 20
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError)
+_MOST_HEADER = 1 << 16  # bytes of a tar's extended header (a long name, attributes): it is read into memory whole
+_MOST_MEMBERS = 1_000_000  # folders and other things beside the files
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError, ValueError)
 
 
 class _Refused(Exception):
-    """A member no honest archive of images has."""
+    """A member no honest archive of data has."""
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header takes no more memory than a header needs; what a few bytes unpack to may be gigabytes."""
+
+    _EXTENDED = (
+        tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
+    )  # fmt: skip
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in cls._EXTENDED and found.size > _MOST_HEADER:
+            raise _Refused(f"a header of {found.size:,} bytes")
+        if found.type == tarfile.GNUTYPE_SPARSE:
+            raise _Refused("a file with holes")
+        return found
+
+    def _proc_gnusparse_10(self, *args: object) -> None:
+        """The map of a file with holes lies in its content, of any length, and is read into memory whole."""
+        raise _Refused("a file with holes")
+
+
+def archive_files(archive: Path, max_bytes: int, max_files: int = 500_000) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
+    """Path and content of every plain file of a .tar, .tar.gz or .zip, in its order, with nothing unpacked to disk.
+
+    Raises ``UserError`` for what ``unpack`` refuses; a damaged archive raises when it is read.
+    """
+    room = max_bytes
+    try:
+        for i, (path, size, content) in enumerate(_members(archive)):
+            room -= size
+            if i >= max_files or room < 0:
+                raise _Refused(f"more than {max_files:,} files" if room >= 0 else f"more than {max_bytes:,} bytes unpacked")
+            yield path, content
+    except _Refused as error:
+        raise _refusal(archive, error) from error
+
+
+def _refusal(archive: Path, error: _Refused) -> UserError:
+    return UserError(f"{archive}: not unpacked: it holds {error}; get it from its official home")
 
 
 def unpack(archive: Path, folder: Path, top: str, max_bytes: int, max_files: int = 500_000) -> Path:
@@ -50,8 +94,8 @@ def unpack(archive: Path, folder: Path, top: str, max_bytes: int, max_files: int
 def _extract(archive: Path, into: Path, max_bytes: int, max_files: int) -> None:
     try:
         room = max_bytes
-        for count, (path, content) in enumerate(_members(archive)):
-            if count >= max_files:
+        for i, (path, _, content) in enumerate(_members(archive)):
+            if i >= max_files:
                 raise _Refused(f"more than {max_files:,} files")
             destination = into / path
             destination.parent.mkdir(parents=True, exist_ok=True)
@@ -62,29 +106,35 @@ def _extract(archive: Path, into: Path, max_bytes: int, max_files: int) -> None:
                         raise _Refused(f"more than {max_bytes:,} bytes unpacked")
                     out.write(block)
     except _Refused as error:
-        raise UserError(f"{archive}: not unpacked: it holds {error}; get it from its official home") from error
+        raise _refusal(archive, error) from error
     except (*_DAMAGED, FileExistsError, NotADirectoryError) as error:
         raise UserError(
             f"{archive}: a damaged archive ({type(error).__name__}: {error}), not unpacked; delete it and run again"
         ) from error
 
 
-def _members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
-    """Path and content of every plain file, in the archive's order."""
+def _members(archive: Path) -> Iterator[tuple[PurePosixPath, int, IO[bytes]]]:
+    """Path, stated size and content of every plain file, in the archive's order."""
     if zipfile.is_zipfile(archive):
         yield from _zip_members(archive)
         return
-    with tarfile.open(archive, "r|*") as tar:
-        for member in tar:
+    with tarfile.open(archive, "r|*", tarinfo=_Member) as tar:
+        for n in count(1):
+            member = tar.next()
+            if member is None:
+                return
+            if n > _MOST_MEMBERS:
+                raise _Refused(f"more than {_MOST_MEMBERS:,} entries")
+            tar.members.clear()  # type: ignore[attr-defined]  # it would keep every header
             path = _safe(member.name)
             if not (member.isreg() or member.isdir()):
                 raise _Refused(f"a link or device: {member.name!r}")
             content = tar.extractfile(member)
             if content is not None:
-                yield path, content
+                yield path, max(member.size, 0), content
 
 
-def _zip_members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
+def _zip_members(archive: Path) -> Iterator[tuple[PurePosixPath, int, IO[bytes]]]:
     with zipfile.ZipFile(archive) as z:
         for member in z.infolist():
             path = _safe(member.filename)
@@ -93,7 +143,7 @@ def _zip_members(archive: Path) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
                 raise _Refused(f"a link or device: {member.filename!r}")
             if not member.is_dir():
                 with z.open(member) as content:
-                    yield path, content
+                    yield path, member.file_size, content
 
 
 def _safe(name: str) -> PurePosixPath:

@@ -24,7 +24,7 @@ def cached(name: str, source: Iterable[str], build: Callable[[], Arrays]) -> Arr
     ``source``: lines that name everything the arrays depend on (files with size and time, decoding parameters). A
     damaged cache (each array carries a CRC) is built again; one that cannot be written costs a warning, not the run.
     """
-    digest = hashlib.sha256("\n".join(source).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join(source).encode("utf-8", "surrogateescape")).hexdigest()  # names need not be UTF-8
     path = decoded_folder() / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{digest[:20]}.npz"
     if path.exists():
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from fedbench.core.contract.dataset import Data
@@ -25,6 +27,13 @@ def check_labels(y: np.ndarray, n_classes: int, where: str) -> None:
     problem = _label_problem(y, n_classes)
     if problem:
         raise UserError(f"{where}: {problem}")
+
+
+def check_size(file: Path, most: int) -> None:
+    """Raises ``UserError`` for a file of more than ``most`` bytes: before it is read, not when memory is out."""
+    size = file.stat().st_size
+    if size > most:
+        raise UserError(f"{file}: {size:,} bytes, at most {most:,} expected: not this data set; get it from its official home")
 
 
 def _label_problem(y: np.ndarray, n_classes: int) -> str | None:

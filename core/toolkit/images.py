@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# What the suffixes stand for, and nothing else: by its content, EPS called .png would start Ghostscript.
+_FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 Fit = Literal["stretch", "crop"]
 _MODE = {1: "L", 3: "RGB"}
 _MOST_PIXELS = 2**26  # of one image file
@@ -93,7 +95,7 @@ def _pixels(file: str | Path, size: int | None, channels: int | None, fit: Fit) 
     from PIL import Image
 
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=_FORMATS) as image:
             if image.width * image.height > _MOST_PIXELS:
                 raise _Odd(f"{file}: {image.width}x{image.height} pixels are too many; scale it down")
             if size is not None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_LONGEST = 200  # letters: what is longer is nobody's name, and comparing costs their square
+
 
 def nearest(word: str, good: Iterable[str]) -> str | None:
     """The good name closest to ``word``, or None; case and ``_`` against ``-`` do not count as differences."""
+    if len(word) > _LONGEST:
+        return None
     plain = {_plain(name): name for name in good}
     match = get_close_matches(_plain(word), plain, n=1, cutoff=0.6)
     return plain[match[0]] if match else None
@@ -22,7 +26,7 @@ def did_you_mean(word: str, good: Iterable[str]) -> str:
 def by_nearness(word: str, good: Iterable[str]) -> list[str]:
     """All good names, the near ones first, the others in alphabetical order."""
     names = sorted(good)
-    near = get_close_matches(_plain(word), [_plain(n) for n in names], n=3, cutoff=0.5)
+    near = get_close_matches(_plain(word[:_LONGEST]), [_plain(n) for n in names], n=3, cutoff=0.5)
     return sorted(names, key=lambda n: near.index(_plain(n)) if _plain(n) in near else len(near))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedbench.core.words.explain import printable
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 
@@ -41,7 +42,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def literal(text: str, limit: int = 40) -> str:
     """Text that matplotlib draws character by character: no mathematics, and never hidden by a leading underscore."""
-    text = "".join(c if c.isprintable() else " " for c in text)[:limit].replace("$", r"\$")
+    text = printable(text)[:limit].replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 

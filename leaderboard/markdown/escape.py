@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fedbench.core.contract.board import Text, Words
+from fedbench.core.words.explain import one_line
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!])")
 _SPECIAL_IN_WORDS = re.compile(r"([\\`*\[\]|])")
@@ -22,9 +23,7 @@ def inline(text: Text) -> str:
 
 def escape(value: str, limit: int = 200) -> str:
     """``value`` as inert Markdown on one line, cut at ``limit``: no HTML, table bars, links, emphasis, line breaks."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in value).split())
-    if len(text) > limit:
-        text = text[: limit - 1] + "…"
+    text = one_line(value, limit)
     return _SPECIAL.sub(r"\\\1", _without_html(text))
 
 

@@ -29,7 +29,8 @@ def build_sections(records: Iterable[LoadedRecord]) -> list[Section]:
         shared, own_rows = _coalition_free(group)
         coalitions = _grouped(own_rows, lambda r: _coalition_order(r.record.coalition)) or [(("", "none"), [])]
         for (_, coalition), own in coalitions:
-            targets = _targets(own or shared)
+            # where nobody defends, whoever was judged tells the targets: there are no members to stand in for them
+            targets = _targets([*own, *shared] if coalition == "none" else own or shared)
             shown = own + [r for r in shared if r.record.seed in targets]
             views = _views(shown)
             for view in sorted(set(views.values())):

@@ -40,8 +40,10 @@ class Entry:
 
     @property
     def complete(self) -> bool:
-        """Every seed and every target of the section has a score."""
-        return len(self.units("mix")) == sum(map(len, self.targets.values()))
+        """Every seed and every target of the section has a score; a seed on which every cell failed names no target, but
+        lacks its scores all the same."""
+        judged = all(self.ok(seed) is not None for seed in self.targets)
+        return judged and len(self.units("mix")) == sum(map(len, self.targets.values()))
 
     @property
     def skipped(self) -> bool:

@@ -17,14 +17,14 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class FairnessReport:
-    """The three differences, 0 = fair, and their standard errors."""
+    """The three differences, 0 = fair, and their standard errors; None where no two groups have samples to tell it by."""
 
     demographic_parity: float
-    equal_opportunity: float
-    equalised_odds: float
-    demographic_parity_se: float
-    equal_opportunity_se: float
-    equalised_odds_se: float
+    equal_opportunity: float | None
+    equalised_odds: float | None
+    demographic_parity_se: float | None
+    equal_opportunity_se: float | None
+    equalised_odds_se: float | None
 
 
 def demographic_parity(predicted: np.ndarray, group: np.ndarray) -> float:
@@ -59,21 +59,34 @@ def fairness_report(
     """All three, with bootstrap standard errors of ``n`` replicates; samples are resampled within each group.
 
     Resampling n_g samples of a group with replacement is a multinomial draw of its table of (y, predicted), so a replicate
-    costs nothing per sample (Efron and Tibshirani 1993, ch. 6). Raises as ``equal_opportunity`` does, and with n < 2.
+    costs nothing per sample (Efron and Tibshirani 1993, ch. 6). Groups whose samples share no class have no rates to compare:
+    a gap is None then, as is an error that fewer than two replicates tell. Raises ValueError with fewer than two groups, and
+    with n < 2.
     """
     if n < 2:
         raise ValueError(f"a bootstrap needs at least 2 replicates, got {n}")
     counts, occurs = _table(predicted, y, group)
-    points = demographic_parity(predicted, group), equal_opportunity(predicted, y, group), equalised_odds(predicted, y, group)
+    predicted_at_all = counts.sum(axis=(0, 1)) > 0
+    points = [_known(d) for d in (_parity(counts, predicted_at_all), _opportunity(counts, occurs), _odds(counts, occurs))]
     flat = counts.reshape(len(counts), -1)
     drawn = np.stack([rng.multinomial(c.sum(), c / c.sum(), size=n) for c in flat], axis=1).reshape(n, *counts.shape)
-    predicted_at_all = counts.sum(axis=(0, 1)) > 0
     replicates = [_parity(drawn, predicted_at_all), _opportunity(drawn, occurs), _odds(drawn, occurs)]
-    errors = [float(np.nanstd(r, ddof=1)) for r in replicates]
+    errors = [None if point is None else _spread(r) for point, r in zip(points, replicates, strict=True)]
+    assert points[0] is not None  # every group predicts something
     return FairnessReport(
         demographic_parity=points[0], equal_opportunity=points[1], equalised_odds=points[2],
         demographic_parity_se=errors[0], equal_opportunity_se=errors[1], equalised_odds_se=errors[2],
     )  # fmt: skip
+
+
+def _known(value: np.ndarray) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _spread(replicates: np.ndarray) -> float | None:
+    """Standard deviation of those replicates that have a value; None with fewer than two."""
+    known = replicates[~np.isnan(replicates)]
+    return float(known.std(ddof=1)) if len(known) > 1 else None
 
 
 def _table(predicted: np.ndarray, y: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Arrays, Remote, UserError, cached, check_labels, data_folder, fetch, file_lines, unpack
+from fedbench.core import Arrays, Remote, UserError, cached, check_labels, check_size, data_folder, fetch, file_lines, unpack
 from fedbench.plugins.datasets.imageset import HALF, ImageSet, Statistics, check_counts, folder_arrays
 
 _PIXELS = (3, 32, 32)
@@ -76,6 +76,7 @@ class _Cifar(ImageSet):
 
     def _records(self, file: Path) -> tuple[np.ndarray, np.ndarray]:
         """Records of label byte(s), then 3,072 pixels: channel, row, column (the data set's web page)."""
+        check_size(file, _MOST_BYTES)
         raw = np.fromfile(file, np.uint8)
         length = self.label_bytes + int(np.prod(_PIXELS))
         if len(raw) == 0 or len(raw) % length:

@@ -10,11 +10,12 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Arrays, UserError, cached, data_folder, file_lines
+from fedbench.core import Arrays, UserError, cached, check_size, data_folder, file_lines
 from fedbench.plugins.datasets.imageset import HALF, ImageSet, Statistics, check_counts, moments
 from fedbench.plugins.datasets.resplit import Resplit
 
 _SIDE = 48
+_MOST_BYTES = 400_000_000  # of the csv file, which has 301 MB
 _TRAIN, _TEST = "Training", ("PublicTest", "PrivateTest")
 # Either file has all images and labels; they differ in the order of columns and rows. md5 as torchvision has it.
 _FILES = (("fer2013.csv", "f8428a1edbd21e88f42c73edd2a14f95"), ("icml_face_data.csv", "b114b9e04e6949e5fe8b6a98b3892b1d"))
@@ -84,6 +85,7 @@ def read_faces(file: Path, most: int) -> tuple[list[bytes], list[int], list[str]
     x: list[bytes] = []
     y: list[int] = []
     usage: list[str] = []
+    check_size(file, _MOST_BYTES)
     try:
         with open(file, newline="", encoding="utf-8", errors="replace") as f:
             reader = csv.reader(f)

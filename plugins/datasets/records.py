@@ -25,6 +25,11 @@ class Shape:
     classes: int
 
 
+def most_bytes(shape: Shape) -> int:
+    """Of all files of a set together, with every line as long as it may be."""
+    return shape.rows * (_LABEL_BYTES + _MOST_FIELD_BYTES * shape.features)
+
+
 def read_features(file: IO[bytes], where: str, shape: Shape) -> np.ndarray:
     """[rows, ceil(features / 8)] uint8, as ``np.packbits`` packs, of comma-separated lines.
 

@@ -8,12 +8,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Arrays, Remote, UserError, cached, check_labels, data_folder, fetch, file_lines, unpack
+from fedbench.core import Arrays, Remote, UserError, cached, check_labels, check_size, data_folder, fetch, file_lines, unpack
 from fedbench.plugins.datasets.imageset import HALF, ImageSet, Statistics, check_counts, moments
 from fedbench.plugins.datasets.resplit import Resplit
 
 _PIXELS = (3, 96, 96)
 _MOST_BYTES = 4_000_000_000  # unpacked: 3.1 GB, of which 2.8 GB are the unlabelled images
+_MOST_FILE_BYTES = 300_000_000  # of the four files that are read; the largest has 221 MB
 _FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 
 
@@ -74,6 +75,8 @@ class Stl10(ImageSet):
 
     def _part(self, images: Path, labels: Path) -> tuple[np.ndarray, np.ndarray]:
         """Images as channel, COLUMN, row, one byte each; labels 1..10, one byte each (the data set's web page)."""
+        for file in (images, labels):
+            check_size(file, _MOST_FILE_BYTES)
         raw, y = np.fromfile(images, np.uint8), np.fromfile(labels, np.uint8).astype(np.int64) - 1
         size = int(np.prod(_PIXELS))
         if len(y) == 0 or len(raw) != size * len(y):

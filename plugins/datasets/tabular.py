@@ -5,21 +5,21 @@ from __future__ import annotations
 import tarfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, ClassVar
 
 import numpy as np
 
-from fedbench.core import Arrays, Data, Dataset, Remote, UserError, cached, data_folder, fetch, file_lines
+from fedbench.core import Arrays, Data, Dataset, Remote, UserError, archive_files, cached, data_folder, fetch, file_lines
 from fedbench.plugins.datasets.canaries import mislabel
-from fedbench.plugins.datasets.records import Shape, read_features, read_labelled, read_labels
+from fedbench.plugins.datasets.records import Shape, most_bytes, read_features, read_labelled, read_labels
 from fedbench.plugins.datasets.resplit import Resplit
 from fedbench.plugins.datasets.splits import Wanted, rng_for, split
 
 HOME = "https://github.com/privacytrustlab/datasets"
 MOST_BYTES = 100_000_000  # of an archive: its home, GitHub, takes no larger file
-_MOST_UNPACKED = 2**32
-_DAMAGED = (tarfile.TarError, EOFError, zlib.error, OSError)
+_MOST_FILES = 1_000  # in an archive; the sets have one or two
+_DAMAGED = (tarfile.TarError, EOFError, zlib.error, OSError, RuntimeError, ValueError)
 
 
 class TabularSet(Dataset):
@@ -113,18 +113,13 @@ class TabularSet(Dataset):
 
     def _members(self, archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
         """The wanted files of the archive in its order, each once, without unpacking anything else."""
-        missing, room = set(self.files), _MOST_UNPACKED
-        with tarfile.open(archive, "r|*") as tar:
-            for member in tar:
-                part, room = PurePosixPath(member.name).as_posix(), room - member.size
-                if room < 0:
-                    raise UserError(f"{archive}: more than {_MOST_UNPACKED:,} bytes unpacked: not {self.name}; delete it")
-                content = tar.extractfile(member) if part in missing and member.isreg() else None
-                if content is not None:
-                    yield part, content
-                    missing.remove(part)
-                if not missing:
-                    return
+        missing = set(self.files)
+        for path, content in archive_files(archive, most_bytes(self.shape), _MOST_FILES):
+            if (part := path.as_posix()) in missing:
+                yield part, content
+                missing.remove(part)
+            if not missing:
+                return
         raise UserError(
             f"{archive}: holds no {', '.join(sorted(missing))}: not {self.name}; {self.remote.how_to_get(archive.parent)}"
         )
