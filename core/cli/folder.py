@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedbench.core.cli.say import say
+
 if TYPE_CHECKING:
     from fedbench.core.store.results import Results
 
