@@ -351,7 +351,7 @@ def test_what_a_plugin_prints_goes_to_a_log_and_what_it_raises_into_one_line(tmp
     found = outcomes(tmp_path / "r", part=0)
     assert found["ill-talks"][0] == "ok" and found["ill-exits"][1].startswith("it called sys.exit(5) [ill.py:")
     reason = found["ill-rants"][1]
-    assert reason.startswith("Rants.protect (client 0, round 1): ValueError: two lines, [31m red, and long long")
+    assert reason.startswith("Rants.protect (client 0, round 1): ValueError: two lines, \\u001b[31m red, \\ud800 and long")
     assert len(reason) < 700 and reason.isprintable()
     (log,) = (tmp_path / "r" / "logs").iterdir()
     assert b"\xff raw bytes" in log.read_bytes() and b"chatter\n" in log.read_bytes()

@@ -281,7 +281,7 @@ def test_markup_from_records_is_inert(tmp_path):
 def test_escape_cuts_and_keeps_ordinary_names():
     assert escape("fedmia-ii") == "fedmia-ii"
     assert len(escape("x" * 999)) == 200
-    assert escape("a\x1b[31m\u202eb\u2028c") == "a \\[31m b c"
+    assert escape("a\x1b[31m\u202eb\u2028c") == r"a\\u001b\[31m\\u202eb c"
 
 
 def edited(path, **change):

@@ -30,7 +30,7 @@ from fedbench.core.toolkit.folders import decoded_folder
 from fedbench.plugins.datasets.fer2013 import Fer2013
 from fedbench.plugins.datasets.location30 import Location30
 from fedbench.plugins.datasets.purchase100 import Purchase100
-from fedbench.plugins.datasets.records import Shape, read_features, read_labelled, read_labels
+from fedbench.plugins.datasets.records import Shape, most_bytes, read_features, read_labelled, read_labels
 from fedbench.plugins.datasets.stl10 import Stl10
 from fedbench.plugins.datasets.texas100 import Texas100
 
@@ -195,6 +195,9 @@ def test_another_archive_and_links_in_it_are_refused(home):
         link = tarfile.TarInfo("bangkok")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
+    with pytest.raises(UserError, match="not unpacked: it holds a link or device: 'bangkok'; get it from its official home"):
+        Location30().load(0)
+    tgz(archive, {"paris": b"1,0"})
     with pytest.raises(UserError, match=r"holds no bangkok: not location30; download https"):
         Location30().load(0)
     archive.write_bytes(gzip.compress(b"no archive" * 100))
@@ -202,10 +205,10 @@ def test_another_archive_and_links_in_it_are_refused(home):
         Location30().load(0)
 
 
-def test_an_archive_that_would_unpack_without_end_is_refused(home, monkeypatch):
-    monkeypatch.setattr("fedbench.plugins.datasets.tabular._MOST_UNPACKED", 1000)
-    tgz(home / Location30.remote.name, {"big": bytes(2000), **CONTENT[Location30]})
-    with pytest.raises(UserError, match="more than 1,000 bytes unpacked"):
+def test_an_archive_that_would_unpack_without_end_is_refused(home):
+    most = most_bytes(Location30.shape)  # every line as long as it may be
+    tgz(home / Location30.remote.name, {"big": bytes(most + 1), **CONTENT[Location30]})
+    with pytest.raises(UserError, match=f"more than {most:,} bytes unpacked"):
         Location30().load(0)
 
 
