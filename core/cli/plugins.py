@@ -24,7 +24,7 @@ def command() -> None:
     """
     from fedbench.core.registry.components import Registry
 
-    registry = Registry.discover()
+    registry = Registry.discover(fresh=True)
     rows = [
         (p.entry_point, p.distribution, p.version, "ok" if p.ok else "BROKEN", _provides(p)) for p in registry.plugins
     ]
