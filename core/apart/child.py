@@ -32,9 +32,10 @@ class Child:
     """``work`` in a process forked from this one, with all that is in memory here and nothing it does to it coming back.
 
     Iterate to get its messages, until it has ended; then ``ending`` says how, in words ("" where it ended by itself with
-    status 0), and ``timed_out`` whether it was stopped. ``who``: the party it last named as being at work, and
-    ``limits`` the patience with it. ``patience``: where nobody is, or somebody for whom nothing else is said. ``printed`` takes what it prints, as it comes; it then has a group of
-    its own, which ends with it, and no input. Without it, it prints and reads where this process does.
+    status 0), and ``timed_out`` whether it was stopped. ``who``: the party it last named as being at work, and ``limits`` the
+    patience with it; ``patience`` holds where nobody is, or somebody for whom nothing else is said. ``printed`` takes what it
+    prints, as it comes: it then has no input, and a group of its own, which ends with it. Without it, it prints and reads
+    where this process does.
     """
 
     def __init__(

@@ -1,11 +1,13 @@
-"""What a forked process prints, and whatever it starts: taken by the one that forked it, never on the user's terminal as it is."""
+"""What a forked process prints, and whatever it starts: taken by the one that forked it, not on the terminal as it is."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable
+from typing import TextIO
 
 _BLOCK = 1 << 16
 _LONGEST = 2000  # bytes of a line that has no end
@@ -26,7 +28,7 @@ class Output:
             os.dup2(ours, standard)
         for used in (nothing, self._theirs, self.fd):
             os.close(used)
-        sys.stdout, sys.stderr = (open(fd, "w", errors="backslashreplace", buffering=1, closefd=False) for fd in (1, 2))
+        sys.stdout, sys.stderr = _text(1), _text(2)
 
     def forked(self) -> None:
         """In the process that forked it."""
@@ -44,6 +46,10 @@ class Output:
         """Hand on what is left; what a process that was left running still prints is not waited for."""
         self.drain()
         os.close(self.fd)
+
+
+def _text(fd: int) -> TextIO:
+    return io.TextIOWrapper(io.FileIO(fd, "wb", closefd=False), errors="backslashreplace", write_through=True)
 
 
 class Lines:

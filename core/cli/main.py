@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.words.explain import printable
 from fedbench.core.words.nearest import did_you_mean
 
 COMMANDS = {
@@ -72,7 +73,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except UserError as exc:
             for message in exc.messages:
-                click.echo(message, err=True)
+                click.echo(printable(message), err=True)
             raise click.exceptions.Exit(2) from None
         except OSError as exc:
             if exc.errno not in _OF_THE_MACHINE:

@@ -10,6 +10,8 @@ import click
 
 from fedbench.core.cli.options import examples, overrides_option, suites_argument
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.ask import Ended
+from fedbench.core.registry.facts import is_here
 
 if TYPE_CHECKING:
     from fedbench.core.registry.components import Registry
@@ -35,21 +37,29 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> 
     SUITE is a file or the name of a shipped suite. The form of the file, names of components and their parameters,
     coalitions, and then what needs the data. All mistakes are printed at once, one a line, with the place.
     """
+    from fedbench.core.registry.ask import ask_each
     from fedbench.core.registry.components import Registry
 
     registry = Registry.discover()
     mistakes: list[str] = []
-    for suite in suites:
+    # In a process of their own: plugins may print, hang or leave, and only what they were asked for comes back.
+    for suite, answer in zip(suites, ask_each(suites, lambda suite: _line(suite, registry, overrides, data)), strict=True):
         try:
-            loaded, resolved = check(suite, registry, overrides, data)
+            click.echo(answer.get())
+        except Ended as exc:
+            mistakes += [f"{suite}: {message}" for message in exc.messages]
         except UserError as exc:
             mistakes += exc.messages
-        else:
-            absent = _absent(resolved)
-            note = f"; data not checked: {', '.join(absent)} not on this machine" if data and absent else ""
-            click.echo(f"{loaded.path}: ok: {_summary(loaded, resolved)}{note}")
     if mistakes:
         raise UserError(*mistakes)
+
+
+def _line(suite: str, registry: Registry, overrides: tuple[str, ...], data: bool) -> str:
+    """What is said of a suite without a mistake."""
+    loaded, resolved = check(suite, registry, overrides, data)
+    absent = _absent(resolved)
+    note = f"; data not checked: {', '.join(absent)} not on this machine" if data and absent else ""
+    return f"{loaded.path}: ok: {_summary(loaded, resolved)}{note}"
 
 
 def check(suite: str, registry: Registry, overrides: tuple[str, ...] = (), data: bool = True) -> tuple[LoadedSuite, Resolved]:
@@ -71,7 +81,7 @@ def check(suite: str, registry: Registry, overrides: tuple[str, ...] = (), data:
 def _absent(resolved: Resolved) -> list[str]:
     """The suite's datasets that are not on this machine: validating downloads nothing."""
     uses = {s.dataset.name: s.dataset for s in resolved.settings}
-    return [name for name, use in uses.items() if use.load().here() is False]
+    return [name for name, use in uses.items() if is_here(use.load(), f"dataset {use}") is False]
 
 
 def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved], None]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedbench.core.apart.channel import at_work
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
@@ -23,6 +24,7 @@ from fedbench.core.experiment.scene import make_scene
 from fedbench.core.federation.setup import public_facts
 from fedbench.core.numerics.precision import check_precision
 from fedbench.core.population.audit import split_digest
+from fedbench.core.registry.ask import LONG
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse, UseMaker
@@ -237,7 +239,9 @@ class _Planner:
     def _load(self, dataset: ComponentUse, seed: int) -> tuple[Data, str]:
         at = (key_of(dataset.identity()), seed)
         if at not in self._loads:
-            data = require_data(dataset.make()[0].load(seed), dataset.name)
+            made = dataset.make()[0]
+            with at_work(f"dataset {dataset}", LONG):
+                data = require_data(made.load(seed), dataset.name)
             self._loads[at] = data, data.digest()
         return self._loads[at]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.errors import UserError
 from fedbench.core.experiment.job import Job
 from fedbench.core.registry.use import ComponentUse
@@ -43,10 +44,12 @@ class Refusals:
     def ask(self, place: str, who: str, question: Callable[[], Any]) -> Any:
         """What somebody's code answers, or None with its failure noted: here nothing may end in a traceback."""
         try:
-            return question()
+            with at_work(f"{place}: {who}"):
+                return question()
         except UserError as error:
             self.problems += [f"{place}: {message}" for message in error.messages]
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            pass_on_interrupt(error)
             self.problems.append(f"{place}: {who}: {explain(error)}")
         return None
 

@@ -22,7 +22,7 @@ def facts_mistake(kind: str, cls: type) -> str:
         found = getattr(cls, name)
         if not isinstance(found, str) or not (found or name in ("citation", "home")):
             return f"its {name} is {describe(found)}, expected {expected}"
-    size = getattr(cls, "size_mb")
+    size: Any = cls.size_mb  # type: ignore[attr-defined]
     if size is not None and not (isinstance(size, int | float) and not isinstance(size, bool) and 0 <= size < math.inf):
         return f"its size_mb is {describe(size)}, expected a number of megabytes >= 0, or None"
     return ""

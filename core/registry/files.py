@@ -42,9 +42,8 @@ def files_of(dist: Distribution) -> dict[str, Path]:
         found |= _walked(path, PurePosixPath(name))
     for root in roots:
         found |= _beside_each_other(root, top)
-    for name in ("entry_points.txt",):
-        if (info / name).is_file():
-            found[name] = info / name
+    if (info / "entry_points.txt").is_file():
+        found["entry_points.txt"] = info / "entry_points.txt"
     return found
 
 

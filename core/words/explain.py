@@ -16,6 +16,11 @@ def one_line(text: str, limit: int = _MOST) -> str:
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 
 
+def printable(text: str) -> str:
+    """``text`` without anything that a terminal would obey; its line breaks stay."""
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+
+
 def message_of(error: BaseException) -> str:
     """What the exception says of itself; empty where it says nothing or fails at that."""
     try:
