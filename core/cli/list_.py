@@ -45,7 +45,7 @@ def command(what: str | None, params: bool, as_json: bool) -> None:
     if as_json:
         found = {name: list(_entries(registry, name, params, what == "datasets")) for name in sections}
         click.echo(json.dumps(found, indent=2, default=str))
-        return
+        sections = []
     for i, name in enumerate(sections):
         if i:
             click.echo()

@@ -47,7 +47,7 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> 
         try:
             click.echo(answer.get())
         except Ended as exc:
-            mistakes += [f"{suite}: {message}" for message in exc.messages]
+            mistakes += [m if m.startswith(f"{suite}:") else f"{suite}: {m}" for m in exc.messages]
         except UserError as exc:
             mistakes += exc.messages
     if mistakes:
@@ -57,8 +57,8 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> 
 def _line(suite: str, registry: Registry, overrides: tuple[str, ...], data: bool) -> str:
     """What is said of a suite without a mistake."""
     loaded, resolved = check(suite, registry, overrides, data)
-    absent = _absent(resolved)
-    note = f"; data not checked: {', '.join(absent)} not on this machine" if data and absent else ""
+    absent = _absent(loaded, resolved) if data else []
+    note = f"; data not checked: {', '.join(absent)} not on this machine" if absent else ""
     return f"{loaded.path}: ok: {_summary(loaded, resolved)}{note}"
 
 
@@ -68,7 +68,7 @@ def check(suite: str, registry: Registry, overrides: tuple[str, ...] = (), data:
 
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
-    for extra in _extra_checks() if data and not _absent(resolved) else ():
+    for extra in _extra_checks() if data and not _absent(loaded, resolved) else ():
         try:
             extra(loaded, resolved)
         except UserError as exc:
@@ -78,10 +78,13 @@ def check(suite: str, registry: Registry, overrides: tuple[str, ...] = (), data:
     return loaded, resolved
 
 
-def _absent(resolved: Resolved) -> list[str]:
+def _absent(loaded: LoadedSuite, resolved: Resolved) -> list[str]:
     """The suite's datasets that are not on this machine: validating downloads nothing."""
     uses = {s.dataset.name: s.dataset for s in resolved.settings}
-    return [name for name, use in uses.items() if is_here(use.load(), f"dataset {use}") is False]
+    try:
+        return [name for name, use in uses.items() if is_here(use.load(), f"dataset {use}") is False]
+    except UserError as exc:
+        raise UserError(*(f"{loaded.path}: {message}" for message in exc.messages)) from exc
 
 
 def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved], None]]:

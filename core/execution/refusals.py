@@ -23,6 +23,10 @@ class Refusals:
     def __init__(self, loaded: LoadedSuite, resolved: Resolved) -> None:
         self.loaded, self.resolved = loaded, resolved
         self.problems: list[str] = []
+        rows = {"defense": resolved.defenses, "attack": resolved.attacks, "analysis": resolved.analyses}
+        used = [(kind, use) for kind, uses in rows.items() for use in uses]
+        used += [(kind, getattr(setting, kind)) for setting in resolved.settings for kind in ("dataset", "model")]
+        self._packages = {f"{kind} '{use.name}'": f"{kind} {use}" for kind, use in used}
 
     def raise_all(self) -> None:
         """``UserError`` with everything noted, if there is anything."""
@@ -42,7 +46,9 @@ class Refusals:
         return f"{self.loaded.path}:{position[0]}:{position[1]}"
 
     def ask(self, place: str, who: str, question: Callable[[], Any]) -> Any:
-        """What somebody's code answers, or None with its failure noted: here nothing may end in a traceback."""
+        """What somebody's code answers, or None with its failure noted: here nothing may end in a traceback. ``who`` of a
+        component becomes its name with its package."""
+        who = self._packages.get(who, who)
         try:
             with at_work(f"{place}: {who}"):
                 return question()

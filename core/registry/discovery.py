@@ -87,15 +87,16 @@ def _told(dist: Distribution, entries: Sequence[EntryPoint | Exception], memory:
     if not entries:
         return []
     state = memory.state(dist)
-    told = memory.recall(dist, state)
-    if told is None:
-        told = [
-            _nothing(str(answer.error), isinstance(answer.error, Ended) and answer.error.timed_out)
-            if answer.error else answer.get()
-            for answer in ask_each(entries, _tell, quiet=True)
-        ]  # fmt: skip
-        memory.keep(dist, state, told, lasting=all(not said["reason"] or said["stopped"] for said in told))
-    return told
+    told: list[Said | None] = memory.recall(dist, state, len(entries))
+    unknown = [i for i, said in enumerate(told) if said is None]
+    for i, answer in zip(unknown, ask_each([entries[i] for i in unknown], _tell, quiet=True), strict=True):
+        if answer.error is None:
+            told[i] = answer.get()
+        else:
+            told[i] = _nothing(str(answer.error), isinstance(answer.error, Ended) and answer.error.timed_out)
+    if unknown:
+        memory.keep(dist, state, told)
+    return [said for said in told if said is not None]
 
 
 def _nothing(reason: str, stopped: bool = False) -> Said:

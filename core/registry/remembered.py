@@ -18,7 +18,7 @@ from fedbench.core.registry.kinds import KINDS
 
 _SCHEMA = 1
 _MOST_BYTES = 2**24
-_here: dict[str, Any] = {}  # of this process: (location -> [state, said])
+_here: dict[str, Any] = {}  # of this process: location -> [state, what each entry point said]
 
 
 def cache_file() -> Path:
@@ -42,24 +42,20 @@ class Remembered:
         words = [_where(dist), str(dist.metadata["Version"] if dist.metadata else ""), *own, self._surroundings()]
         return hashlib.sha256("\n".join(words).encode(errors="surrogatepass")).hexdigest()
 
-    def recall(self, dist: Distribution, state: str) -> Any | None:
-        """What was said in this state; None where that is not known."""
-        if self._fresh:
-            return None
-        for known in (_here, self._disk()):
+    def recall(self, dist: Distribution, state: str, n: int) -> list[Any]:
+        """What each of its ``n`` entry points said in this state; None for one of which that is not known."""
+        for known in () if self._fresh else (_here, self._disk()):
             entry = known.get(_where(dist))
-            if isinstance(entry, list) and len(entry) == 2 and entry[0] == state and _is_said(entry[1]):
-                return entry[1]
-        return None
+            if isinstance(entry, list) and len(entry) == 2 and entry[0] == state and _are_said(entry[1], n):
+                return list(entry[1])
+        return [None] * n
 
-    def keep(self, dist: Distribution, state: str, said: Any, lasting: bool) -> None:
-        """Remember it for this process; where ``lasting``, for later commands too: a plugin that failed quickly is asked
-        again, since what it missed may be there by then."""
-        _here[_where(dist)] = [state, said]
-        if lasting or _where(dist) in self._disk():
-            self._disk().pop(_where(dist), None)
-            self._disk().update({_where(dist): [state, said]} if lasting else {})
-            self._changed = True
+    def keep(self, dist: Distribution, state: str, told: list[Any]) -> None:
+        """Remember it for this process, and for later commands what they need not wait for again: a plugin that failed
+        quickly is asked again, since what it missed may be there by then."""
+        _here[_where(dist)] = [state, list(told)]
+        self._disk()[_where(dist)] = [state, [said if said["stopped"] or not said["reason"] else None for said in told]]
+        self._changed = True
 
     def save(self) -> None:
         """Write what changed, whole or not at all; of packages that are gone, nothing."""
@@ -116,11 +112,13 @@ def _read(path: Path) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _is_said(told: Any) -> bool:
+def _are_said(told: Any, n: int) -> bool:
     """Whether what was read has the form of what discovery keeps."""
-    return isinstance(told, list) and all(
-        isinstance(said, dict) and said.keys() == {"components", "reason", "stopped"} and isinstance(said["reason"], str)
-        and isinstance(said["components"], list) and all(map(_is_component, said["components"]))
+    return isinstance(told, list) and len(told) == n and all(
+        said is None or (
+            isinstance(said, dict) and said.keys() == {"components", "reason", "stopped"} and isinstance(said["reason"], str)
+            and isinstance(said["components"], list) and all(map(_is_component, said["components"]))
+        )
         for said in told
     )  # fmt: skip
 
