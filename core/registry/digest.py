@@ -76,7 +76,7 @@ def _hash(files: Iterable[tuple[str, Path]]) -> str:
         content = path.read_bytes()
         if path.suffix == ".py":
             content = content.replace(b"\r\n", b"\n")
-        h.update(f"{name}:{len(content)};".encode())
+        h.update(f"{name}:{len(content)};".encode(errors="surrogateescape"))
         h.update(content)
     return h.hexdigest()
 

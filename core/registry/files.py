@@ -36,7 +36,7 @@ def files_of(dist: Distribution) -> dict[str, Path]:
     roots, mapped = _tree(dist, info, recorded)
     top = _top_levels(dist)
     found = {name: path for name, path in recorded.items() if not _is_link(name)}
-    if not recorded and not roots and not mapped:
+    if not found and not roots and not mapped:
         mapped = dict(_located(top))
     for name, path in mapped.items():
         found |= _walked(path, PurePosixPath(name))
@@ -107,7 +107,7 @@ def _mapping(finder: Path) -> dict[str, Path]:
             if names & {"MAPPING", "NAMESPACES"} and (value := getattr(node, "value", None)) is not None:
                 for name, where in ast.literal_eval(value).items():
                     for path in map(Path, [where] if isinstance(where, str) else where):
-                        whole = path if path.exists() else path.with_suffix(".py")
+                        whole = path if path.exists() else Path(f"{path}.py")
                         found[name.replace(".", "/") + (".py" if whole.is_file() else "")] = whole
     return found
 
@@ -138,7 +138,7 @@ def _beside_each_other(root: Path, top: list[str]) -> dict[str, Path]:
     for path in sorted(root.iterdir()):
         if path.is_dir():
             known = path.name in top or (path / "__init__.py").is_file() or only_code
-            if known and (path.name in top or path.name not in _NO_CODE):
+            if known and (path.name in top or path.name not in _NO_CODE) and _is_part(path, top=path.name in top):
                 found |= _walked(path, PurePosixPath(path.name))
         elif _counts(path) and (only_code or (path.suffix == ".py" and path.name not in _NO_MODULE)):
             found[path.name] = path
@@ -165,7 +165,9 @@ def _walked(path: Path, name: PurePosixPath) -> dict[str, Path]:
 
 def _is_part(folder: Path, top: bool) -> bool:
     name = folder.name
-    if not top and (name.startswith(".") or name == "__pycache__" or name.endswith((".egg-info", ".dist-info"))):
+    if top:
+        return True
+    if name.startswith(".") or name == "__pycache__" or name.endswith((".egg-info", ".dist-info")):
         return False
     return not any((folder / mark).exists() for mark in (_RESULTS, "pyvenv.cfg"))
 

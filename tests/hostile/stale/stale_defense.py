@@ -1,8 +1,9 @@
 import json
 from pathlib import Path
 
-from fedbench.core import Component, Defense, hookimpl
 from stale_helper import SCALE
+
+from fedbench.core import Component, Defense, hookimpl
 
 NUMBERS = Path(__file__).parent / "stale_data" / "deep" / "numbers.json"
 
