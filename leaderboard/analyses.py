@@ -10,7 +10,7 @@ from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.board import Block, Bullets, Figure, Image, Note, Numbers, Quote, Table, Value, Words
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.ask import LONG, patience
+from fedbench.core.registry.ask import long_patience, patience
 from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import named
 from fedbench.leaderboard.figures.files import image_of
@@ -72,7 +72,7 @@ def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
         found = findings_table(section, drawer.label)
         return [_instead(drawer.label, drawer.reason), *found] if found else []
     try:
-        with at_work(drawer.who, None if drawer.own else LONG):
+        with at_work(drawer.who, None if drawer.own else long_patience()):
             return [b for block in drawer.analysis.draw(section, drawer.label) for b in _finished(block, drawer, section, plots)]
     except BaseException as error:  # somebody's code
         pass_on_interrupt(error)

@@ -84,7 +84,7 @@ def _told(components: Sequence[RegisteredComponent], params: bool, facts: bool) 
     strangers = [c for c in components if c.distribution != PROJECT]
     for package in dict.fromkeys(c.distribution for c in strangers):
         theirs = [c for c in strangers if c.distribution == package]
-        for found, answer in zip(theirs, ask_each(theirs, ask, quiet=True), strict=True):
+        for found, answer in zip(theirs, ask_each(theirs, ask), strict=True):
             nothing = (_UNKNOWN if facts else {}) | ({"params": []} if params else {})
             told[found.name] = nothing | {"error": str(answer.error)} if answer.error else answer.get()
     return told
@@ -108,13 +108,13 @@ def _params(found: RegisteredComponent) -> dict[str, Any]:
     from fedbench.core.spec import schema
 
     try:
-        fields = schema.fields(found.load().Params)
+        params = found.load().Params
     except UserError as exc:
         return {"params": [], "error": str(exc)}
     with at_work(f"{found}: its Params", patience()):
         rows: list[tuple[str, ...]] = [
             (name, schema.short_type(f.annotation), schema.default_words(f), schema.range_words(f), f.description or "")
-            for name, f in fields.items()
+            for name, f in schema.fields(params).items()
         ]
     return {"params": [dict(zip(_PARAM_COLUMNS, map(one_line, row), strict=True)) for row in rows]}
 

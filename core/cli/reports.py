@@ -12,7 +12,7 @@ from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
-from fedbench.core.registry.ask import LONG, Ended, ask_each, patience
+from fedbench.core.registry.ask import Ended, ask_each, long_patience, patience
 from fedbench.core.words.explain import explain, one_line
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _write(found: RegisteredComponent, folder: Path, plots: bool) -> tuple[Writt
     """What was written, or why not: a report that fails costs itself alone."""
     report = _made(found)
     try:
-        with at_work(str(found), None if found.distribution == PROJECT else LONG):
+        with at_work(str(found), None if found.distribution == PROJECT else long_patience()):
             path, summary = report.write(folder, plots), report.summary(folder)
             if not isinstance(path, Path):
                 raise TypeError(f"write returned {type(path).__name__}, expected the path of the file to open")

@@ -24,7 +24,7 @@ from fedbench.core.experiment.scene import make_scene
 from fedbench.core.federation.setup import public_facts
 from fedbench.core.numerics.precision import check_precision
 from fedbench.core.population.audit import split_digest
-from fedbench.core.registry.ask import LONG
+from fedbench.core.registry.ask import long_patience
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse, UseMaker
@@ -240,7 +240,7 @@ class _Planner:
         at = (key_of(dataset.identity()), seed)
         if at not in self._loads:
             made = dataset.make()[0]
-            with at_work(f"dataset {dataset}", LONG):
+            with at_work(f"dataset {dataset}", long_patience()):
                 data = require_data(made.load(seed), dataset.name)
             self._loads[at] = data, data.digest()
         return self._loads[at]

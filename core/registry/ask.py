@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SECONDS = "FEDBENCH_PLUGIN_SECONDS"
 _DEFAULT_S = 60.0
-LONG = Patience(cpu_s=1800, idle_s=300)  # loading data, writing a report: hours are possible, silence is not
+_LONG_CPU, _LONG_IDLE = 30, 5  # times as much for loading data and writing reports, which may download and compute
 _PLAIN = ("builtins", "collections", "datetime", "decimal", "fractions", "pathlib", "uuid")
 
 T = TypeVar("T")
@@ -70,6 +70,13 @@ def patience() -> Patience:
     return Patience(cpu_s=seconds, idle_s=seconds)
 
 
+def long_patience() -> Patience:
+    """How long loading data or writing a report may take: half an hour of CPU, five minutes of silence, or what the user's
+    wish makes of it."""
+    seconds = patience().cpu_s or 0.0
+    return Patience(cpu_s=_LONG_CPU * seconds, idle_s=_LONG_IDLE * seconds)
+
+
 def ask(question: Callable[[], R]) -> R:
     """What ``question()`` gives in a process of its own. Raises its ``UserError`` and ``OSError``, and :class:`Ended` with the
     name of whoever was at work where the process did not survive."""
@@ -101,7 +108,7 @@ def ask_each(items: Sequence[T], question: Callable[[T], R], quiet: bool = False
 def _ended(child: Child) -> Ended:
     party = child.who or "somebody's code, or fedbench's own"
     ending = child.ending or "it ended the process with status 0"
-    remedy = f"; {SECONDS} sets how long it may take" if child.timed_out and child.limits == patience() else ""
+    remedy = f"; {SECONDS} sets how long it may take" if child.timed_out else ""
     return Ended(f"{party}: {ending}{remedy}", child.timed_out)
 
 
@@ -132,7 +139,7 @@ def _said(question: Callable[[T], Any], item: T) -> tuple[str, Any]:
         pass_on_interrupt(error)
         if who := raised_by(error):
             return "user error", [f"{who}: {explain(error)}"]
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno is not None:
             return "os error", [error.errno, error.strerror, None if error.filename is None else str(error.filename)]
         return "defect", traceback.format_exc()
 

@@ -40,6 +40,7 @@ class PluginStatus:
 
 def discover_plugins(fresh: bool = False) -> list[PluginStatus]:
     """Load every entry point of the group, in the order of package and entry point; ``fresh``: also those remembered."""
+    patience()  # the user's mistake, not a plugin's
     memory = Remembered(fresh)
     found: dict[str, list[PluginStatus]] = {}
     for dist in distributions():
