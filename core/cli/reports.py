@@ -32,6 +32,9 @@ def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComp
 
     registry = Registry.discover()
     found = {name: registry.get("report", name) for name in dict.fromkeys(names)}
+    for report in found.values():
+        if report.distribution == PROJECT:
+            report.load()  # ours may be imported here, once for all processes
     for answer in ask_each(list(found.values()), lambda report: _made(report) and None):
         answer.get()
     return found

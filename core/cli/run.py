@@ -90,15 +90,14 @@ def build_plan(
     suite: str, overrides: tuple[str, ...], results: Path | None, device: str, settings: set[str] | None = None
 ) -> Any:
     """The plan of a suite, or of some of its settings; raises ``UserError`` with every mistake found."""
+    from fedbench.core.execution.plan import make_plan
     from fedbench.core.registry.ask import ask
     from fedbench.core.registry.components import Registry
+    from fedbench.core.spec.resolve import load_and_check
 
     registry = Registry.discover()
 
     def plan() -> Any:
-        from fedbench.core.execution.plan import make_plan
-        from fedbench.core.spec.resolve import load_and_check
-
         loaded, resolved = load_and_check(suite, registry, overrides)
         return make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), _device(device), settings)
 

@@ -40,7 +40,7 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> 
     from fedbench.core.registry.ask import ask_each
     from fedbench.core.registry.components import Registry
 
-    registry = Registry.discover()
+    registry, _ = Registry.discover(), list(_extra_checks() if data else ())  # imported once, not in every process
     mistakes: list[str] = []
     # In a process of their own: plugins may print, hang or leave, and only what they were asked for comes back.
     for suite, answer in zip(suites, ask_each(suites, lambda suite: _line(suite, registry, overrides, data)), strict=True):
