@@ -18,6 +18,11 @@ FOR_EVER = Patience()
 SOON = Patience(cpu_s=1.0, idle_s=1.0)
 
 
+def runs(pid: int) -> bool:
+    """Whether a process is there and has not ended: whom nobody waited for stays as a zombie."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
 def all_of(work, patience: Patience = FOR_EVER) -> tuple[list, Child]:
     """Every message of a child that does ``work``, and the child."""
     child = Child(work, patience)
@@ -108,6 +113,17 @@ def test_who_says_something_is_not_hung_and_who_is_at_work_is_known():
     assert (child.who, child.ending) == ("the slow one", "nothing moved for 1 s")
 
 
+def test_naming_who_is_at_work_gives_the_whole_no_new_budget():
+    def work(out: Channel) -> None:
+        for i in range(10_000):
+            with at_work(f"part {i}"):
+                sum(range(1_000_000))
+
+    child = Child(work, SOON)
+    assert list(child) == []
+    assert (child.ending, child.timed_out) == ("it used more than 1 s of CPU", True)
+
+
 def test_what_it_started_ends_with_it():
     def work(out: Channel) -> None:
         out.send("pid", subprocess.Popen(["sleep", "3600"]).pid)
@@ -117,7 +133,7 @@ def test_what_it_started_ends_with_it():
     pid = next(iter(child)).value
     child.end()
     assert not psutil.pid_exists(child.pid)
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not runs(pid)
 
 
 def test_a_child_that_closes_its_pipe_is_waited_for():

@@ -41,6 +41,14 @@ def raising(error: BaseException):
     raise error
 
 
+def spin(seconds: float) -> None:
+    """Use that much CPU."""
+    end = time.process_time() + seconds
+    while True:
+        if time.process_time() > end:
+            return
+
+
 @pytest.mark.parametrize("value", [None, 3, "é", [1.5, {"a": (1, {2})}], Path("/x"), {"path": Path("y")}])
 def test_plain_values_come_back_as_they_were(value):
     assert ask(lambda: value) == value
@@ -106,16 +114,15 @@ def test_patience_is_that_of_who_is_at_work_and_begins_anew_with_the_next():
     def question() -> None:
         for i in range(4):
             with at_work(f"quick {i}", SOON):
-                end = time.process_time() + 0.4
-                while time.process_time() < end:
-                    pass
+                spin(0.4)
         with at_work("patient", Patience()):
             time.sleep(1.6)
         with at_work("outer", SOON), at_work("inner"):
             time.sleep(3600)
 
-    with pytest.raises(Ended, match=r"^inner: nothing moved for 1 s$") as caught:
+    with pytest.raises(Ended) as caught:
         ask(question)
+    assert str(caught.value) == f"inner: nothing moved for 1 s; {SECONDS} sets how long it may take"
     assert caught.value.timed_out
 
 
@@ -232,6 +239,7 @@ def test_an_interrupt_ends_the_command_and_whatever_the_plugin_does(site, tmp_pa
     process = subprocess.Popen(
         [sys.executable, "-m", "fedbench.core.cli.main", "list"], env={**os.environ, "PYTHONPATH": str(site)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )  # fmt: skip
     wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"), process)
     process.send_signal(how)

@@ -67,7 +67,7 @@ def flat(site: Path) -> Path:
     """The same of a tree whose root is on the path."""
     tree = site.parent / "project"
     write(tree, PACKAGE)
-    write(tree, {"pyproject.toml": "", "setup.py": "", "tests/test_it.py": "", "tests/__init__.py": "", "docs/conf.py": ""})
+    write(tree, {"pyproject.toml": "", "setup.py": "", "tests/test_it.py": "", "tests/__init__.py": "", "doc/index.py": ""})
     write(site, {"__editable__.many_files-1.0.pth": f"{tree}\n"})
     described(site, ["__editable__.many_files-1.0.pth"])
     sys.path.append(str(tree))
@@ -151,7 +151,7 @@ def test_what_is_no_part_of_it_does_not(code, site):
     })  # fmt: skip
     write(site / INFO if (site / INFO).exists() else code, {"INSTALLER": "uv\n", "REQUESTED": ""})
     if (code / "tests").exists():
-        write(code, {"tests/test_it.py": "x = 2", "docs/conf.py": "x = 2", "setup.py": "x = 2", "build/lib/many_files/x.py": ""})
+        write(code, {"tests/test_it.py": "x = 2", "doc/index.py": "x = 2", "setup.py": "x = 2", "build/lib/many_files/x.py": ""})
     assert now() == before
 
 

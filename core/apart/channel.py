@@ -89,8 +89,8 @@ def apart() -> bool:
 
 @contextmanager
 def at_work(who: str, patience: Patience | None = None) -> Iterator[None]:
-    """Whose code runs now, for the one who watches this process, and how long that one waits for it (None: as long as for
-    whom it works for); nothing where nobody watches. Both budgets begin anew wherever who is at work changes."""
+    """Whose code runs now, for the one who watches this process; nothing where nobody does. ``patience``: how long that one
+    waits for it, counted anew wherever who is at work changes; None: as long as for whom it works for, or the whole process."""
     if not apart():
         yield
         return

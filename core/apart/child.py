@@ -32,10 +32,10 @@ class Child:
     """``work`` in a process forked from this one, with all that is in memory here and nothing it does to it coming back.
 
     Iterate to get its messages, until it has ended; then ``ending`` says how, in words ("" where it ended by itself with
-    status 0), and ``timed_out`` whether it was stopped. ``who``: the party it last named as being at work, and ``limits`` the
-    patience with it; ``patience`` holds where nobody is, or somebody for whom nothing else is said. ``printed`` takes what it
-    prints, as it comes: it then has no input, and a group of its own, which ends with it. Without it, it prints and reads
-    where this process does.
+    status 0), and ``timed_out`` whether it was stopped. ``who``: the party it last named as being at work.
+    ``patience``: with all of it, but for who is at work with a patience of his own, which counts from when he began.
+    ``printed`` takes what it prints, as it comes: it then has no input, and a group of its own, which ends with it. Without
+    it, it prints and reads where this process does.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Child:
         theirs.close()
         if self._output is not None:
             self._output.forked()
-        self.limits = patience
+        self._theirs: Patience | None = None
         self._before: float | None = 0.0
         self._channel, self._open = Channel(mine), True
         self._status: int | None = None
@@ -80,6 +80,11 @@ class Child:
                     yield message
         finally:
             self.end()
+
+    @property
+    def limits(self) -> Patience:
+        """The patience with who is at work."""
+        return self._theirs or self.patience
 
     def end(self) -> None:
         """Stop it, and what it started."""
@@ -110,8 +115,8 @@ class Child:
         """Whether a message was for this process alone."""
         if message.kind == "at work":
             self.who, limits = message.value
-            self.limits = self.patience if limits is None else Patience(cpu_s=limits[0], idle_s=limits[1])
-            self._before = None  # as of when it is counted next
+            self._theirs = None if limits is None else Patience(cpu_s=limits[0], idle_s=limits[1])
+            self._before = 0.0 if limits is None else None  # None: as of when it is counted next
         elif message.kind == "said":
             print(message.value, file=sys.stderr)
         return message.kind in ("at work", "said", "moved")

@@ -35,7 +35,7 @@ def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComp
     for report in found.values():
         if report.distribution == PROJECT:
             report.load()  # ours may be imported here, once for all processes
-    for answer in ask_each(list(found.values()), lambda report: _made(report) and None):
+    for answer in ask_each(list(found.values()), lambda report: _made(report) is None):
         answer.get()
     return found
 
