@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.board import Block, Bullets, Figure, Image, Note, Numbers, Quote, Table, Value, Words
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.ask import long_patience, patience
 from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import named
 from fedbench.leaderboard.figures.files import image_of
@@ -26,6 +28,8 @@ class Drawer:
     reason: str = ""
     own: bool = False
     """whether it comes with the harness, which knows what its figures are called"""
+    who: str = ""
+    """name and package"""
 
     @property
     def place(self) -> str:
@@ -51,10 +55,14 @@ def _drawer(entry: Any, registry: Registry) -> Drawer:
     name, params = (str(entry.get("name")), entry.get("params") or {}) if isinstance(entry, dict) else (str(entry), {})
     try:
         found = registry.get("analysis", name)
-        return Drawer(_label(entry), found.load()(**params), own=found in registry.own("analysis"))
+        cls = found.load()
+        with at_work(str(found), patience()):
+            made = cls(**params)
+        return Drawer(_label(entry), made, own=found in registry.own("analysis"), who=str(found))
     except UserError as error:
         return Drawer(_label(entry), None, str(error))
-    except (Exception, SystemExit) as error:  # somebody's constructor
+    except BaseException as error:  # somebody's constructor
+        pass_on_interrupt(error)
         return Drawer(_label(entry), None, named(error))
 
 
@@ -64,8 +72,10 @@ def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
         found = findings_table(section, drawer.label)
         return [_instead(drawer.label, drawer.reason), *found] if found else []
     try:
-        return [b for block in drawer.analysis.draw(section, drawer.label) for b in _finished(block, drawer, section, plots)]
-    except (Exception, SystemExit) as error:  # somebody's code
+        with at_work(drawer.who, None if drawer.own else long_patience()):
+            return [b for block in drawer.analysis.draw(section, drawer.label) for b in _finished(block, drawer, section, plots)]
+    except BaseException as error:  # somebody's code
+        pass_on_interrupt(error)
         return [_instead(drawer.label, named(error)), *findings_table(section, drawer.label)]
 
 

@@ -9,6 +9,16 @@ from pathlib import Path
 import pytest
 
 from fedbench.core.registry.components import Registry
+from fedbench.core.toolkit.folders import data_folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the tests remember of plugins is not what the user's commands do; the data stay where they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDBENCH_DATA", str(data_folder()))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

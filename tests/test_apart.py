@@ -113,6 +113,17 @@ def test_who_says_something_is_not_hung_and_who_is_at_work_is_known():
     assert (child.who, child.ending) == ("the slow one", "nothing moved for 1 s")
 
 
+def test_naming_who_is_at_work_gives_the_whole_no_new_budget():
+    def work(out: Channel) -> None:
+        for i in range(10_000):
+            with at_work(f"part {i}"):
+                sum(range(1_000_000))
+
+    child = Child(work, SOON)
+    assert list(child) == []
+    assert (child.ending, child.timed_out) == ("it used more than 1 s of CPU", True)
+
+
 def test_what_it_started_ends_with_it():
     def work(out: Channel) -> None:
         out.send("pid", subprocess.Popen(["sleep", "3600"]).pid)

@@ -422,12 +422,12 @@ def test_a_dataset_that_differs_from_load_to_load_gives_no_score(tmp_path, ill):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"defenses": ["ill-initfails"]}, r"defense 'ill-initfails': ValueError: not today .*ill\.py:"),
+        ({"defenses": ["ill-initfails"]}, r"defense 'ill-initfails' \(ill 1\.0\): ValueError: not today .*ill\.py:"),
         ({"defenses": ["ill-initexits"]}, r"it called sys\.exit\(3\)"),
         ({"defenses": ["ill-nomodels"]}, "n_models is -1, expected an integer >= 1, or 0"),
         ({"attacks": ["ill-god"]}, "view is 'god', expected one of server, client, coalition, external"),
         ({"attacks": ["ill-letters"]}, "needs is 'loss', expected a frozenset"),
-        ({"dataset": "ill-fails"}, "dataset 'ill-fails': ValueError: disk on fire"),
+        ({"dataset": "ill-fails"}, r"dataset 'ill-fails' \(ill 1\.0\): ValueError: disk on fire"),
         ({"dataset": "ill-nothing"}, "load returned NoneType, expected fedbench.core.Data"),
         ({"dataset": "ill-nans"}, "train_x holds values that are not finite"),
         ({"model": "ill-narrow"}, r"Narrow does not take samples of shape \[1, 8, 8\]"),

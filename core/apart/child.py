@@ -9,25 +9,24 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import Pipe, connection
+from typing import Any
 
 import psutil
 
 from fedbench.core.apart.channel import Channel, Message, speaks
+from fedbench.core.apart.output import Output
+from fedbench.core.apart.patience import Patience
+
+__all__ = ["Child", "Patience"]
 
 _TICK_S = 0.25
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_SOON_S = 0.005
 _COUNT_EVERY_S = 1.0
+_MUCH = 1 << 16  # bytes written: a download moves, though it uses next to no CPU
 _MOVES = 0.01  # of the time that may pass without news: whoever gets less of a processor than this does not move
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How long to wait for a process. ``cpu_s``: seconds of CPU that it and what it started may use; ``idle_s``: seconds by
-    the clock in which it may neither say anything nor use a hundredth of them as CPU. None: for ever."""
-
-    cpu_s: float | None = None
-    idle_s: float | None = None
 
 
 class Child:
@@ -35,39 +34,50 @@ class Child:
 
     Iterate to get its messages, until it has ended; then ``ending`` says how, in words ("" where it ended by itself with
     status 0), and ``timed_out`` whether it was stopped. ``who``: the party it last named as being at work.
+    ``patience``: with all of it, but for who is at work with a patience of his own, which counts from when he began.
+    ``printed`` takes what it prints, as it comes: it then has no input, and a group of its own, which ends with it. Without
+    it, it prints and reads where this process does.
     """
 
-    def __init__(self, work: Callable[[Channel], None], patience: Patience, tick: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, work: Callable[[Channel], None], patience: Patience, tick: Callable[[], None] = lambda: None,
+        printed: Callable[[bytes], None] | None = None,
+    ) -> None:  # fmt: skip
         self.patience, self.tick = patience, tick
         self.who, self.ending, self.timed_out = "", "", False
         mine, theirs = Pipe(duplex=False)
+        self._output = None if printed is None else Output(printed)
         for text in (sys.stdout, sys.stderr):
             text.flush()
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             mine.close()
-            _serve(work, Channel(theirs))
+            _serve(work, Channel(theirs), parent, self._output)
         theirs.close()
+        if self._output is not None:
+            self._output.forked()
+        self._theirs: Patience | None = None
+        self._before: float | None = 0.0
         self._channel, self._open = Channel(mine), True
         self._status: int | None = None
         self._process = _process(self.pid)
         self._counted, self._moved = time.monotonic(), (time.monotonic(), 0.0)
+        self._traffic, self._printing = 0, True
 
     def __iter__(self) -> Iterator[Message]:
         try:
             while self._status is None:
-                ready = connection.wait([self._channel.connection] if self._open else [], timeout=_TICK_S)
-                while ready and self._open and self._channel.connection.poll():
+                self._wait()
+                while self._status is None and self._open and self._channel.connection.poll():
                     message = self._receive()
-                    if message is not None and message.kind == "at work":
-                        self.who = message.value
-                    elif message is not None:
+                    if message is not None and not self._heard(message):
                         yield message
                 self.tick()
                 self._look_after()
             while self._open and self._channel.connection.poll():  # what it said last
                 message = self._receive()
-                if message is not None and message.kind != "at work":
+                if message is not None and not self._heard(message):
                     yield message
         finally:
             self.end()
@@ -76,14 +86,45 @@ class Child:
         """From now on it may use so many seconds of CPU, whatever it has used before."""
         used = 0.0 if self._process is None else _cpu_of(self._process)
         self.patience = replace(self.patience, cpu_s=used + seconds)
+    @property
+    def limits(self) -> Patience:
+        """The patience with who is at work."""
+        return self._theirs or self.patience
 
     def end(self) -> None:
         """Stop it, and what it started."""
         if self._status is None:
             _kill(self._process)
             self._reap(block=True)
+        if self._output is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # what it left running
+            self._output.close()
+            self._output = None
         self._channel.connection.close()
         self._open = False
+
+    def _wait(self) -> None:
+        """Until there is news, for a moment at most."""
+        if not self._open:  # it is about to end, as a rule
+            time.sleep(_SOON_S)
+            return
+        sources: list[Any] = [self._channel.connection]
+        if self._output is not None and self._printing:
+            sources.append(self._output.fd)
+        ready = connection.wait(sources, timeout=_TICK_S)
+        if self._output is not None and self._output.fd in ready:
+            self._printing = self._output.drain()
+
+    def _heard(self, message: Message) -> bool:
+        """Whether a message was for this process alone."""
+        if message.kind == "at work":
+            self.who, limits = message.value
+            self._theirs = None if limits is None else Patience(cpu_s=limits[0], idle_s=limits[1])
+            self._before = 0.0 if limits is None else None  # None: as of when it is counted next
+        elif message.kind == "said":
+            print(message.value, file=sys.stderr)
+        return message.kind in ("at work", "said", "moved")
 
     def _receive(self) -> Message | None:
         try:
@@ -95,21 +136,25 @@ class Child:
         return message
 
     def _look_after(self) -> None:
-        self._reap(block=not self._open and self.patience == Patience())
+        limits = self.limits
+        self._reap(block=not self._open and limits == Patience())
         if self._status is not None or self._process is None:
             return
         now = time.monotonic()
         if now - self._counted < _COUNT_EVERY_S:
             return
         self._counted, used, why = now, _cpu_of(self._process), ""
-        if self.patience.cpu_s is not None and used > self.patience.cpu_s:
-            why = f"it used more than {self.patience.cpu_s:g} s of CPU"
-        elif self.patience.idle_s is not None:
+        self._before = used if self._before is None else self._before
+        if limits.cpu_s is not None and used - self._before > limits.cpu_s:
+            why = f"it used more than {limits.cpu_s:g} s of CPU"
+        elif limits.idle_s is not None:
             since, before = self._moved
-            if used - before > _MOVES * self.patience.idle_s:
-                self._moved = (now, used)
-            elif now - since > self.patience.idle_s:
-                why = f"nothing moved for {self.patience.idle_s:g} s"
+            traffic = _traffic_of(self._process)
+            self._traffic = min(self._traffic, traffic)  # what one that ended had written is not counted any more
+            if used - before > _MOVES * limits.idle_s or traffic - self._traffic > _MUCH:
+                self._moved, self._traffic = (now, used), traffic
+            elif now - since > limits.idle_s:
+                why = f"nothing moved for {limits.idle_s:g} s"
         if why:
             self.timed_out, self.ending = True, why
             _kill(self._process)
@@ -124,10 +169,14 @@ class Child:
             self.ending = self.ending or _words(self._status)
 
 
-def _serve(work: Callable[[Channel], None], channel: Channel) -> None:
+def _serve(work: Callable[[Channel], None], channel: Channel, parent: int, output: Output | None) -> None:
     """The forked process, from its first to its last instruction: nothing of the forking one's is run at its end."""
-    status = 1
+    status, pid = 1, os.getpid()
     try:
+        if output is not None:
+            os.setpgid(0, 0)
+            output.redirect()
+        _end_with(parent)
         for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(s, signal.SIG_DFL)
         speaks(channel)
@@ -136,10 +185,21 @@ def _serve(work: Callable[[Channel], None], channel: Channel) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
+        status = status if os.getpid() == pid else 1  # a copy that other people's code made of this process got here
         for text in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 text.flush()
         os._exit(status)
+
+
+def _end_with(parent: int) -> None:
+    """Nobody would end this process once the one that watches it is gone, however that ended. Linux alone can promise it."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def _words(status: int) -> str:
@@ -171,6 +231,15 @@ def _cpu_of(process: psutil.Process) -> float:
         with contextlib.suppress(psutil.Error):  # ended in between
             times = one.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _traffic_of(process: psutil.Process) -> int:
+    """Bytes written, files and pipes and what is cached counted, where the system tells."""
+    total = 0
+    for one in _family(process):
+        with contextlib.suppress(psutil.Error, AttributeError):  # ended in between; no such count on this system
+            total += one.io_counters().write_chars
     return total
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedbench.core.apart.channel import at_work
 from fedbench.core.cli.options import examples, json_option
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.registry.ask import patience
 from fedbench.core.registry.kinds import PLURAL
+from fedbench.core.words.explain import one_line
 
 if TYPE_CHECKING:
     from fedbench.core.registry.components import RegisteredComponent, Registry
 
 _KINDS = {plural: kind for kind, plural in PLURAL.items()}
+_UNKNOWN: dict[str, Any] = {"licence": "?", "citation": "", "home": "", "size_mb": None, "here": False}
 _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
 
 
@@ -41,11 +46,14 @@ def command(what: str | None, params: bool, as_json: bool) -> None:
     if as_json:
         found = {name: list(_entries(registry, name, params, what == "datasets")) for name in sections}
         say(json.dumps(found, indent=2, default=str))
-        return
+        sections = []
     for i, name in enumerate(sections):
         if i:
             say("")
-        _show(name, list(_entries(registry, name, params, what == "datasets")), params, title=name if len(sections) > 1 else "")
+        entries = list(_entries(registry, name, params, what == "datasets"))
+        _show(name, entries, params, title=name if len(sections) > 1 else "")
+        for mistake in [e["error"] for e in entries if "licence" in e and "error" in e]:
+            say(mistake, err=True)
     if registry.broken:
         say(f"{len(registry.broken)} broken plugin(s): see `fedbench plugins`", err=True)
 
@@ -55,26 +63,45 @@ def _entries(registry: Registry, section: str, params: bool, facts: bool) -> Ite
     if section == "suites":
         yield from _suites()
         return
-    for found in registry.components(_KINDS[section]):
+    components = registry.components(_KINDS[section])
+    more = _told(components, params, facts) if params or facts else {}
+    for found in components:
         component = found.component
-        entry: dict[str, Any] = {
+        yield {
             "name": component.name, "summary": component.summary, "paper": component.paper,
             "package": found.distribution, "version": found.version, "target": component.target,
-        }  # fmt: skip
-        entry |= _facts(found) if facts else {}
-        yield entry | (_params(found) if params else {})
+        } | more.get(component.name, {})  # fmt: skip
+
+
+def _told(components: Sequence[RegisteredComponent], params: bool, facts: bool) -> dict[str, dict[str, Any]]:
+    """Name -> what the classes say. Strangers' are asked in a process of their own, one a package, so that one that fails
+    costs its own line."""
+    from fedbench.core.registry.ask import ask_each
+
+    def ask(found: RegisteredComponent) -> dict[str, Any]:
+        return (_facts(found) if facts else {}) | (_params(found) if params else {})
+
+    told = {c.name: ask(c) for c in components if c.distribution == PROJECT}
+    strangers = [c for c in components if c.distribution != PROJECT]
+    for package in dict.fromkeys(c.distribution for c in strangers):
+        theirs = [c for c in strangers if c.distribution == package]
+        for found, answer in zip(theirs, ask_each(theirs, ask), strict=True):
+            nothing = (_UNKNOWN if facts else {}) | ({"params": []} if params else {})
+            told[found.name] = nothing | {"error": str(answer.error)} if answer.error else answer.get()
+    return told
 
 
 def _facts(found: RegisteredComponent) -> dict[str, Any]:
-    """Licence, source and size of a dataset, and whether it is on this machine; why not, where it cannot be imported."""
+    """Licence, source and size of a dataset, and whether it is on this machine; why not, where its class is of no use."""
+    from fedbench.core.registry.facts import is_here
+
     try:
         dataset = found.load()
-        here = dataset.here()
-    except Exception as exc:  # somebody's code: a list must not break on it
-        return {"licence": "?", "citation": "", "home": "", "size_mb": None, "here": False, "error": str(exc)}
-    return {
-        "licence": dataset.licence, "citation": dataset.citation, "home": dataset.home, "size_mb": dataset.size_mb, "here": here,
-    }  # fmt: skip
+        here = is_here(dataset, str(found))
+    except UserError as exc:
+        return {**_UNKNOWN, "error": str(exc)}
+    texts = {name: one_line(getattr(dataset, name)) for name in ("licence", "citation", "home")}
+    return {**texts, "size_mb": dataset.size_mb, "here": one_line(here) if isinstance(here, str) else here}
 
 
 def _params(found: RegisteredComponent) -> dict[str, Any]:
@@ -82,14 +109,15 @@ def _params(found: RegisteredComponent) -> dict[str, Any]:
     from fedbench.core.spec import schema
 
     try:
-        fields = schema.fields(found.load().Params)
+        params = found.load().Params
     except UserError as exc:
         return {"params": [], "error": str(exc)}
-    rows: list[tuple[str, ...]] = [
-        (name, schema.short_type(f.annotation), schema.default_words(f), schema.range_words(f), f.description or "")
-        for name, f in fields.items()
-    ]
-    return {"params": [dict(zip(_PARAM_COLUMNS, row, strict=True)) for row in rows]}
+    with at_work(f"{found}: its Params", patience()):
+        rows: list[tuple[str, ...]] = [
+            (name, schema.short_type(f.annotation), schema.default_words(f), schema.range_words(f), f.description or "")
+            for name, f in schema.fields(params).items()
+        ]
+    return {"params": [dict(zip(_PARAM_COLUMNS, map(one_line, row), strict=True)) for row in rows]}
 
 
 def _suites() -> Iterator[dict[str, Any]]:

@@ -22,10 +22,15 @@ def command() -> None:
     A package becomes a plugin by an entry point of the group `fedbench` that names a module with hooks:
     fedbench_defenses, fedbench_attacks, fedbench_analyses, fedbench_datasets, fedbench_models, fedbench_signals,
     fedbench_reports. A broken plugin only stops suites that use what it should have provided.
+
+    Every package is loaded in a process of its own, which is ended after FEDBENCH_PLUGIN_SECONDS (default 60) of CPU time,
+    or as many without any sign of life; the same holds wherever a plugin's class is imported, made or asked, with 30 and 5
+    times as many where it loads data or writes a report. What was found is remembered until a file of the package changes;
+    this command asks all of them again.
     """
     from fedbench.core.registry.components import Registry
 
-    registry = Registry.discover()
+    registry = Registry.discover(fresh=True)
     rows = [
         (p.entry_point, p.distribution, p.version, "ok" if p.ok else "BROKEN", _provides(p)) for p in registry.plugins
     ]

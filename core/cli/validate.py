@@ -11,6 +11,8 @@ import click
 from fedbench.core.cli.options import examples, overrides_option, suites_argument
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.ask import Ended
+from fedbench.core.registry.facts import is_here
 
 if TYPE_CHECKING:
     from fedbench.core.registry.components import Registry
@@ -36,21 +38,29 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> 
     SUITE is a file or the name of a shipped suite. The form of the file, names of components and their parameters,
     coalitions, and then what needs the data. All mistakes are printed at once, one a line, with the place.
     """
+    from fedbench.core.registry.ask import ask_each
     from fedbench.core.registry.components import Registry
 
-    registry = Registry.discover()
+    registry, _ = Registry.discover(), list(_extra_checks() if data else ())  # imported once, not in every process
     mistakes: list[str] = []
-    for suite in suites:
+    # In a process of their own: plugins may print, hang or leave, and only what they were asked for comes back.
+    for suite, answer in zip(suites, ask_each(suites, lambda suite: _line(suite, registry, overrides, data)), strict=True):
         try:
-            loaded, resolved, notes = check(suite, registry, overrides, data)
+            say(answer.get())
+        except Ended as exc:
+            mistakes += [m if m.startswith(f"{suite}:") else f"{suite}: {m}" for m in exc.messages]
         except UserError as exc:
             mistakes += exc.messages
-        else:
-            absent = _absent(resolved)
-            notes += [f"data not checked: {', '.join(absent)} not on this machine"] if data and absent else []
-            say("; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *notes]))
     if mistakes:
         raise UserError(*mistakes)
+
+
+def _line(suite: str, registry: Registry, overrides: tuple[str, ...], data: bool) -> str:
+    """What is said of a suite without a mistake."""
+    loaded, resolved, notes = check(suite, registry, overrides, data)
+    absent = _absent(loaded, resolved) if data else []
+    notes += [f"data not checked: {', '.join(absent)} not on this machine"] if absent else []
+    return "; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *notes])
 
 
 def check(
@@ -63,7 +73,7 @@ def check(
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
     notes: list[str] = []
-    for extra in _extra_checks() if data and not _absent(resolved) else ():
+    for extra in _extra_checks() if data and not _absent(loaded, resolved) else ():
         try:
             notes += extra(loaded, resolved)
         except UserError as exc:
@@ -73,10 +83,13 @@ def check(
     return loaded, resolved, notes
 
 
-def _absent(resolved: Resolved) -> list[str]:
+def _absent(loaded: LoadedSuite, resolved: Resolved) -> list[str]:
     """The suite's datasets that are not on this machine: validating downloads nothing."""
     uses = {s.dataset.name: s.dataset for s in resolved.settings}
-    return [name for name, use in uses.items() if use.load().here() is False]
+    try:
+        return [name for name, use in uses.items() if is_here(use.load(), f"dataset {use}") is False]
+    except UserError as exc:
+        raise UserError(*(f"{loaded.path}: {message}" for message in exc.messages)) from exc
 
 
 def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved], Iterable[str]]]:

@@ -101,7 +101,7 @@ def asked(job: Job, cell: Cell, run: Run) -> Answers:
     """A passive attack's answers. Raises :class:`Failed`."""
 
     def work(out: Channel) -> None:
-        with at_work(f"attack '{cell.attack.name}' ({cell.attack.distribution})"):
+        with at_work(f"attack {cell.attack}"):
             attack = cell.attack.make()[0]
             settle(job, cell.key)  # its constructor ran
             answers = ask(job, attack, run.scene, run.trained, run.shadows)

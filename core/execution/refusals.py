@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.errors import UserError
 from fedbench.core.experiment.job import Job
 from fedbench.core.registry.use import ComponentUse
@@ -22,6 +23,10 @@ class Refusals:
     def __init__(self, loaded: LoadedSuite, resolved: Resolved) -> None:
         self.loaded, self.resolved = loaded, resolved
         self.problems: list[str] = []
+        rows = {"defense": resolved.defenses, "attack": resolved.attacks, "analysis": resolved.analyses}
+        used = [(kind, use) for kind, uses in rows.items() for use in uses]
+        used += [(kind, getattr(setting, kind)) for setting in resolved.settings for kind in ("dataset", "model")]
+        self._packages = {f"{kind} '{use.name}'": f"{kind} {use}" for kind, use in used}
 
     def raise_all(self) -> None:
         """``UserError`` with everything noted, if there is anything."""
@@ -41,12 +46,16 @@ class Refusals:
         return f"{self.loaded.path}:{position[0]}:{position[1]}"
 
     def ask(self, place: str, who: str, question: Callable[[], Any]) -> Any:
-        """What somebody's code answers, or None with its failure noted: here nothing may end in a traceback."""
+        """What somebody's code answers, or None with its failure noted: here nothing may end in a traceback. ``who`` of a
+        component becomes its name with its package."""
+        who = self._packages.get(who, who)
         try:
-            return question()
+            with at_work(f"{place}: {who}"):
+                return question()
         except UserError as error:
             self.problems += [f"{place}: {message}" for message in error.messages]
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            pass_on_interrupt(error)
             self.problems.append(f"{place}: {who}: {explain(error)}")
         return None
 

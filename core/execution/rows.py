@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from fedbench.core.apart.channel import at_work
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense
 from fedbench.core.execution.plugin_checks import repeated_share, require_data, require_room
@@ -15,6 +16,7 @@ from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.scene import make_scene
 from fedbench.core.population.audit import split_digest
 from fedbench.core.population.target import Target
+from fedbench.core.registry.ask import long_patience
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.suite import Adversary, Setting
 
@@ -63,7 +65,9 @@ def once(question: Callable[[], Answer]) -> Callable[[], Answer]:
 
 def load_data(dataset: ComponentUse, seed: int) -> Loaded:
     """A data set of one seed, if it can be trained on; raises ``UserError``."""
-    data = require_data(dataset.make()[0].load(seed), dataset.name)
+    made = dataset.make()[0]
+    with at_work(f"dataset {dataset}", long_patience()):
+        data = require_data(made.load(seed), dataset.name)
     return Loaded(data, data.digest(), repeated_share(data, dataset.name))
 
 

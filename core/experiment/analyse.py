@@ -28,7 +28,7 @@ def analyse_apart(
     job: Job, use: ComponentUse, run: Run, judgement: Judgement | None, out: Channel
 ) -> None:
     """What one analysis finds, sent through ``out`` as "found", with None where it has nothing to say."""
-    with at_work(f"analysis '{use.name}' ({use.distribution})"):
+    with at_work(f"analysis {use}"):
         analysis = use.make()[0]
         settle(job, f"analysis/{use.label}")  # its constructor ran
         findings = analysis.analyse(finished(job, run, analysis), _own(judgement))

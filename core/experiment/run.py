@@ -56,7 +56,7 @@ def train_apart(job: Job, out: Channel, trained: bool, shadows: bool) -> None:
     attacker = None if job.attacker is None else job.attacker.make()[0]
     settle(job, job.run_key)  # the attack's constructor ran
     parts = build(job)
-    with at_work(f"dataset '{job.dataset.name}' ({job.dataset.distribution})"):
+    with at_work(f"dataset {job.dataset}"):
         scene = set_scene(job, parts)
     meta, arrays = pack_labels(scene)
     meta["n_models"] = models_of(parts.defense, job.clients)
@@ -73,7 +73,7 @@ def train_apart(job: Job, out: Channel, trained: bool, shadows: bool) -> None:
     out.send("trained", meta, arrays)
     if job.attacker is not None and attacker is not None and done is not None:
         settle(job, job.cells[0].key)
-        with at_work(f"attack '{job.attacker.name}' ({job.attacker.distribution})"):
+        with at_work(f"attack {job.attacker}"):
             answers = ask(job, attacker, scene, done, made or load_shadow_models(job))
         out.send("answers", *answers.packed())
 

@@ -44,9 +44,10 @@ class Registry:
                     claims.append(found)
 
     @classmethod
-    def discover(cls) -> Registry:
-        """Every entry point of the group ``fedbench``, each loaded on its own; never raises for a broken plugin."""
-        return cls(discover_plugins())
+    def discover(cls, fresh: bool = False) -> Registry:
+        """Every entry point of the group ``fedbench``, each loaded on its own; never raises for a broken plugin. ``fresh``:
+        whatever is remembered of them."""
+        return cls(discover_plugins(fresh))
 
     @property
     def broken(self) -> list[PluginStatus]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.files import files_of
 
 _PROJECT = "fedbench"
 _MAX_BYTES = 32 * 2**20  # of one foreign package; beyond it, only what the module imports is hashed
@@ -18,15 +21,38 @@ _MAX_BYTES = 32 * 2**20  # of one foreign package; beyond it, only what the modu
 ROOMS = ("contract", "numerics", "population", "models", "federation", "signals", "metrics", "experiment")
 
 
-def source_digest(module_name: str) -> str:
-    """Hex sha256 over the source files that make up a component's module; nothing of it is imported.
+def source_digest(module_name: str, package: str = "") -> str:
+    """Hex sha256 over the files that make up a component's module; nothing of it is imported.
 
     A module of fedbench: its own file and, transitively, those it imports from its own part of fedbench (all of
     ``fedbench.plugins``, or the same folder of ``fedbench.core``), so that adding one method leaves the others' keys
-    alone. Any other: every ``.py`` file of its package. Raises ``UserError`` when there is no such file.
+    alone. Any other: every file, data too, of the installed ``package`` that announced it (see ``files.py``) and, where the
+    module is not among these or no package is named, every ``.py`` file around it. Raises ``UserError`` when there is no
+    such file.
     """
     if module_name.split(".")[0] == _PROJECT:
         return _closure_digest(module_name, _part(module_name))
+    files = _installed(package) if package else {}
+    if not files:
+        return _around(module_name)
+    own, found = _hash(files.items()), _locate(module_name)
+    among = found is not None and any(_same(found, path) for path in files.values() if path.name == found.name)
+    return own if among else hashlib.sha256(f"{own} {_around(module_name)}".encode()).hexdigest()
+
+
+def _installed(package: str) -> dict[str, Path]:
+    """The files of a distribution; none where there is no such distribution (its metadata are damaged)."""
+    try:
+        return files_of(distribution(package))
+    except (PackageNotFoundError, ValueError):
+        return {}
+
+
+def _same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _around(module_name: str) -> str:
     package, folder = _regular_package(module_name)
     if folder is None:
         return _closure_digest(module_name, module_name)
@@ -44,13 +70,13 @@ def engine_digest() -> str:
 
 
 def _hash(files: Iterable[tuple[str, Path]]) -> str:
-    """Over names and contents in the order of names; lengths keep neighbours apart, line ends do not count."""
+    """Over names and contents in the order of names; lengths keep neighbours apart, line ends of code do not count."""
     h = hashlib.sha256()
     for name, path in sorted(files):
         content = path.read_bytes()
         if path.suffix == ".py":
             content = content.replace(b"\r\n", b"\n")
-        h.update(f"{name}:{len(content)};".encode())
+        h.update(f"{name}:{len(content)};".encode(errors="surrogateescape"))
         h.update(content)
     return h.hexdigest()
 

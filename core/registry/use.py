@@ -7,8 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedbench.core.apart.channel import at_work
+from fedbench.core.registry.ask import patience
+from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.digest import source_digest
-from fedbench.core.registry.discovery import RegisteredComponent
+from fedbench.core.registry.kinds import kind_of
 
 
 class ComponentUse(BaseModel):
@@ -46,28 +49,38 @@ class ComponentUse(BaseModel):
         """``a`` or, where others follow, ``a+b``."""
         return "+".join(part.name for part in (self, *self.then))
 
+    def __str__(self) -> str:
+        return f"'{self.name}' ({self.distribution})"
+
     def load(self) -> Any:
         """The component's class; it has been found and checked when the suite was resolved."""
         module, _, name = self.target.partition(":")
-        return getattr(import_module(module), name)
+        with at_work(str(self), patience()):
+            return getattr(import_module(module), name)
 
     def make(self) -> list[Any]:
         """An instance of this one and of each that follows."""
-        return [part.load()(**part.params) for part in self.chain]
+        made = []
+        for part in self.chain:
+            cls = part.load()
+            with at_work(f"{kind_of(cls)} {part}", patience()):
+                made.append(cls(**part.params))
+        return made
 
 
 class UseMaker:
-    """Makes uses of registered components; a module's files are hashed once, not once a use."""
+    """Makes uses of registered components; the files of a package are hashed once, not once a use."""
 
     def __init__(self) -> None:
-        self._digests: dict[str, str] = {}
+        self._digests: dict[tuple[str, str], str] = {}
 
     def __call__(self, found: RegisteredComponent, params: dict[str, Any], label: str) -> ComponentUse:
         """The use of a component with these resolved parameters."""
         module = found.component.target.partition(":")[0]
-        if module not in self._digests:
-            self._digests[module] = source_digest(module)
+        at = (module, found.distribution)
+        if at not in self._digests:
+            self._digests[at] = source_digest(*at)
         return ComponentUse(
             name=found.name, label=label, params=params, target=found.component.target,
-            distribution=f"{found.distribution} {found.version}", digest=self._digests[module],
+            distribution=f"{found.distribution} {found.version}", digest=self._digests[at],
         )  # fmt: skip

@@ -10,7 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.ask import patience
+from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.registry.use import ComponentUse, UseMaker
@@ -130,7 +133,7 @@ class _Resolver:
             named = (*loc, "name") if isinstance(_at(self._document.data, loc), dict) else loc
             self.problems += [Problem(named, message) for message in exc.messages]
             return
-        made = ((point.label, self._params(component, loc, point)) for point in points)
+        made = ((point.label, self._params(registered, component, loc, point)) for point in points)
         self.uses[loc] = [self._use(registered, params, label) for label, params in made if params is not None]
 
     def follow(self, kind: str, loc: Loc, use: MethodUse) -> None:
@@ -170,16 +173,18 @@ class _Resolver:
         for i, found in enumerate(self._registry.own("analysis")):
             self.add("analysis", ("analyses", i), Use(name=found.name), [Point(found.name, {}, {})])
 
-    def _params(self, component: Any, loc: Loc, point: Point) -> dict[str, Any] | None:
+    def _params(self, registered: RegisteredComponent, component: Any, loc: Loc, point: Point) -> dict[str, Any] | None:
         """Validated as JSON is: a list may become a tuple, but text is never taken for a number."""
         model = component.Params
         try:
             text = json.dumps(point.params, default=str)
-            return model.model_validate_json(text, strict=True).model_dump(mode="json")
+            with at_work(f"{registered}: its Params", patience()):
+                return model.model_validate_json(text, strict=True).model_dump(mode="json")
         except ValidationError as exc:
             for problem in messages.problems(exc, model, point.params):
                 self.problems.append(Problem(self._place(loc, point, problem.loc), problem.text, problem.at_key))
-        except Exception as exc:  # a validator of somebody's code
+        except BaseException as exc:  # a validator of somebody's code
+            pass_on_interrupt(exc)
             text = f"the Params of '{component.__name__}' raised {explain(exc)}"
             self.problems.append(Problem((*loc, "params"), text))
         return None

@@ -6,20 +6,23 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from typing import IO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from fedbench.core.apart.channel import moved, say
 from fedbench.core.contract.errors import UserError
 
 OFFLINE = "FEDBENCH_OFFLINE"
 _BLOCK = 1 << 18
 _HEADERS = {"User-Agent": "fedbench", "Accept-Encoding": "identity"}
 _TIMEOUT = 30  # seconds without a byte
+_LOOK_AGAIN_S = 0.1
 _MOST_REQUESTS = 20  # of one download; each must have brought bytes
 _RANGE_NOT_SATISFIABLE = 416
 
@@ -86,8 +89,18 @@ def locked(folder: Path) -> Iterator[None]:
     """One process at a time changes ``folder``; the lock dies with its process."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        while not _taken(handle):
+            moved()  # another process is at it, for as long as its download takes
+            time.sleep(_LOOK_AGAIN_S)
         yield
+
+
+def _taken(handle: IO[str]) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -158,7 +171,7 @@ def _complete(url: str, part: Path, size: int) -> None:
             part.unlink()
             have = 0
         missing = f"{(size - have) / 1e6:.1f} of {size / 1e6:.1f} MB"
-        print(f"fedbench: downloading {url} ({missing}) to {part.parent}", file=sys.stderr)
+        say(f"fedbench: downloading {url} ({missing}) to {part.parent}")
         try:
             _ask(url, part, have, size)
             reason = "the connection ended early"
@@ -190,6 +203,7 @@ def _ask(url: str, part: Path, have: int, size: int) -> None:
         room = size - (have if resumed else 0)
         with open(part, "ab" if resumed else "wb") as out:
             while room >= 0 and (block := answer.read(min(_BLOCK, room + 1))):
+                moved()
                 room -= len(block)
                 _write(out, block, part)
     if room < 0:

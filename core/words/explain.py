@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 _MOST = 600  # characters
-_MACHINERY = (str(Path(__file__).parents[1] / "registry" / "discovery.py"), import_module.__code__.co_filename)
+_REGISTRY, _IMPORT = str(Path(__file__).parents[1] / "registry"), import_module.__code__.co_filename
 
 
 # Letters, marks and signs that show nothing, or change how their neighbours look, though Unicode counts them as printable.
@@ -75,7 +75,8 @@ def named(error: BaseException) -> str:
 def origin(error: BaseException) -> traceback.FrameSummary | None:
     """The innermost frame that ran when it was raised, the import machinery apart."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    return frames[-1] if frames and frames[-1].filename not in _MACHINERY else None
+    ours = not frames or frames[-1].filename == _IMPORT or str(Path(frames[-1].filename).parent) == _REGISTRY
+    return None if ours else frames[-1]
 
 
 def explain(error: BaseException) -> str:

@@ -1,0 +1,198 @@
+"""Ask other people's code something, in a process of its own: what comes back is plain data, or one message that names them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fedbench.core.apart.channel import pass_on_interrupt, raised_by
+from fedbench.core.apart.patience import Patience
+from fedbench.core.contract.errors import UserError
+from fedbench.core.words.explain import explain, one_line
+
+if TYPE_CHECKING:
+    from fedbench.core.apart.channel import Channel
+    from fedbench.core.apart.child import Child
+
+SECONDS = "FEDBENCH_PLUGIN_SECONDS"
+_DEFAULT_S = 60.0
+_LONG_CPU, _LONG_IDLE = 30, 5  # times as much for loading data and writing reports, which may download and compute
+_PLAIN = ("builtins", "collections", "datetime", "decimal", "fractions", "pathlib", "uuid")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Ended(UserError):
+    """Other people's code ended the process that it was asked in, or had to be stopped. ``timed_out``: the latter."""
+
+    def __init__(self, message: str, timed_out: bool) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
+
+
+class Defect(Exception):
+    """fedbench's own mistake, with the traceback of the process where it was made."""
+
+
+@dataclass(frozen=True)
+class Answer(Generic[R]):
+    """What was said, or what was raised instead."""
+
+    value: R | None = None
+    error: Exception | None = None
+
+    def get(self) -> R:
+        """The value; raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
+def patience() -> Patience:
+    """How long somebody's import, hook or constructor may take; ``UserError`` where the user's wish is no number of seconds."""
+    text = os.environ.get(SECONDS, "")
+    try:
+        seconds = float(text or _DEFAULT_S)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e9:
+        raise UserError(f"{SECONDS}={one_line(text, 40)}: expected a number of seconds above 0; the default is {_DEFAULT_S:g}")
+    return Patience(cpu_s=seconds, idle_s=seconds)
+
+
+def long_patience() -> Patience:
+    """How long loading data or writing a report may take: half an hour of CPU, five minutes of silence, or what the user's
+    wish makes of it."""
+    seconds = patience().cpu_s or 0.0
+    return Patience(cpu_s=_LONG_CPU * seconds, idle_s=_LONG_IDLE * seconds)
+
+
+def ask(question: Callable[[], R]) -> R:
+    """What ``question()`` gives in a process of its own. Raises its ``UserError`` and ``OSError``, and :class:`Ended` with the
+    name of whoever was at work where the process did not survive."""
+    (answer,) = ask_each([None], lambda _: question())
+    return answer.get()
+
+
+def ask_each(items: Sequence[T], question: Callable[[T], R], quiet: bool = False) -> Iterator[Answer[R]]:
+    """``question(item)`` of every item, in order. One process serves all of them; where an item ends it, another begins with
+    the next. ``quiet``: what is printed there is dropped, not shown."""
+    from fedbench.core.apart.child import Child
+    from fedbench.core.apart.output import Lines
+
+    at, shown = 0, Lines(lambda line: print(one_line(line, 1000), file=sys.stderr))
+    while at < len(items):
+        child = Child(partial(_serve, items[at:], question), Patience(), printed=(lambda _: None) if quiet else shown.take)
+        whole = False
+        for message in child:
+            whole = message.kind == "all"
+            if not whole:
+                yield _answer(message.kind, message.value)
+                at += 1
+        shown.end()
+        if not whole and at < len(items):
+            yield Answer(error=_ended(child))
+            at += 1
+
+
+def _ended(child: Child) -> Ended:
+    party = child.who or "somebody's code, or fedbench's own"
+    ending = child.ending or "it ended the process with status 0"
+    remedy = f"; {SECONDS} sets how long it may take" if child.timed_out else ""
+    return Ended(f"{party}: {ending}{remedy}", child.timed_out)
+
+
+def _serve(items: Sequence[T], question: Callable[[T], Any], channel: Channel) -> None:
+    """The forked process: an answer an item."""
+    _calm()
+    pid = os.getpid()
+    for item in items:
+        kind, said = _said(question, item)
+        if os.getpid() != pid:  # a copy that somebody's code made: the other one speaks
+            os._exit(0)
+        channel.send(kind, said)
+    channel.send("all")
+
+
+def _calm() -> None:
+    """The threads of the process that was forked are not in this one: torch would wait for them for ever."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
+def _said(question: Callable[[T], Any], item: T) -> tuple[str, Any]:
+    try:
+        return "value", _packed(question(item))
+    except UserError as error:
+        return "user error", list(error.messages)
+    except BaseException as error:  # in a forked process nothing else has a reader
+        pass_on_interrupt(error)
+        if who := raised_by(error):
+            return "user error", [f"{who}: {explain(error)}"]
+        if isinstance(error, OSError) and error.errno is not None:
+            return "os error", [error.errno, error.strerror, None if error.filename is None else str(error.filename)]
+        return "defect", traceback.format_exc()
+
+
+def _answer(kind: str, value: Any) -> Answer[Any]:
+    if kind == "value":
+        try:
+            return Answer(_unpacked(value))
+        except _Foreign as error:
+            return Answer(error=UserError(str(error)))
+    if kind == "user error":
+        return Answer(error=UserError(*value))
+    if kind == "os error":
+        return Answer(error=OSError(*value))
+    return Answer(error=Defect(value))
+
+
+class _Foreign(Exception):
+    """An object of somebody's class where plain data was expected."""
+
+
+def _packed(value: Any) -> str:
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _unpacked(text: str) -> Any:
+    return _Unpickler(io.BytesIO(base64.b64decode(text))).load()
+
+
+def _ours(module: str) -> bool:
+    return module in _PLAIN or module.startswith("fedbench.core.")
+
+
+class _Pickler(pickle.Pickler):
+    """Texts and numbers of somebody's classes become plain ones: a ``StrEnum`` is as good a view as a ``str``."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not _ours(type(obj).__module__):
+            for plain in (str, int, float):
+                if isinstance(obj, plain):
+                    return plain, (plain(obj) if plain is not str else str.__str__(obj),)
+        return NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes objects of classes of this harness and of plain ones, nothing else: somebody's module is never imported here."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = import_module(module) if _ours(module) else None
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if not isinstance(found, type):
+            raise _Foreign(f"'{one_line(f'{module}.{name}', 200)}' came back from a plugin where plain data was expected")
+        return found

@@ -1,0 +1,38 @@
+import os
+
+from fedbench.core import Component, Dataset, hookimpl
+
+
+class Lost(Dataset):
+    @classmethod
+    def here(cls):
+        raise ValueError("where am I?")
+
+
+class Nowhere(Dataset):
+    @classmethod
+    def here(cls):
+        return 7
+
+
+class Modelless(Dataset):
+    default_model = None
+
+
+class Lawless(Dataset):
+    licence = 3
+
+
+class Weightless(Dataset):
+    size_mb = "much"
+
+
+class Gone(Dataset):
+    def load(self, seed):
+        os._exit(0)
+
+
+@hookimpl
+def fedbench_datasets():
+    for cls in (Lost, Nowhere, Modelless, Lawless, Weightless, Gone):
+        yield Component(cls.__name__.lower(), f"liars:{cls.__name__}", "not to be trusted")
