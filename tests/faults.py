@@ -6,18 +6,24 @@ edge with every method of a handful.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from hostile_methods import SHOWN, STATE, install_harms, names
 from ruamel.yaml import YAML
-from running import changed, fingerprint, invoke, records, start, suite
+from running import called, changed, fingerprint, invoke, records, start, suite
 
+from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
+from fedbench.core.experiment.cache import Packed, cache_path, load
 
 HELD, CHANGED, LOST, FAILED, REFUSED = "held", "CHANGED", "LOST", "FAILED", "refused when planned"
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -45,6 +51,69 @@ def signals(folder: Path, seed: int, n: int) -> Counter[str]:
         invoke(path, "--results", results)
         ended[HELD if complete and fingerprint(results) == whole else CHANGED] += 1
     return ended
+
+
+def caches(folder: Path, seed: int, n: int) -> Counter[str]:
+    """How reading a training cache with n damages ended: as no cache, or as what it was."""
+    path = suite(folder)
+    invoke(path, "--results", folder / "r")
+    (job,) = build_plan(path, (), folder / "r", "cpu").jobs
+    draw, ended = random.Random(seed), Counter[str]()
+    file, whole = cache_path(job), load(job)
+    assert whole is not None
+    content = file.read_bytes()
+    for i in range(n):
+        file.write_bytes(cache_damage(content, ("flip", "cut", "swap")[i % 3], draw.randrange(len(content)), draw.randrange(8)))
+        found = load(job)
+        ended[HELD if found is None or _same(found, whole) else CHANGED] += 1
+    return ended
+
+
+def cache_damage(content: bytes, kind: str, at: int, bit: int) -> bytes:
+    """The content with a bit flipped at a place, cut there, or its two parts there swapped."""
+    flipped = content[:at] + bytes([content[at] ^ (1 << bit)]) + content[at + 1 :]
+    return {"flip": flipped, "cut": content[:at], "swap": content[at:] + content[:at]}[kind]
+
+
+def _same(one: Packed, other: Packed) -> bool:
+    arrays = one[1].keys() == other[1].keys() and all(np.array_equal(one[1][n], a, equal_nan=True) for n, a in other[1].items())
+    return one[0] == other[0] and arrays
+
+
+# these take the process or the answer with them, so their own cells fail; every other method has its score
+FATAL = {"exits", "leaves", "aborts", "raises", "generator-exit"}
+
+
+def methods(folder: Path) -> Counter[str]:
+    """Every hostile method, a neighbour of others: whether all of these have the bits that they have alone, and whether each
+    has an outcome."""
+    sys.path.insert(0, str(install_harms(folder / "site")))
+    alone, company = _neighbours(folder / "attacks", "attacks", ["loss-series", "neighbour", "rmia"], names("a", STATE | SHOWN))
+    held = {"a": alone.items() <= company.items()}
+    alone, company = _neighbours(folder / "defenses", "defenses", ["none"], names("d", STATE))
+    held["d"] = alone.items() <= company.items()
+    alone, company = _neighbours(folder / "analyses", "analyses", ["counts"], names("n", STATE))
+    findings = [[json.loads(c)["analyses"]["counts"] for n, c in f.items() if n.endswith(".json")] for f in (alone, company)]
+    held["n"] = findings[0] == findings[1]
+    kinds = {"a": STATE | SHOWN, "d": STATE, "n": STATE}
+    return Counter(HELD if held[part] else CHANGED for part, those in kinds.items() for _ in those)
+
+
+def _neighbours(folder: Path, part: str, good: list[str], hostile: list[str]) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """The files of the good ones alone, and those of all."""
+    found = []
+    for name, listed in (("alone", good), ("company", [good[0], *hostile, *good[1:]])):
+        (folder / name).mkdir(parents=True)
+        called(suite_of_neighbours(folder / name, **{part: listed}), "--results", folder / name / "r")
+        found.append(fingerprint(folder / name / "r"))
+    return found[0], found[1]
+
+
+def suite_of_neighbours(folder: Path, **more: Any) -> Path:
+    """The tiny suite with shadow models and limits that a test can wait for."""
+    shadow = {"samples": 40, "models": 2, "epochs": 1}
+    limits = {"run_seconds": 60, "idle_seconds": 60}
+    return changed(folder, {"audit": {"every": 2, "nonmembers": 40, "shadow": shadow}}, limits=limits, **more)
 
 
 # Changes of the tiny setting's parts: each is allowed, none is sensible.
@@ -92,7 +161,7 @@ def _at_edge(folder: Path, parts: dict[str, Any]) -> Counter[str]:
     parts = {k: v if "name" in v else {**base[k], **v} for k, v in parts.items()}
     path = changed(folder, parts, defenses=DEFENSES, attacks=ATTACKS)
     try:
-        invoke(path, "--results", folder / "r", status=None)
+        called(path, "--results", folder / "r")
     except UserError:
         return Counter([REFUSED])
     found = Counter(r["outcome"] for r in records(folder / "r").values())

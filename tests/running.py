@@ -43,14 +43,19 @@ def changed(folder: Path, change: dict, **more: Any) -> Path:
     return suite(folder, settings=[{**spec["settings"][0], **change}], **more)
 
 
-def invoke(*args: object, status: int | None = 0) -> str:
-    """The output of `fedbench run` with these arguments, called in this process; a ``UserError`` passes. ``status``: how it has
-    to end, None for any."""
+def invoke(*args: object, status: int = 0) -> str:
+    """The output of `fedbench run` with these arguments, called in this process; a ``UserError`` passes."""
+    ended, output = called(*args)
+    assert ended == status, output
+    return output
+
+
+def called(*args: object) -> tuple[int, str]:
+    """(exit status, output) of the same, however it ends."""
     result = CliRunner().invoke(run, [*map(str, args), "--no-plots"])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
-    assert status is None or result.exit_code == status, result.output
-    return result.output
+    return result.exit_code, result.output
 
 
 def start(path: Path, results: Path, site: Path, workers: int = 1, **popen: Any) -> subprocess.Popen[str]:

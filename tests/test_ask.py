@@ -154,7 +154,7 @@ def test_what_is_printed_is_shown_line_by_line_without_what_a_terminal_would_obe
 
     list(ask_each([0], question))
     shown = capsys.readouterr()
-    assert shown.out == "" and shown.err == "[31mred [0m end\nbelow \\xff\nPython\n"
+    assert shown.out == "" and shown.err == "\\u001b[31mred\\u001b[0m \\u202e end\nbelow \\xff\nPython\n"
     list(ask_each([0], question, quiet=True))
     assert capsys.readouterr().err == ""
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fake_packages import install
+from faults import cache_damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
@@ -174,7 +175,7 @@ def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, 
     assert fingerprint(tmp_path / "cut") == fingerprint(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGHUP, pytest.param(signal.SIGQUIT, marks=pytest.mark.slow)])
 def test_a_signal_to_end_stops_cleanly_and_keeps_what_is_finished(tmp_path, toys, which):
     path = suite(tmp_path, defenses=["none", "toy-hangs"])
     # tests started in the background of a shell inherit an ignored SIGINT, and so would the command
@@ -228,14 +229,8 @@ def test_a_signal_whose_code_changed_is_measured_again(tmp_path):
 def test_a_cache_with_any_damage_is_no_cache(cached_job, data):
     job, whole = cached_job
     path = cache_path(job)
-    at = data.draw(st.integers(0, len(whole) - 1))
-    what = data.draw(st.sampled_from(("flip", "cut", "swap")))
-    if what == "flip":
-        damaged = whole[:at] + bytes([whole[at] ^ (1 << data.draw(st.integers(0, 7)))]) + whole[at + 1 :]
-    elif what == "cut":
-        damaged = whole[:at]
-    else:
-        damaged = whole[at:] + whole[:at]
+    at, bit = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 7))
+    damaged = cache_damage(whole, data.draw(st.sampled_from(("flip", "cut", "swap"))), at, bit)
     path.write_bytes(damaged)
     kept = load(job)
     if kept is not None:  # a flip in what zip archives say twice, or do not use

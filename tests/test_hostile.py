@@ -58,7 +58,12 @@ class Package:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("source", PACKAGES, ids=[p.name for p in PACKAGES])
+# These call the command line most often, or wait; the others run with every `pytest`.
+SLOW = {"dreams", "leaves_later", "liars", "reports_nothing", "stale"}
+CASES = [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if p.name in SLOW else []) for p in PACKAGES]
+
+
+@pytest.mark.parametrize("source", CASES)
 def test_a_hostile_package_is_named_and_harms_nobody(source, tmp_path):
     package = Package(source, tmp_path)
     for call in package.facts["call"]:

@@ -60,7 +60,10 @@ def rename_records(folder: Path) -> None:
     (folder / "records").rename(folder / "old")
 
 
-@pytest.mark.parametrize("harm", [delete, rename, delete_records, rename_records])
+OFTEN, SELDOM = (delete, rename_records), (rename, delete_records)
+
+
+@pytest.mark.parametrize("harm", [*OFTEN, *(pytest.param(h, marks=pytest.mark.slow) for h in SELDOM)])
 def test_a_record_that_is_gone_at_the_end_of_a_run_is_a_failure(tmp_path, site, harm):
     install(site, "waiting", WAITING)
     path, folder = suite(tmp_path, title="A title", defenses=["none", "waits"]), tmp_path / "r"

@@ -5,22 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from faults import FATAL, suite_of_neighbours
 from hostile_methods import SHOWN, STATE, install_harms, names
-from running import changed, fingerprint, invoke, records
-
-# these take the process or the answer with them, so their own cells fail; every other method has its score
-FATAL = {"exits", "leaves", "aborts", "raises", "generator-exit"}
+from running import fingerprint, invoke, records
 
 
 @pytest.fixture
 def harms(site):
     return install_harms(site)
-
-
-def the_suite(folder, **more):
-    shadow = {"samples": 40, "models": 2, "epochs": 1}
-    limits = {"run_seconds": 60, "idle_seconds": 60}
-    return changed(folder, {"audit": {"every": 2, "nonmembers": 40, "shadow": shadow}}, limits=limits, **more)
 
 
 def of(folder, *words):
@@ -32,8 +24,8 @@ def test_an_attack_harms_no_other(tmp_path, harms):
     hostile = names("a", STATE | SHOWN)
     neighbours = ["loss-series", "neighbour", "rmia"]
     attacks = [*neighbours[:1], *hostile, *neighbours[1:]]
-    invoke(the_suite(tmp_path, attacks=attacks), "--results", tmp_path / "company", status=1)
-    invoke(the_suite(tmp_path, attacks=neighbours), "--results", tmp_path / "alone")
+    invoke(suite_of_neighbours(tmp_path, attacks=attacks), "--results", tmp_path / "company", status=1)
+    invoke(suite_of_neighbours(tmp_path, attacks=neighbours), "--results", tmp_path / "alone")
     alone = fingerprint(tmp_path / "alone")
     assert len(alone) == 2 * len(neighbours)
     assert {name: of(tmp_path / "company", name)[name] for name in alone} == alone
@@ -43,10 +35,11 @@ def test_an_attack_harms_no_other(tmp_path, harms):
     assert {found[n] for n in neighbours} == {"ok"}
 
 
+@pytest.mark.slow
 def test_a_defense_harms_no_other_run_and_no_attack_on_its_own(tmp_path, harms):
     hostile = names("d", STATE)
-    invoke(the_suite(tmp_path, defenses=["none", *hostile]), "--results", tmp_path / "company", status=1)
-    invoke(the_suite(tmp_path), "--results", tmp_path / "alone")
+    invoke(suite_of_neighbours(tmp_path, defenses=["none", *hostile]), "--results", tmp_path / "company", status=1)
+    invoke(suite_of_neighbours(tmp_path), "--results", tmp_path / "alone")
     alone = fingerprint(tmp_path / "alone")
     assert {name: of(tmp_path / "company", name)[name] for name in alone} == alone
     found = {defense: r for (defense, _, _), r in records(tmp_path / "company").items()}
@@ -54,10 +47,11 @@ def test_a_defense_harms_no_other_run_and_no_attack_on_its_own(tmp_path, harms):
     assert all(found[f"d-{kind}"]["outcome"] == "failed" for kind in FATAL)
 
 
+@pytest.mark.slow
 def test_an_analysis_harms_no_other_and_no_score(tmp_path, harms):
     hostile = names("n", STATE)
-    invoke(the_suite(tmp_path, analyses=[*hostile, "counts"]), "--results", tmp_path / "company")
-    invoke(the_suite(tmp_path, analyses=["counts"]), "--results", tmp_path / "alone")
+    invoke(suite_of_neighbours(tmp_path, analyses=[*hostile, "counts"]), "--results", tmp_path / "company")
+    invoke(suite_of_neighbours(tmp_path, analyses=["counts"]), "--results", tmp_path / "alone")
     ((company,), (alone,)) = (records(tmp_path / name).values() for name in ("company", "alone"))
     assert company["outcome"] == "ok" and company["analyses"]["counts"] == alone["analyses"]["counts"]
     assert company["targets"] == alone["targets"] and company["pooled"] == alone["pooled"]

@@ -120,7 +120,7 @@ def test_a_suites_and_a_failing_plugins_words_are_only_shown(tmp_path, site):
     assert result.exit_code == 2 and "a\\u202e\\u001bb: unknown field" in result.output and harmless(result.output)
     text = edited(("dataset: digits", "dataset: sets"), ("name: small", 'name: small\ntitle: "x\\u202ey\\e[2J"'))
     result = CliRunner().invoke(cli, ["validate", str(write(tmp_path, text))])
-    assert result.exit_code == 2 and "dataset 'sets': ValueError: nice" in result.output and harmless(result.output)
+    assert result.exit_code == 2 and "dataset 'sets' (evil 1.0): ValueError: nice" in result.output and harmless(result.output)
     titled = edited(("pair, half", "pair"), ("name: small", 'name: small\ntitle: "x\\u202ey\\e[2J"'))
     result = CliRunner().invoke(cli, ["run", "--dry-run", str(write(tmp_path, titled))])
     assert result.exit_code == 0 and result.output.startswith("x\\u202ey\\u001b[2J: ") and harmless(result.output)

@@ -17,12 +17,12 @@ import psutil
 
 from fedbench.core.apart.channel import Channel, Message, speaks
 from fedbench.core.apart.output import Output
+from fedbench.core.apart.parent import end_with_parent
 from fedbench.core.apart.patience import Patience
 
 __all__ = ["Child", "Patience"]
 
 _TICK_S = 0.25
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SOON_S = 0.005
 _COUNT_EVERY_S = 1.0
 _MUCH = 1 << 16  # bytes written: a download moves, though it uses next to no CPU
@@ -176,7 +176,7 @@ def _serve(work: Callable[[Channel], None], channel: Channel, parent: int, outpu
         if output is not None:
             os.setpgid(0, 0)
             output.redirect()
-        _end_with(parent)
+        end_with_parent(parent)
         for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(s, signal.SIG_DFL)
         speaks(channel)
@@ -190,16 +190,6 @@ def _serve(work: Callable[[Channel], None], channel: Channel, parent: int, outpu
             with contextlib.suppress(Exception):
                 text.flush()
         os._exit(status)
-
-
-def _end_with(parent: int) -> None:
-    """Nobody would end this process once the one that watches it is gone, however that ended. Linux alone can promise it."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def _words(status: int) -> str:

@@ -57,6 +57,10 @@ def command(
 
     SUITE is a file, or the name of a shipped suite (`fedbench list suites`).
     """
+    from fedbench.core.execution.server import start_early
+
+    if not dry_run:
+        start_early()  # it imports while the suite is planned
     from fedbench.core.execution.resume import other_cpus, pending, recorded
     from fedbench.core.store.results import Results
 

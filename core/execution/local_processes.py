@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from multiprocessing import connection
+from multiprocessing import Pipe, connection
 from pathlib import Path
 from typing import Any
 
 from fedbench.core.execution.clock import Clock
 from fedbench.core.execution.executor import Watcher
+from fedbench.core.execution.server import context
 from fedbench.core.execution.worker import child_main, record_for
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.process import log_path
 from fedbench.core.store.record import Outcome
 from fedbench.core.store.results import Results
 
-# Imported once by the server process that workers are forked from; importing starts no threads and touches no GPU.
-_PRELOAD = [f"fedbench.core.execution.{name}" for name in ("with_parent", "worker", "forked")] + ["sklearn.datasets"]
 _TICK_S = 0.5
 
 
@@ -53,13 +51,11 @@ class LocalProcesses:
 
     def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
         """See :class:`Executor`."""
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_PRELOAD)
         waiting, running = list(jobs), list[_Running]()
         try:
             while waiting or running:
                 while waiting and len(running) < self.workers:
-                    running.append(_start(context, waiting.pop(0), watcher))
+                    running.append(_start(waiting.pop(0), watcher))
                 _listen(running, watcher)
                 for r in [r for r in running if _over(r, watcher)]:
                     running.remove(r)
@@ -72,9 +68,9 @@ class LocalProcesses:
                 _kill(r)
 
 
-def _start(context: Any, job: Job, watcher: Watcher) -> _Running:
-    mine, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=child_main, args=(job, theirs), daemon=True)
+def _start(job: Job, watcher: Watcher) -> _Running:
+    mine, theirs = Pipe(duplex=False)
+    process = context().Process(target=child_main, args=(job, theirs), daemon=True)
     process.start()
     theirs.close()
     watcher.started(job)
