@@ -1,4 +1,4 @@
-"""Try every family of faults and write `docs/reliability.md`: ``python tests/reliability.py`` (about half an hour; a number after
+"""Try every family of faults and write `docs/reliability.md`: ``python tests/reliability.py`` (about an hour; a number after
 it divides the budgets). Ends with 1 when something did not hold; the table then shows it.
 """
 
@@ -119,7 +119,7 @@ What fedbench promises when something goes wrong, and how often it was tried. Th
 python tests/reliability.py
 ```
 
-(about half an hour on two cores; `python tests/reliability.py 50` with a fiftieth of the budgets), which writes this page and
+(about an hour on two cores; `python tests/reliability.py 50` with a fiftieth of the budgets), which writes this page and
 fails when something does not hold. Smaller budgets of the same run with the tests.
 
 {table}
