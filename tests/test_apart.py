@@ -143,3 +143,33 @@ def test_a_child_that_closes_its_pipe_is_waited_for():
 
     messages, child = all_of(work)
     assert (messages, child.ending) == ([], "it ended the process with status 4")
+
+
+def test_a_copy_of_the_process_that_speaks_says_nothing():
+    def work(out: Channel) -> None:
+        os.fork()  # somebody forgot to end the copy
+        for i in range(200):
+            out.send("here", i, {"a": np.full(5, i)})
+
+    messages, child = all_of(work)
+    assert [(m.value, m.arrays["a"][0]) for m in messages] == [(i, i) for i in range(200)] and child.ending == ""
+
+
+@pytest.mark.parametrize("bytes_", [b"[1]", b'["x", 1, [["a", "<f8", [3]]]]', b'["x", 1, [["a", "nonsense", [3]]]]', b"\xff"])
+def test_what_cannot_be_read_ends_the_one_who_sent_it(bytes_):
+    def work(out: Channel) -> None:
+        out.connection.send_bytes(bytes_)
+        out.connection.send_bytes(b"short")
+        time.sleep(3600)
+
+    messages, child = all_of(work)
+    assert messages == [] and child.ending.startswith("what it sent cannot be read (") and not child.timed_out
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_who_works_on_after_a_helper_of_its_own_was_lost_is_not_hung(monkeypatch):
+    """The time of a process that left the family is not counted any more: what is counted may become less."""
+    counted = iter([5.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0])
+    monkeypatch.setattr("fedbench.core.apart.child._cpu_of", lambda process: next(counted))
+    messages, child = all_of(lambda out: time.sleep(4.5), Patience(idle_s=2.5))
+    assert (messages, child.ending) == ([], "")

@@ -14,7 +14,9 @@ import pytest
 from fake_packages import install
 from running import HANG_S, changed, fingerprint, invoke, outcomes, records, start, suite, wait_for
 
+from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
+from fedbench.core.execution import worker
 from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
 
 PLUGIN = '''
@@ -30,6 +32,20 @@ PLUGIN = '''
     class Exits(Defense):
         def protect(self, update, ctx):
             sys.exit(5)
+
+    class Twins(Defense):
+        """And forgets to end the copy."""
+        def protect(self, update, ctx):
+            os.fork()
+            return update
+
+    class Gone(Defense):
+        def protect(self, update, ctx):
+            os._exit(0)
+
+    class Wordy(Defense):
+        def report(self, ctx):
+            return {"long " * 1000: 1.0}
 
     class Talks(Defense):
         def protect(self, update, ctx):
@@ -117,6 +133,25 @@ PLUGIN = '''
     class Leaves(Last):
         def score(self, observations, audit):
             sys.exit(4)
+
+    class Copies(Last):
+        """And forgets to end the copy."""
+        def score(self, observations, audit):
+            os.fork()
+            return super().score(observations, audit)
+
+    class Tardy(Last):
+        """Takes long to be made, once a run began."""
+        def __init__(self, **values):
+            super().__init__(**values)
+            while os.path.exists("r/records"):
+                pass
+
+    class Undecided(Last):
+        """Its threshold is no number any more, once it was asked."""
+        def score(self, observations, audit):
+            self.threshold = float("nan")
+            return super().score(observations, audit)
 
     class Vanishes(Last):
         def score(self, observations, audit):
@@ -232,13 +267,15 @@ PLUGIN = '''
 
     @hookimpl
     def fedbench_defenses():
-        return announce(Exits, Talks, Rants, Hoards, Spawns, Holds, Dozes, Leaks, Cheats, InitFails, InitExits, NoModels)
+        return announce(
+            Exits, Talks, Rants, Hoards, Spawns, Holds, Dozes, Leaks, Cheats, InitFails, InitExits, NoModels, Twins, Gone, Wordy,
+        )
 
     @hookimpl
     def fedbench_attacks():
         return announce(
             Last, Wrecks, Writes, Draws, Leaves, Vanishes, Sleeps, Spins, Complex, Text, Masked, Objects, Short, Opens,
-            Chatters, God, Letters,
+            Chatters, God, Letters, Copies, Tardy, Undecided,
         )
 
     @hookimpl
@@ -289,14 +326,73 @@ def test_a_run_that_waits_for_the_processor_is_not_out_of_time(tmp_path, ill):
     assert record["outcome"] == "ok" and record["measured"]["wall_s"] > 6 > record["measured"]["cpu_s"]
 
 
+def test_a_copy_that_somebody_makes_of_its_process_changes_nothing(tmp_path, ill):
+    path = suite(tmp_path, defenses=["ill-twins", "none"], attacks=["ill-copies", "ill-last"])
+    invoke(path, "--results", tmp_path / "r")
+    found = records(tmp_path / "r")
+    for defense in ("ill-twins", "none"):
+        assert found[defense, "ill-copies", 0]["pooled"] == found[defense, "ill-last", 0]["pooled"]
+
+
+def test_who_takes_too_long_to_be_made_is_named_with_the_limit_that_ended_it(tmp_path, ill, monkeypatch):
+    monkeypatch.setenv("FEDBENCH_PLUGIN_SECONDS", "8")
+    process = start(suite(tmp_path, attacks=["ill-tardy", "ill-last"]), tmp_path / "r", ill)
+    assert "8 s of CPU" in process.communicate()[0] and process.returncode == 1
+    found = outcomes(tmp_path / "r")
+    assert found["ill-last"][0] == "ok"
+    assert found["ill-tardy"] == (
+        "timeout", "stopped: attack 'ill-tardy' (ill 1.0): it used more than 8 s of CPU; FEDBENCH_PLUGIN_SECONDS sets how long "
+        "it may take",
+    )  # fmt: skip
+
+
+def test_a_defense_that_ends_the_training_is_named(tmp_path, ill):
+    invoke(suite(tmp_path, defenses=["ill-gone"]), "--results", tmp_path / "r", status=1)
+    why = "training with the defense 'ill-gone' (ill 1.0): it ended the process with status 0"
+    assert outcomes(tmp_path / "r", 0) == {"ill-gone": ("failed", why)}
+
+
+def test_a_name_as_long_as_a_page_is_no_name_of_a_fact(tmp_path, ill):
+    invoke(suite(tmp_path, defenses=["ill-wordy"]), "--results", tmp_path / "r")
+    (record,) = records(tmp_path / "r").values()
+    assert record["facts"] == {} and "expected a mapping from short names to finite numbers" in record["complaints"][0]
+
+
+def test_a_defect_of_the_worker_blames_no_plugin(tmp_path, monkeypatch):
+    sent = []
+
+    class Pipe:
+        def send(self, what):
+            sent.append(what)
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(worker, "stand_alone", lambda job: None)
+    monkeypatch.setattr(worker, "run_job", lambda job, report: 1 / 0)
+    job = build_plan(str(suite(tmp_path)), (), tmp_path / "r", "cpu").jobs[0]
+    worker.child_main(job, Pipe())
+    ((kind, why),) = sent
+    assert kind == "stopped" and why.startswith("a defect of fedbench: ZeroDivisionError: division by zero [") and ".log" in why
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA counts all memory on Linux alone")
+def test_a_memory_limit_above_what_the_machine_grants_is_what_the_machine_grants(tmp_path, site):
+    def bound() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (64 << 30, 64 << 30))
+
+    process = start(suite(tmp_path, limits={"memory_gb": 100}), tmp_path / "r", site, preexec_fn=bound)
+    assert process.wait() == 0, process.communicate()[0]
+
+
 def test_what_is_no_number_a_candidate_is_no_score(tmp_path, ill):
-    names = ["complex", "text", "masked", "objects", "short"]
+    names = ["complex", "text", "masked", "objects", "short", "undecided"]
     invoke(suite(tmp_path, attacks=[f"ill-{n}" for n in names]), "--results", tmp_path / "r", status=1)
     found = outcomes(tmp_path / "r")
     for name, why in zip(names, (
         "score returned complex64, expected real numbers", "score returned <U4, expected real numbers",
         "score returned a masked array; expected a score for every candidate", "score returned object, expected real numbers",
-        "score returned shape [3] for client 0; expected [",
+        "score returned shape [3] for client 0; expected [", "its threshold is nan, expected a finite number or None",
     ), strict=True):  # fmt: skip
         outcome, reason = found[f"ill-{name}"]
         assert outcome == "failed" and why in reason, reason

@@ -86,6 +86,7 @@ class Child:
         """From now on it may use so many seconds of CPU, whatever it has used before."""
         used = 0.0 if self._process is None else _cpu_of(self._process)
         self.patience = replace(self.patience, cpu_s=used + seconds)
+
     @property
     def limits(self) -> Patience:
         """The patience with who is at work."""
@@ -129,8 +130,13 @@ class Child:
     def _receive(self) -> Message | None:
         try:
             message = self._channel.receive()
-        except (EOFError, OSError, ValueError):
+        except (EOFError, OSError):
             self._open = False
+            return None
+        except Exception as error:  # somebody else's bytes in its pipe, or no memory for what it sent: nothing can follow
+            self._open, self.ending = False, f"what it sent cannot be read ({type(error).__name__}: {error})"
+            _kill(self._process)
+            self._reap(block=True)
             return None
         self._moved = (time.monotonic(), self._moved[1])
         return message
@@ -148,7 +154,8 @@ class Child:
         if limits.cpu_s is not None and used - self._before > limits.cpu_s:
             why = f"it used more than {limits.cpu_s:g} s of CPU"
         elif limits.idle_s is not None:
-            since, before = self._moved
+            since, before = self._moved[0], min(self._moved[1], used)  # what one that is gone had used is not counted any more
+            self._moved = since, before
             traffic = _traffic_of(self._process)
             self._traffic = min(self._traffic, traffic)  # what one that ended had written is not counted any more
             if used - before > _MOVES * limits.idle_s or traffic - self._traffic > _MUCH:

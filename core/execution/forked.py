@@ -18,6 +18,7 @@ from fedbench.core.experiment.judge import Answers, ask
 from fedbench.core.experiment.process import keep_log_short, log_path, prepare_process, settle
 from fedbench.core.experiment.run import Packed, Run, cached, made_of, shadows_of, train_apart, wants_shadow_models
 from fedbench.core.experiment.shadow_models import ShadowLogits, save_shadow_models
+from fedbench.core.registry.ask import SECONDS
 from fedbench.core.store.record import Found
 
 Report = Callable[[str, object], None]
@@ -49,10 +50,12 @@ def _until(child: Child, messages: Iterator[Message], kind: str, job: Job) -> It
 
 
 def _ended(child: Child, job: Job) -> Failed:
+    who = child.who or f"training with the defense {job.defense}"
+    if child.timed_out and child.limits != child.patience:  # not the suite's limits: those of an import or a constructor
+        return Failed("timeout", f"stopped: {who}: {child.ending}; {SECONDS} sets how long it may take")
     if child.timed_out:
         limit = "run_seconds" if "CPU" in child.ending else "idle_seconds"
         return Failed("timeout", f"stopped: {child.ending} (limits.{limit})")
-    who = child.who or "the training"
     log, ending = log_path(job), child.ending or "it ended the process with status 0"
     return Failed("failed", f"{who}: {ending}" + (f"; see logs/{log.name}" if log.exists() and log.stat().st_size else ""))
 

@@ -135,7 +135,7 @@ def _death(r: _Running) -> str:
         hint = " - out of memory?" if -code == signal.SIGKILL else ""
         reason = f"the worker was killed by {signal.Signals(-code).name}{hint}"
     else:
-        reason = f"the worker ended early with exit status {code}; a plugin may have called exit"
+        reason = f"the worker, where no plugin's code runs, ended early with exit status {code}"
     log = log_path(r.job)
     return f"{reason}; see logs/{log.name}" if log.exists() and log.stat().st_size else reason
 

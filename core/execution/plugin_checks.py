@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -39,8 +40,8 @@ def declaration_mistake(made: Any) -> str:
     if isinstance(made, Attack):
         if not (type(made.colluders) is int and made.colluders >= 0):
             return f"colluders is {made.colluders!r}, expected an integer >= 0"
-        if made.threshold is not None and not isinstance(made.threshold, int | float):
-            return f"threshold is {made.threshold!r}, expected a number or None"
+        if made.threshold is not None and not (isinstance(made.threshold, int | float) and math.isfinite(made.threshold)):
+            return f"threshold is {made.threshold!r}, expected a finite number or None"
     if isinstance(made, ActiveAttack) and made.knowledge not in LEVELS:
         return f"knowledge is {made.knowledge!r}, expected one of {', '.join(LEVELS)}"
     return ""

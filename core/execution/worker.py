@@ -7,6 +7,7 @@ computed and records written where none of that code has run.
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fedbench.core.execution.forked import Report, analysed, asked, trained
 from fedbench.core.execution.outcome import Failed, outcome_of
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.judge import Answers
-from fedbench.core.experiment.process import keep_log_short, stand_alone
+from fedbench.core.experiment.process import keep_log_short, log_path, stand_alone
 from fedbench.core.experiment.run import Run
 from fedbench.core.experiment.verdict import verdict
 from fedbench.core.store.files import npz_bytes
@@ -100,5 +101,8 @@ def child_main(job: Job, connection: Any) -> None:
         pass  # the parent is gone, and the guard of this group is about to end it
     except OSError as error:  # a folder that is full, no more processes, ...: the parent says so, if it can
         report("stopped", f"{error.filename or 'the run'}: {error.strerror or error}")
+    except Exception as error:  # nobody else's code runs here
+        traceback.print_exc()
+        report("stopped", f"a defect of fedbench: {outcome_of(error)[1]}; see logs/{log_path(job).name}")
     finally:
         connection.close()

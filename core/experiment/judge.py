@@ -71,8 +71,17 @@ def ask(
     targets = [audit.target for audit in scene.audits]
     return Answers(
         scores=[scores[t] for t in targets], by_round=[by_round[t] for t in targets], notes=notes,
-        threshold=None if attack.threshold is None else float(attack.threshold), cpu_s=time.process_time() - began,
+        threshold=_threshold(attack), cpu_s=time.process_time() - began,
     )  # fmt: skip
+
+
+def _threshold(attack: Attack) -> float | None:
+    given = attack.threshold
+    if given is None:
+        return None
+    if not (isinstance(given, int | float | np.number) and np.isfinite(given)):
+        raise BadScores(f"its threshold is {given!r:.60}, expected a finite number or None")
+    return float(given)
 
 
 def _real(given: Any, who: str) -> np.ndarray:

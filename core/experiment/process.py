@@ -34,7 +34,8 @@ def prepare_process(job: Job) -> None:
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # attacks are shown such arrays
     settle(job, "start")
     if job.limits.memory_gb:
-        limit = int(job.limits.memory_gb * 2**30)
+        limit, most = int(job.limits.memory_gb * 2**30), resource.getrlimit(resource.RLIMIT_DATA)[1]
+        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)  # whoever set that one wants it kept
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 

@@ -73,10 +73,11 @@ def _scalar(answer: Any) -> str:
 
 
 def _facts(answer: Any) -> str:
-    expected = "a mapping from names to finite numbers, short texts, or short lists of one of these"
+    expected = "a mapping from short names to finite numbers, short texts, or short lists of one of these"
     if not isinstance(answer, Mapping):
         return expected
-    bad = [f"{k!r:.60} is {type(v).__name__} {v!r:.60}" for k, v in answer.items() if not (isinstance(k, str) and is_fact(v))]
+    wrong = [(k, v) for k, v in answer.items() if not (type(k) is str and is_fact(k) and is_fact(v))]
+    bad = [f"{k!r:.60} is {type(v).__name__} {v!r:.60}" for k, v in wrong]
     return f"{expected}, of Python's own types; {bad[0]}" if bad else ""
 
 
