@@ -57,7 +57,9 @@ def ask(
     job: Job, attack: Attack, scene: Scene, trained: Trained, shadows: ShadowLogits | None = None
 ) -> Answers:
     """The attack's answers for all targets. Raises ``SkipCell`` where it does not apply, :class:`BadScores` for what are no
-    real numbers."""
+    real numbers, ``UserError`` where a signal that it needs failed."""
+    if broken := sorted(trained.failed[name] for name in attack.needs if name in trained.failed):
+        raise UserError(*broken)
     began = time.process_time()
     pool = scene.pool
     scores: dict[Target, np.ndarray] = {}
