@@ -122,9 +122,9 @@ class Asked:
             frame = origin(error)
             where = f" [{Path(frame.filename).name}:{frame.lineno}]" if frame else ""
             raise SignalError(named(error) + where) from error
-        found = describe(answer)
-        if found != (expected := describe(y.new_empty(len(y), dtype=torch.float32))):
-            raise SignalError(f"it returned {found}; expected {expected}")
+        fits = isinstance(answer, torch.Tensor) and answer.shape == y.shape and answer.dtype == torch.float32
+        if not fits or answer.device != y.device:
+            raise SignalError(f"it returned {_found(answer)}; expected {_found(y.float())}")
         return answer.detach()
 
     def _require_finite(self, values: torch.Tensor, logits: torch.Tensor) -> None:
@@ -134,7 +134,7 @@ class Asked:
             raise SignalError(f"{bad} of its {len(values)} numbers are not finite, though the logits are")
 
 
-def describe(answer: object) -> str:
+def _found(answer: object) -> str:
     """What was returned, in a few words."""
     if not isinstance(answer, torch.Tensor):
         return type(answer).__name__
