@@ -112,8 +112,8 @@ class Attack(Configured):
     """Base of an attack plugin.
 
     ``needs``: names of the signals it reads; it is shown no others, whatever the suite's other attacks read. ``view``: what it
-    may see. ``colluders``: how many clients (never the target, undefended ones first) share their own membership with the attacker; ``fit`` then receives them.
-    Both may be properties that depend on ``self.params``.
+    may see. ``colluders``: how many clients (never the target, undefended ones first) share their own membership with the
+    attacker; ``fit`` then receives them. All three may be properties that depend on ``self.params``.
     """
 
     needs: frozenset[str] = frozenset()
