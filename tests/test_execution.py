@@ -86,7 +86,7 @@ ATTACKS = '''
             return observations.of_others("loss").mean((0, 1))
 
     class Wishes(Attack):
-        needs = frozenset({"mind-reading"})
+        needs = frozenset({"loss"})
         def score(self, observations, audit):
             return observations["mind-reading"]
 

@@ -46,7 +46,7 @@ FIELD_MISTAKES = {
         "suite.yaml:10:7: settings[0].federation.rouns: unknown field - did you mean 'rounds'?"),
     "unknown field, none near": (("schema: 1", "schema: 1\nzzz: 1"),
         "suite.yaml:2:1: zzz: unknown field; the fields are schema, name, title, description, seeds, settings, "
-        "coalitions, defenses, floors, attacks, analyses, limits, published"),
+        "coalitions, defenses, floors, attacks, analyses, signals, limits, published"),
     "missing field": (("      rounds: 10\n", ""),
         "suite.yaml:8:5: settings[0].federation.rounds: required field is missing"),
     "missing at the top": (("name: small\n", ""), "suite.yaml:1:1: name: required field is missing"),

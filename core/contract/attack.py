@@ -59,7 +59,8 @@ class Observations:
     def __getitem__(self, name: str) -> np.ndarray:
         """The signal ``name``; raises ``SkipCell`` when this view does not contain it."""
         if name not in self.signals:
-            raise SkipCell(f"the view '{self.view}' has no signal '{name}'; it has {', '.join(sorted(self.signals))}")
+            there = f"of the attack's `needs` it has {', '.join(sorted(self.signals)) or 'none'}"
+            raise SkipCell(f"the view '{self.view}' has no signal '{name}'; {there}")
         return self.signals[name]
 
     def of_target(self, name: str) -> np.ndarray:
@@ -110,9 +111,9 @@ class Colluder:
 class Attack(Configured):
     """Base of an attack plugin.
 
-    ``needs``: names of the signals it reads. ``view``: what it may see. ``colluders``: how many clients (never the
-    target, undefended ones first) share their own membership with the attacker; ``fit`` then receives them.
-    Both may be properties that depend on ``self.params``.
+    ``needs``: names of the signals it reads; it is shown no others, whatever the suite's other attacks read. ``view``: what it
+    may see. ``colluders``: how many clients (never the target, undefended ones first) share their own membership with the
+    attacker; ``fit`` then receives them. All three may be properties that depend on ``self.params``.
     """
 
     needs: frozenset[str] = frozenset()

@@ -17,7 +17,8 @@ class Probe:
     """One model in front of one batch of candidates.
 
     ``model``: in eval mode, holding the uploaded parameters; ``update``: [P] uploaded minus received parameters;
-    ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``. Gradients are disabled.
+    ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``. Gradients are disabled. All of it is the signal's
+    own copy; the model must be left as it was found, since the next batch is put to it.
     """
 
     model: nn.Module
@@ -31,5 +32,8 @@ class Signal(Configured):
     """Base of a signal plugin."""
 
     def measure(self, probe: Probe) -> torch.Tensor:
-        """[n] float32, un-augmented inputs, eval mode."""
+        """[n] float32 on the device of ``probe.y``, finite wherever the logits are; un-augmented inputs, eval mode.
+
+        One that raises or answers anything else is not asked again in this run: the cells that need it fail and say why.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement measure(probe)")

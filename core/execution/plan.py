@@ -12,6 +12,7 @@ from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import needs_coalition
 from fedbench.core.contract.errors import UserError
+from fedbench.core.execution.needs import Signals
 from fedbench.core.execution.plugin_checks import declaration_mistake, try_model
 from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.refusals import Refusals
@@ -23,7 +24,7 @@ from fedbench.core.federation.setup import public_facts
 from fedbench.core.numerics.precision import check_precision
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
-from fedbench.core.registry.use import ComponentUse, UseMaker
+from fedbench.core.registry.use import ComponentUse
 from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.spec.coalition import resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
@@ -107,8 +108,7 @@ class _Planner:
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
-        use = UseMaker()
-        self.signals = {c.name: use(c, {}, c.name) for c in registry.components("signal")}
+        self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
 
     def plan(self, settings: set[str] | None) -> Plan:
@@ -149,6 +149,7 @@ class _Planner:
             made = defense_of(use) if kind == "defense" else use.make()[0]
             if mistake := declaration_mistake(made):
                 raise UserError(f"{kind} '{use.name}': {mistake}")
+            self.signals.require(f"{kind} {use}", getattr(made, "needs", ()))
             return made
 
         return self.refusals.ask(self.refusals.place_of(kind, use), f"{kind} '{use.name}'", build)
@@ -227,7 +228,7 @@ class _Planner:
         job = Job(
             suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, targets=targets, seed=seed,
             dataset=used.dataset, model=used.model, defense=row.use, attacker=attacker, adversary=adversary,
-            signals=self.signals, analyses=(), repeated_holdout=loaded.repeated,
+            signals=self.signals.uses, analyses=(), repeated_holdout=loaded.repeated,
             digests={"data": loaded.digest, "split": split, "engine": self.engine},
             device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits,
         )  # fmt: skip
@@ -260,10 +261,10 @@ class _Planner:
     def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
         job = replace(base, run_key=key_of_run(base))
         read = {name for use, made in self.analyses if use in job.analyses for name in made.needs}
-        cells = []
+        cells, signals = [], self.signals.uses
         for use, made in attacks:
             names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *read})}
-            made_of = cell_identity(job, use, {n: self.signals[own] for n, own in names.items() if own in self.signals})
+            made_of = cell_identity(job, use, {n: signals[own] for n, own in names.items() if own in signals})
             _, key = keys_of(made_of)
             cells.append(Cell(key=key, stem=stem_of(job, use, key), attack=use, look=Look.of(made), identity=made_of))
         return replace(job, cells=tuple(cells))

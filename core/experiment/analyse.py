@@ -10,6 +10,7 @@ import numpy as np
 
 from fedbench.core.apart.channel import Channel, Message, at_work
 from fedbench.core.contract.analysis import Analysis, Findings, FinishedRun, Judgement, Number
+from fedbench.core.contract.errors import UserError
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.process import settle
 from fedbench.core.experiment.run import Run
@@ -112,6 +113,8 @@ def finished(job: Job, run: Run, analysis: Analysis) -> FinishedRun:
 
 
 def _needed(trained: Trained, needs: frozenset[str], rows: list[int]) -> dict[str, np.ndarray]:
+    if broken := sorted(trained.failed[name] for name in needs if name in trained.failed):
+        raise UserError(*broken)
     if missing := sorted(needs - trained.signals.keys()):
         raise ValueError(f"it needs the signals {', '.join(missing)}, which this run did not measure")
     where = [trained.rows.index(r) for r in rows]

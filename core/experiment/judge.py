@@ -57,7 +57,11 @@ def ask(
     job: Job, attack: Attack, scene: Scene, trained: Trained, shadows: ShadowLogits | None = None
 ) -> Answers:
     """The attack's answers for all targets. Raises ``SkipCell`` where it does not apply, :class:`BadScores` for what are no
-    real numbers."""
+    real numbers, ``UserError`` where a signal that it needs failed."""
+    if broken := sorted(trained.failed[name] for name in attack.needs if name in trained.failed):
+        raise UserError(*broken)
+    # whatever else the suite's other attacks have measured: a score may not depend on them
+    trained = dataclasses.replace(trained, signals={n: a for n, a in trained.signals.items() if n in attack.needs})
     began = time.process_time()
     pool = scene.pool
     scores: dict[Target, np.ndarray] = {}
@@ -125,8 +129,10 @@ def _scores_of(
     if attack.needs_shadow_models and shadows is not None:
         models = of_audit(shadows, scene, trained, audit, pick, served[-1])
         observations = dataclasses.replace(observations, shadow_models=models)
-    if not observations.signals and not attack.needs_shadow_models:
+    if not len(observations.clients) and not attack.needs_shadow_models:
         raise SkipCell(f"the view '{attack.view}' is empty in this run (coalition: {job.coalition})")
+    if attack.needs and not observations.signals and not attack.needs_shadow_models:
+        raise SkipCell(f"the view '{attack.view}' holds none of the signals that it needs ({', '.join(sorted(attack.needs))})")
     asked, seen = _audit(job, audit.ids, scene, audit.target.code), _shown(observations)
     scores = _real(attack.score(seen, asked), "score")
     by_round = attack.score_rounds(seen, asked)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedbench.core.apart.channel import pass_on_interrupt
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.candidates import EXCLUDED
 from fedbench.core.contract.contexts import MemberData
@@ -17,6 +18,7 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.errors import Diverged, SkipCell
 from fedbench.core.contract.model import Model
+from fedbench.core.contract.signal import Signal
 from fedbench.core.contract.threat import LEVELS
 from fedbench.core.experiment.job import Job, Look
 from fedbench.core.experiment.parts import Parts, defense_of
@@ -32,7 +34,7 @@ from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.record import Utility
-from fedbench.core.words.explain import one_line
+from fedbench.core.words.explain import named, one_line
 
 _DRAWS = 100  # of initial models, until each is picked by enough clients
 
@@ -54,6 +56,7 @@ class Trained:
     logits: np.ndarray | None = None  # [s, pool ++ shadow, C] of the final global models, where shadow models are asked for
     facts: dict[str, FactValue] = field(default_factory=dict)  # what the defense says of its run
     complaints: list[str] = field(default_factory=list)  # what it said that cannot be recorded: no reason to lose a training
+    failed: dict[str, str] = field(default_factory=dict)  # why a signal was not measured: it costs the cells that need it
 
     @property
     def utility(self) -> Utility:
@@ -80,16 +83,33 @@ def train(
     device = torch.device(job.device)
     wanted = measurable(job, needed_signals(attacks, parts.analyses.values()))
     setup = _setup(job, parts, scene, attacks, wanted, device)
-    forward = {n: job.signals[b].make()[0] for n in wanted if (b := n.removesuffix(PRE_DEFENSE)) in job.signals}
+    forward, failed = signals_of(job, wanted)
     x, y = samples_of(scene, scene.pool, device)
     recorder = Recorder(
         setup.flat, x, y, forward, gradients=bool(wanted & GRADIENT_SIGNALS), clients=len(setup.clients),
         members=job.members, views=views_of(attacks, parts.analyses.values()), sizes=[len(s) for s in scene.shards],
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
+        who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
+        | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
     )  # fmt: skip
+    recorder.failed |= failed
     training = _good_start(job, parts, scene, setup)
     shadow_models = any(a.needs_shadow_models for a in attacks)
     return _run_rounds(job, scene, training, recorder, on_round, shadow_models)
+
+
+def signals_of(job: Job, wanted: set[str]) -> tuple[dict[str, Signal], dict[str, str]]:
+    """(the signals to ask of each model, by name; why one cannot be made)."""
+    made: dict[str, Signal] = {}
+    failed: dict[str, str] = {}
+    for name in sorted(wanted):
+        if (use := job.signals.get(name.removesuffix(PRE_DEFENSE))) is not None:
+            try:
+                made[name] = use.make()[0]
+            except BaseException as error:  # somebody's constructor
+                pass_on_interrupt(error)
+                failed[name] = f"signal {use}: {named(error)}"
+    return made, failed
 
 
 def _setup(
@@ -183,7 +203,7 @@ def _run_rounds(
         measured={"train_cpu_s": float(cpu), "train_wall_s": float(wall), "signals_cpu_s": float(signals[0])},
         rejected=tuple(rejected), assignment=np.array(assignments), predicted=predicted,
         logits=_final_logits(training, scene) if shadow_models else None, facts=facts,
-        complaints=complaints,
+        complaints=complaints, failed=recorder.failed,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ def needed_signals(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis
 
 
 def measurable(job: Job, signals: set[str]) -> set[str]:
-    """Those that a run can measure: an attack that needs more is skipped when it asks."""
+    """Those that a run can measure: no plan has an attack that needs others."""
     return signals & (GRADIENT_SIGNALS | job.signals.keys() | {f"{n}{PRE_DEFENSE}" for n in job.signals})
 
 

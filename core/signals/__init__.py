@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedbench.core import Component, hookimpl
 
-_LOGITS = "fedbench.core.signals.logits"
+_LOGITS, _GRADIENTS = "fedbench.core.signals.logits", "fedbench.core.signals.gradients"
 
 
 @hookimpl
@@ -22,3 +22,6 @@ def fedbench_signals():
         "Song & Mittal, USENIX Security 2021",
     )  # fmt: skip
     yield Component("margin", f"{_LOGITS}:Margin", "logit of the label minus the largest other", "Carlini et al., S&P 2022")
+    yield Component("grad-dot", f"{_GRADIENTS}:GradDot", "product of sample gradient and update", "Li et al., ICLR 2023")
+    yield Component("grad-sq", f"{_GRADIENTS}:GradSq", "squared norm of the sample gradient", "Nasr et al., CCS 2018")
+    yield Component("update-sq", f"{_GRADIENTS}:UpdateSq", "squared norm of the update", "Li et al., ICLR 2023")

@@ -9,11 +9,13 @@ import torch
 
 from fedbench.core.contract.attack import Observations
 from fedbench.core.contract.errors import SkipCell
-from fedbench.core.contract.signal import Probe, Signal
+from fedbench.core.contract.signal import Signal
 from fedbench.core.contract.threat import View
 from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
+from fedbench.core.signals.ask import Asked, SignalError
+from fedbench.core.words.explain import named
 
 GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis; of several global models, see `global_row`
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
@@ -61,16 +63,19 @@ class Recorder:
     at the model client k RECEIVED and I_k = received - uploaded parameters (docs/methods/signals.md#signals-of-the-gradient).
     ``x``, ``y``: the pool of samples. ``views``: which extra rows to measure (the aggregate, the coalition's mean).
     ``one_start``: whether all clients receive the same model in every round, so that one row of ``grad-sq`` says it all.
+    ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not among the arrays; the first failure
+    ends its part in the run, and nothing else's.
     """
 
     def __init__(
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
         clients: int, members: tuple[int, ...], views: Iterable[View], sizes: list[int], one_start: bool = True,
-        n_models: int = 1,
+        n_models: int = 1, who: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.flat, self.x, self.y = flat, x, y
-        self.signals = {n: s for n, s in signals.items() if not n.endswith(PRE_DEFENSE)}
-        self.unprotected = {n.removesuffix(PRE_DEFENSE): s for n, s in signals.items() if n.endswith(PRE_DEFENSE)}
+        self.failed: dict[str, str] = {}
+        self._who = {n: f"'{n}'" for n in (*signals, *GRADIENT_SIGNALS)} | dict(who or {})
+        self.asked = {n: Asked(s, self._who[n], flat) for n, s in signals.items()}
         self.gradients, self.one_start = gradients, one_start
         self.members, self.sizes = members, sizes
         self.rows = rows_of(set(views), clients, members, n_models)
@@ -92,20 +97,22 @@ class Recorder:
         was_training = self.flat.module.training
         self.flat.module.eval()
         try:
-            self._forward(self.signals, "", where, updates, buffers, starts, uploads.starts)
-            if self.unprotected and uploads.unprotected is not None:
+            sent = {n: asked for n, asked in self.asked.items() if not n.endswith(PRE_DEFENSE)}
+            self._forward(sent, where, updates, buffers, starts, uploads)
+            unprotected = {n: asked for n, asked in self.asked.items() if n.endswith(PRE_DEFENSE)}
+            if unprotected and uploads.unprotected is not None:
                 before, _, _ = self._rows(present, uploads, uploads.unprotected, result)
-                self._forward(self.unprotected, PRE_DEFENSE, where, before, buffers, starts, uploads.starts)
+                self._forward(unprotected, where, before, buffers, starts, uploads)
                 del before
             if self.gradients:
-                self._gradients(where, updates, starts, uploads)
+                self._try_gradients(where, updates, starts, uploads)
         finally:
             self.flat.module.train(was_training)
         self.rounds.append(uploads.round)
 
     def _blank(self, round: int) -> None:
         m, n = len(self.rows), len(self.y)
-        shapes = {name: (m, n) for name in self.signals} | {f"{name}{PRE_DEFENSE}": (m, n) for name in self.unprotected}
+        shapes = {name: (m, n) for name in self.asked}
         if self.gradients:
             shapes |= {"grad-dot": (m, n), "update-sq": (m, 1), "grad-sq": (1 if self.one_start else m, n)}
         for name, shape in shapes.items() if m else ():
@@ -155,27 +162,43 @@ class Recorder:
         column[where] = values.to(torch.float32).cpu().numpy()
         self._columns.setdefault(name, []).append(column)
 
+    def _drop(self, name: str, round: int, why: str) -> None:
+        """A signal that failed is not asked again, and what it said before does not count."""
+        self.failed[name] = f"signal {self._who[name]}: round {round}: {why}"
+        self.asked.pop(name, None)
+        self._columns.pop(name, None)
+
     @torch.no_grad()
     def _forward(
-        self, signals: dict[str, Signal], suffix: str, where: list[int], updates: list[torch.Tensor], buffers: torch.Tensor,
-        starts: list[int], models: torch.Tensor,
+        self, signals: dict[str, Asked], where: list[int], updates: list[torch.Tensor], buffers: torch.Tensor,
+        starts: list[int], uploads: Uploads,
     ) -> None:  # fmt: skip
-        if not signals:
-            return
         measured: dict[str, list[torch.Tensor]] = {name: [] for name in signals}
         chunk = chunk_of(self.x, _FORWARD_BYTES)
+        samples = list(zip(self.x.split(chunk), self.y.split(chunk), strict=True))
         for update, buffer, j in zip(updates, buffers, starts, strict=True):
-            torch.add(models[j], update, out=self.flat.params)
+            if not measured:
+                return
+            torch.add(uploads.starts[j], update, out=self.flat.params)
             self.flat.buffers.copy_(buffer)  # running statistics are part of what was uploaded
-            parts: dict[str, list[torch.Tensor]] = {name: [] for name in signals}
-            for x, y in zip(self.x.split(chunk), self.y.split(chunk), strict=True):
-                probe = Probe(self.flat.module, update, x, y, self.flat.module(x))
-                for name, signal in signals.items():
-                    parts[name].append(signal.measure(probe))
-            for name in signals:
-                measured[name].append(torch.cat(parts[name]))
+            logits = [self.flat.module(x) for x, _ in samples]
+            for name in list(measured):
+                try:
+                    measured[name].append(signals[name].row(update, samples, logits))
+                except SignalError as error:
+                    self._drop(name, uploads.round, str(error))
+                    del measured[name]
         for name, rows in measured.items():
-            self._put(f"{name}{suffix}", (len(self.rows), len(self.y)), where, torch.stack(rows))
+            self._put(name, (len(self.rows), len(self.y)), where, torch.stack(rows))
+
+    def _try_gradients(self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads) -> None:
+        """A model whose gradients cannot be had for each sample costs the attacks that read them, and no training."""
+        try:
+            self._gradients(where, updates, starts, uploads)
+        except Exception as error:
+            self.gradients = False
+            for name in sorted(GRADIENT_SIGNALS):
+                self._drop(name, uploads.round, named(error))
 
     def _gradients(self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads) -> None:
         groups: dict[int, list[int]] = {}

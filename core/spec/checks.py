@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.spec import most
 from fedbench.core.spec.coalition import Coalition, coalition_problem
-from fedbench.core.spec.component import MethodUse, expand
+from fedbench.core.spec.component import MethodUse, Use, expand
 from fedbench.core.spec.document import Document, Loc, Problem
 from fedbench.core.spec.suite import Setting
 
@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 METHODS = ("defense", "attack", "analysis")  # what a suite lists rows of
 _LONGEST = {
     "settings": most.SETTINGS, "seeds": most.SEEDS, "coalitions": most.COALITIONS,
-    **{PLURAL[kind]: most.USES for kind in METHODS},
+    **{PLURAL[kind]: most.USES for kind in (*METHODS, "signal")},
 }  # fmt: skip
 
 
@@ -28,6 +28,7 @@ def cross_checks(document: Document) -> list[Problem]:
     return [
         *_seeds_differ(document),
         *_names_differ(document, "name", _setting_names(document)),
+        *_names_differ(document, "signal", ((loc, use.name) for loc, use in valid_items(document.data, "signals", Use))),
         *_labels_differ(document),
         *(problem for loc, setting in settings for problem in _audit_fits(loc, setting)),
         *(problem for loc, setting in settings for problem in _adversary_fits(loc, setting)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class Resolved:
     analyses: tuple[ComponentUse, ...]
     positions: Mapping[tuple[str, str], tuple[int, int]]
     floors: frozenset[str] = frozenset()
+    signals: Mapping[str, ComponentUse] = field(default_factory=dict)
+    """those that the suite gives parameters, by name"""
 
 
 def load_and_check(ref: str | Path, registry: Registry, overrides: Sequence[str] = ()) -> tuple[LoadedSuite, Resolved]:
@@ -85,6 +87,7 @@ def _assemble(loaded: LoadedSuite, uses: dict[Loc, list[ComponentUse]]) -> Resol
     return Resolved(
         settings=settings, defenses=(*rows["defense"], *(use for use, _ in floors)), attacks=rows["attack"],
         analyses=rows["analysis"], positions=positions, floors=frozenset(use.label for use, _ in floors),
+        signals={use.name: use for loc, made in uses.items() if loc[0] == "signals" for use in made},
     )  # fmt: skip
 
 
@@ -98,6 +101,8 @@ def _resolve(document: Document, registry: Registry) -> tuple[dict[Loc, list[Com
     resolver.add_floors(document.data.get("floors"))
     if document.data.get("analyses") is None:
         resolver.add_own_analyses()
+    for i, item in enumerate(items_of(document.data, "signals")):
+        resolver.add_signal(("signals", i), valid(item, Use))
     for loc, setting in _mappings(document.data, "settings"):
         for kind in ("dataset", "model"):
             named = valid(setting.get(kind), Use)
@@ -167,6 +172,18 @@ class _Resolver:
             elif isinstance(name, str):
                 text = f"'{name}' is no floor{did_you_mean(name, names)}; they are {', '.join(names)}: list others under defenses"
                 self.problems.append(Problem(("floors", i), text))
+
+    def add_signal(self, loc: Loc, use: Use | None) -> None:
+        """Resolve a signal that the suite names; one with its defaults is the one that nobody names."""
+        if use is None:
+            return
+        self.add("signal", loc, use, [Point(use.name, use.params, {})])
+        before = len(self.problems)
+        for made in self.uses.get(loc, []):
+            registered = self._registry.get("signal", use.name)
+            if made.params == self._params(registered, registered.load(), loc, Point(use.name, {}, {})):
+                self.uses[loc] = [self._use(registered, {}, use.name)]
+        del self.problems[before:]  # of the defaults: a signal may have none
 
     def add_own_analyses(self) -> None:
         """The analyses of a suite that names none: those that come with the harness."""

@@ -182,6 +182,10 @@ class SuiteSpec(SpecModel):
         None, max_length=most.USES,
         description="what is made of finished runs, beside scores; by default all that come with fedbench",
     )  # fmt: skip
+    signals: list[Use] = Field(
+        default_factory=list, max_length=most.USES,
+        description="signals with parameters of their own; any other that an attack or an analysis needs has its defaults",
+    )  # fmt: skip
     limits: Limits = Field(default_factory=Limits, description="what one run may consume")
     published: list[PublishedNumbers] = Field(
         default_factory=list, max_length=most.SETTINGS, description="published numbers to print beside ours"

@@ -1,0 +1,141 @@
+"""Ask a signal for its numbers: what it is handed is its own, and what it does wrong costs nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedbench.core.apart.channel import at_work, pass_on_interrupt
+from fedbench.core.contract.signal import Probe, Signal
+from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.words.explain import named, origin
+
+# Logits beyond it can differ by more than float32 holds: then a signal may overflow without being wrong.
+_LARGEST_LOGIT = torch.finfo(torch.float32).max / 4
+
+
+class SignalError(RuntimeError):
+    """A signal raised, answered something else than numbers for its samples, or changed what it was handed."""
+
+
+class OwnProbe(Probe):
+    """A probe whose parts are copies, each made when it is first asked for: most signals look at two of the five."""
+
+    @classmethod
+    def of(cls, **parts: Callable[[], Any]) -> OwnProbe:
+        """``parts``: how each field is made."""
+        probe: OwnProbe = object.__new__(cls)
+        probe.__dict__["_parts"] = parts
+        return probe
+
+    def __getattr__(self, name: str) -> Any:
+        parts = self.__dict__.get("_parts", {})
+        if name not in parts:
+            raise AttributeError(f"a probe has no '{name}'; it has model, update, x, y and logits")
+        made = self.__dict__[name] = parts[name]()
+        return made
+
+
+class _OwnModel:
+    """A signal's own copy of the module. The engine trains in the one it measures: no hook and no mode may stay behind there."""
+
+    def __init__(self, flat: FlatModel) -> None:
+        self._engine = flat
+        self._own: FlatModel | None = None
+        self._where: list[int] = []
+        self._loaded = False
+
+    def next_row(self) -> None:
+        """The engine's module holds another model now."""
+        self._loaded = False
+
+    def get(self) -> nn.Module:
+        """The copy, in eval mode, with the parameters and buffers that the engine's module holds."""
+        if self._own is None:
+            self._own = FlatModel(deepcopy(self._engine.module), self._engine.params.device)
+            self._where = _places(self._own.module)
+        if not self._loaded:
+            self._own.params.copy_(self._engine.params)
+            self._own.buffers.copy_(self._engine.buffers)
+            self._own.module.eval()
+            self._loaded = True
+        return self._own.module
+
+    def changed(self) -> str:
+        """What differs from what was handed out, or nothing: compared value by value, so that no way of writing is missed."""
+        if self._own is None or not self._loaded:
+            return ""
+        own, engine = self._own, self._engine
+        if _places(own.module) != self._where or not _same(own.params, engine.params):
+            return "the model's parameters"
+        if not _same(own.buffers, engine.buffers):
+            return "the model's buffers"
+        return "the model's mode: it is no longer in eval mode" if any(m.training for m in own.module.modules()) else ""
+
+
+def _places(module: nn.Module) -> list[int]:
+    """Where the module's tensors lie in memory: one that was put in another's place lies elsewhere."""
+    return [t.data_ptr() for t in (*module.parameters(), *module.buffers())]
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+class Asked:
+    """A signal of one run. ``who``: its name with its package; ``flat``: the engine's model, which it never sees."""
+
+    def __init__(self, signal: Signal, who: str, flat: FlatModel) -> None:
+        self.who = who
+        self._signal = signal
+        self._model = _OwnModel(flat)
+
+    def row(
+        self, update: torch.Tensor, samples: Sequence[tuple[torch.Tensor, torch.Tensor]], logits: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """[N] float32: the signal on one model, which the engine's module holds. ``samples``, ``logits``: chunk by chunk.
+
+        Raises :class:`SignalError`.
+        """
+        self._model.next_row()
+        with at_work(f"signal {self.who}"):
+            parts = [self._chunk(update, x, y, z) for (x, y), z in zip(samples, logits, strict=True)]
+            if what := self._model.changed():
+                raise SignalError(f"it changed {what}; work on a copy, or put back what was there")
+        values = torch.cat(parts)
+        if not bool(torch.isfinite(values).all()):
+            self._require_finite(values, torch.cat(list(logits)))
+        return values
+
+    def _chunk(self, update: torch.Tensor, x: torch.Tensor, y: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        probe = OwnProbe.of(model=self._model.get, update=update.clone, x=x.clone, y=y.clone, logits=logits.clone)
+        try:
+            with torch.no_grad():
+                answer = self._signal.measure(probe)
+        except BaseException as error:
+            pass_on_interrupt(error)
+            frame = origin(error)
+            where = f" [{Path(frame.filename).name}:{frame.lineno}]" if frame else ""
+            raise SignalError(named(error) + where) from error
+        fits = isinstance(answer, torch.Tensor) and answer.shape == y.shape and answer.dtype == torch.float32
+        if not fits or answer.device != y.device:
+            raise SignalError(f"it returned {_found(answer)}; expected {_found(y.float())}")
+        return answer.detach()
+
+    def _require_finite(self, values: torch.Tensor, logits: torch.Tensor) -> None:
+        plain = (logits.abs() < _LARGEST_LOGIT).all(1)  # false of NaN, too
+        bad = int((~torch.isfinite(values) & plain).sum())
+        if bad:
+            raise SignalError(f"{bad} of its {len(values)} numbers are not finite, though the logits are")
+
+
+def _found(answer: object) -> str:
+    """What was returned, in a few words."""
+    if not isinstance(answer, torch.Tensor):
+        return type(answer).__name__
+    return f"{str(answer.dtype).removeprefix('torch.')} {list(answer.shape)} on {answer.device}"
