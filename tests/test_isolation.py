@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from fake_packages import install
 from running import HANG_S, changed, fingerprint, invoke, outcomes, records, start, suite, wait_for
@@ -439,6 +440,36 @@ def test_the_server_of_workers_ends_with_its_parent_while_it_still_imports(tmp_p
     process.kill()
     process.communicate()
     wait_for(lambda: not _alive(int(pid.read_text())))
+
+
+def test_ctrl_c_while_the_server_of_workers_imports_is_answered_by_the_command_alone(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    )
+    script = (
+        "import multiprocessing\nc = multiprocessing.get_context('forkserver')\n"
+        "c.set_forkserver_preload(['fedbench.core.execution.with_parent', 'slow'])\n"
+        "p = c.Process(target=print, args=('served',)); p.start(); p.join()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    pid = tmp_path / "pid"
+    wait_for(lambda: pid.exists() and pid.read_text(), process)
+    os.kill(int(pid.read_text()), signal.SIGINT)
+    (tmp_path / "go").touch()
+    assert process.communicate()[0] == "served\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the server among the processes")
+def test_a_server_of_workers_that_is_ended_blames_nobody(tmp_path, ill):
+    process = start(suite(tmp_path, defenses=["ill-spawns"]), tmp_path / "r", ill)
+    wait_for(lambda: (tmp_path / "pids").exists(), process)
+    (server,) = (c for c in psutil.Process(process.pid).children() if "forkserver" in " ".join(c.cmdline()))
+    server.kill()
+    output = process.communicate()[0]
+    assert process.returncode == 1 and "the server that workers are forked from was ended" in output
 
 
 def test_what_a_plugin_prints_goes_to_a_log_and_what_it_raises_into_one_line(tmp_path, ill, capfd):

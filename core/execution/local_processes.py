@@ -21,6 +21,7 @@ from fedbench.core.store.record import Outcome
 from fedbench.core.store.results import Results
 
 _TICK_S = 0.5
+_UNKNOWN = 255  # what multiprocessing says where the server is gone that would know how its worker ended
 
 
 @dataclass(kw_only=True)
@@ -134,6 +135,8 @@ def _death(r: _Running) -> str:
     if code is not None and code < 0:
         hint = " - out of memory?" if -code == signal.SIGKILL else ""
         reason = f"the worker was killed by {signal.Signals(-code).name}{hint}"
+    elif code == _UNKNOWN:
+        reason = "the server that workers are forked from was ended, and the worker with it"
     else:
         reason = f"the worker, where no plugin's code runs, ended early with exit status {code}"
     log = log_path(r.job)
