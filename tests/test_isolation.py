@@ -523,7 +523,8 @@ def test_kill_minus_nine_of_a_worker_costs_its_run(tmp_path, ill):
     assert process.returncode == 1 and not _alive(child)
     found = outcomes(tmp_path / "r", part=0)
     assert found["none"] == ("ok", "")
-    assert found["ill-spawns"] == ("failed", "the training: it was killed by SIGKILL - out of memory?") and "SIGKILL" in output
+    why = "training with the defense 'ill-spawns' (ill 1.0): it was killed by SIGKILL - out of memory?"
+    assert found["ill-spawns"] == ("failed", why) and "SIGKILL" in output
 
 
 def test_a_results_folder_that_cannot_be_written_any_more_is_one_message(tmp_path, ill):
