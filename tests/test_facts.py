@@ -110,7 +110,7 @@ def test_a_fact_that_cannot_be_recorded_costs_no_training_and_is_named(tmp_path,
     record = records(tmp_path / "r")["liar", "loss-series", 0]
     (complaint,) = record["complaints"]
     assert record["outcome"] == "ok" and record["facts"] == {}
-    assert "Liar.report (after the last round) returned dict; expected a mapping from names to finite numbers" in complaint
+    assert "Liar.report (after the last round) returned dict; expected a mapping from short names to finite numbers" in complaint
     assert "'epsilon' is float nan" in complaint and "cost no score" in said and "'epsilon' is float nan" in said
 
 
