@@ -190,6 +190,18 @@ PLUGIN = '''
         def score(self, observations, audit):
             hoard_handles()
 
+    class Daemonises(Last):
+        """Leaves a process of a session of its own behind, which nobody waits for."""
+        def score(self, observations, audit):
+            script = (
+                "import os, sys, time; os.fork() and sys.exit(); os.setsid(); "
+                "print(os.getpid(), file=open('pids', 'a'), flush=True); time.sleep(3600)"
+            )
+            subprocess.run([sys.executable, "-c", script], check=True)
+            while not os.path.exists("pids") or not open("pids").read():
+                time.sleep(0.01)
+            return super().score(observations, audit)
+
     class Leaks(Defense):
         def protect(self, update, ctx):
             hoard_handles()
@@ -276,7 +288,7 @@ PLUGIN = '''
     def fedbench_attacks():
         return announce(
             Last, Wrecks, Writes, Draws, Leaves, Vanishes, Sleeps, Spins, Complex, Text, Masked, Objects, Short, Opens,
-            Chatters, God, Letters, Copies, Tardy, Undecided,
+            Chatters, Daemonises, God, Letters, Copies, Tardy, Undecided,
         )
 
     @hookimpl
@@ -470,6 +482,14 @@ def test_a_server_of_workers_that_is_ended_blames_nobody(tmp_path, ill):
     server.kill()
     output = process.communicate()[0]
     assert process.returncode == 1 and "the server that workers are forked from was ended" in output
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to the worker")
+def test_what_a_plugin_leaves_running_ends_with_its_cell(tmp_path, ill, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    invoke(suite(tmp_path, attacks=["ill-daemonises", "ill-last"]), "--results", tmp_path / "r")
+    left = [int(p) for p in (tmp_path / "pids").read_text().split()]
+    assert left and not any(map(_alive, left))
 
 
 def test_what_a_plugin_prints_goes_to_a_log_and_what_it_raises_into_one_line(tmp_path, ill, capfd):

@@ -17,7 +17,7 @@ from fedbench.core.execution.forked import Report, analysed, asked, trained
 from fedbench.core.execution.outcome import Failed, outcome_of
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.judge import Answers
-from fedbench.core.experiment.process import keep_log_short, log_path, stand_alone
+from fedbench.core.experiment.process import end_strays, keep_log_short, log_path, stand_alone
 from fedbench.core.experiment.run import Run
 from fedbench.core.experiment.verdict import verdict
 from fedbench.core.store.files import npz_bytes
@@ -50,6 +50,7 @@ def run_job(job: Job, report: Report) -> None:
         else:
             report("judging", cell.key)
             record, scores = _judged(job, cell, run, active, clock, report)
+        end_strays()
         results.write(cell.stem, record, scores)
         report("cell", (cell.key, record.outcome, record.reason))
     keep_log_short()

@@ -12,18 +12,22 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from fedbench.core.apart.parent import adopt_orphans, end_children
 from fedbench.core.experiment.job import Job
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.store.results import Results
 
 _MOST_LOG_BYTES = 8 << 20
+_guard = 0  # the process that ends this one's group with its parent
 _logging = False  # whether this process's output goes to a log
 
 
 def stand_alone(job: Job) -> None:
     """A process group of its own, gone when the parent is gone; output goes to the run's log."""
+    global _guard
     os.setpgid(0, 0)
-    _die_with_parent()
+    _guard = _die_with_parent()
+    adopt_orphans()
     _write_to(log_path(job))
     settle(job, "start")  # one thread above all: what is forked from here could not use the others
 
@@ -85,8 +89,15 @@ def _write_to(path: Path) -> None:
     _logging = True
 
 
-def _die_with_parent() -> None:
-    """A second process of the worker's group waits for the end of the parent, then ends the group.
+def end_strays() -> None:
+    """Whatever plugins started and left running, wherever it hid: it would take the processor from what comes next. Nothing in a
+    process that does not stand alone."""
+    if _guard:
+        end_children(but=_guard)
+
+
+def _die_with_parent() -> int:
+    """A second process of the worker's group waits for the end of the parent, then ends the group. Returns its id.
 
     No thread could do that while a plugin holds the interpreter's lock; what the plugin has started goes too.
     """
@@ -94,8 +105,10 @@ def _die_with_parent() -> None:
     from multiprocessing import connection
 
     parent = multiprocessing.parent_process()
-    if parent is None or os.fork():
-        return
+    if parent is None:
+        return 0
+    if pid := os.fork():
+        return pid
     try:
         kept: Any = parent.sentinel
         os.closerange(0, kept)
@@ -103,3 +116,4 @@ def _die_with_parent() -> None:
         connection.wait([kept])
     finally:
         os.killpg(0, signal.SIGKILL)
+    raise AssertionError("this process was of the group that it ended")
