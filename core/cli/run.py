@@ -69,6 +69,8 @@ def command(
     plan = build_plan(suite, overrides, results, device, parts.get("setting"))
     wanted = plan.only(**parts) if only else plan
     folder = _folder(plan.suite, results)
+    for note in plan.notes:
+        say(f"note: {printable(note)}")
     if dry_run:
         _print_plan(wanted, folder)
         return

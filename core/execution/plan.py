@@ -12,6 +12,7 @@ from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import needs_coalition
 from fedbench.core.contract.errors import UserError
+from fedbench.core.execution.misspelt import misspelt_phases
 from fedbench.core.execution.needs import Signals
 from fedbench.core.execution.plugin_checks import declaration_mistake, try_model
 from fedbench.core.execution.provenance import gather
@@ -50,7 +51,7 @@ class Plan:
     left_out: tuple[str, ...] = ()
     """settings of the suite that were not planned"""
     notes: tuple[str, ...] = ()
-    """what is odd about the data, though it can be used"""
+    """what is odd about the data or a component, though it can be used"""
 
     @property
     def cells(self) -> list[str]:
@@ -150,6 +151,7 @@ class _Planner:
             if mistake := declaration_mistake(made):
                 raise UserError(f"{kind} '{use.name}': {mistake}")
             self.signals.require(f"{kind} {use}", getattr(made, "needs", ()))
+            self.notes |= dict.fromkeys(misspelt_phases(use, made) if kind == "defense" else ())
             return made
 
         return self.refusals.ask(self.refusals.place_of(kind, use), f"{kind} '{use.name}'", build)

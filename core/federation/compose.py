@@ -23,7 +23,7 @@ from fedbench.core.contract.contexts import (
 from fedbench.core.contract.defense import Defense, FactValue, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import PHASES, phases
-from fedbench.core.federation.guard import act, where_of
+from fedbench.core.federation.guard import AsksEach, act, where_of
 from fedbench.core.numerics.rng import key_for
 
 Context = TypeVar("Context", MemberContext, CoalitionContext, ServerContext)
@@ -34,7 +34,7 @@ def composed(parts: Sequence[Defense]) -> Defense:
     return parts[0] if len(parts) == 1 else Composite(parts)
 
 
-class Composite(Defense):
+class Composite(AsksEach, Defense):
     """Applies ``parts`` in their order, in every phase, as the table of phases says its answers combine.
 
     Chained: each part sees what the one before made of it (``ctx.params`` in ``protect`` stays the model as trained).

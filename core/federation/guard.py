@@ -1,28 +1,25 @@
-"""Call a plugin's phase; a failure or a wrong shape names the plugin, the phase, the client and the round."""
+"""Call a plugin's phase; a failure, a wrong answer or a write to what is not its own names plugin, phase, client and round."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from fedbench.core.contract.contexts import (
-    Batch,
-    CoalitionContext,
-    MemberContext,
-    MemberData,
-    ReportContext,
-    Selection,
-    ServerContext,
-)
-from fedbench.core.contract.defense import Defense, is_fact
+from fedbench.core.contract.contexts import CoalitionContext, MemberContext, ReportContext, ServerContext
+from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
-from fedbench.core.contract.phases import Returns, phase
+from fedbench.core.contract.phases import phase
+from fedbench.core.federation.answers import CHECKS, vector
+from fedbench.core.federation.handed import Watch
 
 
 class PhaseError(RuntimeError):
     """A plugin failed in a phase; the message is what the record says."""
+
+
+class AsksEach:
+    """A defense of the engine's own that puts every phase to its parts, each through ``act``: it need not be guarded again."""
 
 
 def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
@@ -36,68 +33,48 @@ def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
         raise PhaseError(f"{name}.{phase} ({where}): {type(error).__name__}: {error}") from error
 
 
-def call_for_rows(plugin: Any, phase: str, shape: tuple[int, ...], *args: Any, where: str) -> torch.Tensor:
-    """The same for a phase that returns a tensor of a known shape."""
+def call_for_rows(plugin: Any, phase: str, like: torch.Tensor, *args: Any, where: str) -> torch.Tensor:
+    """The same for a phase that returns rows of the shape of ``like``."""
     out: torch.Tensor = call(plugin, phase, *args, where=where)
-    if expected := _shaped(out, torch.Size(shape)):
-        raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}) returned {_found(out)}; expected {expected}")
-    return out
+    if misfit := vector(out, like.shape, like):
+        raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}) returned {misfit.found}; expected {misfit.expected}")
+    return out.detach()
 
 
 def act(defense: Defense, name: str, *args: Any, where: str) -> Any:
     """A defense's answer in a phase, checked for what the table of phases says it returns; the context is the last argument.
 
-    Raises :class:`PhaseError` that names the plugin, what was found and what was expected; ``LookupError`` for a name that is
-    no phase.
+    Raises :class:`PhaseError` that names the plugin, what was found and what was expected, also where a tensor of the engine's
+    was written to; ``LookupError`` for a name that is no phase.
     """
     row = phase(name)
+    if isinstance(defense, AsksEach):
+        return call(defense, row.name, *args, where=where)
+    watch = Watch(args[-1], args[0] if row.returns == "index" else None, closely=row.stage != "batch")
     answer = call(defense, row.name, *args, where=where)
-    if expected := _CHECKS[row.returns](answer, *args):
-        raise PhaseError(f"{type(defense).__name__}.{row.name} ({where}) returned {_found(answer)}; expected {expected}")
-    return answer
+    _require_untouched(watch, type(defense).__name__, row.name, where)
+    if misfit := CHECKS[row.returns](answer, *args):
+        raise PhaseError(f"{type(defense).__name__}.{row.name} ({where}) returned {misfit.found}; expected {misfit.expected}")
+    return answer.detach() if row.returns in _ROWS and answer is not None else answer
 
 
-def _found(answer: Any) -> str:
-    if isinstance(answer, torch.Tensor):
-        return f"a tensor of shape {list(answer.shape)}"
-    return repr(answer) if isinstance(answer, int | float) else type(answer).__name__
+_ROWS = ("vector or nothing", "same shape", "step")  # copied into the engine's own: what computed them is nothing to it
 
 
-def _shaped(answer: Any, shape: torch.Size) -> str:
-    fits = isinstance(answer, torch.Tensor) and answer.shape == shape
-    return "" if fits else f"a tensor of shape {list(shape)}"
+def _require_untouched(watch: Watch, who: str, phase: str, where: str) -> None:
+    if changed := watch.changed():
+        around = " or a phase of a batch inside it" if phase == "local_train" else ""
+        remedy = "it is handed out to be read: work on a copy, as .clone() makes one"
+        raise PhaseError(f"{who}.{phase}{around} ({where}) changed {', '.join(changed)}; {remedy}")
 
 
-def _scalar(answer: Any) -> str:
-    return "" if isinstance(answer, torch.Tensor) and answer.numel() == 1 else "a tensor with one element"
-
-
-def _facts(answer: Any) -> str:
-    expected = "a mapping from short names to finite numbers, short texts, or short lists of one of these"
-    if not isinstance(answer, Mapping):
-        return expected
-    wrong = [(k, v) for k, v in answer.items() if not (type(k) is str and is_fact(k) and is_fact(v))]
-    bad = [f"{k!r:.60} is {type(v).__name__} {v!r:.60}" for k, v in wrong]
-    return f"{expected}, of Python's own types; {bad[0]}" if bad else ""
-
-
-def _index(answer: Any, models: Any) -> str:
-    return "" if type(answer) is int and 0 <= answer < len(models) else f"0..{len(models) - 1}"
-
-
-# what the engine expected instead; nothing where the answer will do
-_CHECKS: dict[Returns, Callable[..., str]] = {
-    "nothing": lambda answer, *args: "",
-    "data": lambda answer, *args: "" if isinstance(answer, MemberData) else "MemberData",
-    "batch": lambda answer, *args: "" if isinstance(answer, Batch) else "Batch",
-    "selection": lambda answer, *args: "" if answer is None or isinstance(answer, Selection) else "Selection or None",
-    "index": lambda answer, models, *args: _index(answer, models),
-    "scalar": lambda answer, *args: _scalar(answer),
-    "vector or nothing": lambda answer, *args: "" if answer is None else _shaped(answer, args[-1].params.shape),
-    "same shape": lambda answer, rows, *args: _shaped(answer, rows.shape),
-    "step": lambda answer, rows, *args: _shaped(answer, rows.shape[1:]),
-    "facts": lambda answer, *args: _facts(answer),
-}
+def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:
+    """The gradient of a defense's own loss; what goes wrong in it is the loss's fault."""
+    try:
+        loss.backward()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        part = next((p for p in defense.parts if overrides(p, "loss")), defense)
+        raise PhaseError(f"{type(part).__name__}.loss ({where}): its gradient: {type(error).__name__}: {error}") from error
 
 
 def where_of(ctx: MemberContext | CoalitionContext | ServerContext | ReportContext) -> str:

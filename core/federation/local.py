@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from fedbench.core.contract.contexts import Batch, MemberContext, MemberData, Selection
 from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
-from fedbench.core.federation.guard import PhaseError, act, where_of
+from fedbench.core.federation.guard import PhaseError, act, backward, where_of
 from fedbench.core.federation.optimizer import make_optimizer
 from fedbench.core.federation.schedule import lr_at
 from fedbench.core.federation.setup import Setup
@@ -98,10 +98,12 @@ class LocalTrainer:
                 batch = act(defense, "transform", batch, epoch_ctx, where=where)
             gradient = act(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
             if gradient is None:
-                loss = act(defense, "loss", self.flat.module(batch.x), batch, epoch_ctx, where=where)
+                logits, own = self.flat.module(batch.x), phases["loss"]
+                asked = logits, batch, epoch_ctx
+                loss = act(defense, "loss", *asked, where=where) if own else defense.loss(*asked)
                 self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients on the way to its loss
                 self.flat.grad.zero_()
-                loss.backward()
+                backward(loss, defense, where) if own else loss.backward()
             else:
                 self.flat.grad.copy_(gradient)
             self.optimizer.step(lr)

@@ -182,9 +182,9 @@ class Training:
         honest = [r for r in range(len(uploads.participants)) if r not in rows]
         level = LEVELS.index(insider.knowledge)
         j = uploads.model_of[rows[0]]
-        # a copy: what the adversary writes to must not be the model that the server moves
+        # a copy: what the adversary writes to must be neither the model that the server moves nor where its bench begins
         start, key = uploads.starts[j].clone(), key_for(self.setup.seed, "adversary", t)
-        bench = Bench(self.setup, start, uploads.start_buffers[j], t)
+        bench = Bench(self.setup, uploads.starts[j], uploads.start_buffers[j], t)
         self.trainer.key_module(t, rows[0], "adversary module")
         knowledge = Knowledge(
             key=key, device=self.setup.device, federation=self.setup.facts, round=t,
@@ -195,9 +195,8 @@ class Training:
             honest=uploads.updates[honest] if level >= LEVELS.index("honest") else None,
             rule=(lambda u: self._probe(t, u, uploads, j)) if level >= LEVELS.index("rule") else None,
         )  # fmt: skip
-        shape = (len(rows), uploads.updates.shape[1])
         with matmuls(self.setup.config.precision):
-            crafted = call_for_rows(insider.attack, "craft", shape, t, knowledge, where=f"round {t}")
+            crafted = call_for_rows(insider.attack, "craft", uploads.updates[rows], t, knowledge, where=f"round {t}")
         uploads.updates[rows] = crafted.to(uploads.updates)  # float64 is welcome
 
     def _reject(self, uploads: Uploads) -> tuple[int, ...]:
@@ -212,6 +211,8 @@ class Training:
     def _probe(self, t: int, updates: torch.Tensor, uploads: Uploads, j: int) -> torch.Tensor:
         """The rule as an adversary tries it: the server's own coins stay secret and its memory as it is."""
         weights = torch.full((len(updates),), 1 / len(updates), device=updates.device)
+        if self.trainer.phases["aggregate"]:
+            updates = updates.clone()  # the adversary's own, and a rule may write to its rows
         return self._rule(t, updates, weights, uploads, j, "probe", deepcopy(self.parties.memory(("server", j))))
 
     def _rule(
@@ -250,7 +251,8 @@ class Training:
             mine = uploads.updates if everyone else uploads.updates[rows]
             if everyone and overrides(self.defense, "aggregate"):
                 mine = mine.clone()  # a rule may write to its rows or keep them; what was received is still to be measured
-            steps[j] = self._rule(t, mine, weights, uploads, j, "aggregate", self.parties.memory(("server", j)), rejected)
+            # the rule's own copy of the weights: the buffers are averaged by them, too
+            steps[j] = self._rule(t, mine, weights.clone(), uploads, j, "aggregate", self.parties.memory(("server", j)), rejected)
             self.buffers[j] = weights @ uploads.buffers[rows]
         return steps
 

@@ -1,0 +1,80 @@
+"""What a phase is handed and must leave as it is: the engine's own tensors, watched while somebody's code runs.
+
+torch counts every write to a tensor, through whichever view; that costs nothing to compare. It does not see what is written
+through ``.data`` or numpy: for that a sum and a sample of the elements are compared, outside the steps of a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from fedbench.core.contract.contexts import MemberContext, MemberData, ServerContext
+
+_SAMPLE = 1024  # elements looked at one by one, spread over the tensor
+
+
+class Watch:
+    """Over what ``context`` and, of several global models, ``models`` hand out. ``closely``: also for writes past torch's
+    counters, and for the member's module, which all clients train in."""
+
+    def __init__(self, context: Any, models: torch.Tensor | None = None, closely: bool = True) -> None:
+        self._tensors = [(name, t) for name, t in (*_handed(context), ("models", models)) if t is not None]
+        self._versions = [t._version for _, t in self._tensors]
+        self._prints = [_known(t) for _, t in self._tensors] if closely else []
+        self._module = context.model if closely and isinstance(context, MemberContext) else None
+        self._structure = _structure(self._module)
+
+    def changed(self) -> list[str]:
+        """Names of what is not as it was."""
+        found = [n for (n, t), version in zip(self._tensors, self._versions, strict=True) if t._version != version]
+        if self._prints:
+            found += [n for (n, t), was in zip(self._tensors, self._prints, strict=True) if n not in found and _print(t) != was]
+        if _structure(self._module) != self._structure:
+            found.append("ctx.model: its tensors, hooks or requires_grad (write to ctx.params instead)")
+        return found
+
+
+def _handed(context: Any) -> list[tuple[str, torch.Tensor | None]]:
+    if isinstance(context, MemberContext):
+        return [("ctx.start", context.start), *_data("ctx.data", context.data)]
+    if isinstance(context, ServerContext):
+        return [("ctx.params", context.params), *_data("ctx.root", context.root)]
+    return []
+
+
+def _data(name: str, data: MemberData | None) -> list[tuple[str, torch.Tensor | None]]:
+    if data is None:
+        return []
+    return [(f"{name}.x", data.x), (f"{name}.y", data.y), (f"{name}.soft", data.soft), (f"{name}.held_out", data.held_out)]
+
+
+_memo: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> (its count of writes, its print)
+
+
+def _known(t: torch.Tensor) -> tuple[Any, ...]:
+    """The print, made once as long as nobody writes: a client's data are handed out in every phase of every round."""
+    version, known = _memo.get(t, (-1, ()))
+    if version != t._version:
+        known = _print(t)
+        _memo[t] = t._version, known
+    return known
+
+
+def _print(t: torch.Tensor) -> tuple[Any, ...]:
+    """What a write changes: place, shape, a sum, and the bytes of a sample."""
+    flat = t.detach().reshape(-1)
+    sample = flat[:: max(1, len(flat) // _SAMPLE)].cpu().numpy().tobytes()
+    return t.data_ptr(), t.shape, t.dtype, repr(flat.sum().item()), sample
+
+
+def _structure(module: nn.Module | None) -> list[Any]:
+    """Which tensors a module holds, which of them are trained, and how many hooks it has."""
+    if module is None:
+        return []
+    tensors = [(t.data_ptr(), t.requires_grad) for t in (*module.parameters(), *module.buffers())]
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in module.modules()]
+    return [tensors, hooks]
