@@ -227,7 +227,7 @@ def test_a_third_partys_signal_is_lifted_by_its_name_and_sign():
 
 
 def test_an_unknown_measurement_is_skipped_with_the_names_there_are():
-    with pytest.raises(SkipCell, match="no signal .their-depth.; of the attack.s `needs` it has confidence, entropy"):
+    with pytest.raises(SkipCell, match=r"no signal .their-depth.; of the attack.s `needs` it has confidence, entropy"):
         LiftedFedMIA(measure="their-depth").score(SMALL.observations, SMALL.audit())
     with pytest.raises(ValidationError, match="measure"):
         LiftedFedMIA(measure="Not A Name")
