@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -75,11 +77,31 @@ def test_a_near_miss_of_a_command():
 
 
 def test_a_command_that_cannot_be_imported_leaves_the_others(monkeypatch):
-    monkeypatch.setitem(COMMANDS, "run", ("fedbench.core.cli.no_such:command", "gone"))
+    monkeypatch.setattr(cli_main, "commands", lambda: {"run": "fedbench.core.cli.no_such:command", "list": COMMANDS["list"][0]})
     result = fedbench("run", "x")
     assert result.exit_code == 2
     assert result.stderr == "the command 'run' cannot be loaded: No module named 'fedbench.core.cli.no_such'\n"
     assert fedbench("list", "models").exit_code == 0 and fedbench("--help").exit_code == 0
+
+
+def test_other_packages_of_the_distribution_announce_commands(monkeypatch):
+    class Distribution:
+        entry_points = EntryPoints([
+            EntryPoint("weigh", "weighing:command", "fedbench.commands"),
+            EntryPoint("gone", "no_such:command", "fedbench.commands"),
+            EntryPoint("unasked", "weighing:command", "console_scripts"),
+        ])  # fmt: skip
+
+    @click.command()
+    def command():
+        """Weigh a federation."""
+
+    monkeypatch.setitem(sys.modules, "weighing", SimpleNamespace(command=command))
+    monkeypatch.setattr(cli_main, "distribution", {"fedbench": Distribution}.__getitem__)
+    monkeypatch.setattr(cli_main, "commands", cli_main.commands.__wrapped__)
+    text = fedbench("--help").output
+    assert "weigh        Weigh a federation." in text and "the command 'gone' cannot be loaded" in text and "unasked" not in text
+    assert fedbench("weigh").exit_code == 0
 
 
 def _raising(error):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
+from importlib.metadata import distribution
 
 import click
 
@@ -43,16 +45,25 @@ Exit status: 0 success, 1 a cell failed, 2 a mistake in the command or suite,
 _OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.ENOENT, errno.EIO}
 
 
+@cache
+def commands() -> dict[str, str]:
+    """Name -> "module:attribute" of every command: the harness's own, then those that fedbench's other packages announce in the
+    group ``fedbench.commands`` of the distribution. Somebody else's package announces a report instead: its code never
+    runs in the process that the user started."""
+    announced = sorted(distribution("fedbench").entry_points.select(group="fedbench.commands"), key=lambda point: point.name)
+    return {name: where for name, (where, _) in COMMANDS.items()} | {point.name: point.value for point in announced}
+
+
 class LazyGroup(click.Group):
     """Commands by name and one-line help; a command that cannot be imported leaves the others working."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in commands():
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        module, _, attribute = commands()[cmd_name].partition(":")
         try:
             return getattr(import_module(module), attribute)
         except ImportError as exc:
@@ -60,13 +71,23 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+            formatter.write_dl([(name, self._summary(ctx, name)) for name in commands()])
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        """One line of help; a command that cannot be loaded says so in its place."""
+        if name in COMMANDS:
+            return COMMANDS[name][1]
+        try:
+            command = self.get_command(ctx, name)
+        except UserError as exc:
+            return exc.messages[0]
+        return command.get_short_help_str(100) if command else ""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], COMMANDS) or '.'}")
+        if args[0] not in commands() and not args[0].startswith("-"):
+            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], commands()) or '.'}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
