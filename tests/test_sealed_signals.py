@@ -216,18 +216,33 @@ def test_numbers_that_overflow_are_not_the_signals_fault():
     assert not recorder.failed and not np.isfinite(recorder.arrays()["margin"]).all()
 
 
-def test_gradients_that_cannot_be_had_cost_their_own_signals_alone():
-    class Batchwise(nn.Module):
-        """Known to no formula, and `vmap` cannot go through it."""
+class Batchwise(nn.Module):
+    """Known to no formula, and `vmap` cannot go through it."""
 
-        def __init__(self):
-            super().__init__()
-            self.inner, self.scale = tiny_module(), nn.Parameter(torch.ones(1))
+    def __init__(self):
+        super().__init__()
+        self.inner, self.scale = tiny_module(), nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.inner(x) * (self.scale if bool((x != 0).any()) else 1)
+
+
+def test_gradients_that_vmap_cannot_give_are_had_one_by_one():
+    recorder, _ = recorded(loss=Loss(), module=Batchwise())
+    assert not recorder.failed and set(recorder.arrays()) == {"loss", "grad-dot", "grad-sq", "update-sq"}
+    assert set(recorder.notes) == {"grad-dot", "grad-sq"}
+    assert recorder.notes["grad-dot"].startswith("per-sample gradients were taken one by one: vmap cannot go through the model (")
+    assert recorded(loss=Loss())[0].notes == {}
+
+
+def test_gradients_that_cannot_be_had_cost_their_own_signals_alone():
+    class Hopeless(Batchwise):
+        """It can be evaluated, and trained in batches, but gives no gradient in eval mode."""
 
         def forward(self, x):
-            return self.inner(x) * (self.scale if bool((x != 0).any()) else 1)
+            return super().forward(x) if self.training else super().forward(x).detach()
 
-    recorder, _ = recorded(loss=Loss(), module=Batchwise())
+    recorder, _ = recorded(loss=Loss(), module=Hopeless())
     assert set(recorder.failed) == {"grad-dot", "grad-sq", "update-sq"} and set(recorder.arrays()) == {"loss"}
     assert recorder.failed["grad-sq"].startswith("signal 'grad-sq': round 1: RuntimeError: ")
 

@@ -13,8 +13,9 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import needs_coalition
 from fedbench.core.contract.errors import UserError
 from fedbench.core.execution.misspelt import misspelt_phases
+from fedbench.core.execution.model_checks import try_model
 from fedbench.core.execution.needs import Signals
-from fedbench.core.execution.plugin_checks import declaration_mistake, try_model
+from fedbench.core.execution.plugin_checks import declaration_mistake
 from fedbench.core.execution.provenance import gather
 from fedbench.core.execution.refusals import Refusals
 from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of, stem_of, word

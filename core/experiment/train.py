@@ -29,6 +29,7 @@ from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, Setup
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.normalise import wrap
+from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.numerics.precision import in_precision
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
@@ -57,6 +58,8 @@ class Trained:
     facts: dict[str, FactValue] = field(default_factory=dict)  # what the defense says of its run
     complaints: list[str] = field(default_factory=list)  # what it said that cannot be recorded: no reason to lose a training
     failed: dict[str, str] = field(default_factory=dict)  # why a signal was not measured: it costs the cells that need it
+    notes: list[str] = field(default_factory=list)  # on how it was trained, for every record of the run
+    signal_notes: dict[str, str] = field(default_factory=dict)  # on how a signal was measured, for the cells that need it
 
     @property
     def utility(self) -> Utility:
@@ -203,7 +206,7 @@ def _run_rounds(
         measured={"train_cpu_s": float(cpu), "train_wall_s": float(wall), "signals_cpu_s": float(signals[0])},
         rejected=tuple(rejected), assignment=np.array(assignments), predicted=predicted,
         logits=_final_logits(training, scene) if shadow_models else None, facts=facts,
-        complaints=complaints, failed=recorder.failed,
+        complaints=complaints, failed=recorder.failed, notes=_notes(training), signal_notes=recorder.notes,
     )  # fmt: skip
 
 
@@ -218,6 +221,12 @@ def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:
         return training.facts(), []
     except PhaseError as error:
         return {}, [one_line(str(error))]
+
+
+def _notes(training: Training) -> list[str]:
+    """How the per-sample gradients were had that the training itself asked for: a defense, or an adversary's bench."""
+    modes = (True, False) if training.setup.insider is not None else (True,)
+    return [why for mode in modes if (why := why_one_by_one(training.setup.flat.module, mode))]
 
 
 def _clusters(assignment: tuple[int, ...], before: tuple[int, ...], n_models: int) -> dict[str, Any]:

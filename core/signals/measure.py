@@ -14,6 +14,7 @@ from fedbench.core.contract.threat import View
 from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
+from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.signals.ask import Asked, SignalError
 from fedbench.core.words.explain import named
 
@@ -64,7 +65,7 @@ class Recorder:
     ``x``, ``y``: the pool of samples. ``views``: which extra rows to measure (the aggregate, the coalition's mean).
     ``one_start``: whether all clients receive the same model in every round, so that one row of ``grad-sq`` says it all.
     ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not among the arrays; the first failure
-    ends its part in the run, and nothing else's.
+    ends its part in the run, and nothing else's. ``notes``: what the records of cells that read a signal should say of it.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Recorder:
     ) -> None:  # fmt: skip
         self.flat, self.x, self.y = flat, x, y
         self.failed: dict[str, str] = {}
+        self.notes: dict[str, str] = {}
         self._who = {n: f"'{n}'" for n in (*signals, *GRADIENT_SIGNALS)} | dict(who or {})
         self.asked = {n: Asked(s, self._who[n], flat) for n, s in signals.items()}
         self.gradients, self.one_start = gradients, one_start
@@ -199,6 +201,8 @@ class Recorder:
             self.gradients = False
             for name in sorted(GRADIENT_SIGNALS):
                 self._drop(name, uploads.round, named(error))
+        if why := why_one_by_one(self.flat.module, training=False):
+            self.notes |= dict.fromkeys(("grad-dot", "grad-sq"), why)
 
     def _gradients(self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads) -> None:
         groups: dict[int, list[int]] = {}
