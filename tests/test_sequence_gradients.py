@@ -152,7 +152,7 @@ def test_vmap_is_tried_once_a_model_and_mode():
             per_sample_gradients(model.train(mode), x, y)
     assert tried.call_count == 2
     assert why_one_by_one(model, training=True).startswith(
-        "per-sample gradients were taken one by one: vmap cannot go through the model (RuntimeError: "
+        "per-sample gradients in training mode were taken one by one: vmap cannot go through the model (RuntimeError: "
     )
     assert why_one_by_one(made("rows"), training=False) == ""
 
@@ -187,6 +187,16 @@ def test_what_no_way_can_do_says_what_the_model_says():
     with pytest.raises(ArithmeticError, match="pairs only"):
         per_sample_gradients(model, x, y)
     assert why_one_by_one(model, training=False) == ""
+
+
+def test_recurrent_layers_in_eval_mode_keep_away_from_cudnn():
+    """It has no backward pass there; everything else keeps it."""
+    seen = []
+    before = torch.backends.cudnn.enabled
+    for model, device in ((made("gru"), "cuda"), (made("gru").train(), "cuda"), (made("rows"), "cuda"), (made("gru"), "cpu")):
+        with per_sample._differentiable(model, torch.device(device)):
+            seen.append(torch.backends.cudnn.enabled)
+    assert seen == [False, before, before, before] and torch.backends.cudnn.enabled == before
 
 
 def test_frozen_and_unused_parameters_one_by_one():

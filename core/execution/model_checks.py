@@ -14,9 +14,11 @@ from fedbench.core.contract.model import Model
 from fedbench.core.numerics.layout import drawn_parameters
 from fedbench.core.numerics.normalise import as_floats, wrap
 from fedbench.core.numerics.per_sample import refuse_batch_statistics
+from fedbench.core.registry.use import ComponentUse
+from fedbench.core.store.canonical import key_of
 from fedbench.core.words.explain import explain
 
-_SAMPLES = 4  # two to swap, two that stay
+_SAMPLES = 3  # two to swap, one that stays
 _AMONG = 32  # samples, from which different ones are taken
 # Of the largest logit: what one and the same sample may differ by in batches of another make-up, by rounding alone.
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}
@@ -24,6 +26,20 @@ _REMEDY = (
     "every row must depend on its own sample alone, the samples on the first axis (recurrent and attention layers: "
     "batch_first=True, or turn the axes inside the model and back)"
 )
+
+
+class TriedModels:
+    """Many rows of a suite train one model on one data set: it is tried once, unless it is refused."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, str], int] = {}
+
+    def size(self, dataset: ComponentUse, model: ComponentUse, data: Data) -> int:
+        """What :func:`try_model` says of ``model`` with the ``data`` of ``dataset``; raises as that does."""
+        pair = key_of(dataset.identity()), key_of(model.identity())
+        if pair not in self._sizes:
+            self._sizes[pair] = try_model(model.make()[0], data)
+        return self._sizes[pair]
 
 
 def try_model(model: Model, data: Data) -> int:
@@ -46,10 +62,7 @@ def try_model(model: Model, data: Data) -> int:
             refuse_batch_statistics(net)
         except ValueError as error:
             raise UserError(f"the model {name} mixes samples in eval mode: {error}") from error
-        net, x = _precise(net, as_floats(net, x))
-        _require_apart(name, net, x)
-        _perturb(net)  # an output layer or a residual branch that starts at zero shows nothing of what lies before it
-        _require_apart(name, net, x)
+        _require_apart(name, *_telling(net, as_floats(net, x)))
         return size
 
 
@@ -71,21 +84,24 @@ def _answer(name: str, net: nn.Module, x: torch.Tensor, what: str) -> torch.Tens
     return out
 
 
-def _precise(net: nn.Module, x: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
-    """Both in float64, where mixing stands out from rounding; in float32 where the model insists on that."""
-    twin, wide = deepcopy(net), x.double() if x.is_floating_point() else x
+def _telling(net: nn.Module, x: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
+    """A twin of ``net`` that shows what it does with its samples, and the samples as it takes them.
+
+    In float64, where mixing stands out from rounding, unless the model insists on float32. Its parameters are moved, unless its
+    numbers end there: an output layer or a residual branch that starts at zero shows nothing of what lies before it.
+    """
+    twin, wide = deepcopy(net).double(), x.double() if x.is_floating_point() else x
     try:
-        twin.double()(wide)
+        twin(wide)
     except Exception:
-        return net, x
+        twin, wide = deepcopy(net), x
+    built = {name: p.clone() for name, p in twin.named_parameters()}
+    for name, drawn in drawn_parameters(twin, torch.Generator().manual_seed(0)).items():
+        twin.get_parameter(name).add_(0.1 * drawn)
+    if not bool(torch.isfinite(twin(wide)).all()):
+        for name, p in twin.named_parameters():
+            p.copy_(built[name])
     return twin, wide
-
-
-def _perturb(net: nn.Module) -> None:
-    drawn = drawn_parameters(net, torch.Generator().manual_seed(0))
-    for name, p in net.named_parameters():
-        if name in drawn:
-            p.add_(0.1 * drawn[name])
 
 
 def _require_apart(name: str, net: nn.Module, x: torch.Tensor) -> None:

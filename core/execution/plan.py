@@ -13,7 +13,7 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import needs_coalition
 from fedbench.core.contract.errors import UserError
 from fedbench.core.execution.misspelt import misspelt_phases
-from fedbench.core.execution.model_checks import try_model
+from fedbench.core.execution.model_checks import TriedModels
 from fedbench.core.execution.needs import Signals
 from fedbench.core.execution.plugin_checks import declaration_mistake
 from fedbench.core.execution.provenance import gather
@@ -30,7 +30,7 @@ from fedbench.core.registry.use import ComponentUse
 from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.spec.coalition import resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
-from fedbench.core.spec.resolve import Resolved
+from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
@@ -110,6 +110,7 @@ class _Planner:
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
+        self.models = TriedModels()
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
 
@@ -225,7 +226,7 @@ class _Planner:
             ))  # fmt: skip
         split = splits[at]
         if seed == self.spec.seeds[0]:
-            self._check_fit(where, setting, used.model, row, loaded.data)
+            self._check_fit(where, setting, used, row, loaded.data)
         if split is None:
             return None
         job = Job(
@@ -248,10 +249,10 @@ class _Planner:
         computing = [(use, made) for use, made in self.analyses if type(made).analyse is not Analysis.analyse]
         return tuple(use for use, made in computing if applies(use, made))
 
-    def _check_fit(self, where: str, setting: Setting, model: ComponentUse, row: Row, data: Data) -> None:
+    def _check_fit(self, where: str, setting: Setting, used: ResolvedSetting, row: Row, data: Data) -> None:
         """Whether model, precision and defense can serve this setting; asked once a setting and defense."""
         federation = setting.federation
-        size = self.refusals.ask(where, f"model '{model.name}'", lambda: try_model(model.make()[0], data))
+        size = self.refusals.ask(where, f"model '{used.model.name}'", lambda: self.models.size(used.dataset, used.model, data))
         self.refusals.ask(where, "precision", lambda: check_precision(federation.precision, self.device))
         facts = public_facts(
             federation, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,

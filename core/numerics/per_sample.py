@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedbench.core.words.explain import named
+from fedbench.core.words.explain import named, one_line
 
 # model -> mode (training or not) -> why `vmap` cannot go through it: found out once
 _refusals: WeakKeyDictionary[nn.Module, dict[bool, str]] = WeakKeyDictionary()
@@ -38,7 +38,7 @@ def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> 
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            why = named(error)
+            why = one_line(named(error), 120)
         set_random_state(before)  # the attempt leaves no trace: what is drawn later does not depend on who asked first
         gradients = _one_by_one(model, x, y)
         refused[model.training] = why
@@ -49,7 +49,8 @@ def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> 
 def why_one_by_one(model: nn.Module, training: bool) -> str:
     """A sentence on why the model's per-sample gradients in this mode were taken one by one; empty where they were not."""
     why = _refusals.get(model, {}).get(training, "")
-    return why and f"per-sample gradients were taken one by one: vmap cannot go through the model ({why})"
+    mode = "training" if training else "eval"
+    return why and f"per-sample gradients in {mode} mode were taken one by one: vmap cannot go through the model ({why})"
 
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:
