@@ -237,6 +237,7 @@ def test_backwards_and_back_is_no_mixing():
 # --- in the engine --------------------------------------------------------------------------------------------------
 
 PACKAGE = """
+    import torch
     from torch import nn
     from fedbench.core import Component, Model, hookimpl
 
@@ -258,10 +259,21 @@ PACKAGE = """
     class Mixer(Reader):
         first = False
 
+    class Sociable(Net):
+        def forward(self, x):
+            if torch.is_grad_enabled() and len(x) == 1:
+                raise ArithmeticError("it learns in company")
+            return super().forward(x)
+
+    class Company(Model):
+        def build(self, input_shape, n_classes):
+            return Sociable(input_shape[-1], n_classes, True)
+
     @hookimpl
     def fedbench_models():
         yield Component("reader", "recurrent:Reader", "reads an image row by row")
         yield Component("mixer", "recurrent:Mixer", "the same, along the wrong axis")
+        yield Component("company", "recurrent:Company", "the same, with no gradient for a sample alone")
 """
 GRADIENTS, OTHERS = {"avg-cosine", "grad-norm"}, {"loss-series", "fta-l"}
 NOTE = "per-sample gradients in {} mode were taken one by one: vmap cannot go through the model (RuntimeError: "
@@ -286,6 +298,19 @@ def test_a_recurrent_model_runs_with_gradient_attacks_and_dp_sgd(site, tmp_path)
         assert noted == ({"training"} if defense == "dp-sgd" else set()) | ({"eval"} if attack in GRADIENTS else set())
 
 
+def test_without_gradients_of_a_sample_only_those_fail_that_need_them(site, tmp_path):
+    install(site, "recurrent", PACKAGE)
+    results = tmp_path / "results"
+    invoke(recurrent_suite(tmp_path, "company", ["none", "dp-sgd"], ["loss-series", "grad-norm"]), "--results", results, status=1)
+    found = records(results)
+    says = "RuntimeError: the model gives no gradient for a sample alone: ArithmeticError: it learns in company"
+    assert found["none", "loss-series", 0]["outcome"] == "ok"
+    assert found["none", "grad-norm", 0]["reason"].endswith(f"round 1: {says}")
+    for attack in ("loss-series", "grad-norm"):
+        record = found["dp-sgd", attack, 0]
+        assert record["outcome"] == "failed" and record["reason"].startswith(f"DPSGD.local_step (client 0, round 1): {says}")
+
+
 def test_a_gradient_attack_changes_no_other_score_of_a_recurrent_model(site, tmp_path):
     install(site, "recurrent", PACKAGE)
     alone, beside = tmp_path / "alone", tmp_path / "beside"
@@ -308,4 +333,4 @@ def test_a_model_is_tried_once_for_all_rows_of_a_suite(site, tmp_path):
     install(site, "recurrent", PACKAGE.replace(line, f'            print("built", file=open({str(log)!r}, "a"))\n{line}'))
     suite = recurrent_suite(tmp_path, "reader", ["none", "dp-sgd", "hamp"], ["loss-series", "fta-l"])
     invoke(suite, "--results", tmp_path / "results", "--dry-run")
-    assert log.read_text() == "built\n"
+    assert log.read_text() == "built\n" * 2  # once as it is, once to be turned over

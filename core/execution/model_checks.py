@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import numpy as np
 import torch
 from torch import nn
@@ -62,7 +60,8 @@ def try_model(model: Model, data: Data) -> int:
             refuse_batch_statistics(net)
         except ValueError as error:
             raise UserError(f"the model {name} mixes samples in eval mode: {error}") from error
-        _require_apart(name, *_telling(net, as_floats(net, x)))
+        twin = wrap(model.build(data.input_shape, data.n_classes), data).eval()
+        _require_apart(name, *_telling(net, twin, as_floats(net, x)))
         return size
 
 
@@ -84,17 +83,17 @@ def _answer(name: str, net: nn.Module, x: torch.Tensor, what: str) -> torch.Tens
     return out
 
 
-def _telling(net: nn.Module, x: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
-    """A twin of ``net`` that shows what it does with its samples, and the samples as it takes them.
+def _telling(net: nn.Module, twin: nn.Module, x: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
+    """One of ``net`` and its ``twin``, made to show what it does with its samples, and the samples as it takes them.
 
-    In float64, where mixing stands out from rounding, unless the model insists on float32. Its parameters are moved, unless its
-    numbers end there: an output layer or a residual branch that starts at zero shows nothing of what lies before it.
+    The twin in float64, where mixing stands out from rounding, unless the model insists on float32. Its parameters are moved,
+    unless its numbers end there: an output layer or a residual branch that starts at zero shows nothing of what lies before it.
     """
-    twin, wide = deepcopy(net).double(), x.double() if x.is_floating_point() else x
+    wide = x.double() if x.is_floating_point() else x
     try:
-        twin(wide)
+        twin.double()(wide)
     except Exception:
-        twin, wide = deepcopy(net), x
+        twin, wide = net, x
     built = {name: p.clone() for name, p in twin.named_parameters()}
     for name, drawn in drawn_parameters(twin, torch.Generator().manual_seed(0)).items():
         twin.get_parameter(name).add_(0.1 * drawn)

@@ -24,8 +24,8 @@ def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> 
     ``x``: [B, *input]; ``y``: [B]. Returns [B, P], P over the trainable ``model.parameters()`` in their order.
     A model that `vmap` cannot go through (recurrent layers, values that decide what is computed) gets one backward pass a
     sample: same result, slower; :func:`why_one_by_one` says so afterwards.
-    Raises ``ValueError`` where batch statistics make a per-sample gradient undefined, and what the model raises for a
-    sample alone.
+    Raises ``ValueError`` where batch statistics make a per-sample gradient undefined, ``RuntimeError`` where the model gives none
+    for a sample alone.
     """
     refuse_batch_statistics(model)
     if len(x) == 0:  # vmap refuses an empty batch
@@ -73,8 +73,13 @@ def _one_by_one(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
     out = trainable[0].new_empty(len(x), sum(p.numel() for p in trainable))
     with torch.enable_grad(), _differentiable(model, x.device):
         for row, sample, label in zip(out, x.split(1), y.split(1), strict=True):
-            loss = cross_entropy(model(sample), label)
-            grads = torch.autograd.grad(loss, trainable, allow_unused=True, materialize_grads=True)
+            try:
+                loss = cross_entropy(model(sample), label)
+                grads = torch.autograd.grad(loss, trainable, allow_unused=True, materialize_grads=True)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                raise RuntimeError(f"the model gives no gradient for a sample alone: {named(error)}") from error
             row.copy_(torch.cat([g.flatten() for g in grads]))
     return out
 
