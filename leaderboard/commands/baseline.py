@@ -36,7 +36,8 @@ def command(results: Path, file: Path, force: bool) -> None:
     root = opened(results).root
     snapshot = snapshot_of(root)
     if failed := failures(snapshot):
-        raise UserError(*bounded(f"{root}: {what}; a baseline needs its scores: `fedbench run SUITE --rerun failed`" for what in failed))
+        remedy = "a baseline needs its scores: `fedbench run SUITE --rerun failed`"
+        raise UserError(*bounded(f"{root}: {what}; {remedy}" for what in failed))
     if not snapshot.cells:
         raise UserError(f"{root}: no cell has scores, so there is nothing to compare with later; nothing was written")
     write_baseline(file, snapshot, force)

@@ -51,8 +51,8 @@ def _floors(ctx: click.Context, param: click.Parameter, value: Sequence[str]) ->
 @click.argument("results", type=click.Path(path_type=Path))
 @click.argument("baseline", type=click.Path(path_type=Path))
 @click.option("--for", "side", type=click.Choice(["defense", "attack"]), default="defense", show_default=True,
-              help="Who reads it: an AUC that rises is worse for a defense, one that falls is worse for an attack. A loss of test "
-              "accuracy is worse for both.")
+              help="Who reads it: an AUC that rises is worse for a defense, one that falls is worse for an attack. A loss of "
+              "test accuracy is worse for both.")
 @click.option("--fail-on", callback=_verdicts, default="worse,missing", show_default=True, metavar="VERDICT,...",
               help=f"What exits with 1: {', '.join(_CHANGES)}; {_ANY} is all of them, nothing is none.")
 @click.option("--floor", "floors", multiple=True, callback=_floors, metavar="NAME=NUMBER",

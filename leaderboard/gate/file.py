@@ -87,7 +87,8 @@ def _stored(cell: Cell, parts: dict[str, Identity]) -> dict[str, Any]:
             elif stored not in names:
                 names.append(stored)
     values = {
-        measure: {str(seed): [list(v.parts), v.error] for seed, v in sorted(found.items())} for measure, found in cell.values.items()
+        measure: {str(seed): [list(v.parts), v.error] for seed, v in sorted(found.items())}
+        for measure, found in cell.values.items()
     }
     return {**cell.key._asdict(), "parts": names, "seeds": seeds, "values": values}
 
@@ -127,13 +128,14 @@ def read_baseline(path: Path) -> Snapshot:
         remedy = "upgrade fedbench" if newer else ANEW
         raise UserError(f"{path}: a baseline of schema {one_line(repr(version), 40)}, this fedbench reads {SCHEMA}; {remedy}")
     if content.get("digest") != digest_of(content):
-        raise UserError(f"{path}: damaged or changed since fedbench wrote it (its content is not the one its digest was made of); {ANEW}")
+        why = "its content is not the one its digest was made of"
+        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({why}); {ANEW}")
     try:
         file = _File.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: not a valid baseline ({one_line(where, 120)}: {one_line(first['msg'], 120)}); {ANEW}") from error
+        where, what = one_line(".".join(map(str, first["loc"])), 120), one_line(first["msg"], 120)
+        raise UserError(f"{path}: not a valid baseline ({where}: {what}); {ANEW}") from error
     return _snapshot(file, path)
 
 
@@ -145,7 +147,8 @@ def _snapshot(file: _File, path: Path) -> Snapshot:
         try:
             cell = _cell(stored, file.parts)
         except _Wrong as error:
-            raise UserError(f"{path}: cell {i} ({one_line(str(_key(stored)), 120)}): {one_line(str(error), 200)}; {ANEW}") from error
+            where, what = one_line(str(_key(stored)), 120), one_line(str(error), 200)
+            raise UserError(f"{path}: cell {i} ({where}): {what}; {ANEW}") from error
         if cell.key in cells:
             raise UserError(f"{path}: cell {i}: {one_line(str(cell.key), 120)} stands there twice; {ANEW}")
         cells[cell.key] = cell
@@ -179,7 +182,7 @@ def _cell(stored: _Cell, parts: Mapping[str, Identity]) -> Cell:
 
 def _require_whole(seed: int, identity: Identity) -> None:
     try:
-        changes(identity, identity, same_seed=True)
+        changes(identity, identity, same_seed=False)
     except (KeyError, TypeError, AttributeError) as error:
         raise _Wrong(f"its parts are not what a cell is made of ({error!r})") from error
     if identity["run"]["seed"] != seed:

@@ -1,4 +1,4 @@
-"""A comparison for a pull request: one line that says how it ended, what fails first, what is the same folded away; and as JSON."""
+"""A comparison for a pull request: how it ended in a line, what fails first, what is the same folded away; and as JSON."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,8 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         inside = f" under {self.adversary}" if self.adversary else ""
-        return f"{self.setting}/{self.coalition} {self.defense}{inside}" + (f" vs {self.attack} ({self.view})" if self.attack else "")
+        against = f" vs {self.attack} ({self.view})" if self.attack else ""
+        return f"{self.setting}/{self.coalition} {self.defense}{inside}{against}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _run_key(loaded: LoadedRecord) -> Key:
     return _key(loaded)._replace(attack="", view="")
 
 
-def _by_key(records: Iterable[LoadedRecord], key_of) -> dict[Key, dict[int, LoadedRecord]]:
+def _by_key(records: Iterable[LoadedRecord], key_of: Callable[[LoadedRecord], Key]) -> dict[Key, dict[int, LoadedRecord]]:
     found: dict[Key, dict[int, LoadedRecord]] = {}
     for loaded in records:
         found.setdefault(key_of(loaded), {}).setdefault(loaded.record.seed, loaded)

@@ -66,8 +66,9 @@ class Comparison:
 
 
 def compare(
-    new: Snapshot, old: Snapshot, *, side: Side = "defense", floors: Mapping[str, float] | None = None, same_code: bool = False
-) -> Comparison:
+    new: Snapshot, old: Snapshot, *, side: Side = "defense", floors: Mapping[str, float] | None = None, same_code: bool = False,
+    false_alarms: float = FALSE_ALARMS,
+) -> Comparison:  # fmt: skip
     """``floors``: the smallest change that counts, by metric, in its unit; ``same_code``: cells whose code changed are not
     compared. ``UserError`` where the two are of different suites.
 
@@ -76,8 +77,8 @@ def compare(
     """
     if new.suite != old.suite:
         raise UserError(
-            f"the results are of suite '{new.suite}', the baseline is of '{old.suite}'; name the results of '{old.suite}', or make "
-            "a baseline of these"
+            f"the results are of suite '{new.suite}', the baseline is of '{old.suite}'; name the results of '{old.suite}', or "
+            "make a baseline of these"
         )
     found: list[Row] = []
     pairings: list[tuple[Row, Pairing]] = []
@@ -93,7 +94,7 @@ def compare(
             found += [row for row, pairing in rows if pairing is None]
             pairings += [(row, pairing) for row, pairing in rows if pairing is not None]
     all_floors = {m.metric: m.floor for m in MEASURES.values()} | dict(floors or {})
-    level = FALSE_ALARMS / max(len(pairings), 1)
+    level = false_alarms / max(len(pairings), 1)
     found += _judged(pairings, level, all_floors, side)
     return Comparison(
         suite=old.suite, side=side, rows=tuple(sorted(found, key=_order)), compared=len(pairings), level=level,
