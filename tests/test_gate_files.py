@@ -255,8 +255,9 @@ def gate(new, old=None, fail_on=("worse", "missing")):
 
 def test_what_fails_comes_first_and_what_is_the_same_is_folded():
     text = markdown(gate(moved(moved(snapshot(), 0.1), -0.1, attack="yeom")))
-    order = ("The gate **failed**: 1 worse, 1 better, 12 same", "**These fail the gate**", "| worse", "**These do not**",
-             "| better", "<details><summary>12 same</summary>", "</details>", "14 numbers compared on 5 paired seeds")  # fmt: skip
+    order = ("The gate **failed**: 1 worse, 1 better, 12 same", "**These fail the gate**", "| worse",
+             "**These do not**", "| better", "<details><summary>12 same</summary>", "</details>",
+             "14 numbers compared on 5 paired seeds")  # fmt: skip
     places = [text.index(what) for what in order]
     assert places == sorted(places) and text.index("| same") > text.index("<details>")
     assert "AUC, outside" in text and "0.600 | 0.700 | +0.100 ± 0.000 |       0.010 |" in text
