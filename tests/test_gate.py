@@ -186,29 +186,44 @@ def test_the_definition_of_a_metric_is_what_it_makes_of_a_sample(monkeypatch):
 def test_the_interval_of_one_cell_is_students():
     rng = np.random.default_rng(0)
     old, new = rng.normal(size=5), rng.normal(size=5)
-    (paired,) = half_widths([Pairing(old=values(old), new=values(new), paired=True)], 0.01)
-    low, high = stats.ttest_rel(new, old).confidence_interval(0.99)
-    assert paired == pytest.approx((high - low) / 2)
     (unpaired,) = half_widths([Pairing(old=values(old), new=values(new[:4]), paired=False)], 0.01)
     low, high = stats.ttest_ind(new[:4], old).confidence_interval(0.99)
     assert unpaired == pytest.approx((high - low) / 2)
 
 
+def test_pairs_have_the_narrower_of_both_intervals_each_at_half_the_level():
+    rng = np.random.default_rng(0)
+    old, small, large = rng.normal(size=5), 0.01 * rng.normal(size=5), 9 * rng.normal(size=5)
+    (close,) = half_widths([Pairing(old=values(old), new=values(old + small), paired=True)], 0.01)
+    low, high = stats.ttest_rel(old + small, old).confidence_interval(0.995)
+    assert close == pytest.approx((high - low) / 2)
+    (far,) = half_widths([Pairing(old=values(old), new=values(large), paired=True)], 0.01)
+    low, high = stats.ttest_ind(large, old).confidence_interval(0.995)
+    assert far == pytest.approx((high - low) / 2)
+
+
 def test_a_family_shares_its_variance_and_the_degrees_of_freedom_of_what_is_independent():
     a, b = np.array([1.0, -1, 0, 0]), np.array([0.0, 0, 1, -1])  # residuals that have nothing to do with each other
-    zero, t = values(np.zeros(4)), stats.t(6).ppf(0.995)
-    one, two = half_widths([Pairing(old=zero, new=values(x), paired=True) for x in (a, b)], 0.01)
-    assert one == two == pytest.approx(t * np.sqrt(2 / 3 / 4))
-    same = half_widths([Pairing(old=zero, new=values(a), paired=True)] * 2, 0.01)
-    assert same == pytest.approx([stats.t(3).ppf(0.995) * np.sqrt(2 / 3 / 4)] * 2)
+    zero, t = values(np.zeros(4)), stats.t(12).ppf(0.995)
+    one, two = half_widths([Pairing(old=zero, new=values(x), paired=False) for x in (a, b)], 0.01)
+    assert one == two == pytest.approx(t * np.sqrt(2 / 6 / 2))
+    same = half_widths([Pairing(old=zero, new=values(a), paired=False)] * 2, 0.01)
+    assert same == pytest.approx([stats.t(6).ppf(0.995) * np.sqrt(2 / 6 / 2)] * 2)
 
 
 def test_a_cell_that_varies_more_than_its_family_keeps_its_own_variance():
     zero = values(np.zeros(4))
     loud, quiet = np.array([1.0, -1, 0, 0]), np.array([0.0, 0, 0.1, -0.1])
-    wide, narrow = half_widths([Pairing(old=zero, new=values(x), paired=True) for x in (loud, quiet)], 0.01)
-    t = stats.t(3 * 2.02**2 / (2**2 + 0.02**2)).ppf(0.995)
-    assert wide == pytest.approx(t * np.sqrt(2 / 3 / 4)) and narrow == pytest.approx(t * np.sqrt(2.02 / 2 / 3 / 4))
+    wide, narrow = half_widths([Pairing(old=zero, new=values(x), paired=False) for x in (loud, quiet)], 0.01)
+    t = stats.t(6 * 2.02**2 / (2**2 + 0.02**2)).ppf(0.995)
+    assert wide == pytest.approx(t * np.sqrt(2 / 6 / 2)) and narrow == pytest.approx(t * np.sqrt(2.02 / 2 / 6 / 2))
+
+
+def test_pairs_of_one_defense_say_nothing_of_another():
+    """Rounding alone moved members of one defense ten times as far: pooled, its cells were false alarms."""
+    old, quiet, loud = np.array([0.5, 0.6, 0.7, 0.8]), 0.001 * np.array([1, -1, 0, 0]), 0.01 * np.array([0, 0, 1, -1])
+    widths = half_widths([Pairing(old=values(old), new=values(old + x), paired=True) for x in (quiet, loud)], 0.01)
+    assert widths[1] == pytest.approx(10 * widths[0])
 
 
 def test_other_candidates_are_never_surer_than_their_errors():

@@ -1,9 +1,14 @@
-"""How far a mean over seeds moves by chance: the tolerance of one comparison, from the seeds of its whole family.
+"""How far a mean over seeds moves by chance: the interval of one comparison, from its own seeds and those of its family.
 
-A *family* is one measure of one attack in one setting, under every defense and coalition. Few seeds say little of one cell's
-spread: with five, Student's t at the level that many comparisons need is above 12. So the variance is pooled over the family, and
-a cell's own counts where it is larger. The cells of a family share seeds, so their residuals are not independent: pooled, they
-are worth as many degrees of freedom as their covariance has dimensions (Box, Annals of Mathematical Statistics 1954, 25:290).
+Few seeds say little of their spread: at the level that many comparisons need, Student's t with five asks for more than twelve
+standard errors. So there are two ways to an interval, each at half the level, and the narrower one counts:
+
+* *paired*, from the differences of one cell alone. They are tiny where only rounding differs, and of another size under each
+  defense, so that nothing can be learnt about one from another.
+* *unpaired*, which takes old and new seeds for different ones, from the variance pooled over a family: one measure of one attack
+  in one setting, under every defense and coalition, where it is mostly the candidates'. A cell's own variance counts where it is
+  larger. What pairs have in common makes this interval too wide for them, not too narrow. Cells of a family share seeds, so their residuals are not independent: pooled, they are worth as many degrees of freedom as
+  their covariance has dimensions (Box, Annals of Mathematical Statistics 1954, 25:290).
 """
 
 from __future__ import annotations
@@ -31,15 +36,10 @@ class Pairing:
         return float(np.mean([v.mean for v in self.new]) - np.mean([v.mean for v in self.old]))
 
     @property
-    def residuals(self) -> list[np.ndarray]:
-        """What is left of each group of values without its mean: of the differences or, unpaired, of either side."""
+    def residuals(self) -> np.ndarray:
+        """What is left of the values of either side without its mean, one behind the other."""
         old, new = (np.array([v.mean for v in values]) for values in (self.old, self.new))
-        return [x - x.mean() for x in ([new - old] if self.paired else [old, new])]
-
-    @property
-    def scale(self) -> float:
-        """The variance of the change over that of a residual."""
-        return 1 / len(self.new) if self.paired else 1 / len(self.old) + 1 / len(self.new)
+        return np.concatenate([old - old.mean(), new - new.mean()])
 
     @property
     def candidates_error(self) -> float | None:
@@ -55,20 +55,38 @@ class Pairing:
 def half_widths(family: Sequence[Pairing], level: float) -> list[float | None]:
     """Of the two-sided interval of each change; ``level``: the chance that it misses. All of them have the same seeds.
 
-    None: with one seed a side nothing is known but the candidates' errors, and this measure has none. Unpaired, the interval is
-    never narrower than these: candidates are other ones.
+    With one seed a side nothing is known but the candidates' errors; None where the measure has none. Of different seeds the
+    interval is never narrower than these, since candidates are other ones.
     """
-    z = float(ndtri(1 - level / 2))
-    errors = [None if (e := p.candidates_error) is None else z * e for p in family]
-    groups = len(family[0].residuals)
-    table = np.stack([np.concatenate(p.residuals) for p in family], axis=1)
-    free = len(table) - groups
-    if free == 0:
+    errors = [_of_candidates(p, level) for p in family]
+    if len(family[0].old) == len(family[0].new) == 1:
         return errors
+    if not family[0].paired:
+        return [max(w, e or 0.0) for w, e in zip(_unpaired(family, level), errors, strict=True)]
+    either = zip((_paired(p, level / 2) for p in family), _unpaired(family, level / 2), strict=True)
+    return [min(widths) for widths in either]
+
+
+def _of_candidates(p: Pairing, level: float) -> float | None:
+    return None if (e := p.candidates_error) is None else float(ndtri(1 - level / 2)) * e
+
+
+def _paired(p: Pairing, level: float) -> float:
+    """Of the mean difference, Student's."""
+    differences = [b.mean - a.mean for a, b in zip(p.old, p.new, strict=True)]
+    n = len(differences)
+    return float(stdtrit(n - 1, 1 - level / 2) * np.std(differences, ddof=1) / np.sqrt(n))
+
+
+def _unpaired(family: Sequence[Pairing], level: float) -> list[float]:
+    """Of the difference of the means, Student's with the family's variance or a cell's own, whichever is larger."""
+    table = np.stack([p.residuals for p in family], axis=1)
+    free = len(table) - 2
     own = (table**2).sum(axis=0) / free
     t = float(stdtrit(free * _dimensions(table), 1 - level / 2))
-    widths = [t * float(np.sqrt(max(v, own.mean()) * p.scale)) for v, p in zip(own, family, strict=True)]
-    return [w if p.paired else max(w, e or 0.0) for w, e, p in zip(widths, errors, family, strict=True)]
+    return [
+        t * float(np.sqrt(max(v, own.mean()) * (1 / len(p.old) + 1 / len(p.new)))) for v, p in zip(own, family, strict=True)
+    ]
 
 
 def _dimensions(table: np.ndarray) -> float:
