@@ -60,6 +60,8 @@ def _merge(into: dict[str, Any], piece: Mapping[str, Any]) -> None:
 def changes(old: Identity, new: Identity, same_seed: bool) -> tuple[list[str], list[str]]:
     """(protocol and data, code) that differ, in words. ``same_seed``: False leaves out what a seed decides."""
     before, now = (_comparable(identity, same_seed) for identity in (old, new))
+    if before == now:
+        return [], []
     protocol = differences(_without_code(before), _without_code(now))
     return protocol, [what for what in differences(before, now) if what not in protocol]
 

@@ -81,7 +81,7 @@ class Value:
     @property
     def mean(self) -> float:
         """What is compared."""
-        return float(np.mean(self.parts))
+        return sum(self.parts) / len(self.parts)
 
 
 Values = dict[str, dict[int, Value]]

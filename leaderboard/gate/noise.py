@@ -7,8 +7,9 @@ standard errors. So there are two ways to an interval, each at half the level, a
   defense, so that nothing can be learnt about one from another.
 * *unpaired*, which takes old and new seeds for different ones, from the variance pooled over a family: one measure of one attack
   in one setting, under every defense and coalition, where it is mostly the candidates'. A cell's own variance counts where it is
-  larger. What pairs have in common makes this interval too wide for them, not too narrow. Cells of a family share seeds, so their residuals are not independent: pooled, they are worth as many degrees of freedom as
-  their covariance has dimensions (Box, Annals of Mathematical Statistics 1954, 25:290).
+  larger. What pairs have in common makes this interval too wide for them, not too narrow. Cells of a family share seeds, so their
+  residuals are not independent: pooled, they are worth as many degrees of freedom as their covariance has dimensions (Box, Annals
+  of Mathematical Statistics 1954, 25:290).
 """
 
 from __future__ import annotations
