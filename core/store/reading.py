@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from fedbench.core.contract.errors import UserError
 from fedbench.core.metrics.registry import METRICS
 from fedbench.core.store.arrays import ArrayFile, Malformed
-from fedbench.core.store.integrity import PROTECTED_SINCE, broken_seal, disagreements
+from fedbench.core.store.integrity import NAMES_COMPONENTS_SINCE, PROTECTED_SINCE, broken_seal, disagreements
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.upgrade import upgraded
 from fedbench.core.words.explain import one_line
@@ -254,4 +254,6 @@ def _impossible(record: Record) -> Iterator[str]:
             yield "identity is missing"
         if record.outcome == "ok" and "scores" not in record.digests:
             yield "digests.scores is missing"
+    if record.schema_version >= NAMES_COMPONENTS_SINCE and record.components is None:
+        yield "components is missing"
     yield from disagreements(record)

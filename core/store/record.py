@@ -12,10 +12,11 @@ from fedbench.core.contract.defense import FactValue
 from fedbench.core.metrics.groups import Score
 from fedbench.core.registry.use import ComponentUse
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # Everything a cell can end as. `ok` has scores; every other outcome has a reason.
 Outcome = Literal["ok", "failed", "timeout", "diverged", "skipped"]
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -157,6 +158,19 @@ class Identity(_Part):
     """those that compute something in this setting, by label"""
 
 
+class Components(_Part):
+    """What took part beside the defense and the attack, each with its package and version."""
+
+    dataset: ComponentUse
+    """the data set"""
+    model: ComponentUse
+    """the architecture"""
+    signals: dict[str, ComponentUse]
+    """those that the attack and the analyses read, by the name that they ask for"""
+    analyses: dict[str, ComponentUse]
+    """those that compute something in this setting, by label"""
+
+
 class Record(_Part):
     """One cell = run x attack."""
 
@@ -199,6 +213,10 @@ class Record(_Part):
     complaints: list[str] = Field(default_factory=list)
     """what a plugin did wrong that cost no score: an analysis that failed, a fact that cannot be recorded"""
     provenance: Provenance
+    """versions and machine"""
     measured: Measured
+    """times and memory"""
     identity: Identity | None = None
     """what both keys are made of; they are made again on reading, and other fields that stand in it must agree"""
+    components: Components | None = None
+    """data set, model, signals and analyses with their packages; taken from ``identity`` in records of schema 4, None before"""
