@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ def command(
         jobs = pending(wanted.jobs, found, rerun)
         _warn_of_a_mix(console, other_cpus(wanted.jobs, found), bool(jobs))
         _say_why(jobs, store)
-        store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses)
+        asked = replace(plan.asked, only=only)
+        store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, asked)
         _execute(console, jobs, workers or _cores(), wanted, folder)
         store.keep_marker()
         lost = _lost({r.path.stem for r in found} | {c.stem for job in jobs for c in job.cells}, store)

@@ -15,7 +15,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.execution.misspelt import misspelt_phases
 from fedbench.core.execution.needs import Signals
 from fedbench.core.execution.plugin_checks import declaration_mistake, try_model
-from fedbench.core.execution.provenance import gather
+from fedbench.core.execution.provenance import gather, installed
 from fedbench.core.execution.refusals import Refusals
 from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of, stem_of, word
 from fedbench.core.experiment.candidates import targets_of
@@ -31,8 +31,10 @@ from fedbench.core.spec.coalition import resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved
 from fedbench.core.spec.suite import Adversary, Setting
+from fedbench.core.spec.written import written_out
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
+from fedbench.core.store.plans import Asked
 
 _DTYPE = "float32"
 
@@ -52,6 +54,8 @@ class Plan:
     """settings of the suite that were not planned"""
     notes: tuple[str, ...] = ()
     """what is odd about the data or a component, though it can be used"""
+    asked: Asked | None = None
+    """the suite that it was made of, as a results folder keeps it"""
 
     @property
     def cells(self) -> list[str]:
@@ -111,6 +115,10 @@ class _Planner:
         self.notes: dict[str, None] = {}
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
+        self.asked = Asked(
+            suite=loaded.spec.name, file=loaded.path.name, given=loaded.text, resolved=written_out(loaded, resolved),
+            overrides=loaded.overrides, device=device, packages=installed(),
+        )  # fmt: skip
 
     def plan(self, settings: set[str] | None) -> Plan:
         defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]
@@ -130,7 +138,7 @@ class _Planner:
             suite=self.spec.name, title=self.spec.title or self.spec.name, jobs=list(jobs.values()), published=published,
             analyses=asked,
             left_out=tuple(s.name for s in self.spec.settings if settings is not None and s.name not in settings),
-            notes=tuple(self.notes),
+            notes=tuple(self.notes), asked=self.asked,
         )  # fmt: skip
 
     def _wanted(self, i: int, kind: str, uses: list[Made]) -> list[Made]:
