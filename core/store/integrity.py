@@ -25,6 +25,11 @@ def digest_of(content: dict[str, Any]) -> str:
     return key_of({name: value for name, value in content.items() if name != "digest"})
 
 
+def content_digest(record: Record) -> str:
+    """The record's digest or, of one that was written without, the digest of what it says."""
+    return record.digest or digest_of(record.model_dump(mode="json"))
+
+
 def sealed(content: dict[str, Any]) -> bytes:
     """The file of this content, with its digest."""
     return json.dumps({**content, "digest": digest_of(content)}, indent=1, ensure_ascii=False).encode() + b"\n"
