@@ -17,7 +17,7 @@ from fedbench.core.execution.needs import Signals
 from fedbench.core.execution.plugin_checks import declaration_mistake, try_model
 from fedbench.core.execution.provenance import gather, installed
 from fedbench.core.execution.refusals import Refusals
-from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of, stem_of, word
+from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of, stem_of
 from fedbench.core.experiment.candidates import targets_of
 from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, key_of_run
 from fedbench.core.experiment.parts import defense_of
@@ -35,6 +35,7 @@ from fedbench.core.spec.written import written_out
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
 from fedbench.core.store.plans import Asked
+from fedbench.core.store.stems import word
 
 _DTYPE = "float32"
 

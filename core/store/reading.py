@@ -167,13 +167,20 @@ def parse_json(path: Path, most: int, remedy: str) -> Any:
             raise UserError(f"{path}: not a regular file; {remedy}")
         if path.stat().st_size > most:
             raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}")
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-        _refuse_deep(content)
-        _refuse_extreme(content if isinstance(content, dict | list) else [content])
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    return parse_bytes(content, str(path), remedy)
+
+
+def parse_bytes(given: bytes, name: str, remedy: str) -> Any:
+    """What JSON holds no deeper and with no larger numbers than anything of fedbench; ``name`` leads the error."""
+    try:
+        content = json.loads(given.decode("utf-8"), parse_constant=_refuse)
+        _refuse_deep(content)
+        _refuse_extreme(content if isinstance(content, dict | list) else [content])
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
+        raise UserError(f"{name}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
     return content
 
 
