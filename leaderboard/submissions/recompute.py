@@ -45,7 +45,7 @@ def recompute(loaded: LoadedRecord) -> list[str]:
     everyone = Candidates(*(np.concatenate([getattr(c, part) for c, _ in judged]) for part in parts))
     pooled = _groups(record.seed, _POOLED, everyone, np.concatenate([canary for _, canary in judged]))
     found += _of_groups(loaded, "pooled", record.pooled, pooled)
-    said, share = record.utility, float(correct.mean())
+    said, share = record.utility, float(correct.mean()) if len(correct) else math.nan
     if said is not None and (said.n_test != len(correct) or not _same(said.accuracy, share)):
         found.append(f"test accuracy is {said.accuracy!r} of {said.n_test}, its scores give {share!r} of {len(correct)}")
     return found
