@@ -29,7 +29,7 @@ def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None)
         "holds all places that the tests leave open"
     )
     rows = tuple(_row(section, row, front) for row, front in ranked(section))
-    columns = _COLUMNS
+    columns: tuple[Column, ...] = _COLUMNS
     if trust is not None:
         columns = (*_COLUMNS, _TRUST)
         rows = tuple((*cells, trust(row)) for cells, (row, _) in zip(rows, ranked(section), strict=True))
