@@ -161,6 +161,7 @@ SAID_TWICE: dict[str, tuple[Callable[[dict], None], str]] = {
     "key": (lambda r: r.update(key=r["key"][:-1] + "x"), "key is not made of its identity"),
     "identity": (lambda r: r["identity"]["run"].update(seed=7), "run_key is not made of its identity"),
     "signals": (lambda r: r["identity"].update(signals={}), "key is not made of its identity"),
+    "components": (lambda r: r["components"]["model"].update(distribution="x 1"), "components is .* in its identity"),
     "no identity": (lambda r: r.pop("identity"), "identity is missing"),
     "no part of it": (lambda r: r["identity"]["run"].pop("digests"), "run_key is not made of its identity"),
     "no scores": (lambda r: r["digests"].pop("scores"), "digests.scores is missing"),
@@ -174,6 +175,24 @@ def test_a_key_that_is_not_its_own_and_a_field_that_disagrees_are_refused(spoilt
     with pytest.raises(UserError, match=f"not a valid record .*{message}"):
         read_record(path)
     refused(path)
+
+
+def test_a_record_names_what_took_part_with_package_and_version(folder):
+    record = read_record(an_ok_record(folder)).record
+    used = [record.components.dataset, record.components.model, *record.components.signals.values()]
+    assert [use.name for use in used] == ["digits", "mlp", *record.identity.signals]
+    assert {use.distribution for use in used} == {f"fedbench {record.provenance.fedbench}"}
+
+
+def test_a_record_of_schema_4_is_read_with_what_its_identity_says(spoilt):
+    path = an_ok_record(spoilt)
+    before = read_record(path).record
+    content = {k: v for k, v in json.loads(path.read_text()).items() if k != "components"} | {"schema_version": 4}
+    path.write_bytes(sealed(content))
+    loaded = read_record(path)
+    assert (loaded.schema, loaded.record.schema_version) == (4, 4) and loaded.record.components == before.components
+    path.write_bytes(sealed(content | {"schema_version": 5}))
+    assert "components is missing" in refused(path)
 
 
 # -- the scores --------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from boards import Folder
 from bundles import make_bundle, make_folder
 from click.testing import CliRunner
+from running import suite
 
 from fedbench.core.cli.main import cli
 from fedbench.core.store.integrity import sealed
@@ -114,6 +116,22 @@ def test_nothing_is_overwritten_and_what_is_no_source_is_a_message(made, tmp_pat
     assert "not a fedbench results folder" in fedbench("merge", tmp_path, "-o", tmp_path / "all", status=2)
     assert "does not end as a zip file" in fedbench("merge", __file__, "-o", tmp_path / "all", status=2)
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt"}
+
+
+def test_the_page_on_submissions_does_what_it_says(made, tmp_path, monkeypatch):
+    """Every command of docs/submissions.md, in its order, in an empty folder with a suite."""
+    monkeypatch.chdir(tmp_path)
+    suite(tmp_path, attacks=["loss-series"], defenses=["none", "mixup"]).rename("my_suite.yaml")
+    shutil.copytree(made["one"], "results/ours")
+    shutil.copy(made["bundle"], "theirs.zip")
+    page = (Path(__file__).parent.parent / "docs" / "submissions.md").read_text()
+    blocks = re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    commands = [line.split() for block in blocks for line in block.splitlines()]
+    for program, *words in commands:
+        assert program == "fedbench"
+        fedbench(*words)
+    assert {"export", "import", "reproduce", "merge", "leaderboard"} <= {words[1] for words in commands}
+    assert Path("both/board.md").is_file() and set(rows(Path("results/theirs")).values()) == {"reproduced"}
 
 
 # -- the board's id ----------------------------------------------------------------------------------------------------

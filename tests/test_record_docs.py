@@ -43,7 +43,7 @@ class _Other(BaseModel):
 
 
 def test_a_field_without_a_meaning_and_a_page_that_differs_are_seen(records, monkeypatch, tmp_path, capsys):
-    with pytest.raises(records.Undocumented, match="_Other.unknown has no text under it"):
+    with pytest.raises(records.Undocumented, match=r"_Other\.unknown has no text under it"):
         records._section(_Other)
     monkeypatch.setattr(records, "PAGE", tmp_path / "records.md")
     records.PAGE.write_text(records.page().replace("sha256", "sha1"))

@@ -36,6 +36,7 @@ from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
 from fedbench.core.store.plans import Asked
 from fedbench.core.store.stems import word
+from fedbench.core.words.explain import printable
 
 _DTYPE = "float32"
 
@@ -117,7 +118,7 @@ class _Planner:
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
         self.asked = Asked(
-            suite=loaded.spec.name, file=loaded.path.name, given=loaded.text, resolved=written_out(loaded, resolved),
+            suite=loaded.spec.name, file=printable(loaded.path.name), given=loaded.text, resolved=written_out(loaded, resolved),
             overrides=loaded.overrides, device=device, packages=installed(),
         )  # fmt: skip
 

@@ -137,7 +137,8 @@ class Archive:
         own = (b"PK\x03\x04", info.flag_bits, info.compress_type, *sizes)
         if (magic, flags, method, crc, packed, size, name, extra) != own or self._file.read(name) != info.filename.encode():
             raise Refused(f"the entry {info.filename!r} says something else of itself than the directory says of it")
-        return at + _LOCAL.size + name + packed
+        end: int = at + _LOCAL.size + name + packed
+        return end
 
     def read(self, name: str) -> bytes:
         """A small entry, whole."""

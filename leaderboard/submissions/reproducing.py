@@ -77,7 +77,7 @@ def prepare(folder: Path, draw: Draw, planner: Planner) -> Again:
     again = Again(sampled(records, draw.share, draw.seed))
     if not again.records:
         raise UserError(f"{folder}: no record has scores, so there is nothing to run again")
-    _require_installed(folder, again.records)
+    _require_installed(folder, records)  # of all: the suite names the others, too
     plans = store.marker()["plans"][::-1]
     if not plans:
         raise UserError(f"{folder}: it holds records without their suite; ask its author to run it with this fedbench")
