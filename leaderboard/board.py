@@ -7,13 +7,14 @@ from pathlib import Path
 from fedbench.core.contract.board import Image
 from fedbench.core.contract.report import Report, Summary
 from fedbench.core.store.files import write_atomically
+from fedbench.leaderboard.citation import CITATION, citation
 from fedbench.leaderboard.document import Source, document, source_of
 from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.tables.summary import summary
 
 
 class MarkdownBoard(Report):
-    """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too."""
+    """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too. ``board-id.json``: what its id is made of."""
 
     _last: tuple[Path, Source] | None = None  # what was written last: its summary is asked for next
 
@@ -26,6 +27,7 @@ class MarkdownBoard(Report):
         for image in (b for b in blocks if isinstance(b, Image)):
             for name, content in image.files.items():
                 write_atomically(folder / name, content)
+        write_atomically(folder / CITATION, citation(self._source(results).newest[0]))
         write_atomically(folder / "board.md", text.encode())
         return folder / "board.md"
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedbench.core.contract.board import Block, Figure, Heading, Note, Words
+from fedbench.core.contract.board import Block, Figure, Heading, Note, Text, Words
 from fedbench.core.store.marker import MARKER
+from fedbench.core.store.plans import ID
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, images_last
+from fedbench.leaderboard.citation import CITATION, board_id
 from fedbench.leaderboard.figures.decisions import decision_figure
 from fedbench.leaderboard.figures.files import image_of
 from fedbench.leaderboard.figures.roc import roc_figure
 from fedbench.leaderboard.figures.tradeoff import tradeoff_figure
 from fedbench.leaderboard.statistics.build import build_sections, newest
 from fedbench.leaderboard.statistics.recount import require_recounted
+from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.submissions.marks import Marks
 from fedbench.leaderboard.tables.attacks import attack_tables, group_table, remarks
 from fedbench.leaderboard.tables.costs import adversary_table, paired_table, pareto_table
 from fedbench.leaderboard.tables.counts import counts_note
@@ -36,13 +40,16 @@ from fedbench.leaderboard.tables.setting import setting_bullets
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """What a document is made of. ``superseded``: how many records were left out; ``published``: the suite's entries of
-    published numbers; ``analyses``: those the suite names, None: the built-in ones."""
+    published numbers; ``analyses``: those the suite names, None: the built-in ones; ``marks``: how far the records can be
+    trusted; ``plan``: the id of the stored suite."""
 
     records: Sequence[LoadedRecord]
     title: str
     superseded: int = 0
     published: Sequence[dict[str, Any]] = ()
     analyses: Sequence[Any] | None = None
+    marks: Marks | None = None
+    plan: str | None = None
 
     @cached_property
     def newest(self) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
@@ -65,6 +72,7 @@ def source_of(results: Path) -> Source:
     return Source(
         records=records, title=str(marker.get("title") or f"Leaderboard: {suites}"), superseded=superseded,
         published=marker.get("published") or marker.get("reference") or (), analyses=marker.get("analyses"),
+        marks=Marks.of_folder(results), plan=next(iter(marker.get("plans", [])[-1:]), None),
     )  # fmt: skip
 
 
@@ -76,18 +84,34 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     (current, old), sections = source.newest, source.sections
     made = Words(f". Made from {len(current)} records.")
     blocks: list[Block] = [Heading(1, source.title)]
-    blocks += [Note((Words("Regenerate: "), Words("fedbench leaderboard RESULTS", "code"), made)), READING]
+    blocks += [Note((Words("Regenerate: "), Words("fedbench leaderboard RESULTS", "code"), made)), _cited(current), READING]
     if left_out := source.superseded + len(old):
         blocks.append(Note(Words(f"{left_out} records of earlier code, parameters or plans are not shown.")))
     blocks += mixed_note(current)
     analyses = drawers(source.analyses, sections)
+    trust = source.marks.of_row if source.marks is not None and source.marks.needed(current) else None
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
             blocks += _introduced(section, sections)
-        blocks += _section(section, analyses, plots)
+        blocks += _section(section, analyses, plots, trust)
     if source.published:
         blocks += beside_papers(source.published, sections)
-    return [*blocks, *unscored_blocks(sections), *provenance_blocks(current)]
+    return [*blocks, *unscored_blocks(sections), *provenance_blocks(current, _origin(source, current))]
+
+
+def _cited(records: Sequence[LoadedRecord]) -> Note:
+    """How to name exactly these records under exactly these rules."""
+    name = board_id(records)
+    said = f": name it when you cite a number. It changes with any record and with the rules ({CITATION} lists both)."
+    return Note((Words("Board id: "), Words(name, "code"), Words(said)))
+
+
+def _origin(source: Source, records: Sequence[LoadedRecord]) -> list[Text]:
+    lines = source.marks.lines(records) if source.marks is not None else []
+    if source.plan is not None:
+        again = Words(f"fedbench run RESULTS/suites/{source.plan}.yaml", "code") if ID.fullmatch(source.plan) else source.plan
+        lines.append((Words("suite as it was resolved, to run again: "), again))
+    return lines
 
 
 def _setting(section: Section) -> tuple[str, str]:
@@ -101,13 +125,15 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
     return [Heading(2, (Words("Setting "), name)), setting_bullets([r for s in same for r in s.records])]
 
 
-def _section(section: Section, analyses: Sequence[Drawer], plots: bool) -> list[Block]:
+def _section(
+    section: Section, analyses: Sequence[Drawer], plots: bool, trust: Callable[[Row], Words] | None
+) -> list[Block]:
     """Tables first, images last."""
     found, seen = images_last([b for a in analyses if a.place == "attacks" for b in drawn(a, section, plots)])
     costs, trade_offs = images_last([b for a in analyses if a.place == "costs" for b in drawn(a, section, plots)])
     heading = (Words("Coalition "), section.coalition, Words(", "), section.view, Words(" view"))
     return [
-        Heading(3, heading), counts_note(section), ranking_table(section), *remarks(section), *attack_tables(section),
+        Heading(3, heading), counts_note(section), ranking_table(section, trust), *remarks(section), *attack_tables(section),
         *fact_table(section),
         *decision_tables(section), *found, *adversary_table(section), group_table(section), *paired_table(section),
         *pareto_table(section), *costs, *round_table(section),

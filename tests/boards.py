@@ -78,7 +78,7 @@ class Folder:
             fields["pooled"] = score_groups(*everyone, np.random.default_rng(0))
             fields["digests"]["scores"] = hashlib.sha256(content).hexdigest()
         record = Record(**{**fields, **change}, schema_version=3)  # the last one whose keys may be anything
-        path.write_text(record.model_dump_json(indent=1, exclude={"digest", "identity"}))
+        path.write_text(record.model_dump_json(indent=1, exclude={"digest", "identity", "components"}))
         return path
 
     def _measured(self, defense, attack, seed, targets, ids_from):

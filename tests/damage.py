@@ -240,7 +240,7 @@ def _keys(files: Files, rng: random.Random) -> Files:
 def _version(files: Files, rng: random.Random) -> Files:
     """Another schema, with at least one half of the protection left."""
     name = _json(files, rng)
-    content = json.loads(files[name]) | {"schema_version": rng.choice([-1, 0, 1, 2, 3, 5, 99, "4", 4.0, None, True])}
+    content = json.loads(files[name]) | {"schema_version": rng.choice([-1, 0, 1, 2, 3, 4, 6, 99, "4", 4.0, None, True])}
     if left := rng.choice([None, "digest", "identity"]):
         del content[left]
     return {name: json.dumps(content).encode()}

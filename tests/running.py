@@ -95,7 +95,7 @@ def outcomes(folder: Path, part: int = 1) -> dict[str, tuple[str, str]]:
 def unprotected(path: Path, schema: int = 3) -> dict[str, Any]:
     """A record's content as an earlier fedbench wrote it: nothing tells whether it was changed since."""
     content = json.loads(path.read_text())
-    return {k: v for k, v in content.items() if k not in ("digest", "identity")} | {"schema_version": schema}
+    return {k: v for k, v in content.items() if k not in ("digest", "identity", "components")} | {"schema_version": schema}
 
 
 def fingerprint(folder: Path) -> dict[str, bytes]:

@@ -88,7 +88,7 @@ def test_the_fuzzer_sees_records_that_are_not_protected(folder, spoilt):
 
 def test_a_run_writes_records_of_every_outcome_with_their_protection(folder):
     loaded = load_records(folder)
-    assert {r.record.outcome for r in loaded} == OUTCOMES and {r.schema for r in loaded} == {4}
+    assert {r.record.outcome for r in loaded} == OUTCOMES and {r.schema for r in loaded} == {5}
     assert all(len(r.record.digest) == 64 for r in loaded)
     for r in loaded:
         assert keys_of(r.record.identity.model_dump()) == (r.record.run_key, r.record.key)
@@ -161,6 +161,7 @@ SAID_TWICE: dict[str, tuple[Callable[[dict], None], str]] = {
     "key": (lambda r: r.update(key=r["key"][:-1] + "x"), "key is not made of its identity"),
     "identity": (lambda r: r["identity"]["run"].update(seed=7), "run_key is not made of its identity"),
     "signals": (lambda r: r["identity"].update(signals={}), "key is not made of its identity"),
+    "components": (lambda r: r["components"]["model"].update(distribution="x 1"), "components is .* in its identity"),
     "no identity": (lambda r: r.pop("identity"), "identity is missing"),
     "no part of it": (lambda r: r["identity"]["run"].pop("digests"), "run_key is not made of its identity"),
     "no scores": (lambda r: r["digests"].pop("scores"), "digests.scores is missing"),
@@ -174,6 +175,24 @@ def test_a_key_that_is_not_its_own_and_a_field_that_disagrees_are_refused(spoilt
     with pytest.raises(UserError, match=f"not a valid record .*{message}"):
         read_record(path)
     refused(path)
+
+
+def test_a_record_names_what_took_part_with_package_and_version(folder):
+    record = read_record(an_ok_record(folder)).record
+    used = [record.components.dataset, record.components.model, *record.components.signals.values()]
+    assert [use.name for use in used] == ["digits", "mlp", *record.identity.signals]
+    assert {use.distribution for use in used} == {f"fedbench {record.provenance.fedbench}"}
+
+
+def test_a_record_of_schema_4_is_read_with_what_its_identity_says(spoilt):
+    path = an_ok_record(spoilt)
+    before = read_record(path).record
+    content = {k: v for k, v in json.loads(path.read_text()).items() if k != "components"} | {"schema_version": 4}
+    path.write_bytes(sealed(content))
+    loaded = read_record(path)
+    assert (loaded.schema, loaded.record.schema_version) == (4, 4) and loaded.record.components == before.components
+    path.write_bytes(sealed(content | {"schema_version": 5}))
+    assert "components is missing" in refused(path)
 
 
 # -- the scores --------------------------------------------------------------------------------------------------------
@@ -195,13 +214,13 @@ FORGED: dict[str, tuple[Callable[[dict], None], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", [3, 4])
+@pytest.mark.parametrize("schema", [3, 5])
 @pytest.mark.parametrize(("change", "message"), FORGED.values(), ids=FORGED)
 def test_a_board_shows_no_number_that_the_scores_do_not_give(spoilt, change, message, schema):
     path = an_ok_record(spoilt)
     if schema == 3:
         path.write_text(json.dumps(unprotected(path)))
-    changed(path, change, seal=schema == 4)
+    changed(path, change, seal=schema == 5)
     read_record(path)  # by itself nothing is wrong with it
     with pytest.raises(UserError, match=message) as caught:
         source_of(spoilt)

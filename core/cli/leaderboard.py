@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import click
@@ -10,23 +11,55 @@ from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.reports import DEFAULT, reports_named, write_reports
 from fedbench.core.cli.say import say
+from fedbench.core.contract.errors import UserError
 
 
 @click.command(epilog=examples(
     "fedbench leaderboard results/partial_defense",
     "fedbench leaderboard results/partial_defense --output board.md --no-plots",
     "fedbench leaderboard results/partial_defense --report board --report html    reports of other packages, too",
+    "fedbench leaderboard results/ours theirs.zip --output both/board.md          several folders and bundles as one board",
 ))  # fmt: skip
-@click.argument("results", type=click.Path(path_type=Path))
+@click.argument("results", metavar="RESULTS...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--report", "reports", multiple=True, metavar="NAME", default=(DEFAULT,), show_default=True,
               help="What to make of the records: a report of an installed package. May be given several times.")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the (first) report to this file.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
+              help="Also write the (first) report to this file; of several RESULTS, with its images beside it.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
-def command(results: Path, reports: tuple[str, ...], output: Path | None, plots: bool) -> None:
-    """Write RESULTS/leaderboard/ from the records in RESULTS alone; trains nothing."""
+@click.pass_context
+def command(ctx: click.Context, results: tuple[Path, ...], reports: tuple[str, ...], output: Path | None, plots: bool) -> None:
+    """Write RESULTS/leaderboard/ from the records in RESULTS alone; trains nothing.
+
+    Several RESULTS, each a folder or a bundle of `fedbench export`, are merged as by `fedbench merge`; their board goes to
+    --output.
+    """
+    if len(results) == 1 and not results[0].is_file():
+        from fedbench.core.store.files import write_atomically
+
+        written = write_reports(opened(results[0]).root, reports_named(reports), plots)
+        if output:
+            write_atomically(output.absolute(), written[0].read_bytes())
+            say(f"copied to {output}")
+    elif output is None:
+        raise UserError("a board of a bundle, or of several RESULTS, needs --output FILE: none of them is its folder")
+    else:
+        _of_several(ctx, results, reports_named(reports), output, plots)
+
+
+def _of_several(ctx: click.Context, results: tuple[Path, ...], reports: dict, output: Path, plots: bool) -> None:
+    """Merged in a folder that is gone afterwards; the reports' files go beside ``output``."""
+    from fedbench.core.cli.main import cli
     from fedbench.core.store.files import write_atomically
 
-    written = write_reports(opened(results).root, reports_named(reports), plots)
-    if output:
-        write_atomically(output.absolute(), written[0].read_bytes())
-        say(f"copied to {output}")
+    merge = cli.get_command(ctx, "merge")
+    if merge is None:
+        raise UserError("this installation of fedbench has no command 'merge': name one results folder")
+    with tempfile.TemporaryDirectory(prefix="fedbench-") as aside:
+        folder = Path(aside) / "merged"
+        ctx.invoke(merge, sources=results, output=folder)
+        first, *_ = write_reports(folder, reports, plots)
+        for path in sorted((folder / "leaderboard").iterdir()):
+            if path.is_file() and path != first:
+                write_atomically(output.absolute().parent / path.name, path.read_bytes())
+        write_atomically(output.absolute(), first.read_bytes())
+    say(f"copied to {output}")

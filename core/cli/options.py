@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import click
+
+from fedbench.core.contract.errors import UserError
+
+ONLY = ("setting", "coalition", "defense", "attack", "seed")
 
 suite_argument = click.argument("suite", metavar="SUITE")
 suites_argument = click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
@@ -19,3 +25,15 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 def examples(*lines: str) -> str:
     """An epilog that click leaves as it is."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def parse_only(only: tuple[str, ...]) -> dict[str, set[str]]:
+    """``KIND=NAME,KIND=NAME`` as kind -> names; raises ``UserError`` for another form and for an unknown kind."""
+    wanted: dict[str, set[str]] = {}
+    between = re.compile(rf",(?=(?:{'|'.join(ONLY)})=)")  # a label may hold commas of its own
+    for part in (p for text in only for p in between.split(text)):
+        kind, equals, name = part.partition("=")
+        if not equals or kind not in ONLY:
+            raise UserError(f"--only {part}: expected KIND=NAME with a kind among {', '.join(ONLY)}")
+        wanted.setdefault(kind, set()).add(name)
+    return wanted

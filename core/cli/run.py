@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from fedbench.core.cli.folder import told
-from fedbench.core.cli.options import overrides_option, suite_argument
+from fedbench.core.cli.options import ONLY, overrides_option, parse_only, suite_argument
 from fedbench.core.cli.reports import reports_named, write_reports
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
@@ -34,14 +34,13 @@ Exit status: 0 fine, 1 some cell failed, 2 your mistake, 130 interrupted."""
 _LOST = (
     "its record is gone: the results folder was deleted, renamed or changed while the run went on; run the same command again"
 )
-_ONLY = ("setting", "coalition", "defense", "attack", "seed")
 
 
 @click.command(epilog=_EPILOG)
 @suite_argument
 @overrides_option
 @click.option("--only", multiple=True, metavar="KIND=NAME,...",
-              help=f"Run a part: {', '.join(_ONLY)}. Several values of one kind add up. Does not change any key.")
+              help=f"Run a part: {', '.join(ONLY)}. Several values of one kind add up. Does not change any key.")
 @click.option("--results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<suite>]")
 @click.option("--workers", type=click.IntRange(1), help="Runs side by side, one thread each; same results.  [default: the cores]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
@@ -65,7 +64,7 @@ def command(
     from fedbench.core.store.results import Results
 
     console = Console(soft_wrap=True)
-    parts = _parse_only(only)
+    parts = parse_only(only)
     plan = build_plan(suite, overrides, results, device, parts.get("setting"))
     wanted = plan.only(**parts) if only else plan
     folder = _folder(plan.suite, results)
@@ -82,7 +81,8 @@ def command(
         jobs = pending(wanted.jobs, found, rerun)
         _warn_of_a_mix(console, other_cpus(wanted.jobs, found), bool(jobs))
         _say_why(jobs, store)
-        store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses)
+        asked = replace(plan.asked, only=only)
+        store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, asked)
         _execute(console, jobs, workers or _cores(), wanted, folder)
         store.keep_marker()
         lost = _lost({r.path.stem for r in found} | {c.stem for job in jobs for c in job.cells}, store)
@@ -158,17 +158,6 @@ def _device(wanted: str) -> str:
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise UserError(f"--device {wanted}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu")
     return "cpu" if device.type == "cpu" else wanted
-
-
-def _parse_only(only: tuple[str, ...]) -> dict[str, set[str]]:
-    wanted: dict[str, set[str]] = {}
-    between = re.compile(rf",(?=(?:{'|'.join(_ONLY)})=)")  # a label may hold commas of its own
-    for part in (p for text in only for p in between.split(text)):
-        kind, equals, name = part.partition("=")
-        if not equals or kind not in _ONLY:
-            raise UserError(f"--only {part}: expected KIND=NAME with a kind among {', '.join(_ONLY)}")
-        wanted.setdefault(kind, set()).add(name)
-    return wanted
 
 
 def _print_plan(plan: Any, folder: Path) -> None:

@@ -16,9 +16,9 @@ from fedbench.core.execution.misspelt import misspelt_phases
 from fedbench.core.execution.model_checks import TriedModels
 from fedbench.core.execution.needs import Signals
 from fedbench.core.execution.plugin_checks import declaration_mistake
-from fedbench.core.execution.provenance import gather
+from fedbench.core.execution.provenance import gather, installed
 from fedbench.core.execution.refusals import Refusals
-from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of, stem_of, word
+from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of, stem_of
 from fedbench.core.experiment.candidates import targets_of
 from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, key_of_run
 from fedbench.core.experiment.parts import defense_of
@@ -32,8 +32,12 @@ from fedbench.core.spec.coalition import resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.spec.suite import Adversary, Setting
+from fedbench.core.spec.written import written_out
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
+from fedbench.core.store.plans import Asked
+from fedbench.core.store.stems import word
+from fedbench.core.words.explain import printable
 
 _DTYPE = "float32"
 
@@ -53,6 +57,8 @@ class Plan:
     """settings of the suite that were not planned"""
     notes: tuple[str, ...] = ()
     """what is odd about the data or a component, though it can be used"""
+    asked: Asked | None = None
+    """the suite that it was made of, as a results folder keeps it"""
 
     @property
     def cells(self) -> list[str]:
@@ -113,6 +119,10 @@ class _Planner:
         self.models = TriedModels()
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
+        self.asked = Asked(
+            suite=loaded.spec.name, file=printable(loaded.path.name), given=loaded.text, resolved=written_out(loaded, resolved),
+            overrides=loaded.overrides, device=device, packages=installed(),
+        )  # fmt: skip
 
     def plan(self, settings: set[str] | None) -> Plan:
         defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]
@@ -132,7 +142,7 @@ class _Planner:
             suite=self.spec.name, title=self.spec.title or self.spec.name, jobs=list(jobs.values()), published=published,
             analyses=asked,
             left_out=tuple(s.name for s in self.spec.settings if settings is not None and s.name not in settings),
-            notes=tuple(self.notes),
+            notes=tuple(self.notes), asked=self.asked,
         )  # fmt: skip
 
     def _wanted(self, i: int, kind: str, uses: list[Made]) -> list[Made]:

@@ -20,6 +20,12 @@ def gather(device: str, dtype: str) -> Provenance:
     )  # fmt: skip
 
 
+def installed() -> dict[str, str]:
+    """Name -> version of every package that is installed here, by name."""
+    found = {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"]}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
 def _platform() -> str:
     """Operating system, processor family and C library: what can change bits; not the kernel's build name."""
     return " ".join(w for w in (platform.system(), platform.machine(), *platform.libc_ver()) if w)

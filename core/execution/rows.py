@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from fedbench.core.population.target import Target
 from fedbench.core.registry.ask import long_patience
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.suite import Adversary, Setting
+from fedbench.core.store.stems import stem
 
 Answer = TypeVar("Answer")
-_MOST_OF_A_NAME = 48  # letters: five names and a key stay below the 255 that a file name may have
 Made = tuple[ComponentUse, Any]  # what a suite lists, and the component
 
 
@@ -79,11 +78,5 @@ def split_of(data: Data, setting: Setting, targets: tuple[Target, ...], seed: in
 
 
 def stem_of(job: Job, attack: ComponentUse, key: str) -> str:
-    """A file name people can read; the key's first letters make it unique."""
-    words = [job.setting.name, job.coalition, job.defense.label, attack.label, f"s{job.seed}", key[:12]]
-    return "--".join(map(word, words))
-
-
-def word(name: str) -> str:
-    """A name as it stands in file names."""
-    return re.sub(r"[^A-Za-z0-9=.,_-]+", "_", name)[:_MOST_OF_A_NAME]
+    """The name of a cell's files."""
+    return stem(job.setting.name, job.coalition, job.defense.label, attack.label, job.seed, key)

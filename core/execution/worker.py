@@ -21,7 +21,8 @@ from fedbench.core.experiment.process import end_strays, keep_log_short, log_pat
 from fedbench.core.experiment.run import Run
 from fedbench.core.experiment.verdict import verdict
 from fedbench.core.store.files import npz_bytes
-from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record, RoundRow
+from fedbench.core.store.integrity import components_of
+from fedbench.core.store.record import Components, Found, Identity, Measured, Outcome, Record, RoundRow
 from fedbench.core.store.results import Results
 
 
@@ -31,7 +32,7 @@ def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Me
         key=cell.key, run_key=job.run_key, outcome=outcome, reason=reason, suite=job.suite, setting=job.setting.name,
         coalition=job.coalition, members=list(job.members), seed=job.seed, defense=job.defense, attack=cell.attack,
         view=cell.look.view, described=job.described(), provenance=job.provenance, measured=measured,
-        identity=Identity.model_validate(cell.identity),
+        identity=Identity.model_validate(cell.identity), components=Components.model_validate(components_of(cell.identity)),
         **{"digests": job.digests, **more},
     )  # fmt: skip
 

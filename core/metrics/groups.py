@@ -23,7 +23,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Score:
-    """Every metric of ``metrics.registry``, by name, of one attack over one group of so many candidates."""
+    """Every metric of one attack over one group of candidates: ``values`` by the names of ``metrics.registry``, over so many
+    members (``n_members``) and non-members (``n_nonmembers``)."""
 
     values: dict[str, Estimate]
     n_members: int

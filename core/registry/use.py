@@ -20,6 +20,7 @@ class ComponentUse(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
+    """as `fedbench list` shows it"""
     label: str
     """name in tables: the name, or the suite's own label where a suite lists one component several times"""
     params: dict[str, Any]

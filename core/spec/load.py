@@ -22,10 +22,12 @@ _SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class LoadedSuite:
-    """A valid suite and the file it came from; ``document`` knows where in it everything is."""
+    """A valid suite and the file it came from; ``document`` knows where in it everything is. ``overrides``: the changes of the
+    command line, ``path=value``, in their order."""
 
     spec: SuiteSpec
     document: Document
+    overrides: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -80,7 +82,7 @@ def load_suite(ref: str | Path, overrides: Sequence[str] = ()) -> LoadedSuite:
     spec, problems = validate(document)
     if spec is None or problems:
         raise document.error(problems)
-    return LoadedSuite(spec, document)
+    return LoadedSuite(spec, document, tuple(overrides))
 
 
 def open_document(ref: str | Path, overrides: Sequence[str] = ()) -> Document:

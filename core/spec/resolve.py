@@ -62,7 +62,7 @@ def load_and_check(ref: str | Path, registry: Registry, overrides: Sequence[str]
     uses, more = _resolve(document, registry)
     if spec is None or problems or more:
         raise document.error(problems + more)
-    loaded = LoadedSuite(spec, document)
+    loaded = LoadedSuite(spec, document, tuple(overrides))
     return loaded, _assemble(loaded, uses)
 
 

@@ -18,6 +18,8 @@ from fedbench.core.contract.errors import UserError
 
 MAX_FILE_BYTES = 1 << 30
 MAX_ARRAY_BYTES = 1 << 28  # 32 million candidates
+MAX_DIRECTORY_BYTES = 16 << 20  # a hundred thousand arrays
+_END_BYTES = 22  # what numpy writes behind the directory
 
 
 class Malformed(Exception):
@@ -38,7 +40,10 @@ class ArrayFile:
                 raise Malformed("not a regular file")
             if self.path.stat().st_size > MAX_FILE_BYTES:
                 raise Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB")
+            _require_small_directory(self.path)
             self._zip = zipfile.ZipFile(self.path)
+            if (size := sum(info.file_size for info in self._zip.infolist())) > MAX_FILE_BYTES:
+                raise Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_FILE_BYTES >> 20:,}")
         except self._broken as error:
             raise self._complaint(error) from error
         return self
@@ -101,6 +106,17 @@ class ArrayFile:
         if dtype is not None and found != np.dtype(dtype):
             raise Malformed(f"'{name}' is {found}, expected {np.dtype(dtype)}")
         return shape[0], found
+
+
+def _require_small_directory(path: Path) -> None:
+    """Read whole into memory, a directory of a million entries would take gigabytes: its size stands at the end of the file."""
+    with path.open("rb") as f:
+        f.seek(max(0, path.stat().st_size - _END_BYTES))
+        end = f.read(_END_BYTES)
+    if end[:4] != b"PK\x05\x06":
+        raise Malformed("it does not end as numpy's archives do (cut short, or with something behind it)")
+    if (size := int.from_bytes(end[12:16], "little")) > MAX_DIRECTORY_BYTES:
+        raise Malformed(f"its directory is {size >> 20:,} MiB, more than {MAX_DIRECTORY_BYTES >> 20}")
 
 
 @lru_cache(maxsize=512)

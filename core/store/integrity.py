@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 PROTECTED_SINCE = 4
 """the record schema that brought ``digest`` and ``identity``; what says an earlier one has neither"""
-_PROTECTION = ("digest", "identity")
+NAMES_COMPONENTS_SINCE = 5
+"""the one that brought ``components``"""
+_SINCE = {"digest": PROTECTED_SINCE, "identity": PROTECTED_SINCE, "components": NAMES_COMPONENTS_SINCE}
 _SETTING = ("partition", "federation", "audit", "groups", "thresholds")  # stand in the identity as they are described
 _MOST_SHOWN = 80  # characters of a value
 
@@ -23,6 +25,11 @@ def digest_of(content: dict[str, Any]) -> str:
     return key_of({name: value for name, value in content.items() if name != "digest"})
 
 
+def content_digest(record: Record) -> str:
+    """The record's digest or, of one that was written without, the digest of what it says."""
+    return record.digest or digest_of(record.model_dump(mode="json"))
+
+
 def sealed(content: dict[str, Any]) -> bytes:
     """The file of this content, with its digest."""
     return json.dumps({**content, "digest": digest_of(content)}, indent=1, ensure_ascii=False).encode() + b"\n"
@@ -30,9 +37,11 @@ def sealed(content: dict[str, Any]) -> bytes:
 
 def broken_seal(content: dict[str, Any]) -> str | None:
     """What is wrong with a file's digest, from its bare JSON values: asked before anything in it is believed."""
-    if content["schema_version"] < PROTECTED_SINCE:
-        found = [name for name in _PROTECTION if name in content]
-        return f"it says schema {content['schema_version']}, which has no '{found[0]}'" if found else None
+    version = content["schema_version"]
+    if found := [name for name, since in _SINCE.items() if version < since and name in content]:
+        return f"it says schema {version}, which has no '{found[0]}'"
+    if version < PROTECTED_SINCE:
+        return None
     if not isinstance(content.get("digest"), str):
         return "it has no digest"
     return None if digest_of(content) == content["digest"] else "its content is not the one its digest was made of"
@@ -45,6 +54,23 @@ def keys_of(identity: dict[str, Any]) -> tuple[str, str]:
     """
     run = key_of(identity["run"])
     return run, key_of({**identity, "run": run})
+
+
+def components_of(identity: dict[str, Any]) -> dict[str, Any]:
+    """What an identity says of data set, model, signals and analyses, as a record's ``components``.
+
+    Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for an identity that is none.
+    """
+    run = identity["run"]
+
+    def use(of: dict[str, Any], label: str) -> dict[str, Any]:
+        return {**of, "label": label, "then": [use(part, part["name"]) for part in of.get("then", ())]}
+
+    return {
+        "dataset": use(run["dataset"], run["dataset"]["name"]), "model": use(run["model"], run["model"]["name"]),
+        "signals": {name: use(of, name) for name, of in identity["signals"].items()},
+        "analyses": {label: use(of, label) for label, of in identity["analyses"].items()},
+    }  # fmt: skip
 
 
 def disagreements(record: Record) -> Iterator[str]:
@@ -79,6 +105,8 @@ def _said_twice(record: Record, run: dict[str, Any]) -> Iterator[tuple[str, Any,
         yield f"described.{kind}", record.described[kind], {n: run[kind][n] for n in ("name", "params")}
     for part in _SETTING:
         yield f"described.{part}", record.described[part], run["setting"][part]
+    if record.components is not None:
+        yield "components", record.components.model_dump(mode="json"), components_of(dict(record.identity))
     yield "described.adversary", record.described["adversary"] is None, run["attacker"] is None
     if record.outcome == "ok":
         yield "targets", [t.target for t in record.targets], run["targets"]

@@ -9,24 +9,30 @@ from typing import Any
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_making_room
 from fedbench.core.store.integrity import broken_seal, sealed
+from fedbench.core.store.plans import stored_plans
 from fedbench.core.store.reading import parse_json, read_bare, read_each, record_paths
 from fedbench.core.store.record import SCHEMA_VERSION
 
 MARKER = "fedbench.json"
+TRUST = "trust.json"
 _MAX_BYTES = 64 * 2**20
 _RESTORE = "delete it, and the next command makes it again from the records; or name another folder with --results"
 # What fedbench puts into a folder, and which files into each of its folders; reports may add anything to theirs.
-_OURS = {"records": (".json", ".npz"), "cache": (".npz",), "logs": (".log",), "leaderboard": None}
+_OURS = {
+    "records": (".json", ".npz"), "suites": (".json", ".yaml"), "cache": (".npz",), "logs": (".log",), "leaderboard": None,
+    "rerun": None,
+}  # fmt: skip
 _LOCK = ".lock"
 
 
 def blank(suite: str) -> dict[str, Any]:
     """The facts of a folder that no plan was made for yet."""
-    return {"schema_version": SCHEMA_VERSION, "suite": suite, "cells": []}
+    return {"schema_version": SCHEMA_VERSION, "suite": suite, "cells": [], "plans": []}
 
 
 def read_marker(root: Path) -> dict[str, Any]:
-    """The folder's own facts: schema version, suite, and the cells (stems of their files) of the last plan."""
+    """The folder's own facts: schema version, suite, the cells (stems of their files) of the last plan, that plan and all
+    ``plans`` (their ids; see ``plans.py``)."""
     path = root / MARKER
     facts = parse_json(path, _MAX_BYTES, _RESTORE)
     version = facts.get("schema_version") if isinstance(facts, dict) else None
@@ -37,8 +43,10 @@ def read_marker(root: Path) -> dict[str, Any]:
     if (what := broken_seal(facts)) is not None:
         raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {_RESTORE}")
     cells = facts.setdefault("cells", [])
-    if not (isinstance(cells, list) and all(isinstance(c, str) for c in cells)):
-        raise UserError(f"{path}: unreadable (its cells are not a list of names); {_RESTORE}")
+    plans = facts.setdefault("plans", [])
+    for what, names in (("cells", cells), ("plans", plans)):
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise UserError(f"{path}: unreadable (its {what} are not a list of names); {_RESTORE}")
     return {name: value for name, value in facts.items() if name != "digest"}
 
 
@@ -50,7 +58,7 @@ def write_marker(root: Path, facts: dict[str, Any]) -> None:
 def foreign(root: Path) -> Iterator[str]:
     """What lies in the folder and is not fedbench's."""
     for path in sorted(root.iterdir()):
-        if path.name in (MARKER, _LOCK) or path.name.startswith(TEMPORARY_PREFIX):
+        if path.name in (MARKER, TRUST, _LOCK) or path.name.startswith(TEMPORARY_PREFIX):
             continue
         if path.name not in _OURS or not path.is_dir():
             yield path.name
@@ -85,4 +93,4 @@ def rebuilt(root: Path) -> tuple[dict[str, Any], str] | None:
         f"note: {root}: its {MARKER} was gone and was made again from {len(paths)} records of suite {suites[0]!r}; "
         "`fedbench run` adds title, published numbers and analyses"
     )
-    return {**blank(suites[0]), "cells": [p.stem for p in paths]}, note
+    return {**blank(suites[0]), "cells": [p.stem for p in paths], "plans": stored_plans(root)}, note

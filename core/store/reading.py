@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from fedbench.core.contract.errors import UserError
 from fedbench.core.metrics.registry import METRICS
 from fedbench.core.store.arrays import ArrayFile, Malformed
-from fedbench.core.store.integrity import PROTECTED_SINCE, broken_seal, disagreements
+from fedbench.core.store.integrity import NAMES_COMPONENTS_SINCE, PROTECTED_SINCE, broken_seal, disagreements
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.upgrade import upgraded
 from fedbench.core.words.explain import one_line
@@ -167,13 +167,20 @@ def parse_json(path: Path, most: int, remedy: str) -> Any:
             raise UserError(f"{path}: not a regular file; {remedy}")
         if path.stat().st_size > most:
             raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}")
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-        _refuse_deep(content)
-        _refuse_extreme(content if isinstance(content, dict | list) else [content])
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    return parse_bytes(content, str(path), remedy)
+
+
+def parse_bytes(given: bytes, name: str, remedy: str) -> Any:
+    """What JSON holds no deeper and with no larger numbers than anything of fedbench; ``name`` leads the error."""
+    try:
+        content = json.loads(given.decode("utf-8"), parse_constant=_refuse)
+        _refuse_deep(content)
+        _refuse_extreme(content if isinstance(content, dict | list) else [content])
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
+        raise UserError(f"{name}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
     return content
 
 
@@ -254,4 +261,6 @@ def _impossible(record: Record) -> Iterator[str]:
             yield "identity is missing"
         if record.outcome == "ok" and "scores" not in record.digests:
             yield "digests.scores is missing"
+    if record.schema_version >= NAMES_COMPONENTS_SINCE and record.components is None:
+        yield "components is missing"
     yield from disagreements(record)

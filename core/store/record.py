@@ -12,10 +12,11 @@ from fedbench.core.contract.defense import FactValue
 from fedbench.core.metrics.groups import Score
 from fedbench.core.registry.use import ComponentUse
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # Everything a cell can end as. `ok` has scores; every other outcome has a reason.
 Outcome = Literal["ok", "failed", "timeout", "diverged", "skipped"]
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -25,17 +26,23 @@ class RoundScores(_Part):
     """A single-round attack by how its round is chosen; TF01 in percent, None with too few non-members."""
 
     last_auc: float
+    """AUC of the last audited round"""
     last_tf01: float | None
+    """TF01 of the last audited round"""
     calibrated_auc: float | None
     """round chosen on a random half of the candidates, judged on the other half"""
     calibrated_tf01: float | None
+    """the same of TF01"""
     best_round: int
+    """which round the oracle chose"""
     best_auc: float
     """labelled oracle: the round is chosen on the very answers; read it only beside its null value"""
     best_tf01: float | None
+    """the same of TF01"""
     null_best_auc: float
     """the oracle's mean over shuffled memberships"""
     null_best_tf01: float | None
+    """the same of TF01"""
 
 
 class DecisionScores(_Part):
@@ -45,17 +52,25 @@ class DecisionScores(_Part):
     """
 
     last_accuracy: float
+    """of the last audited round"""
     last_precision: float | None
+    """of the last audited round"""
     last_recall: float
+    """of the last audited round"""
     calibrated_accuracy: float | None
     """round chosen on a random half of the candidates, judged on the other half"""
     calibrated_precision: float | None
+    """the same of precision"""
     calibrated_recall: float | None
+    """the same of recall"""
     best_round: int
+    """which round the oracle chose"""
     best_accuracy: float
     """labelled oracle, as the poisoning papers report; read it only beside its null value"""
     best_precision: float | None
+    """the same of precision"""
     best_recall: float
+    """the same of recall"""
     null_best_accuracy: float
     """the oracle's mean over shuffled memberships"""
 
@@ -64,7 +79,9 @@ class TargetScores(_Part):
     """One target client (-3: all honest clients together); the groups a dataset does not have (no canaries) are absent."""
 
     target: int
+    """a client's id; -3: all honest clients together; -10, -11, ...: a group of clients"""
     groups: dict[Group, Score]
+    """every metric, by group of candidates: `mix`, `ofl`, `ifl`, `canary`"""
     rounds: RoundScores | None = None
     """only of attacks that use a single round"""
     decision: DecisionScores | None = None
@@ -75,13 +92,16 @@ class Utility(_Part):
     """What the federation is worth: the final global model on the clean test set."""
 
     accuracy: float
+    """share of the test samples that are classified correctly"""
     n_test: int
+    """how many test samples there are"""
 
 
 class RoundRow(_Part):
     """One audited round."""
 
     round: int
+    """its number, from 1"""
     accuracy: float
     """test accuracy of the global model after this round"""
     train_loss: float | None
@@ -98,6 +118,7 @@ class Found(_Part):
     """What one analysis found; its vectors are in the .npz beside the record, ``<analysis>:<name>``."""
 
     numbers: dict[str, Number] = Field(default_factory=dict)
+    """name -> what it found"""
     arrays: dict[str, str] = Field(default_factory=dict)
     """name of each vector -> its unit"""
 
@@ -111,33 +132,48 @@ class Measured(_Part):
     wall_s: float
     """the run (training, signals, all its attacks), seconds"""
     cpu_s: float
+    """the same by the CPU, of all its processes, seconds"""
     train_cpu_s: float
     """local training and aggregation only: the basis of relative runtime"""
     train_wall_s: float | None = None
     """the same by the clock: far more than the CPU time where the machine was busy; None in records before schema 3"""
     signals_cpu_s: float
+    """measuring what attacks and analyses read, seconds"""
     attack_cpu_s: float
     """this cell's attack"""
     peak_memory_mb: float
+    """of the largest process, MB"""
 
 
 class Provenance(_Part):
     """Where a record came from."""
 
     fedbench: str
+    """its version"""
     python: str
+    """its version"""
     torch: str
+    """its version: part of the key"""
     numpy: str
+    """its version"""
     git_commit: str | None
+    """of the checkout that fedbench ran from; null where it was installed from a wheel"""
     git_dirty: bool | None
+    """whether that checkout had changes that were not committed"""
     platform: str
+    """operating system, processor family and C library"""
     cpu: str
+    """model of the processor"""
     cpu_capability: str | None = None
     """the vector instructions that torch uses here; with ``cpu`` what decides the last digits. None before schema 3"""
     device: str
+    """``cpu``, or ``cuda`` with the name of the GPU"""
     dtype: str
+    """of the parameters"""
     threads: int
+    """of a run"""
     deterministic: bool
+    """whether torch was told to be"""
 
     @property
     def cpu_type(self) -> str:
@@ -151,9 +187,23 @@ class Identity(_Part):
     run: dict[str, Any]
     """everything that can change what the training answers; its hash is ``run_key``"""
     attack: dict[str, Any]
+    """the attack: name, parameters, target, package and digest of its code"""
     signals: dict[str, Any]
     """those the attack and the analyses read, by name"""
     analyses: dict[str, Any]
+    """those that compute something in this setting, by label"""
+
+
+class Components(_Part):
+    """What took part beside the defense and the attack, each with its package and version."""
+
+    dataset: ComponentUse
+    """the data set"""
+    model: ComponentUse
+    """the architecture"""
+    signals: dict[str, ComponentUse]
+    """those that the attack and the analyses read, by the name that they ask for"""
+    analyses: dict[str, ComponentUse]
     """those that compute something in this setting, by label"""
 
 
@@ -170,8 +220,11 @@ class Record(_Part):
     run_key: str
     """the same for the training alone; cells of one run share it"""
     outcome: Outcome
+    """how it ended"""
     reason: str = ""
+    """why there is no score"""
     suite: str
+    """the suite's name"""
     setting: str
     """the setting's name in the suite"""
     coalition: str
@@ -179,26 +232,38 @@ class Record(_Part):
     members: list[int]
     """the clients that defend; empty for an undefended run"""
     seed: int
+    """of the run"""
     defense: ComponentUse
+    """what the members use"""
     attack: ComponentUse
+    """who judges, or attacks from inside"""
     view: str
+    """what the adversary sees: ``server``, ``client``, ``coalition``, ``external``"""
     described: dict[str, Any]
     """the resolved setting in words a board can print: dataset, model, clients, rounds, ..."""
     facts: dict[str, FactValue] = Field(default_factory=dict)
     """what the defense says of its run: epsilon, choices, bytes, ..."""
     utility: Utility | None = None
+    """what the federation is worth; null where the training gave no model"""
     targets: list[TargetScores] = Field(default_factory=list)
+    """scores of every target"""
     pooled: dict[Group, Score] = Field(default_factory=dict)
     """scores of all targets thrown together"""
     analyses: dict[str, Found] = Field(default_factory=dict)
     """what the suite's analyses found, by their labels"""
     history: list[RoundRow] = Field(default_factory=list)
+    """the audited rounds"""
     digests: dict[str, str] = Field(default_factory=dict)
     """``data``, ``split``, ``scores`` (the .npz beside the record), each a sha256"""
     notes: list[str] = Field(default_factory=list)
+    """what is worth knowing of the scores: who colluded, whose rows were dropped"""
     complaints: list[str] = Field(default_factory=list)
     """what a plugin did wrong that cost no score: an analysis that failed, a fact that cannot be recorded"""
     provenance: Provenance
+    """versions and machine"""
     measured: Measured
+    """times and memory"""
     identity: Identity | None = None
     """what both keys are made of; they are made again on reading, and other fields that stand in it must agree"""
+    components: Components | None = None
+    """data set, model, signals and analyses with their packages; taken from ``identity`` in records of schema 4, None before"""

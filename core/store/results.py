@@ -13,13 +13,14 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_making_room
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.marker import MARKER, blank, foreign, read_marker, rebuilt, untouched, write_marker
+from fedbench.core.store.plans import Asked, keep_plan
 from fedbench.core.store.reading import LoadedRecord, read_record
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 
 
 class Results:
-    """``root``/fedbench.json (marker + manifest), records/, cache/, logs/, leaderboard/. ``notes``: what the user should be
-    told of how the folder was found."""
+    """``root``/fedbench.json (marker + manifest), records/, suites/, cache/, logs/, leaderboard/. ``notes``: what the user
+    should be told of how the folder was found."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -94,14 +95,18 @@ class Results:
         self._facts = {**facts, "schema_version": SCHEMA_VERSION}
 
     def set_manifest(
-        self, cells: list[str], title: str = "", published: Sequence[dict[str, Any]] = (), analyses: Sequence[dict[str, Any]] = ()
-    ) -> None:
-        """Remember which cells the suite asks for now, its title, which published numbers go beside ours, and its
-        analyses (label, name, params).
+        self, cells: list[str], title: str = "", published: Sequence[dict[str, Any]] = (),
+        analyses: Sequence[dict[str, Any]] = (), asked: Asked | None = None,
+    ) -> None:  # fmt: skip
+        """Remember which cells the suite asks for now, its title, which published numbers go beside ours, its analyses
+        (label, name, params), and the suite itself.
 
-        Records of earlier code or parameters stay, unlisted.
+        Records of earlier code or parameters stay, unlisted, and so do the suites of earlier plans. The suite comes first: the
+        marker never names a plan that is not there.
         """
-        more = {"title": title, "cells": cells, "published": list(published), "analyses": list(analyses)}
+        plans = [plan for plan in self.marker()["plans"] if asked is None or plan != asked.id]
+        plans += [keep_plan(self.root, asked)] if asked is not None else []
+        more = {"title": title, "cells": cells, "published": list(published), "analyses": list(analyses), "plans": plans}
         kept = {k: v for k, v in self.marker().items() if k != "reference"}  # what schema 1 called the published numbers
         self._write_marker(kept | more)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedbench.core.store.integrity import PROTECTED_SINCE
+from fedbench.core.store.integrity import NAMES_COMPONENTS_SINCE, PROTECTED_SINCE, components_of
 
 _METRICS = ("auc", "tf01", "advantage", "balanced_accuracy")
 _GAPS = ("demographic_parity", "equal_opportunity", "equalised_odds")
@@ -15,8 +15,10 @@ def upgraded(content: dict[str, Any]) -> dict[str, Any]:
 
     Raises ``KeyError``, ``TypeError`` or ``AttributeError`` where it is not what its version promises.
     """
-    if content["schema_version"] >= PROTECTED_SINCE:
+    if content["schema_version"] >= NAMES_COMPONENTS_SINCE:
         return content
+    if content["schema_version"] >= PROTECTED_SINCE:  # what it leaves out stands in its identity
+        return content | {"components": components_of(content["identity"])} if "identity" in content else content
     if content["schema_version"] == 1:
         content = _from_1(content)
     return content | {"schema_version": 3}  # schema 3 added what may be absent: a training's wall time, the CPU's capability

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from fedbench.core.contract.board import Block, Bullets, Column, Heading, Note, Quote, Table, Text, Words
+from fedbench.core.contract.board import Block, Bullets, Column, Heading, Note, Part, Quote, Table, Text, Words
+from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import LoadedRecord
+from fedbench.core.store.record import Record
 from fedbench.leaderboard.statistics.entry import MISSING
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.statistics.unscored import Unscored, unscored
 from fedbench.leaderboard.tables.common import joined
 
 MAX_VALUES = 8
+MAX_NAMES = 60  # of one package's components of one kind
+_KINDS = ("data sets", "models", "defenses", "attacks", "signals", "analyses")
 _UNSCORED = ("setting", "coalition", "defense", "attack", "seeds", "outcome", "reason")
 
 
@@ -36,7 +40,6 @@ def _reason(cell: Unscored) -> Text:
 
 _FACTS: dict[str, tuple[Callable[[LoadedRecord], object], ...]] = {
     "fedbench": (lambda r: r.record.provenance.fedbench,),
-    "components": (lambda r: r.record.defense.distribution, lambda r: r.record.attack.distribution),
     "Python": (lambda r: r.record.provenance.python,),
     "torch": (lambda r: r.record.provenance.torch,),
     "numpy": (lambda r: r.record.provenance.numpy,),
@@ -62,9 +65,10 @@ def mixed_note(records: Sequence[LoadedRecord]) -> list[Block]:
     return [Note((Words(said), *joined([Quote(t, 120) for t in types[:MAX_VALUES]], "; "), Words(").")))]
 
 
-def provenance_blocks(records: Sequence[LoadedRecord]) -> list[Block]:
-    """Versions, code, machine and data behind the board; where records differ, every value is listed."""
-    lines: list[Text] = [
+def provenance_blocks(records: Sequence[LoadedRecord], more: Sequence[Text] = ()) -> list[Block]:
+    """Versions, code, machine and data behind the board; where records differ, every value is listed. ``more``: further lines."""
+    lines: list[Text] = [*more, *_packages(records)]
+    lines += [
         (Words(f"{name}: "), *_values({str(read(r)) for r in records for read in reads})) for name, reads in _FACTS.items()
     ]
     outcomes = sorted({r.record.outcome for r in records})
@@ -72,6 +76,31 @@ def provenance_blocks(records: Sequence[LoadedRecord]) -> list[Block]:
     latest = max(r.record.measured.started for r in records)
     lines += [Words(f"records: {count}"), (Words("last run started: "), latest)]
     return [Heading(2, Words("Provenance")), Bullets(tuple(lines))]
+
+
+def _packages(records: Sequence[LoadedRecord]) -> Iterator[Text]:
+    """Of every package, with its version, what it brought."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for loaded in records:
+        for kind, use in _components(loaded.record):
+            for part in use.chain:
+                found.setdefault(part.distribution, {}).setdefault(kind, set()).add(part.name)
+    for package, kinds in sorted(found.items()):
+        parts = ((Words(f"{kind} "), *_names(kinds[kind])) for kind in _KINDS if kind in kinds)
+        yield (Words("components of "), Quote(package, 120), Words(": "), *joined(parts, "; "))
+
+
+def _names(names: set[str]) -> tuple[Part, ...]:
+    rest = (Words(f" and {len(names) - MAX_NAMES} more"),) if len(names) > MAX_NAMES else ()
+    return (*joined([Quote(name, 60) for name in sorted(names)[:MAX_NAMES]]), *rest)
+
+
+def _components(record: Record) -> Iterator[tuple[str, ComponentUse]]:
+    yield from (("defenses", record.defense), ("attacks", record.attack))
+    if (also := record.components) is not None:
+        yield from (("data sets", also.dataset), ("models", also.model))
+        yield from (("signals", use) for use in also.signals.values())
+        yield from (("analyses", use) for use in also.analyses.values())
 
 
 def _commit(loaded: LoadedRecord) -> str:

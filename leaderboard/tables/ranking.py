@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words, value
 from fedbench.leaderboard.statistics.compare import Comparison, smallest_difference
 from fedbench.leaderboard.statistics.row import Row
@@ -17,16 +19,21 @@ _COLUMNS = (
     Column(name=Words("members' share"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
     Column(name=Words("runtime"), direction="lower", digits=2),
 )  # fmt: skip
+_TRUST = Column(name=Words("trust"), align="left")
 
 
-def ranking_table(section: Section) -> Table:
-    """A row a defense, by the worst case; ranks are ranges."""
+def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None) -> Table:
+    """A row a defense, by the worst case; ranks are ranges. ``trust``: how far a row can be trusted, where that differs."""
     caption = Words(
         ": what an adversary gets who picks attack and sign on the other seeds, against outside non-members. A range of ranks "
         "holds all places that the tests leave open"
     )
     rows = tuple(_row(section, row, front) for row, front in ranked(section))
-    return Table(title="Ranking", caption=caption, columns=_COLUMNS, rows=rows, footnotes=_power(section))
+    columns: tuple[Column, ...] = _COLUMNS
+    if trust is not None:
+        columns = (*_COLUMNS, _TRUST)
+        rows = tuple((*cells, trust(row)) for cells, (row, _) in zip(rows, ranked(section), strict=True))
+    return Table(title="Ranking", caption=caption, columns=columns, rows=rows, footnotes=_power(section))
 
 
 def _row(section: Section, row: Row, front: tuple[Content, Content]) -> tuple[Content, ...]:

@@ -1,0 +1,112 @@
+"""What a results folder was asked for: the suite as it was given and as it was resolved, and what was installed.
+
+``suites/ID.yaml`` (resolved; runs again), ``ID.given.yaml`` and ``ID.json``, where ID is a hash of the three: no plan ever
+replaces another one. The folder's marker names the last plan and all before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.contract.errors import UserError
+from fedbench.core.store.canonical import key_of
+from fedbench.core.store.files import write_making_room
+from fedbench.core.store.integrity import broken_seal, sealed
+from fedbench.core.store.reading import parse_json
+from fedbench.core.store.record import SCHEMA_VERSION
+
+SUITES = "suites"
+ID = re.compile(r"[0-9a-f]{16}")
+MAX_SUITE_BYTES = 8 << 20
+_MAX_FACTS_BYTES = 1 << 20
+_REMEDY = "run the suite again to store it anew"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One plan. ``given``: the file's text; ``resolved``: the same with ``overrides`` (``--set``), recipes and defaults written
+    out; ``only``: the parts (``--only``) that were run; ``file``: the suite's file name; ``packages``: name -> version of
+    everything installed."""
+
+    suite: str
+    file: str
+    given: str
+    resolved: str
+    overrides: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    device: str = "cpu"
+    packages: dict[str, str]
+
+    def facts(self) -> dict[str, Any]:
+        """What ``ID.json`` holds, without its digest."""
+        return {
+            "schema_version": SCHEMA_VERSION, "suite": self.suite, "file": self.file, "overrides": list(self.overrides),
+            "only": list(self.only), "device": self.device, "packages": dict(sorted(self.packages.items())),
+            "sha256": {"given": _sha256(self.given), "resolved": _sha256(self.resolved)},
+        }  # fmt: skip
+
+    @property
+    def id(self) -> str:
+        """Short hash of all of it."""
+        return key_of(self.facts())[:16]
+
+
+def keep_plan(root: Path, asked: Asked) -> str:
+    """Store a plan, whole, and give its id; the same plan again changes nothing. Raises ``OSError``."""
+    contents = {
+        ".given.yaml": asked.given.encode(), ".yaml": asked.resolved.encode(), ".json": sealed(asked.facts()),
+    }  # fmt: skip
+    for suffix, content in contents.items():
+        path = root / SUITES / f"{asked.id}{suffix}"
+        if not (path.is_file() and path.read_bytes() == content):
+            write_making_room(path, content, root / "cache")
+    return asked.id
+
+
+def plan_files(root: Path, plan: str) -> list[Path]:
+    """The three files of a plan."""
+    return [root / SUITES / f"{plan}{suffix}" for suffix in (".given.yaml", ".json", ".yaml")]
+
+
+def stored_plans(root: Path) -> list[str]:
+    """The ids of all plans that are wholly there, by name."""
+    found = sorted(path.stem for path in (root / SUITES).glob("*.json") if ID.fullmatch(path.stem))
+    return [plan for plan in found if all(path.is_file() for path in plan_files(root, plan))]
+
+
+def read_plan(root: Path, plan: str) -> Asked:
+    """One plan. Raises ``UserError`` for files that are not what ``keep_plan`` wrote."""
+    given, facts_path, resolved = plan_files(root, plan)
+    facts = parse_json(facts_path, _MAX_FACTS_BYTES, _REMEDY)
+    if not isinstance(facts, dict) or type(facts.get("schema_version")) is not int:
+        raise UserError(f"{facts_path}: not the facts of a plan; {_REMEDY}")
+    if (what := broken_seal(facts)) is not None:
+        raise UserError(f"{facts_path}: damaged or changed since fedbench wrote it ({what}); {_REMEDY}")
+    try:
+        asked = Asked(
+            suite=facts["suite"], file=facts["file"], given=_text(given), resolved=_text(resolved),
+            overrides=tuple(facts["overrides"]), only=tuple(facts["only"]), device=facts["device"], packages=facts["packages"],
+        )  # fmt: skip
+        whole = asked.id == plan
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{facts_path}: not the facts of a plan ({type(error).__name__}); {_REMEDY}") from error
+    if not whole:
+        raise UserError(f"{facts_path}: it is not the plan that its name says, or a suite beside it was changed; {_REMEDY}")
+    return asked
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_SUITE_BYTES:
+            raise UserError(f"{path}: larger than {MAX_SUITE_BYTES >> 20} MiB, which no suite is; {_REMEDY}")
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {_REMEDY}") from error
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Write docs/records.md, every field of a record with its meaning, from the classes: ``python docs/records.py`` (``--check``)."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.store.record import SCHEMA_VERSION, Outcome, Record
+
+PAGE = Path(__file__).resolve().parent / "records.md"
+TITLES = {"Record": "The record"}
+_HEAD = f"""# Records
+
+<!-- Written by `python docs/records.py`. -->
+
+A cell of a suite, one attack on one training, has a record: `records/NAME.json` in the results folder, UTF-8 JSON with no
+number out of the range of a double, at most 16 MiB. A cell with scores has `records/NAME.npz` beside it. This page is made of the
+classes in `core/store/record.py` and what they hold; the schema is {SCHEMA_VERSION}. What protects a record, and against what, is
+in the [architecture](architecture.md#what-a-record-proves); how records travel in [submissions](submissions.md).
+
+Earlier schemas stay readable: 4 had no `components`; 3 and below had neither `digest` nor `identity`, and are not protected.
+
+An `outcome` is one of {", ".join(f"`{o}`" for o in typing.get_args(Outcome))}; every one but `ok` has a `reason`.
+"""
+_TAIL = """
+## The scores beside a record
+
+One-dimensional arrays, no pickle; `T` is the number of a target. Their order is that of the candidates.
+
+| array | type | meaning |
+|---|---|---|
+| `tT_scores` | float64 | what the attack said of each candidate: higher is member |
+| `tT_kind` | int8 | 0 member, 1 outside the federation, 2 another client's, -1 counts nowhere |
+| `tT_ids` | int64 | which sample |
+| `tT_canary` | bool | whether its label was made wrong on purpose |
+| `tT_owner` | int32 | whose it is, -1 nobody's |
+| `tT_in_mix` | bool | whether it counts in the group `mix` |
+| `test_correct` | bool | which test samples the final model classifies correctly |
+| `ANALYSIS:NAME` | float64 | a vector that an analysis found |
+"""
+
+
+class Undocumented(Exception):
+    """A field without a meaning."""
+
+
+def page() -> str:
+    """The whole page. Raises :class:`Undocumented`."""
+    return _HEAD + "".join(_section(cls) for cls in classes()) + _TAIL
+
+
+def classes() -> list[type]:
+    """The record's class and every one that stands in it, in the order of their first use."""
+    found: dict[type, None] = {}
+    pending: list[Any] = [Record]
+    while pending:
+        cls = pending.pop(0)
+        if cls not in found:
+            found[cls] = None
+            pending += [inner for hint in fields(cls).values() for inner in _inside(hint)]
+    return list(found)
+
+
+def fields(cls: type) -> dict[str, Any]:
+    """Field -> type, of a pydantic model or a dataclass."""
+    names = getattr(cls, "model_fields", None) or getattr(cls, "__dataclass_fields__", {})
+    hints = typing.get_type_hints(cls)
+    return {name: hints[name] for name in names if "ClassVar" not in str(hints[name])}
+
+
+def _inside(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type) and (hasattr(hint, "model_fields") or hasattr(hint, "__dataclass_fields__")):
+        yield hint
+    for part in typing.get_args(hint):
+        yield from _inside(part)
+
+
+def meanings(cls: type) -> dict[str, str]:
+    """Field -> the text under it."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(node, ast.ClassDef)
+    found = {}
+    for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
+            continue
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+            found[statement.target.id] = " ".join(after.value.value.split())
+    return found
+
+
+def _section(cls: type) -> str:
+    known, about = meanings(cls), " ".join((inspect.getdoc(cls) or "").split())
+    rows = []
+    for name, hint in fields(cls).items():
+        if name not in known and f"``{name}``" not in about:
+            raise Undocumented(f"{cls.__module__}.{cls.__name__}.{name} has no text under it, and its class does not explain it")
+        meaning = known.get(name, "see above").replace("``", "`").replace("|", "\\|")
+        rows.append(f"| `{name}` | {_type(hint)} | {meaning} |")
+    text = about.replace("``", "`")
+    title = TITLES.get(cls.__name__, cls.__name__)
+    return f"\n## {title}\n\n{text}\n\n| field | type | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _type(hint: Any) -> str:
+    """As a reader of JSON would say it."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type(a) for a in args)
+    if hint is Outcome or origin is typing.Literal:
+        return "text"
+    if origin in (list, tuple):
+        return f"list of {_type(args[0])}"
+    if origin is dict:
+        return f"object of {_type(args[1])}"
+    if isinstance(hint, type) and list(_inside(hint)):
+        return f"[{hint.__name__}](#{TITLES.get(hint.__name__, hint.__name__).lower().replace(' ', '-')})"
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false", type(None): "null", Any: "any"}
+    return names.get(hint, "any")
+
+
+def main() -> int:
+    """Write the page, or say whether it is the one that would be written."""
+    text = page()
+    if sys.argv[1:] == ["--check"]:
+        if PAGE.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{PAGE} is not what the classes say: run python docs/records.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""`fedbench export`: a results folder as one file that others can check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedbench.core.cli.options import ONLY, examples, parse_only
+from fedbench.core.cli.say import say
+
+
+@click.command(short_help="Bundle results into one file that others can check.", epilog=examples(
+    "fedbench export results/partial_defense -o ours.zip",
+    "fedbench export results/partial_defense -o ours.zip --only defense=none,defense=my-defense",
+))  # fmt: skip
+@click.argument("results", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The bundle, a file that is not there yet.")
+@click.option("--only", multiple=True, metavar="KIND=NAME,...", help=f"A part of the records: {', '.join(ONLY)}.")
+def command(results: Path, output: Path, only: tuple[str, ...]) -> None:
+    """Bundle the records of RESULTS, their scores and their suites into one file, for `fedbench import` elsewhere.
+
+    Nothing else of the folder goes in: no caches, logs, boards or pickles. The same folder gives the same bytes.
+    """
+    from fedbench.leaderboard.submissions.exporting import export
+
+    done = export(results.absolute(), output.absolute(), parse_only(only))
+    say(f"{output}: {done.records} records, {done.size / 2**20:.1f} MiB, sha256 {done.sha256}")

@@ -1,0 +1,38 @@
+"""`fedbench import`: check somebody's bundle, count all of its numbers again, unpack it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedbench.core.cli.options import examples
+from fedbench.core.cli.say import say
+
+
+@click.command(name="import", short_help="Check a bundle, count its numbers again, unpack it.", epilog=examples(
+    "fedbench import theirs.zip -o results/theirs",
+    "fedbench leaderboard results/theirs            their board, every row marked `claimed`",
+))  # fmt: skip
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True,
+              help="The results folder to make; not there, or empty.")
+def command(bundle: Path, output: Path) -> None:
+    """Check BUNDLE and unpack it as a results folder; whole, or not at all.
+
+    Sizes and digests are checked before anything is unpacked, every metric is computed again from the scores of single samples.
+    No code of its author runs or has to be installed. Its records are marked `claimed`.
+    """
+    from fedbench.leaderboard.commands.ticker import ticker
+    from fedbench.leaderboard.submissions.importing import import_bundle
+    from fedbench.leaderboard.submissions.recompute import NOT_RECOMPUTED
+
+    with ticker("recomputing the metrics of") as tick:
+        found = import_bundle(bundle.absolute(), output.absolute(), tick)
+    say(f"{output}: {found.records} records, claimed; every metric is what their scores give.")
+    say("Only claimed, since no scores decide it:")
+    for what in NOT_RECOMPUTED:
+        say(f"  {what}")
+    if found.other_draws:
+        say(f"  standard errors of {found.other_draws} records, drawn with another numpy than is installed here")
+    say(f"board: fedbench leaderboard {output}; run a part again: fedbench reproduce {output}")

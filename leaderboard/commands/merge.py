@@ -1,0 +1,32 @@
+"""`fedbench merge`: several folders and bundles as one results folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedbench.core.cli.options import examples
+from fedbench.core.cli.say import say
+
+
+@click.command(short_help="Put several folders and bundles into one folder.", epilog=examples(
+    "fedbench merge results/ours theirs.zip -o results/all",
+    "fedbench leaderboard results/all",
+))  # fmt: skip
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True,
+              help="The results folder to make; not there, or empty.")
+def command(sources: tuple[Path, ...], output: Path) -> None:
+    """Put the records of several results folders and bundles (each SOURCE) into one results folder.
+
+    A bundle is checked as `fedbench import` does. Records of one key must be equal but for time and machine: the first is kept.
+    """
+    from fedbench.leaderboard.commands.ticker import ticker
+    from fedbench.leaderboard.submissions.merging import merge
+
+    with ticker("recomputing the metrics of") as tick:
+        found = merge(sources, output.absolute(), tick)
+    for note in found.notes:
+        say(f"note: {note}")
+    say(f"{output}: {found.records} records of {len(sources)} sources")

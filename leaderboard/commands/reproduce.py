@@ -1,0 +1,130 @@
+"""`fedbench reproduce`: run a part of somebody's claims again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedbench.core.cli.say import say
+from fedbench.core.contract.errors import UserError
+
+if TYPE_CHECKING:
+    from fedbench.leaderboard.submissions.reproducing import Again
+
+_EPILOG = """\b
+Examples:
+  fedbench reproduce results/theirs --dry-run
+  fedbench reproduce results/theirs
+  fedbench reproduce theirs.zip -o results/theirs --sample 0.25 --seed 7
+
+\b
+The same command again goes on where it was stopped.
+Exit status: 0 every cell of the sample is reproduced, 1 some cell is not, or is
+stale, 2 your mistake or a missing package, 130 interrupted."""
+
+
+@click.command(short_help="Run a part of a bundle again and compare.", epilog=_EPILOG)
+@click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path),
+              help="Where a bundle file is imported to.  [default: results/NAME]")
+@click.option("--sample", type=click.FloatRange(0, 1, min_open=True),
+              help="Share of the runs of every row, rounded up: at least one a row.  [default: 0.1]")
+@click.option("--seed", type=click.IntRange(0), help="Draws the sample.  [default: a fresh one, which nobody could know]")
+@click.option("--workers", type=click.IntRange(1), help="Runs side by side, one thread each.  [default: the cores]")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run; compute nothing.")
+def command(
+    bundle: Path, output: Path | None, sample: float | None, seed: int | None, workers: int | None, device: str, dry_run: bool
+) -> None:
+    """Run a sample of BUNDLE's cells again and compare: bit for bit, within tolerance, or not reproduced.
+
+    BUNDLE is a file, which is imported first, or a folder that `fedbench import` made. The code that runs is what is installed
+    here, never the bundle's. What came out is remembered in the folder, and its board says so.
+    """
+    import secrets
+
+    from fedbench.core.cli.folder import opened
+    from fedbench.core.cli.run import build_plan
+    from fedbench.leaderboard.submissions.reproducing import drawn, prepare
+
+    folder = opened(_folder(bundle, output)).root
+    draw = drawn(folder, sample, seed, lambda: secrets.randbelow(2**32))
+    again = prepare(folder, draw, lambda suite, results: build_plan(str(suite), (), results, device))
+    cells = sum(len(job.cells) for job in again.jobs)
+    chosen = f"a share of {draw.share:g} with seed {draw.seed}"
+    say(f"{folder}: {len(again.records)} cells in the sample ({chosen}), {len(again.jobs)} runs with {cells} cells to compare")
+    if dry_run:
+        _show(again)
+        return
+    if again.jobs:
+        _run(folder, again, workers)
+    sys.exit(_report(folder, again))
+
+
+def _folder(bundle: Path, output: Path | None) -> Path:
+    """The results folder of the claims; made of a bundle file, unless that was done before."""
+    if not bundle.is_file():
+        if output is not None:
+            raise UserError(f"{bundle}: is a folder, -o says where a bundle file goes")
+        return bundle
+    from fedbench.leaderboard.commands.ticker import ticker
+    from fedbench.leaderboard.submissions.importing import import_bundle, is_import_of
+
+    folder = output or Path("results") / bundle.stem
+    if not is_import_of(folder, bundle):
+        with ticker("recomputing the metrics of") as tick:
+            found = import_bundle(bundle.absolute(), folder.absolute(), tick)
+        say(f"{folder}: {found.records} records, claimed")
+    return folder
+
+
+def _show(again: Again) -> None:
+    from fedbench.core.cli.table import show_table
+    from fedbench.leaderboard.submissions.reproducing import runs_of
+
+    show_table(["run", "rounds", "cells"], runs_of(again))
+    for stem, why in again.stale.items():
+        say(f"stale: {stem}: {why}")
+
+
+def _run(folder: Path, again: Again, workers: int | None) -> None:
+    """What is missing of the sample, by the executor of `fedbench run`, in a results folder of its own."""
+    from rich.console import Console
+
+    from fedbench.core.cli.doctor import usable_cores
+    from fedbench.core.cli.folder import told
+    from fedbench.core.cli.progress import Display
+    from fedbench.core.execution.local_processes import LocalProcesses
+    from fedbench.core.execution.resume import pending, recorded
+    from fedbench.core.store.results import Results
+    from fedbench.leaderboard.submissions.reproducing import rerun_folder
+
+    store = told(Results.create(rerun_folder(folder), again.jobs[0].suite))
+    with store.lock():
+        store.sweep()
+        jobs: list[Any] = pending(again.jobs, recorded(again.jobs, store), "failed")
+        store.set_manifest([cell.stem for job in again.jobs for cell in job.cells])
+        rounds, cells = sum(j.setting.federation.rounds for j in jobs), sum(len(j.cells) for j in jobs)
+        with Display(Console(soft_wrap=True), cells, rounds) as display:
+            LocalProcesses(workers or usable_cores()).execute(jobs, display.watcher())
+
+
+def _report(folder: Path, again: Again) -> int:
+    """A table of what is not the same, a count of what is; the exit status."""
+    from collections import Counter
+
+    from fedbench.core.cli.table import show_table
+    from fedbench.core.words.explain import one_line
+    from fedbench.leaderboard.submissions.reproducing import results
+
+    found = results(folder, again)
+    rows = [(r.verdict, r.stem, one_line(r.how, 400)) for r in found if r.verdict != "bit for bit"]
+    if rows:
+        show_table(["verdict", "cell", "how"], rows)
+    counts = Counter(r.verdict for r in found)
+    say("; ".join(f"{n} cells {verdict}" for verdict, n in sorted(counts.items())))
+    say(f"board: fedbench leaderboard {folder}")
+    return 0 if set(counts) <= {"bit for bit", "within tolerance"} else 1
