@@ -24,6 +24,7 @@ COMMANDS = {
     "leaderboard": ("fedbench.core.cli.leaderboard:command", "Turn results into a leaderboard or another report."),
     "plugins": ("fedbench.core.cli.plugins:command", "Every installed plugin, and why one does not work."),
     "doctor": ("fedbench.core.cli.doctor:command", "Versions, devices and data folder of this machine."),
+    "schema": ("fedbench.core.cli.schema:command", "The form of suites as a JSON schema, for editors."),
     "clean": ("fedbench.core.cli.clean:command", "Remove caches, never results."),
 }
 
