@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from fedbench.core.cli import complete
 from fedbench.core.cli.folder import opened
-from fedbench.core.cli.options import examples
+from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.reports import DEFAULT, reports_named, write_reports
 from fedbench.core.cli.say import say
 
@@ -17,8 +18,9 @@ from fedbench.core.cli.say import say
     "fedbench leaderboard results/partial_defense --output board.md --no-plots",
     "fedbench leaderboard results/partial_defense --report board --report html    reports of other packages, too",
 ))  # fmt: skip
-@click.argument("results", type=click.Path(path_type=Path))
+@results_argument
 @click.option("--report", "reports", multiple=True, metavar="NAME", default=(DEFAULT,), show_default=True,
+              shell_complete=complete.reports,
               help="What to make of the records: a report of an installed package. May be given several times.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the (first) report to this file.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")

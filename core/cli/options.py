@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-suite_argument = click.argument("suite", metavar="SUITE")
-suites_argument = click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
+from fedbench.core.cli import complete
+
+suite_argument = click.argument("suite", metavar="SUITE", shell_complete=complete.suites)
+suites_argument = click.argument("suites", metavar="SUITE...", nargs=-1, required=True, shell_complete=complete.suites)
+results_argument = click.argument("results", type=click.Path(path_type=Path), shell_complete=complete.results)
 
 overrides_option = click.option(
     "--set", "overrides", multiple=True, metavar="PATH=VALUE",
