@@ -50,7 +50,7 @@ def schema_text(registry: Registry, built_in: bool) -> str:
 
     wanted = [c for kind in KINDS for c in registry.components(kind) if c.distribution == PROJECT or not built_in]
     strangers = [c for c in wanted if c.distribution != PROJECT]
-    known = {(c.kind, c.name): _params(c) for c in wanted if c.distribution == PROJECT}
+    known: dict[tuple[str, str], str | None] = {(c.kind, c.name): _params(c) for c in wanted if c.distribution == PROJECT}
     for package in dict.fromkeys(c.distribution for c in strangers):
         theirs = [c for c in strangers if c.distribution == package]
         for found, answer in zip(theirs, ask_each(theirs, _params), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -40,7 +40,7 @@ class Described:
 class _Untitled(GenerateJsonSchema):
     """Without the titles that pydantic makes of names."""
 
-    ignored_warning_kinds = frozenset({"skipped-choice", "non-serializable-default"})
+    ignored_warning_kinds: ClassVar = {"skipped-choice", "non-serializable-default"}
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
