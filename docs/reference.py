@@ -21,8 +21,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reference_parts import (
-    BASES, CONTEXTS, HOOKS, PHASES, SPECS, Mistake, class_block, commands_block, hook_block, method_block, methods_of,
-    phase_block, recipes_block, spec_block,
+    BASES,
+    CONTEXTS,
+    HOOKS,
+    PHASES,
+    SPECS,
+    Mistake,
+    class_block,
+    commands_block,
+    hook_block,
+    method_block,
+    methods_of,
+    phase_block,
+    recipes_block,
+    spec_block,
 )  # fmt: skip
 
 PAGES = Path(__file__).resolve().parent / "reference"

@@ -54,7 +54,8 @@ def hook_block(name: str) -> str:
     hook = _named(HOOKS, name, "hook")
     kind = next(k for k, (_, cls) in _BASES.items() if name == f"fedbench_{'analyses' if k == 'analysis' else k + 's'}")
     base_class = _BASES[kind][1]
-    return f"{_code(_signature(hook, name, skip_self=True))}\n\n{_prose(hook)} Each is a class derived from `fedbench.core.{base_class}`."
+    what = f"{_prose(hook)} Each is a class derived from `fedbench.core.{base_class}`."
+    return f"{_code(_signature(hook, name, skip_self=True))}\n\n{what}"
 
 
 def phase_block(name: str) -> str:

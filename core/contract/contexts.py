@@ -104,7 +104,8 @@ class CoalitionContext(Randomness):
 
     ``members``: ids of the clients that defend; ``sizes``: how many samples each of them has; ``weights``: each member's
     aggregation weight, |D_k| / sum over ALL clients; ``round`` counts from 1 and is 0 in ``begin``.
-    ``present``: the members whose rows ``coordinate`` was given (all of them in ``begin``). ``memory`` persists over the run and is shared with nobody.
+    ``present``: the members whose rows ``coordinate`` was given (all of them in ``begin``). ``memory`` persists over the
+    run and is shared with nobody.
     """
 
     key: int
@@ -133,8 +134,8 @@ class MemberContext(Randomness):
     """What one coalition member knows in one round: its own data, the model it received, its own memory.
 
     ``client``: its id; ``data``: its own samples, as ``prepare`` left them. ``round`` counts from 1 and is 0 in ``prepare``.
-    ``epoch`` is the member's local epoch counted from 0 over ALL its rounds (``(round - 1) * local_epochs + e``). ``model`` is the live module being trained, ``params`` its parameters as one
-    live [P] vector (write to it in place), ``start`` [P] the global parameters received this round.
+    ``epoch`` is the member's local epoch counted from 0 over ALL its rounds (``(round - 1) * local_epochs + e``).
+    ``model`` is the live module being trained, ``params`` its parameters as one live [P] vector (write to it in place), ``start`` [P] the global parameters received this round.
     ``memory`` persists over rounds and is private to this member. ``privacy_threshold``: the accuracy of membership
     inference that this member tolerates (0.5..1), where the setting gives its clients one. ``tools`` and ``run_epochs``:
     the engine's part of the methods below.
@@ -196,7 +197,8 @@ class MemberContext(Randomness):
 
 @dataclass(frozen=True)
 class Layer:
-    """One trainable tensor of the model: elements ``start`` to ``stop`` of a flat vector [P], of this ``shape``; ``name``: torch's."""
+    """One trainable tensor of the model: elements ``start`` to ``stop`` of a flat vector [P], of this ``shape``; ``name``: as
+    torch calls it."""
 
     name: str
     start: int
@@ -213,8 +215,8 @@ class ServerContext(Randomness):
     """What the server knows when it aggregates: this round's global parameters and who sent which row.
 
     ``round`` counts from 1; ``params``: [P] the global model. ``participants``: client id of each row of the update matrix.
-    ``assumed_malicious``: how many malicious rows the server is told to expect (the federation's number, less the rows it has rejected as not finite). ``memory``
-    persists over rounds. ``model_index`` names the global model (0 unless several). ``layers``: where each tensor lies
+    ``assumed_malicious``: how many malicious rows the server is told to expect (the federation's number, less the rows it has rejected as
+    not finite). ``memory`` persists over rounds. ``model_index`` names the global model (0 unless several). ``layers``: where each tensor lies
     in the flat vector; the last weight and bias are the output layer's. ``root``: the server's own small sample of the
     data's distribution, disjoint from training, test and audit, of as many samples as the rule's ``root_samples``.
     ``input_shape``: of one sample.
@@ -241,7 +243,8 @@ class ServerContext(Randomness):
 @dataclass(frozen=True, kw_only=True)
 class ReportContext:
     """What there is to report from: the public facts (``federation``), who defends (``members``), and the memories of the
-    defense's parties, as they are after the last round: ``coalition``; ``of_member``: client -> its own; ``of_server``: global model -> the rule's."""
+    defense's parties, as they are after the last round: ``coalition``; ``of_member``: client -> its own;
+    ``of_server``: global model -> the rule's."""
 
     federation: Federation
     members: tuple[int, ...]

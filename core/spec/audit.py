@@ -87,7 +87,7 @@ class Adversary(SpecModel):
     )
     knowledge: KnowledgeLevel = Field(
         "honest",
-        description="none: no row; own: its own clients' rows; honest: also this round's honest rows; rule: the server's rule too",
+        description="none: no rows; own: its clients' rows; honest: also this round's honest rows; rule: the server's rule too",
     )
     mask_set: int = Field(
         300, ge=1, le=most.SAMPLES, description="samples of its own that it hides behind, from its clients' data"

@@ -77,7 +77,7 @@ def suite_schema(components: Mapping[str, list[Described]], floors: list[str]) -
     _refer(top, {PLURAL[kind]: _all for kind in ("defense", "attack", "signal")} | {"analyses": _all_or_null})
     names = {"type": "array", "items": {"enum": sorted(floors)}}
     top["floors"]["anyOf"] = [{**branch, **names} if branch["type"] == "array" else branch for branch in top["floors"]["anyOf"]]
-    head = {"$schema": DIALECT, "title": "fedbench suite", "description": "docs/reference/suite.md explains every field."}
+    head = {"$schema": DIALECT, "title": "fedbench suite", "description": "What `fedbench run` reads."}
     whole = {"type": "object", "properties": top, "required": made["required"], "additionalProperties": False}
     return head | whole | {"$defs": defs}
 
