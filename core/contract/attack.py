@@ -150,12 +150,12 @@ class Attack(Configured):
 class Knowledge(Randomness):
     """What an active adversary knows when it crafts its rows in one round.
 
-    ``round`` counts from 1; ``clients``: ids it controls that take part in this round. ``start``: [P] global parameters;
-    ``model``: a module to compute with (its parameters are overwritten by the engine afterwards). ``x``, ``y``: the attack set, candidates
-    whose membership it wants, with their labels; ``mask_x``, ``mask_y``: the mask set, its own clients' training data.
-    ``own``: [m, P] what its clients would honestly send, from level ``own``; ``honest``: [n, P] this round's other
-    rows, from level ``honest``; ``rule``: the server's aggregation, updates -> step, at level ``rule``. A field above
-    the level that the setting grants is None. ``memory`` persists over rounds.
+    ``round`` counts from 1; ``clients``: ids it controls that take part in this round. ``start``: [P] global
+    parameters; ``model``: a module to compute with (its parameters are overwritten by the engine afterwards). ``x``,
+    ``y``: the attack set, candidates whose membership it wants, with their labels; ``mask_x``, ``mask_y``: the mask
+    set, its own clients' training data. ``own``: [m, P] what its clients would honestly send, from level ``own``;
+    ``honest``: [n, P] this round's other rows, from level ``honest``; ``rule``: the server's aggregation, updates ->
+    step, at level ``rule``. A field above the level that the setting grants is None. ``memory`` persists over rounds.
 
     Its tools, each an update (parameters after minus ``start``) with the federation's optimiser at this round's rate,
     fresh: ``step(x, y)`` [P], one step on all samples at once in training mode; ``train(x, y)`` [P], one pass in

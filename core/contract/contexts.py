@@ -133,12 +133,12 @@ class Tools(Protocol):
 class MemberContext(Randomness):
     """What one coalition member knows in one round: its own data, the model it received, its own memory.
 
-    ``client``: its id; ``data``: its own samples, as ``prepare`` left them. ``round`` counts from 1 and is 0 in ``prepare``.
-    ``epoch`` is the member's local epoch counted from 0 over ALL its rounds (``(round - 1) * local_epochs + e``).
-    ``model`` is the live module being trained, ``params`` its parameters as one live [P] vector (write to it in place), ``start`` [P] the global parameters received this round.
-    ``memory`` persists over rounds and is private to this member. ``privacy_threshold``: the accuracy of membership
-    inference that this member tolerates (0.5..1), where the setting gives its clients one. ``tools`` and ``run_epochs``:
-    the engine's part of the methods below.
+    ``client``: its id; ``data``: its own samples, as ``prepare`` left them. ``round`` counts from 1 and is 0 in
+    ``prepare``. ``epoch`` is the member's local epoch counted from 0 over ALL its rounds (``(round - 1) * local_epochs
+    + e``). ``model`` is the live module being trained, ``params`` its parameters as one live [P] vector (write to it in
+    place), ``start`` [P] the global parameters received this round. ``memory`` persists over rounds and is private to
+    this member. ``privacy_threshold``: the accuracy of membership inference that this member tolerates (0.5..1), where
+    the setting gives its clients one. ``tools`` and ``run_epochs``: the engine's part of the methods below.
     """
 
     key: int
@@ -214,14 +214,14 @@ class Layer:
 class ServerContext(Randomness):
     """What the server knows when it aggregates: this round's global parameters and who sent which row.
 
-    ``round`` counts from 1; ``params``: [P] the global model. ``participants``: client id of each row of the update matrix.
-    ``assumed_malicious``: how many malicious rows the server is told to expect (the federation's number, less the rows it has rejected as
-    not finite). ``memory`` persists over rounds. ``model_index`` names the global model (0 unless several). ``layers``: where each tensor lies
-    in the flat vector; the last weight and bias are the output layer's. ``root``: the server's own small sample of the
-    data's distribution, disjoint from training, test and audit, of as many samples as the rule's ``root_samples``.
-    ``input_shape``: of one sample.
-    ``logits(params, x)``: [n, C] of any parameters [P], in eval mode. ``train(params, x, y, epochs)``: [P] after so many
-    epochs of the federation's own recipe over the server's data from ``params``, shuffled by ``ctx.generator``.
+    ``round`` counts from 1; ``params``: [P] the global model. ``participants``: client id of each row of the update
+    matrix. ``assumed_malicious``: how many malicious rows the server is told to expect (the federation's number, less
+    the rows it has rejected as not finite). ``memory`` persists over rounds. ``model_index`` names the global model (0
+    unless several). ``layers``: where each tensor lies in the flat vector; the last weight and bias are the output
+    layer's. ``root``: the server's own small sample of the data's distribution, disjoint from training, test and audit,
+    of as many samples as the rule's ``root_samples``. ``input_shape``: of one sample. ``logits(params, x)``: [n, C] of
+    any parameters [P], in eval mode. ``train(params, x, y, epochs)``: [P] after so many epochs of the federation's own
+    recipe over the server's data from ``params``, shuffled by ``ctx.generator``.
     """
 
     key: int
