@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -21,8 +21,7 @@ _ROWS = ("defense", "attack", "analysis")  # what it lists with labels and grids
 _SHORT = {"Coalition": list(NAMED), "Partition": ["iid"], "Schedule": ["constant", "cosine"]}  # what may stand for the mapping
 _SURE = frozenset({
     "any", "bool", "default", "definition-ref", "definitions", "dict", "enum", "float", "int", "list", "literal", "model",
-    "model-field", "model-fields", "none", "nullable", "set", "frozenset", "str", "tagged-union", "tuple", "union",
-    "function-after",
+    "model-field", "model-fields", "none", "nullable", "str", "tagged-union", "tuple", "union", "function-after",
 })  # fmt: skip
 
 Schema = dict[str, Any]
@@ -38,9 +37,10 @@ class Described:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without the titles that pydantic makes of names."""
+    """Without the titles that pydantic makes of names, and without warnings: what cannot be said is left out."""
 
-    ignored_warning_kinds: ClassVar = {"skipped-choice", "non-serializable-default"}
+    def render_warning_message(self, kind: Any, detail: str) -> str | None:
+        return None
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -48,7 +48,7 @@ class _Untitled(GenerateJsonSchema):
 
 class _Lenient(_Untitled):
     """Constrains what is sure. A validator of somebody's that runs first may take what its field's type does not; and
-    types that are written as text have forms that no schema knows."""
+    types that are written as text, or as a list with repetitions, have forms that no schema knows."""
 
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
         return super().generate_inner(schema) if schema["type"] in _SURE else {}
@@ -159,14 +159,13 @@ def _optional_with_recipe(defs: Schema) -> None:
 
 
 def _cleaned(schema: Any) -> Any:
-    """Without the titles of models, and without what a schema counts otherwise than pydantic: repeated elements of a set are
-    one, and a multiple of a fraction is one up to rounding."""
+    """Without the titles of models, and without multiples of fractions: what pydantic rounds, a schema does not."""
     if isinstance(schema, list):
         return [_cleaned(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {k: v for k, v in schema.items() if not ((k == "title" and isinstance(v, str)) or k == "uniqueItems" or (
-        k == "multipleOf" and isinstance(v, float)))}  # fmt: skip
+    drop = {"title": str, "multipleOf": float}
+    kept = {k: v for k, v in schema.items() if not (k in drop and isinstance(v, drop[k]))}
     return {k: v if k in ("default", "const", "enum", "examples") else _cleaned(v) for k, v in kept.items()}
 
 
