@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 
+from fedbench.core.cli import complete
 from fedbench.core.contract.errors import UserError
 
 ONLY = ("setting", "coalition", "defense", "attack", "seed")
 
-suite_argument = click.argument("suite", metavar="SUITE")
-suites_argument = click.argument("suites", metavar="SUITE...", nargs=-1, required=True)
+suite_argument = click.argument("suite", metavar="SUITE", shell_complete=complete.suites)
+suites_argument = click.argument("suites", metavar="SUITE...", nargs=-1, required=True, shell_complete=complete.suites)
+results_argument = click.argument("results", type=click.Path(path_type=Path), shell_complete=complete.results)
 
 overrides_option = click.option(
     "--set", "overrides", multiple=True, metavar="PATH=VALUE",

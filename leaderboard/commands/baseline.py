@@ -8,7 +8,7 @@ import click
 
 from fedbench.core import UserError
 from fedbench.core.cli.folder import opened
-from fedbench.core.cli.options import examples
+from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.say import say
 
 
@@ -19,7 +19,7 @@ from fedbench.core.cli.say import say
         "fedbench baseline results/partial_defense -o baseline.json --force    renew it when a change is meant",
     ),
 )  # fmt: skip
-@click.argument("results", type=click.Path(path_type=Path))
+@results_argument
 @click.option("-o", "--output", "file", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="The file to write: JSON of one line a cell, made for git.")
 @click.option("--force", is_flag=True, help="Replace FILE where it exists.")

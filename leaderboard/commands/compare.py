@@ -9,7 +9,7 @@ import click
 
 from fedbench.core import UserError
 from fedbench.core.cli.folder import opened
-from fedbench.core.cli.options import examples
+from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.say import say
 from fedbench.core.words.nearest import did_you_mean
 
@@ -48,7 +48,7 @@ def _floors(ctx: click.Context, param: click.Parameter, value: Sequence[str]) ->
     )
     + "\n\n\b\nExit status: 0 fine, 1 a cell has a verdict of --fail-on or no number could be\ncompared, 2 your mistake.",
 )  # fmt: skip
-@click.argument("results", type=click.Path(path_type=Path))
+@results_argument
 @click.argument("baseline", type=click.Path(path_type=Path))
 @click.option("--for", "side", type=click.Choice(["defense", "attack"]), default="defense", show_default=True,
               help="Who reads it: an AUC that rises is worse for a defense, one that falls is worse for an attack. A loss of "
