@@ -6,8 +6,12 @@ from functools import cached_property, lru_cache
 
 import pytest
 import torch
+from click.testing import CliRunner
+from fake_packages import install
+from running import changed, invoke, records
 
 from fedbench.core import ActiveAttack, Analysis, Attack, Dataset, Defense, Model, Params, Report, Signal
+from fedbench.core.cli.validate import command as validate
 from fedbench.core.contract.phases import PHASES
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.hooks_of import hooks_of, unknown_methods
@@ -112,3 +116,108 @@ def test_no_built_in_component_has_any():
 def test_hooks_are_the_contracts_own_methods():
     assert set(hooks_of(Defense)) == {*PHASES, "check"}
     assert hooks_of(ActiveAttack) == {"craft": ActiveAttack, "fit": Attack, "score": Attack, "score_rounds": Attack}
+
+
+# --- where it is said -------------------------------------------------------------------------------------------------
+
+TYPOS = """
+    import numpy as np
+    import torch
+    from fedbench.core import Analysis, Attack, Component, Data, Dataset, Defense, Findings, Model, Signal, hookimpl
+
+    class Base(Defense):
+        @staticmethod
+        def agregate(updates, weights, ctx):
+            return updates[0]
+
+    class Typo(Base):
+        def protekt(self, update, ctx):
+            return 0 * update
+        def _protect(self, update):
+            return update
+
+    class Scores(Attack):
+        needs = frozenset({"typed"})
+        def score(self, observations, audit):
+            return observations.of_target("typed").mean(0)
+        def score_round(self, observations, audit):
+            return None
+
+    class Finds(Analysis):
+        def analyse(self, run, judgement):
+            return Findings()
+        def drew(self, section, label):
+            return ()
+
+    class Points(Dataset):
+        size_mb = 0
+        def load(self, seed):
+            rng = np.random.default_rng(seed)
+            made = lambda n: (rng.normal(size=(n, 3)).astype(np.float32), np.arange(n) % 2)
+            (a, b), (c, d), (e, f) = made(80), made(20), made(20)
+            return Data(train_x=a, train_y=b, test_x=c, test_y=d, holdout_x=e, holdout_y=f, n_classes=2)
+        def loads(self):
+            return 1
+
+    class Line(Model):
+        def build(self, input_shape, n_classes):
+            return torch.nn.Linear(input_shape[0], n_classes)
+        def builder(self):
+            return 1
+
+    class Typed(Signal):
+        def measure(self, probe):
+            return probe.logits.amax(1)
+        def mesure(self, probe):
+            return 1
+
+    @hookimpl
+    def fedbench_defenses():
+        yield Component("typo", "misspelt:Typo", "a toy")
+    @hookimpl
+    def fedbench_attacks():
+        yield Component("scores", "misspelt:Scores", "a toy")
+    @hookimpl
+    def fedbench_analyses():
+        yield Component("finds", "misspelt:Finds", "a toy")
+    @hookimpl
+    def fedbench_datasets():
+        yield Component("points", "misspelt:Points", "a toy")
+    @hookimpl
+    def fedbench_models():
+        yield Component("line", "misspelt:Line", "a toy")
+    @hookimpl
+    def fedbench_signals():
+        yield Component("typed", "misspelt:Typed", "a toy")
+"""
+SAID = {
+    "dataset 'points'": ("loads", "load"), "model 'line'": ("builder", "build"), "signal 'typed'": ("mesure", "measure"),
+    "analysis 'finds'": ("drew", "draw"), "attack 'scores'": ("score_round", "score_rounds"),
+    "defense 'typo'": ("agregate", "aggregate"),
+}  # fmt: skip
+
+
+def test_commands_and_records_carry_the_notes_of_every_kind(site, tmp_path):
+    install(site, "misspelt", TYPOS)
+    path = changed(
+        tmp_path, {"dataset": {"name": "points"}, "model": {"name": "line"}, "audit": {"every": 4, "nonmembers": 10}},
+        defenses=["none", {"name": "grad-noise", "label": "both", "then": ["typo"]}], attacks=["scores", "loss-series"],
+        analyses=["finds"], signals=["typed"],
+    )  # fmt: skip
+    notes = [f"{who} (misspelt 1.0): its method '{name}' is no " for who, (name, _) in SAID.items()]
+    meant = [f" - did you mean '{near}'? A helper's name" for _, near in SAID.values()]
+    said = [CliRunner().invoke(validate, [str(path), *more]).output for more in ((), ("--no-data",))]
+    said.append(invoke(path, "--dry-run", "--results", tmp_path / "r"))
+    for output in said:
+        assert all(output.count(words) == 1 for words in notes), output
+        assert all(words in output for words in meant) and output.count("'protekt' is no phase") == 1
+    assert f"note: {notes[0]}" in said[2]
+    invoke(path, "--results", tmp_path / "r")
+    found = {who[:2]: [note.split(" (")[0] for note in r["notes"]] for who, r in records(tmp_path / "r").items()}
+    shared, both = ["dataset 'points'", "model 'line'"], ["defense 'typo'"] * 2
+    assert found == {
+        ("none", "scores"): [*shared, "attack 'scores'", "analysis 'finds'", "signal 'typed'"],
+        ("none", "loss-series"): [*shared, "analysis 'finds'"],
+        ("both", "scores"): [*shared, *both, "attack 'scores'", "analysis 'finds'", "signal 'typed'"],
+        ("both", "loss-series"): [*shared, *both, "analysis 'finds'"],
+    }
