@@ -79,7 +79,8 @@ CASES = {
     "an adversary through a rule": (
         lambda: ends(defense("aggregate", lambda rows, weights, ctx: rows.sum(0) * 4), members=(), insider=attack(HUGE)),
         DivergedByAdversary,
-        "round 1: the aggregated model is not finite: rows of the attack Scales (client 3) are too large, and Mine.aggregate let them in",
+        "round 1: the aggregated model is not finite: rows of the attack Scales (client 3) are too large, "
+        "and Mine.aggregate let them in",
     ),
     "an adversary through a training": (
         lambda: ends(members=(0, 1), made=GradNoise(sigma=0.1), insider=attack(1e25)), DivergedByAdversary,

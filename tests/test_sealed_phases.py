@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import torch
 from tiny import tiny_insider, tiny_module, tiny_setup, train_all
 
 from fedbench.core import ActiveAttack, Batch, Defense, MemberData, Selection
+from fedbench.core.contract.phases import PHASES
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.guard import PhaseError
+from fedbench.core.federation.handed import OWN
 from fedbench.core.federation.loop import Training
 from fedbench.plugins.defenses.grad_noise import GradNoise
 from fedbench.plugins.defenses.mixup import Mixup
@@ -40,7 +43,8 @@ def defense(phase: str, does: Any, n_models: int = 1) -> Defense:
 def run(made: Defense, **changes: Any) -> None:
     """Two rounds of a tiny federation, and the report after them."""
     setup = tiny_setup(made, n_models=made.n_models, rounds=2, root=MemberData(torch.ones(5, 4), torch.arange(5) % 3), **changes)
-    setup = replace(setup, clients=[replace(d, soft=torch.full((12, 3), 1 / 3)) for d in setup.clients])
+    held = torch.arange(12) == 11
+    setup = replace(setup, clients=[replace(d, soft=torch.full((12, 3), 1 / 3), held_out=held) for d in setup.clients])
     train_all(setup)[0].facts()
 
 
@@ -54,8 +58,9 @@ def ends(made: Defense, **changes: Any) -> str:
 # --- what is handed out -----------------------------------------------------------------------------------------------
 
 MEMBERS = ("prepare", "assign", "select", "local_train", "transform", "local_step", "loss", "protect", "after_round")
-HANDED = [(phase, name) for phase in MEMBERS for name in ("start", "data.x", "data.y", "data.soft")]
+HANDED = [(phase, name) for phase in MEMBERS for name in ("start", "data.x", "data.y", "data.soft", "data.held_out")]
 HANDED += [("aggregate", name) for name in ("params", "root.x", "root.y")]
+KNOWN = ("x", "y", "mask_x", "mask_y")  # by an adversary, beside copies of its own
 WAYS = {
     "in place": lambda t, new: t.copy_(new),
     "one element of a view": lambda t, new: t.view(-1)[-1:].copy_(new.view(-1)[-1:]),
@@ -87,6 +92,85 @@ def test_a_write_to_what_is_handed_out_names_the_phase(phase, name, way):
     assert said == f"Mine.{who} ({place}) changed {what}; it is handed out to be read: work on a copy, as .clone() makes one"
 
 
+def tensors(value: Any, name: str = "") -> set[str]:
+    """Names of the tensors in a context, whatever fields it has."""
+    if isinstance(value, torch.Tensor):
+        return {name}
+    if not is_dataclass(value):
+        return set()
+    return {n for f in fields(value) for n in tensors(getattr(value, f.name), f"{name}.{f.name}".lstrip("."))}
+
+
+def test_every_tensor_of_every_context_is_tried_above_or_its_own():
+    seen: set[tuple[str, str]] = set()
+    for phase in PHASES:
+
+        def does(*args, phase=phase):
+            seen.update((phase, name) for name in tensors(args[-1]))
+            return ANSWERS[phase](*args)
+
+        run(defense(phase, does, n_models=2 if phase == "assign" else 1))
+
+    class Looks(ActiveAttack):
+        knowledge = "rule"
+
+        def craft(self, round, knowledge):
+            seen.update(("craft", name) for name in tensors(knowledge))
+            return knowledge.own
+
+    train_all(tiny_setup(members=(), insider=tiny_insider(Looks())))
+    own = {("craft", name) for name in ("start", "own", "honest")} | {(phase, "params") for phase in MEMBERS}
+    assert seen == {*HANDED, *own, *(("craft", name) for name in KNOWN)}
+    assert len(OWN) == 4
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", KNOWN)
+def test_an_adversary_leaves_what_it_knows_as_it_is(name, way):
+    class Writes(ActiveAttack):
+        def craft(self, round, knowledge):
+            t = getattr(knowledge, name)
+            WAYS[way](t, t + 1)
+            return knowledge.own
+
+    with pytest.raises(PhaseError, match=rf"^Writes\.craft \(round 1\) changed knowledge\.{name}; it is handed out to be read"):
+        train_all(tiny_setup(members=(), insider=tiny_insider(Writes())))
+
+
+def test_an_adversary_leaves_no_hook_in_the_module_that_all_clients_train_in():
+    class Hooks(ActiveAttack):
+        def craft(self, round, knowledge):
+            knowledge.model.register_forward_hook(lambda module, args, out: out * 0)
+            return knowledge.own
+
+    with pytest.raises(PhaseError, match=r"^Hooks\.craft \(round 1\) changed its model: modules, tensors, hooks"):
+        train_all(tiny_setup(members=(), insider=tiny_insider(Hooks())))
+
+
+def copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return replace(value, **{f.name: copied(getattr(value, f.name)) for f in fields(value)}) if is_dataclass(value) else value
+
+
+@pytest.mark.parametrize("phase", ["transform", "local_step", "protect", "coordinate", "aggregate"])
+def test_what_a_phase_is_asked_about_is_a_copy_of_its_own(phase):
+    def runs(writes: bool) -> torch.Tensor:
+        def does(*args):
+            *asked, ctx = args
+            answer = ANSWERS[phase](*map(copied, asked), ctx)
+            for value in asked if writes else ():
+                for name in tensors(value, "value"):
+                    reached(SimpleNamespace(value=value), name).mul_(0)
+            return answer
+
+        gradient = torch.ones(51)
+        made = defense(phase, (lambda *args: (does(*args), gradient)[1]) if phase == "local_step" else does)
+        return torch.stack([r.models for r in train_all(tiny_setup(made))[1]])
+
+    assert torch.equal(runs(writes=True), runs(writes=False))
+
+
 def test_the_models_to_choose_from_are_watched():
     said = ends(defense("assign", lambda models, ctx: int(models[1].zero_().sum()), n_models=2))
     assert said.startswith("Mine.assign (client 0, round 1) changed ctx.start, models; ")
@@ -100,19 +184,27 @@ def freeze(ctx):
     next(ctx.model.parameters()).requires_grad_(False)
 
 
+def reset(ctx):
+    ctx.model[1].inplace = True
+
+
+def replace_layer(ctx):
+    ctx.model[1] = torch.nn.Tanh()
+
+
 def swap(ctx):
     p = next(ctx.model.parameters())
     p.data = p.data.clone()
 
 
-@pytest.mark.parametrize("does", [hook, freeze, swap], ids=lambda does: does.__name__)
+@pytest.mark.parametrize("does", [hook, freeze, swap, reset, replace_layer], ids=lambda does: does.__name__)
 @pytest.mark.parametrize("phase", ["select", "local_train", "after_round"])
 def test_nothing_stays_behind_in_the_module_that_all_clients_train_in(phase, does):
     def acts(ctx):
         ANSWERS[phase](ctx)
         does(ctx)
 
-    assert "changed ctx.model: its tensors, hooks or requires_grad (write to ctx.params instead)" in ends(defense(phase, acts))
+    assert "changed its model: modules, tensors, hooks, requires_grad or settings (load " in ends(defense(phase, acts))
 
 
 def test_a_part_of_a_composite_is_named_itself():

@@ -37,8 +37,10 @@ def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
 
 
 def call_for_rows(plugin: Any, phase: str, like: torch.Tensor, *args: Any, where: str) -> torch.Tensor:
-    """The same for a phase that returns rows of the shape of ``like``."""
+    """The same for an adversary's rows, of the shape of ``like``; what it was handed and may not change is watched."""
+    watch = Watch(args[-1])
     out: torch.Tensor = call(plugin, phase, *args, where=where)
+    _require_untouched(watch, type(plugin).__name__, phase, where)
     if misfit := vector(out, like.shape, like):
         raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}) returned {misfit.found}; expected {misfit.expected}")
     return out.detach()
