@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fake_packages import install
+from running import changed as changed_suite
+from running import invoke
 from tiny import tiny_insider, tiny_module, tiny_setup, train_all
 
 from fedbench.core import ActiveAttack, Batch, Defense, MemberData, Selection
@@ -415,3 +418,47 @@ def test_a_wider_answer_is_copied_and_keeps_no_graph():
 
     plain, wide = (train_all(tiny_setup(d, rounds=2))[1][-1].models for d in (Defense(), defense("protect", protect)))
     assert torch.equal(plain, wide) and not wide.requires_grad
+
+
+# --- attacks ----------------------------------------------------------------------------------------------------------
+
+LOOKS = """
+    import dataclasses
+    import numpy as np
+    from fedbench.core import Attack, Component, hookimpl
+
+    def arrays(value):
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for v in value:
+                yield from arrays(v)
+        elif hasattr(value, "items"):
+            for v in value.values():
+                yield from arrays(v)
+        elif dataclasses.is_dataclass(value):
+            for f in dataclasses.fields(value):
+                yield from arrays(getattr(value, f.name))
+
+    class Looks(Attack):
+        needs = frozenset({"loss"})
+        colluders = 1
+        needs_shadow_models = True
+        def fit(self, shadows, audit):
+            self._seen = [*arrays(shadows), *arrays(audit)]
+        def score(self, observations, audit):
+            seen = [*self._seen, *arrays(observations), *arrays(audit)]
+            if len(seen) < 19 or any(a.flags.writeable for a in seen):
+                raise ValueError(f"{[a.flags.writeable for a in seen]}")
+            return observations.of_target("loss").mean(0)
+
+    @hookimpl
+    def fedbench_attacks():
+        yield Component("looks", "looks:Looks", "a toy")
+"""
+
+
+def test_every_array_that_an_attack_is_shown_is_read_only(site, tmp_path):
+    install(site, "looks", LOOKS)
+    shadow = {"every": 4, "nonmembers": 40, "shadow": {"models": 2, "samples": 40, "epochs": 1}}
+    invoke(changed_suite(tmp_path, {"audit": shadow}, attacks=["looks"]), "--results", tmp_path / "r")

@@ -270,12 +270,11 @@ class _Planner:
             names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *read})}
             made_of = cell_identity(job, use, {n: signals[own] for n, own in names.items() if own in signals})
             _, key = keys_of(made_of)
-            asked = [signals[own] for own in names.values() if own in signals]
-            notes = tuple(self.misspelt.of([job.dataset, job.model, job.defense, use, *job.analyses, *asked]))
+            read_by = [job.dataset, job.model, job.defense, use, *job.analyses, *(signals[n] for n in names.values() if n in signals)]
+            notes = tuple(self.misspelt.of(read_by))
             self.notes |= dict.fromkeys(notes)
-            cells.append(Cell(
-                key=key, stem=stem_of(job, use, key), attack=use, look=Look.of(made), identity=made_of, notes=notes
-            ))  # fmt: skip
+            stem, look = stem_of(job, use, key), Look.of(made)
+            cells.append(Cell(key=key, stem=stem, attack=use, look=look, identity=made_of, notes=notes))
         return replace(job, cells=tuple(cells))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core.apart.channel import at_work, pass_on_interrupt
+from fedbench.core.apart.channel import at_work
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.candidates import EXCLUDED
 from fedbench.core.contract.contexts import MemberData
@@ -18,13 +18,12 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.errors import Diverged, SkipCell
 from fedbench.core.contract.model import Model
-from fedbench.core.contract.signal import Signal
 from fedbench.core.contract.threat import LEVELS
 from fedbench.core.experiment.job import Job, Look
 from fedbench.core.experiment.parts import Parts, defense_of
 from fedbench.core.experiment.process import log_failure
 from fedbench.core.experiment.scene import Scene
-from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, views_of
+from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, signals_of, views_of
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, Setup
@@ -35,7 +34,7 @@ from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.record import Utility
-from fedbench.core.words.explain import one_line, told
+from fedbench.core.words.explain import one_line
 
 _DRAWS = 100  # of initial models, until each is picked by enough clients
 
@@ -98,21 +97,6 @@ def train(
     training = _good_start(job, parts, scene, setup)
     shadow_models = any(a.needs_shadow_models for a in attacks)
     return _run_rounds(job, scene, training, recorder, on_round, shadow_models)
-
-
-def signals_of(job: Job, wanted: set[str]) -> tuple[dict[str, Signal], dict[str, str]]:
-    """(the signals to ask of each model, by name; why one cannot be made)."""
-    made: dict[str, Signal] = {}
-    failed: dict[str, str] = {}
-    for name in sorted(wanted):
-        if (use := job.signals.get(name.removesuffix(PRE_DEFENSE))) is not None:
-            try:
-                made[name] = use.make()[0]
-            except BaseException as error:  # somebody's constructor
-                pass_on_interrupt(error)
-                log_failure(error)
-                failed[name] = f"signal {use}: {told(error)}"
-    return made, failed
 
 
 def _setup(
