@@ -96,8 +96,7 @@ def make_plan(
 
 
 def check_plan(loaded: LoadedSuite, resolved: Resolved) -> tuple[str, ...]:
-    """What is worth knowing of the data. Raises ``UserError`` with everything that ``fedbench run`` would refuse: data,
-    partitions, audits, models."""
+    """A plan's notes. Raises ``UserError`` with all that ``fedbench run`` would refuse: data, partitions, audits, models."""
     return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu").notes
 
 
@@ -267,14 +266,14 @@ class _Planner:
         read = {name for use, made in self.analyses if use in job.analyses for name in made.needs}
         cells, signals = [], self.signals.uses
         for use, made in attacks:
-            names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *read})}
-            made_of = cell_identity(job, use, {n: signals[own] for n, own in names.items() if own in signals})
+            named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
+            used = {n: signals[own] for n, own in named if own in signals}
+            made_of = cell_identity(job, use, used)
             _, key = keys_of(made_of)
-            read_by = [job.dataset, job.model, job.defense, use, *job.analyses, *(signals[n] for n in names.values() if n in signals)]
-            notes = tuple(self.misspelt.of(read_by))
+            notes = tuple(self.misspelt.of([job.dataset, job.model, job.defense, use, *job.analyses, *used.values()]))
             self.notes |= dict.fromkeys(notes)
-            stem, look = stem_of(job, use, key), Look.of(made)
-            cells.append(Cell(key=key, stem=stem, attack=use, look=look, identity=made_of, notes=notes))
+            at, look = stem_of(job, use, key), Look.of(made)
+            cells.append(Cell(key=key, stem=at, attack=use, look=look, identity=made_of, notes=notes))
         return replace(job, cells=tuple(cells))
 
 
