@@ -268,12 +268,11 @@ class _Planner:
         for use, made in attacks:
             named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
             used = {n: signals[own] for n, own in named if own in signals}
-            made_of = cell_identity(job, use, used)
-            _, key = keys_of(made_of)
+            key = keys_of(made_of := cell_identity(job, use, used))[1]
             notes = tuple(self.misspelt.of([job.dataset, job.model, job.defense, use, *job.analyses, *used.values()]))
             self.notes |= dict.fromkeys(notes)
-            at, look = stem_of(job, use, key), Look.of(made)
-            cells.append(Cell(key=key, stem=at, attack=use, look=look, identity=made_of, notes=notes))
+            stem = stem_of(job, use, key)
+            cells.append(Cell(key=key, stem=stem, attack=use, look=Look.of(made), identity=made_of, notes=notes))
         return replace(job, cells=tuple(cells))
 
 
