@@ -51,10 +51,11 @@ def try_model(model: Model, data: Data) -> int:
         if not list(module.parameters()):
             raise UserError(f"the model {name} has no parameters to train")
         net, x = wrap(module, data).eval(), _different(data)
-        out = _answer(name, net, x, f"does not take samples of shape {list(data.input_shape)}")
-        if not isinstance(out, torch.Tensor) or tuple(out.shape) != (len(x), data.n_classes):
+        pair, classes = x[:2], data.n_classes
+        out = _answer(name, net, pair, f"does not take samples of shape {list(data.input_shape)}")
+        if not isinstance(out, torch.Tensor) or tuple(out.shape) != (len(pair), classes):
             found = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-            raise UserError(f"the model {name} answers {len(x)} samples with {found}, expected [{len(x)}, {data.n_classes}]")
+            raise UserError(f"the model {name} answers {len(pair)} samples with {found}, expected [{len(pair)}, {classes}]")
         size = sum(p.numel() for p in module.parameters() if p.requires_grad)
         try:
             refuse_batch_statistics(net)
