@@ -29,7 +29,7 @@ OURS = 5  # seeds of this repository's own gate
 SIZES = (0.02, 0.05, 0.1, 0.2)  # of planted changes of an AUC
 LOSSES = (0.02, 0.05)  # of accuracy
 REPETITIONS, QUICK = 100, 3
-DRAWN = 5  # times as many from the normal law, which costs no training
+DRAWN = 20  # times as many from the normal law, which costs no training
 
 Pair = tuple[Snapshot, Snapshot]
 """(old, new)"""
