@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"apart", "contract", "words"},
     {"metrics", "models", "numerics", "registry"},
-    {"population", "spec", "store"},
+    {"population", "scaffold", "spec", "store"},
     {"federation", "toolkit"},
     {"signals"},
     {"experiment"},
