@@ -24,7 +24,7 @@ COMMANDS = {
     "leaderboard": ("fedbench.core.cli.leaderboard:command", "Turn results into a leaderboard or another report."),
     "plugins": ("fedbench.core.cli.plugins:command", "Every installed plugin, and why one does not work."),
     "doctor": ("fedbench.core.cli.doctor:command", "Versions, devices and data folder of this machine."),
-    "new": ("fedbench.core.cli.new:command", "Write a package of your own: a defense, an attack, a data set and more."),
+    "new": ("fedbench.core.cli.new:command", "Write a package of your own: defense, attack, dataset and more."),
     "clean": ("fedbench.core.cli.clean:command", "Remove caches, never results."),
 }
 

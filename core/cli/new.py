@@ -51,5 +51,6 @@ def command(kind: str, name: str, into: Path, author: str | None, dry_run: bool)
     for path in written:
         say(f"  {path}")
     say("next:")
-    for line in (f"cd {shlex.quote(str(target))}", "pip install -e '.[test]' && pytest", f"fedbench run suites/{names.name}.yaml"):
-        say(f"  {line}")
+    say(f"  cd {shlex.quote(str(target))}")
+    say("  pip install -e '.[test]' && pytest")
+    say(f"  fedbench run suites/{names.name}.yaml")

@@ -17,7 +17,8 @@ def author_of(given: str | None) -> str:
         found = _of_git()
         return found if _usable(found) else NOBODY
     if not _usable(given):
-        raise UserError(f"--author '{one_line(given, 60)}': expected a name on one line, of at most {_LONGEST} printable characters")
+        expected = f"expected a name on one line, of at most {_LONGEST} printable characters"
+        raise UserError(f"--author '{one_line(given, 60)}': {expected}")
     return given.strip()
 
 

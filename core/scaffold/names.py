@@ -26,6 +26,11 @@ class Names:
     name: str
 
     @property
+    def a_kind(self) -> str:
+        """``a defense``, ``an attack``."""
+        return a_kind(self.kind)
+
+    @property
     def distribution(self) -> str:
         """What pip installs, and the folder's name."""
         return f"{PROJECT}-{self.name}"
@@ -56,11 +61,16 @@ def names_of(kind: str, given: str) -> Names:
     if name.startswith(f"{PROJECT}-"):
         raise UserError(f"the name '{one_line(given, 60)}': leave out '{PROJECT}-', the package gets it by itself")
     if not (_NAME.fullmatch(name) and 2 <= len(name) <= LONGEST):
-        raise UserError(f"'{one_line(given, 60)}' is no name for a {kind}: {_FORM}{_instead(given)}")
+        raise UserError(f"'{one_line(given, 60)}' is no name for {a_kind(kind)}: {_FORM}{_instead(given)}")
     if keyword.iskeyword(name) or name in _RESERVED:
         what = "a word of Python" if keyword.iskeyword(name) else "a word of suites"
-        raise UserError(f"'{name}' is no name for a {kind}: it is {what}; try 'my-{name}'")
+        raise UserError(f"'{name}' is no name for {a_kind(kind)}: it is {what}; try 'my-{name}'")
     return Names(kind, name)
+
+
+def a_kind(kind: str) -> str:
+    """The kind with its article."""
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _instead(given: str) -> str:

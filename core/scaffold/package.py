@@ -58,13 +58,14 @@ def package_files(names: Names, author: str, version: str) -> dict[str, str]:
     major, minor = version.split(".")[:2]
     filled = {
         **{key: getattr(names, key) for key in ("kind", "name", "distribution", "method", "module", "cls")},
+        "article": names.a_kind.split()[0].capitalize(),
         **asdict(KINDS[names.kind]), "hook": HOOKS[names.kind], "base": base,
         "author": author, "author_quoted": json.dumps(author, ensure_ascii=False),
-        "range": f">={major}.{minor},<{int(major) + 1}", "underline": "=" * len(names.distribution),
+        "range": f">={major}.{minor},<{int(major) + 1}",
     }  # fmt: skip
     root = files("fedbench.core.scaffold") / "templates"
     found = [*_templates(root / "package"), *_templates(root / names.kind)]
-    return {_path(path, names): Template(text).substitute(filled) for path, text in sorted(found)}
+    return dict(sorted((_path(path, names), Template(text).substitute(filled)) for path, text in found))
 
 
 def _templates(folder: Traversable, above: str = "") -> Iterator[tuple[str, str]]:
@@ -77,5 +78,7 @@ def _templates(folder: Traversable, above: str = "") -> Iterator[tuple[str, str]
 
 def _path(template: str, names: Names) -> str:
     """``src/MODULE/METHOD.py.in`` -> ``src/fedbench_my_defense/my_defense.py``."""
-    path = template.removesuffix(_SUFFIX).replace("MODULE", names.module).replace("METHOD", names.method)
-    return "/".join(p.replace(_HIDDEN, ".", 1) if p.startswith(_HIDDEN) else p for p in path.replace("NAME", names.name).split("/"))
+    path = template.removesuffix(_SUFFIX)
+    for mark in ("MODULE", "METHOD", "NAME"):
+        path = path.replace(mark, getattr(names, mark.lower()))
+    return "/".join(f".{p.removeprefix(_HIDDEN)}" if p.startswith(_HIDDEN) else p for p in path.split("/"))

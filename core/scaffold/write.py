@@ -29,7 +29,7 @@ def write_folder(target: Path, files: Mapping[str, str]) -> None:
     Raises ``UserError`` where ``target`` exists, ``OSError`` where it cannot be written; then nothing is left.
     """
     refuse_existing(target)
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    beside = _beside(target)
     try:
         for name, text in files.items():
             path = beside / name
@@ -39,6 +39,15 @@ def write_folder(target: Path, files: Mapping[str, str]) -> None:
         _rename(beside, target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)  # gone by now, unless something went wrong
+
+
+def _beside(target: Path) -> Path:
+    """A new hidden folder next to ``target``, on the same disk."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    except OSError as exc:
+        where = one_line(str(target.parent))
+        raise UserError(f"{where}: nothing can be written there: {exc.strerror}; name another folder with --into") from exc
 
 
 def _rename(beside: Path, target: Path) -> None:
