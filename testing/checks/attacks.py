@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core.contract.attack import ActiveAttack, Colluder, Knowledge, Observations
+from fedbench.core.contract.attack import Colluder, Knowledge, Observations
 from fedbench.core.contract.candidates import EXCLUDED, MEMBER
 from fedbench.core.contract.errors import SkipCell, UserError
 from fedbench.core.execution.plugin_checks import declaration_mistake
@@ -25,13 +25,14 @@ from fedbench.testing.trials.attack import (
     answers_of,
     asked,
     in_another_order,
+    reversed_targets,
     some_rounds,
-    some_targets,
     trained_with,
     with_signals,
 )
+from fedbench.testing.trials.data import NormedNet
 from fedbench.testing.trials.trial import reference
-from fedbench.testing.trials.world import is_known, known_signals
+from fedbench.testing.trials.world import is_known, known_signals, world
 from fedbench.testing.watch.hooks import hooked
 
 _NULL_SEEDS = (0, 1)
@@ -102,21 +103,38 @@ def reads_declared_signals(subject: Subject) -> None:
 
 
 def one_score_a_candidate(subject: Subject) -> None:
-    """`score` gives [n] finite numbers, `score_rounds` None or [R, n] whose last row is `score`'s order."""
+    """`score` gives [n] finite numbers, `score_rounds` None or [R, n] whose last row is in `score`'s order."""
     reference(subject)
-    answers, seen = asked(subject.make())
-    try:
-        verdict(seen.job, seen.job.cells[0], seen.scene, seen.trained, answers)
-    except UserError as error:
-        raise Failed(f"{error} [{subject.where()}]") from error
-    for scores, rounds in zip(answers.scores, answers.by_round, strict=True):
-        if rounds is not None and not np.array_equal(np.argsort(rounds[-1], kind="stable"), np.argsort(scores, kind="stable")):
-            raise Failed(f"the last row of score_rounds ranks the candidates otherwise than score; expected one order [{subject.where()}]")
+    if mistake := _mistake(subject):
+        raise Failed(f"{mistake} [{subject.where()}]")
+
+
+def _mistake(subject: Subject) -> str:
+    """What is wrong with its scores; asked once."""
+    if "scores" not in subject.notes:
+        answers, seen = asked(subject.make())
+        subject.notes["scores"] = ""
+        try:
+            verdict(seen.job, seen.job.cells[0], seen.scene, seen.trained, answers)
+        except UserError as error:
+            subject.notes["scores"] = str(error)
+        else:
+            for scores, rounds in zip(answers.scores, answers.by_round, strict=True):
+                if rounds is not None and not np.array_equal(rounds[-1].argsort(kind="stable"), scores.argsort(kind="stable")):
+                    subject.notes["scores"] = "the last row of score_rounds ranks the candidates otherwise than score; expected one order"
+    return str(subject.notes["scores"])
+
+
+def _sound(subject: Subject) -> None:
+    """Raise :class:`Skipped` where another check has said that its scores are none."""
+    reference(subject)
+    if _mistake(subject):
+        raise Skipped("its scores are not one finite number a candidate, which `one_score_a_candidate` reports")
 
 
 def finds_nothing_in_nothing(subject: Subject) -> None:
     """Where members and non-members are exchangeable, its AUC is 1/2 within its error: it knows no more than it is told."""
-    reference(subject)
+    _sound(subject)
     found, members, others = [], 0, 0
     for seed in _NULL_SEEDS:
         answers, seen = asked(subject.make(), "holdout", seed=seed)
@@ -138,7 +156,7 @@ def finds_nothing_in_nothing(subject: Subject) -> None:
 
 def order_of_candidates(subject: Subject) -> None:
     """A candidate's score does not depend on where in the list it stands."""
-    reference(subject)
+    _sound(subject)
     answers, seen = asked(subject.make())
     orders = [numpy_rng(0, "order", client=i).permutation(len(audit.ids)) for i, audit in enumerate(seen.scene.audits)]
     again = answers_of(subject.make(), in_another_order(seen, orders))
@@ -152,19 +170,17 @@ def order_of_candidates(subject: Subject) -> None:
 
 
 def one_and_many_targets(subject: Subject) -> None:
-    """Asked about one target alone, it says what it says among many."""
-    reference(subject)
-    if issubclass(subject.cls, ActiveAttack):
-        raise Skipped("its training is asked about all honest clients together")
+    """It answers about one target, and says the same of a target whatever others were asked about before."""
+    _sound(subject)
+    _answers_or_refuses(subject, "one target alone", world(alone=True))
     answers, seen = asked(subject.make())
-    fewer = some_targets(seen, [len(seen.scene.audits) - 1])
-    alone = answers_of(subject.make(), fewer)
-    if alone.scores[0].tolist() != answers.scores[-1].tolist():
-        whom = fewer.scene.audits[0].target.words()
-        raise Failed(
-            f"the scores of {whom} depend on whether another target was asked about before; expected the same bits: keep nothing of a "
-            f"target on self [{subject.where()}]"
-        )
+    again = answers_of(subject.make(), reversed_targets(seen))
+    for audit, one, two in zip(seen.scene.audits, answers.scores, again.scores[::-1], strict=True):
+        if not np.array_equal(one, two):
+            raise Failed(
+                f"the scores of {audit.target.words()} depend on whether another target was asked about before; expected the same "
+                f"bits: keep nothing of a target on self [{subject.where()}]"
+            )
 
 
 def _answers_or_refuses(subject: Subject, what: str, seen: Any) -> None:
@@ -187,14 +203,14 @@ def _answers_or_refuses(subject: Subject, what: str, seen: Any) -> None:
 
 def one_and_many_rounds(subject: Subject) -> None:
     """One audited round is enough, or it says why not."""
-    reference(subject)
+    _sound(subject)
     _, seen = asked(subject.make())
     _answers_or_refuses(subject, "one audited round", some_rounds(seen, [-1]))
 
 
 def constant_signals(subject: Subject) -> None:
     """Signals that are the same everywhere, and rounds in which nobody took part, do not break it."""
-    reference(subject)
+    _sound(subject)
     _, seen = asked(subject.make())
     for value in (0.0, 1.0):
         _answers_or_refuses(subject, f"signals that are {value:g} everywhere", with_signals(seen, lambda a, v=value: np.full_like(a, v)))
@@ -245,3 +261,15 @@ def _misfit(rows: Any, knowledge: Knowledge) -> str:
         found = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, torch.Tensor) else type(rows).__name__
         return f"craft returned {found}; expected floats {expected}, one row for each of knowledge.clients"
     return "" if bool(torch.isfinite(rows).all()) else "craft returned rows that are not finite, which the server drops; expected finite ones"
+
+
+def batch_statistics_of_the_model(subject: Subject) -> None:
+    """A model with batch normalisation in the federation that it attacks is served, or refused with a reason."""
+    reference(subject)
+    try:
+        trained_with(subject.make(), model=NormedNet)
+    except (SkipCell, UserError) as why:
+        if not str(why).strip():
+            raise Failed(f"it refuses a model with BatchNorm without a reason [{subject.where()}]") from why
+    except Exception as error:
+        raise Failed(f"a model with BatchNorm: {located(error, subject)}; expected rows, or SkipCell with the reason") from error

@@ -10,7 +10,6 @@ import torch
 from fedbench.core.contract.contexts import MemberContext
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
-from fedbench.core.contract.hooks_of import unknown_methods
 from fedbench.core.federation.loop import Training
 from fedbench.testing.checks.runs import located
 from fedbench.testing.results import Failed, Skipped
@@ -97,17 +96,6 @@ def batch_statistics(subject: Subject) -> None:
     """A model with batch normalisation is served, or refused with a reason."""
     reference(subject)
     _serves(subject, "a model with BatchNorm", Federated(normed=True))
-
-
-def known_methods(subject: Subject) -> None:
-    """Every public method is a phase: the engine calls no other."""
-    if unknown := unknown_methods(subject.cls, "defense"):
-        method, near = unknown[0]
-        hint = f" - did you mean '{near}'?" if near else ""
-        raise Failed(
-            f"its method '{method}' is no phase and is never called{hint} A helper's name begins with an underscore "
-            f"[{subject.where(getattr(subject.cls, method))}]"
-        )
 
 
 class _Backwards(Training):

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedbench.core.contract.attack import ActiveAttack, Attack
+from fedbench.core.contract.model import Model
 from fedbench.core.experiment.judge import Answers, ask
 from fedbench.core.experiment.train import train
 from fedbench.testing.jobs import given_use
-from fedbench.testing.subject import Subject
 from fedbench.testing.trials.world import Members, World, job_of, setting_of, world
 
 _KNOWS_ALL = {"clients": 1, "knowledge": "rule", "mask_set": 12}
@@ -31,14 +31,17 @@ def asked(made: Attack, members_from: Members = "training", together: bool = Fal
 
 
 def trained_with(
-    made: ActiveAttack, members_from: Members = "training", seed: int = 0, adversary: dict[str, Any] | None = None, **changes: Any
-) -> World:
-    """A training of four clients, the last of which the attack controls and knows everything. ``changes``: of the federation."""
+    made: ActiveAttack, members_from: Members = "training", seed: int = 0, adversary: dict[str, Any] | None = None,
+    device: str = "cpu", model: type[Model] | None = None,
+) -> World:  # fmt: skip
+    """A training of four clients, the last of which the attack controls and knows everything."""
     audit = {"every": 2, "targets": "honest", "members": 40, "nonmembers": 40, "members_from": members_from}
     federation = {"clients": 4, "rounds": 3, "local_epochs": 1, "batch_size": 20, "optimizer": {"lr": 0.2}}
-    setting = setting_of(audit=audit, adversary={**_KNOWS_ALL, **(adversary or {})}, federation={**federation, **changes})
+    setting = setting_of(audit=audit, adversary={**_KNOWS_ALL, **(adversary or {})}, federation=federation)
     use = given_use(type(made), {}, "attack")
-    job, parts, scene = job_of(setting, attack=use, made=made, members=(), seed=seed)
+    own = {} if model is None else {"model": given_use(model, {}, "own-model")}
+    job, parts, scene = job_of(setting, attack=use, made=made, members=(), seed=seed, **own)
+    job = replace(job, device=device)
     return World(job=job, parts=parts, scene=scene, trained=train(job, parts, scene, [made], lambda t: None), shadows=None)
 
 
@@ -55,14 +58,9 @@ def run(made: Attack) -> dict[str, Any]:
     return said
 
 
-def some_targets(seen: World, which: list[int]) -> World:
-    """The world with fewer targets."""
-    return replace(seen, scene=replace(seen.scene, audits=[seen.scene.audits[i] for i in which]))
-
-
-def use_of(subject: Subject) -> Any:
-    """The use of a subject's class, as jobs have it."""
-    return given_use(subject.cls, subject.params, subject.name)
+def reversed_targets(seen: World) -> World:
+    """The world whose targets are asked about in the reverse order."""
+    return replace(seen, scene=replace(seen.scene, audits=seen.scene.audits[::-1]))
 
 
 def answers_of(made: Attack, seen: World) -> Answers:

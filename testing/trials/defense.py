@@ -19,7 +19,6 @@ from fedbench.testing.tiny import tiny_federation
 
 SHAPE, CLASSES = (1, 8, 8), 3
 _SIZES = (8, 8, 8, 8, 8)
-_ROOT = 64  # most samples that the server is given in a trial
 
 
 def images(sizes: Sequence[int], shape: tuple[int, ...] = SHAPE, classes: int = CLASSES) -> list[MemberData]:
@@ -74,16 +73,16 @@ def setup_of(made: Defense, how: Federated) -> Setup:
     def flat(seed: int) -> FlatModel:
         return FlatModel(network(seed, classes=how.classes, normed=how.normed).to(dtype), device)
 
-    clients = [MemberData(d.x.to(device, dtype), d.y.to(device)) for d in images((*how.sizes, _ROOT), classes=how.classes)]
+    asked = made.root_samples
+    clients = [MemberData(d.x.to(device, dtype), d.y.to(device)) for d in images((*how.sizes, asked), classes=how.classes)]
     root = clients.pop()
-    asked = min(max(made.root_samples, 0), _ROOT)
     return Setup(
         seed=how.seed, flat=flat(0), clients=clients, n_classes=how.classes, defense=made, members=how.members,
         config=tiny_federation(
             len(how.sizes), rounds=how.rounds, local_epochs=1, batch_size=how.batch_size, participation=how.participation
         ),
         initial=torch.stack([flat(j).params.clone() for j in range(models)]),
-        root=MemberData(root.x[:asked], root.y[:asked]) if asked else None,
+        root=root if asked else None,
         thresholds=tuple(0.5 + 0.1 * (k % 5) for k in range(len(how.sizes))) if how.thresholds else None,
         expected_malicious=how.expected_malicious,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from fedbench.testing.jobs import given_use
 from fedbench.testing.results import Failed, Skipped
 from fedbench.testing.subject import Subject
 from fedbench.testing.trials import attack, finished, small
-from fedbench.testing.trials.data import PlainLoss
+from fedbench.testing.trials.data import PlainLoss, TinyPictures
 from fedbench.testing.trials.world import World, job_of, setting_of
 
 _SHORT = {"clients": 4, "rounds": 2, "local_epochs": 1, "local_batches": 2, "batch_size": 10, "optimizer": {"lr": 0.05}}
@@ -55,6 +55,7 @@ def trained_with(subject: Subject, device: str = "cpu") -> tuple[World, Attack]:
     judge: Attack = PlainLoss()
     if subject.kind == "defense":
         parts["defense"] = _use(subject)
+        parts["dataset"] = given_use(TinyPictures, {"holdout": 400 + subject.make().root_samples}, "tiny-pictures")
     elif subject.kind == "dataset":
         small.loaded(subject)  # is it here?
         parts["dataset"] = _use(subject)
@@ -70,7 +71,7 @@ def trained_with(subject: Subject, device: str = "cpu") -> tuple[World, Attack]:
     if subject.kind == "signal":
         job = replace(job, signals={**job.signals, subject.name: _use(subject)})
     job = replace(job, device=device)
-    trained = train(job, made, scene, job.cells and [job.cells[0].look] or [], lambda t: None)
+    trained = train(job, made, scene, (job.cells and [job.cells[0].look]) or [], lambda t: None)
     if trained.failed:
         raise Failed("; ".join(trained.failed.values()))
     return World(job=job, parts=made, scene=scene, trained=trained, shadows=None), judge

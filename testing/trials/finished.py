@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.judge import Answers, ask
 from fedbench.core.experiment.run import Run
 from fedbench.core.experiment.scene import Scene
-from fedbench.core.experiment.train import Trained
+from fedbench.core.experiment.train import Trained, train
 from fedbench.core.experiment.verdict import verdict
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.reading import load_records
@@ -30,8 +31,6 @@ from fedbench.testing.jobs import given_use
 from fedbench.testing.results import Failed, Skipped
 from fedbench.testing.trials.data import PlainLoss
 from fedbench.testing.trials.world import World, job_of, setting_of, world
-
-from fedbench.core.experiment.train import train  # isort: skip
 
 
 def said_of(made: Analysis) -> tuple[World, FinishedRun, Judgement]:
@@ -81,9 +80,9 @@ def recorded(
     load_records(folder)
 
 
-@contextmanager
-def results_folder() -> Iterator[Path]:
-    """Records of two defenses, one that uploads nothing, and two seeds, in a folder that is gone afterwards."""
+@cache
+def _results() -> dict[str, bytes]:
+    """The files of a results folder: records of two defenses, one of which uploads nothing, and two seeds."""
     with tempfile.TemporaryDirectory(prefix="fedbench-check-") as name:
         folder = Path(name) / "results"
         for seed in (0, 1):
@@ -92,6 +91,17 @@ def results_folder() -> Iterator[Path]:
                 job = replace(job, results=str(folder), cells=(replace(job.cells[0], stem=f"{job.cells[0].stem}-{seed}"),))
                 trained = train(job, parts, scene, [job.cells[0].look], lambda t: None)
                 recorded(job, scene, trained, ask(job, PlainLoss(), scene, trained), folder)
+        return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@contextmanager
+def results_folder() -> Iterator[Path]:
+    """A copy of those records, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="fedbench-check-") as name:
+        folder = Path(name) / "results"
+        for path, content in _results().items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
         yield folder
 
 

@@ -111,14 +111,17 @@ def job_of(
 
 
 @cache
-def world(members_from: Members = "training", together: bool = False, groups: bool = False, seed: int = 0) -> World:
+def world(
+    members_from: Members = "training", together: bool = False, groups: bool = False, seed: int = 0, alone: bool = False
+) -> World:
     """The training that passive attacks and analyses look at: every signal and view of it was measured.
 
-    ``members_from`` "holdout": nobody trained on the members asked about. ``together``: asked about all clients at once.
+    ``members_from`` "holdout": nobody trained on the members asked about. ``together``: asked about all clients at once; ``alone``: about
+    one client only.
     """
     audit: dict[str, Any] = {"every": 2, "nonmembers": 80, "members_from": members_from}
     audit |= {"shadow": {"samples": 60, "models": 2, "epochs": 2}}
-    audit |= {"targets": "honest", "members": 60} if together else {}
+    audit |= {"targets": "honest", "members": 60} if together else {"targets": [0]} if alone else {}
     job, parts, scene = job_of(setting_of(audit=audit, **(GROUPS if groups else {})), seed=seed)
     needs = frozenset({*known_signals(), *GRADIENT_SIGNALS, f"loss{PRE_DEFENSE}"})
     looks = [Look(needs=needs, view=view, needs_shadow_models=True, colluders=1) for view in _VIEWS]

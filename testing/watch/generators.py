@@ -107,7 +107,7 @@ class Unseeded:
         note = self.note
 
         class StandIn(cls):  # type: ignore[misc, valid-type]
-            def __new__(new, *args: Any, **more: Any) -> Any:  # noqa: N804
+            def __new__(new, *args: Any, **more: Any) -> Any:
                 if (not args or args[0] is None) and all(v is None for v in more.values()):
                     note(what)
                 return cls(*args, **more)
