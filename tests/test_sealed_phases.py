@@ -8,13 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
-from fake_packages import install
-from running import invoke, suite
 from tiny import tiny_insider, tiny_module, tiny_setup, train_all
 
 from fedbench.core import ActiveAttack, Batch, Defense, MemberData, Selection
-from fedbench.core.cli.validate import command as validate
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
@@ -302,37 +298,3 @@ def test_a_wider_answer_is_copied_and_keeps_no_graph():
 
     plain, wide = (train_all(tiny_setup(d, rounds=2))[1][-1].models for d in (Defense(), defense("protect", protect)))
     assert torch.equal(plain, wide) and not wide.requires_grad
-
-
-# --- names that are no phase ------------------------------------------------------------------------------------------
-
-MISSPELT = """
-    from fedbench.core import Component, Defense, hookimpl
-
-    class Base(Defense):
-        @staticmethod
-        def agregate(updates, weights, ctx):
-            return updates[0]
-
-    class Typo(Base):
-        def protekt(self, update, ctx):
-            return 0 * update
-        def _protect(self, update):
-            return update
-        def partners(self):
-            return 3
-
-    @hookimpl
-    def fedbench_defenses():
-        yield Component("typo", "misspelt:Typo", "a toy")
-"""
-
-
-def test_a_method_that_is_nearly_a_phase_is_a_note(site, tmp_path):
-    install(site, "misspelt", MISSPELT)
-    path = suite(tmp_path, defenses=["none", {"name": "grad-noise", "label": "both", "then": ["typo"]}])
-    said = CliRunner().invoke(validate, [str(path)])
-    note = "defense 'typo' (misspelt 1.0): its method '{}' is no phase and is never called - did you mean '{}'? "
-    assert said.exit_code == 0 and note.format("protekt", "protect") in said.output
-    assert note.format("agregate", "aggregate") in said.output and said.output.count("is no phase") == 2
-    assert f"note: {note.format('protekt', 'protect')}" in invoke(path, "--dry-run", "--results", tmp_path / "r")

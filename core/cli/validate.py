@@ -68,11 +68,12 @@ def check(
 ) -> tuple[LoadedSuite, Resolved, list[str]]:
     """The suite, its components, and what is odd about its data; raises ``UserError`` with every mistake, with ``data``
     those of ``CHECKS`` too."""
+    from fedbench.core.execution.misspelt import misspelt_in
     from fedbench.core.spec.resolve import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
-    notes: list[str] = []
+    notes = misspelt_in(resolved)
     for extra in _extra_checks() if data and not _absent(loaded, resolved) else ():
         try:
             notes += extra(loaded, resolved)
@@ -80,7 +81,7 @@ def check(
             mistakes += exc.messages
     if mistakes:
         raise UserError(*mistakes)
-    return loaded, resolved, notes
+    return loaded, resolved, list(dict.fromkeys(notes))
 
 
 def _absent(loaded: LoadedSuite, resolved: Resolved) -> list[str]:

@@ -12,7 +12,7 @@ from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import needs_coalition
 from fedbench.core.contract.errors import UserError
-from fedbench.core.execution.misspelt import misspelt_phases
+from fedbench.core.execution.misspelt import Misspelt
 from fedbench.core.execution.needs import Signals
 from fedbench.core.execution.plugin_checks import declaration_mistake, try_model
 from fedbench.core.execution.provenance import gather
@@ -109,6 +109,7 @@ class _Planner:
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
+        self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
 
@@ -151,7 +152,7 @@ class _Planner:
             if mistake := declaration_mistake(made):
                 raise UserError(f"{kind} '{use.name}': {mistake}")
             self.signals.require(f"{kind} {use}", getattr(made, "needs", ()))
-            self.notes |= dict.fromkeys(misspelt_phases(use, made) if kind == "defense" else ())
+            self.notes |= dict.fromkeys(self.misspelt.of([use]))
             return made
 
         return self.refusals.ask(self.refusals.place_of(kind, use), f"{kind} '{use.name}'", build)
@@ -268,7 +269,12 @@ class _Planner:
             names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *read})}
             made_of = cell_identity(job, use, {n: signals[own] for n, own in names.items() if own in signals})
             _, key = keys_of(made_of)
-            cells.append(Cell(key=key, stem=stem_of(job, use, key), attack=use, look=Look.of(made), identity=made_of))
+            asked = [signals[own] for own in names.values() if own in signals]
+            notes = tuple(self.misspelt.of([job.dataset, job.model, job.defense, use, *job.analyses, *asked]))
+            self.notes |= dict.fromkeys(notes)
+            cells.append(Cell(
+                key=key, stem=stem_of(job, use, key), attack=use, look=Look.of(made), identity=made_of, notes=notes
+            ))  # fmt: skip
         return replace(job, cells=tuple(cells))
 
 

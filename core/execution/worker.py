@@ -32,7 +32,7 @@ def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Me
         coalition=job.coalition, members=list(job.members), seed=job.seed, defense=job.defense, attack=cell.attack,
         view=cell.look.view, described=job.described(), provenance=job.provenance, measured=measured,
         identity=Identity.model_validate(cell.identity),
-        **{"digests": job.digests, **more},
+        **{"digests": job.digests, **more, "notes": [*cell.notes, *more.get("notes", ())]},
     )  # fmt: skip
 
 

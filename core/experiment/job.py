@@ -42,6 +42,8 @@ class Cell:
     attack: ComponentUse
     look: Look
     identity: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    """what was odd about the components that it is made with, when it was planned"""
 
 
 @dataclass(frozen=True, kw_only=True)

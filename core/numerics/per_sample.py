@@ -8,6 +8,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedbench.core.contract.errors import BatchStatistics
+
 
 def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Gradients of each sample's cross-entropy at the model's current parameters, in the model's current mode.
@@ -32,7 +34,7 @@ def refuse_batch_statistics(model: nn.Module) -> None:
     """Raise ``ValueError`` if a layer normalises by statistics of the batch: a sample's gradient is then undefined."""
     for name, layer in model.named_modules():
         if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
-            raise ValueError(
+            raise BatchStatistics(
                 f"layer '{name}' ({type(layer).__name__}) normalises by batch statistics, so no sample has a "
                 "gradient of its own: use eval mode with running statistics, or GroupNorm"
             )

@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from fedbench.core.contract.params import Params
+from fedbench.core.registry.hooks_of import unknown_methods
 from fedbench.testing.results import Failed, Warned
 from fedbench.testing.subject import Subject
 
@@ -83,3 +84,12 @@ def announced(subject: Subject) -> None:
     summary = subject.found.component.summary
     if summary.strip().lower().replace("-", " ") == subject.name.replace("-", " "):
         raise Failed(f"the announced summary is {summary!r}, its name again; expected one line that says what it does")
+
+
+def known_methods(subject: Subject) -> None:
+    """Every public method is a hook of the contract (of a defense: a phase): the engine calls no other."""
+    said = unknown_methods(subject.cls)
+    if meant := [text for text in said if "did you mean" in text]:
+        raise Failed(f"{meant[0]} [{subject.where()}]")
+    if said:
+        raise Warned(said[0])
