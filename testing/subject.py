@@ -13,7 +13,7 @@ from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import KINDS, PLURAL, kind_of
 from fedbench.core.words.nearest import did_you_mean
-from fedbench.testing.results import Skipped
+from fedbench.testing.results import Failed, Skipped
 
 
 @dataclass(eq=False)
@@ -49,7 +49,11 @@ class Subject:
             shown = ", ".join(f'"{n}": ...' for n in missing)
             way = f'check it as ("{self.name}", {{{shown}}}) or with --param {missing[0]}=...'
             raise Skipped(f"its parameters need values: {way}")
-        return self.cls(**self.params)
+        try:
+            return self.cls(**self.params)
+        except Exception as error:
+            why = f"it cannot be made, which `defaults_construct` reports ({type(error).__name__})"
+            raise Skipped(why) from error
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -59,6 +63,10 @@ class Subject:
         from fedbench.core.contract.attack import ActiveAttack
 
         return ("attack", "active attack") if issubclass(self.cls, ActiveAttack) else ("attack", "passive attack")
+
+    def failed(self, text: str, thing: Any = None) -> Failed:
+        """What a check raises: what was found, what is expected, the remedy; the place of the class, or of ``thing``, follows."""
+        return Failed(f"{text} [{self.where(thing)}]")
 
     def where(self, thing: Any = None) -> str:
         """File and line of its class, or of a function of it, for a message."""

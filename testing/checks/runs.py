@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -44,20 +43,6 @@ def runs(subject: Subject) -> None:
         raise
     except Exception as error:
         raise Failed(f"{located(error, subject)}; expected that it runs in a small federation") from error
-
-
-def runs_end_to_end(subject: Subject) -> None:
-    """From data over training and attack to a record that reads back."""
-    reference(subject)
-    try:
-        with tempfile.TemporaryDirectory(prefix="fedbench-check-") as folder:
-            whole.run(subject, Path(folder))
-    except SkipCell as why:
-        raise Skipped(f"it does not apply to the small federation of the checks: {why}") from None
-    except (Skipped, Failed):
-        raise
-    except Exception as error:
-        raise Failed(f"{located(error, subject)}; expected a record of the run") from error
 
 
 def runs_on_cuda(subject: Subject) -> None:

@@ -100,14 +100,14 @@ def shaped(x: torch.Tensor, classes: int) -> type[Dataset]:
 
             def split(n: int) -> tuple[np.ndarray, np.ndarray]:
                 size = (n, *x.shape[1:])
-                drawn = rng.normal(size=size).astype(np.float32) if x.is_floating_point() else rng.integers(0, int(x.max()) + 1, size)
+                drawn = rng.normal(size=size) if x.is_floating_point() else rng.integers(0, int(x.max()) + 1, size)
                 return drawn.astype(x.numpy().dtype), rng.integers(0, classes, n)
 
             (train_x, train_y), (test_x, test_y), (hold_x, hold_y) = split(_TRAIN), split(_TEST), split(_HOLDOUT)
-            images = x.dtype == torch.uint8
+            images, half = x.dtype == torch.uint8, (0.5,) * x.shape[1]
             return Data(
-                train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, holdout_x=hold_x, holdout_y=hold_y, n_classes=classes,
-                mean=(0.5,) * x.shape[1] if images else None, std=(0.5,) * x.shape[1] if images else None,
+                train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, holdout_x=hold_x, holdout_y=hold_y,
+                n_classes=classes, mean=half if images else None, std=half if images else None,
             )  # fmt: skip
 
     return Shaped

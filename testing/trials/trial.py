@@ -19,6 +19,7 @@ def trial(subject: Subject, made: Any = None, seed: int = 1) -> dict[str, Any]:
     from fedbench.testing.trials import attack, defense, finished, small
 
     made = subject.make() if made is None else made
+    require_declared(subject, made)
     seed_globals(seed)
     try:
         if subject.kind == "defense":
@@ -34,6 +35,15 @@ def trial(subject: Subject, made: Any = None, seed: int = 1) -> dict[str, Any]:
         return finished.analyse(made) if subject.kind == "analysis" else finished.write(made)
     except SkipCell as why:
         raise Skipped(f"it does not apply to the small federation of the checks: {why}") from None
+
+
+def require_declared(subject: Subject, made: Any) -> None:
+    """Raise :class:`Skipped` where what it says of itself is wrong: nothing can be asked of it."""
+    from fedbench.testing.trials.world import declared_mistake
+
+    if subject.kind in ("attack", "analysis") and declared_mistake(made):
+        check = "declares_known_signals" if subject.kind == "attack" else "declares_what_it_reads"
+        raise Skipped(f"what it says of itself is wrong, which `{check}` reports")
 
 
 def prints(said: dict[str, Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fedbench.core.contract.attack import ActiveAttack
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.threat import View
+from fedbench.core.execution.plugin_checks import declaration_mistake
 from fedbench.core.execution.provenance import gather
 from fedbench.core.experiment.candidates import targets_of
 from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, key_of_run
@@ -24,6 +25,7 @@ from fedbench.core.registry.use import ComponentUse
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE
 from fedbench.core.spec.suite import Limits, Setting
 from fedbench.core.store.integrity import keys_of
+from fedbench.core.words.nearest import did_you_mean
 from fedbench.testing.jobs import given_use
 from fedbench.testing.trials.data import PlainLoss, TinyPictures
 
@@ -73,6 +75,15 @@ def is_known(signal: str) -> bool:
     return own in known_signals() or signal in GRADIENT_SIGNALS
 
 
+def declared_mistake(made: Any) -> str:
+    """What is wrong with the facts that an attack or an analysis states about itself, or nothing."""
+    if mistake := declaration_mistake(made):
+        return mistake
+    unknown = sorted(n for n in made.needs if not is_known(n))
+    hint = did_you_mean(unknown[0], known_signals()) if unknown else ""
+    return f"needs name the signal '{unknown[0]}', which no installed package announces{hint}" if unknown else ""
+
+
 @cache
 def _provenance(device: str) -> Any:
     return gather(device, "float32")
@@ -116,8 +127,8 @@ def world(
 ) -> World:
     """The training that passive attacks and analyses look at: every signal and view of it was measured.
 
-    ``members_from`` "holdout": nobody trained on the members asked about. ``together``: asked about all clients at once; ``alone``: about
-    one client only.
+    ``members_from`` "holdout": nobody trained on the members asked about. ``together``: asked about all clients at once;
+    ``alone``: about one client only.
     """
     audit: dict[str, Any] = {"every": 2, "nonmembers": 80, "members_from": members_from}
     audit |= {"shadow": {"samples": 60, "models": 2, "epochs": 2}}
