@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import click
+
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import one_line
@@ -51,7 +53,7 @@ def _says(subject: Subject, check: str) -> None:
 def _progress(text: str) -> None:
     """One line that is written over, on a terminal alone."""
     if sys.stderr.isatty():
-        print(f"\r\033[K{one_line(text, 100)}", end="", file=sys.stderr, flush=True)
+        click.echo(f"\r\033[K{one_line(text, 100)}", nl=False, err=True)
 
 
 def listed() -> str:

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
@@ -43,6 +45,18 @@ class Subject:
         """Parameters without a default that were given no value."""
         return [n for n, f in self.cls.Params.model_fields.items() if f.is_required() and n not in self.params]
 
+    def require_params(self) -> None:
+        """Raise ``UserError`` for values that its parameters do not take."""
+        if not self.params:
+            return
+        try:
+            self.cls.Params(**self.params)
+        except ValidationError as error:
+            wrong = [e for e in error.errors() if e["loc"] and e["loc"][0] in self.params]
+            known = ", ".join(self.cls.Params.model_fields) or "none"
+            if wrong:
+                raise UserError(*(f"{self}: parameter {_dotted(e['loc'])}: {e['msg']}; it has {known}" for e in wrong)) from None
+
     def make(self) -> Any:
         """A fresh instance; raises :class:`Skipped` where a parameter needs a value."""
         if missing := self.required:
@@ -75,6 +89,10 @@ class Subject:
             return f"{Path(inspect.getsourcefile(code) or '?').name}:{inspect.getsourcelines(code)[1]}"
         except (OSError, TypeError):
             return f"{self.cls.__module__}:{self.cls.__qualname__}"
+
+
+def _dotted(place: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, place))
 
 
 def subject_of(

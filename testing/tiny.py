@@ -64,7 +64,9 @@ def tiny_federation(clients: int = 4, **changes: Any) -> FederationSpec:
     )
 
 
-def tiny_insider(attack: ActiveAttack, malicious: int = 1, knowledge: KnowledgeLevel | None = None, start_round: int = 1) -> Insider:
+def tiny_insider(
+    attack: ActiveAttack, malicious: int = 1, knowledge: KnowledgeLevel | None = None, start_round: int = 1
+) -> Insider:
     """The last clients under one attacker, which gets to know what it needs; attack and mask set of 3 samples each."""
     x, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.arange(6) % 3
     return Insider(

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fedbench.core.apart.channel import pass_on_interrupt
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import SkipCell, UserError
 from fedbench.core.words.explain import named
@@ -41,7 +42,8 @@ def runs(subject: Subject) -> None:
         trial(subject)
     except (Skipped, Failed):
         raise
-    except Exception as error:
+    except BaseException as error:  # somebody's code
+        pass_on_interrupt(error)
         raise Failed(f"{located(error, subject)}; expected that it runs in a small federation") from error
 
 

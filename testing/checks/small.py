@@ -50,7 +50,8 @@ def licence_stated(subject: Subject) -> None:
     cls = subject.cls
     if str(cls.licence).strip().lower() in ("", "unknown"):
         raise subject.failed(f"its licence is {cls.licence!r}; expected the name of one, or whom to ask")
-    if missing := [name for name in ("citation", "home") if not getattr(cls, name)]:
+    missing = [name for name in ("citation", "home") if not getattr(cls, name)]
+    if missing and cls.size_mb is not None:  # None: the user's own data, which have no home but the user's
         raise Warned(f"it states no {' and no '.join(missing)}: a board's reader cannot find the data")
 
 

@@ -73,7 +73,8 @@ def recorded(
     record = record_for(
         job, cell, "ok", "", clock.measured(trained.measured, said.cpu_s), targets=said.targets, pooled=said.pooled,
         notes=said.notes, analyses=analyses or {}, digests={**job.digests, "scores": hashlib.sha256(scores).hexdigest()},
-        utility=trained.utility, history=[RoundRow(**row) for row in trained.history], facts=trained.facts, complaints=trained.complaints,
+        utility=trained.utility, history=[RoundRow(**row) for row in trained.history], facts=trained.facts,
+        complaints=trained.complaints,
     )  # fmt: skip
     results.write(cell.stem, record, scores)
     results.set_manifest([*results.marker()["cells"], cell.stem], "Tiny")

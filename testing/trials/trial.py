@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedbench.core.apart.channel import pass_on_interrupt
 from fedbench.core.contract.errors import SkipCell
 from fedbench.testing.results import Failed, Skipped
 from fedbench.testing.subject import Subject
 from fedbench.testing.watch.generators import seed_globals
 from fedbench.testing.watch.prints import print_of
+
+ENDED = "ended"  # of a subject's notes: the check in which it ended the process, or had to be stopped
 
 
 def trial(subject: Subject, made: Any = None, seed: int = 1) -> dict[str, Any]:
@@ -53,17 +56,20 @@ def prints(said: dict[str, Any]) -> dict[str, str]:
 
 def reference(subject: Subject) -> dict[str, str]:
     """The prints of a fresh instance's answers; made once for all checks of a component. What it raised, it raises again."""
+    if subject.notes.get(ENDED) == "runs":
+        raise Skipped("it does not get through one small run, which `runs` reports")
     if "reference" not in subject.notes:
         try:
             subject.notes["reference"] = prints(trial(subject))
         except Skipped as why:
             subject.notes["reference"] = why
-        except Exception as error:
+        except BaseException as error:  # somebody's code
+            pass_on_interrupt(error)
             subject.notes["reference"] = error
     found = subject.notes["reference"]
     if isinstance(found, Skipped):
         raise Skipped(str(found))
-    if isinstance(found, Exception):
+    if isinstance(found, BaseException):
         raise Skipped(f"it does not get through one small run, which `runs` reports ({type(found).__name__})")
     return found
 
