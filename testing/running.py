@@ -15,7 +15,7 @@ from fedbench.core.words.explain import one_line
 from fedbench.testing.apart import results
 from fedbench.testing.results import Report
 from fedbench.testing.subject import Subject, subject_of
-from fedbench.testing.table import CHECKS
+from fedbench.testing.table import CHECKS, kinds_words
 
 
 def values(params: Sequence[str]) -> dict[str, Any]:
@@ -58,4 +58,4 @@ def _progress(text: str) -> None:
 
 def listed() -> str:
     """The checks, a line each."""
-    return "\n".join(f"{c.name}\n    {c.doc} ({', '.join(c.kinds)})" for c in CHECKS)
+    return "\n".join(f"{c.name}\n    {c.doc} ({kinds_words(c)})" for c in CHECKS)

@@ -18,7 +18,7 @@ from fedbench.core.words.nearest import did_you_mean
 from fedbench.testing.results import Failed, Skipped
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Subject:
     """A component with the values that its parameters take in the checks. ``found``: its announcement, None of a bare class.
 
@@ -103,13 +103,13 @@ def subject_of(
         what, params = what
     if isinstance(what, str):
         found = _found(what, kind, registry or Registry.discover())
-        return Subject(found.name, found.kind, params or {}, found=found)
+        return Subject(name=found.name, kind=found.kind, params=params or {}, found=found)
     cls = what if isinstance(what, type) else type(what)
     its = kind_of(cls)
     if its not in KINDS:
         raise UserError(f"{what!r:.80} cannot be checked: expected the name of a component, or a class of fedbench.core's bases")
     values = params if params is not None else {} if what is cls else what.params.model_dump()
-    return Subject(cls.__name__, its, values, given=cls)
+    return Subject(name=cls.__name__, kind=its, params=values, given=cls)
 
 
 def _found(name: str, kind: str | None, registry: Registry) -> RegisteredComponent:

@@ -78,6 +78,11 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
+def kinds_words(check: Check) -> str:
+    """Of which kinds it asks, in words."""
+    return "all" if check.kinds == KINDS else ", ".join(check.kinds)
+
+
 def checks_of(subject: Subject) -> tuple[Check, ...]:
     """Those that ask of components like this one."""
     return tuple(check for check in CHECKS if set(check.kinds) & set(subject.kinds))

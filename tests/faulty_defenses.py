@@ -304,15 +304,6 @@ class Raises(Defense):
         return BLANK[ctx.round]
 
 
-class Costs(Defense):
-    """A hundred times what is needed."""
-
-    def protect(self, update, ctx):
-        for _ in range(20):
-            torch.randn(300, 300, generator=ctx.generator) @ torch.ones(300, 300)
-        return update
-
-
 # class -> the checks that must fail, and no others
 FAILED = {
     Sound: (),
@@ -350,7 +341,6 @@ FAILED = {
     WalksTheStack: ("looks_at_nothing_else",),
     ClimbsFromAnError: ("looks_at_nothing_else",),
     Raises: ("runs",),
-    Costs: (),
 }
 # class -> the checks that must warn
-WARNED = {MemberStateOnSelf: ("no_member_state_on_self",), Costs: ("cost",)}
+WARNED = {MemberStateOnSelf: ("no_member_state_on_self",)}

@@ -91,7 +91,7 @@ def samples_first(subject: Subject) -> None:
 
 
 def gradient_of_every_parameter(subject: Subject) -> None:
-    """Every parameter that requires a gradient gets one, finite and not zero throughout."""
+    """Every parameter that requires a gradient gets one, finite, and is float32."""
     reference(subject)
     made: Model = subject.make()
     x, classes = samples(subject, made)
