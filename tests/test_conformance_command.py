@@ -241,3 +241,82 @@ def test_the_decorator_makes_a_case_of_each_check(tmp_path):
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     ran = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert ran.returncode == 0 and "passed" in ran.stdout, ran.stdout
+
+
+# --- what a package brings together -----------------------------------------------------------------------------------
+
+TOGETHER = """
+    import numpy as np
+    import torch
+    from torch import nn
+    from fedbench.core import Attack, Component, Data, Dataset, Model, Signal, UserError, hookimpl
+
+    class Second(Signal):
+        '''The second largest logit.'''
+        def measure(self, probe):
+            return probe.logits.topk(2, dim=1).values[:, 1]
+
+    class BySecond(Attack):
+        '''High where the second logit is low.'''
+        needs = frozenset({"second"})
+        def score(self, observations, audit):
+            return -np.nanmean(observations.of_target("second").astype(np.float64), axis=0)
+
+    class Sentences(Dataset):
+        '''Nine tokens of thirty, the class among them.'''
+        licence, citation, home, size_mb, default_model = "CC0", "nobody", "https://example.org", 0.0, "reader"
+        def load(self, seed):
+            rng = np.random.default_rng(seed)
+            def split(n):
+                y = rng.integers(0, 3, n)
+                x = rng.integers(3, 30, (n, 9))
+                x[:, 4] = y
+                return x, y
+            (a, b), (c, d), (e, f) = split(120), split(30), split(120)
+            return Data(train_x=a, train_y=b, test_x=c, test_y=d, holdout_x=e, holdout_y=f, n_classes=3)
+
+    class Net(nn.Module):
+        def __init__(self, classes):
+            super().__init__()
+            self.words, self.out = nn.Embedding(30, 4), nn.Linear(4, classes)
+            self.read = nn.GRU(4, 4, batch_first=True)
+
+        def forward(self, x):
+            return self.out(self.read(self.words(x))[0].mean(1))
+
+    class Reader(Model):
+        '''A recurrent net over tokens.'''
+        def build(self, input_shape, n_classes):
+            if input_shape != (9,):
+                raise UserError("it reads sentences of 9 tokens")
+            return Net(n_classes)
+
+    class Hangs(Signal):
+        '''Nobody asks for it.'''
+        def measure(self, probe):
+            raise SystemExit
+
+    @hookimpl
+    def fedbench_signals():
+        yield Component("second", "together:Second", "the second largest logit")
+        yield Component("unasked", "together:Hangs", "leaves")
+
+    @hookimpl
+    def fedbench_attacks():
+        yield Component("by-second", "together:BySecond", "low second logit")
+
+    @hookimpl
+    def fedbench_datasets():
+        yield Component("sentences", "together:Sentences", "tokens")
+
+    @hookimpl
+    def fedbench_models():
+        yield Component("reader", "together:Reader", "a GRU over tokens")
+"""
+
+
+def test_what_one_package_brings_is_checked_together(site):
+    install(site, "together", TOGETHER)
+    result = check("by-second", "second", "sentences", "reader")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("| runs | passed |") == result.stdout.count("| runs_end_to_end | passed |") == 4

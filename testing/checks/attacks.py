@@ -171,7 +171,7 @@ def order_of_candidates(subject: Subject) -> None:
 def one_and_many_targets(subject: Subject) -> None:
     """It answers about one target, and says the same of a target whatever others were asked about before."""
     sound(subject)
-    _answers_or_refuses(subject, "one target alone", world(alone=True))
+    _answers_or_refuses(subject, "one target alone", world(alone=True, needs=subject.make().needs))
     answers, seen = asked(subject.make())
     again = answers_of(subject.make(), reversed_targets(seen))
     for audit, one, two in zip(seen.scene.audits, answers.scores, again.scores[::-1], strict=True):

@@ -24,7 +24,7 @@ def asked(made: Attack, members_from: Members = "training", together: bool = Fal
     What a passive one looks at is trained once; an active one trains with it.
     """
     if not isinstance(made, ActiveAttack):
-        seen = world(members_from, together, seed=seed)
+        seen = world(members_from, together, seed=seed, needs=made.needs)
         return ask(seen.job, made, seen.scene, seen.trained, seen.shadows), seen
     seen = trained_with(made, members_from, seed)
     return ask(seen.job, made, seen.scene, seen.trained, None), seen

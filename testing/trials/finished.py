@@ -36,7 +36,7 @@ from fedbench.testing.trials.world import World, job_of, setting_of, world
 def said_of(made: Analysis) -> tuple[World, FinishedRun, Judgement]:
     """A run that the analysis applies to, what it gets to see of it, and an attack's judgement. Raises :class:`Skipped`."""
     for groups in (False, True):
-        seen = world(groups=groups)
+        seen = world(groups=groups, needs=made.needs)
         if made.applies(seen.job.described()):
             run = Run(scene=seen.scene, trained=seen.trained, shadows=seen.shadows, n_models=1)
             answers = ask(seen.job, PlainLoss(), seen.scene, seen.trained)
