@@ -304,6 +304,13 @@ class Raises(Defense):
         return BLANK[ctx.round]
 
 
+class StaysOnTheCpu(Defense):
+    """Noise that is made where the model is not; of no account without a GPU."""
+
+    def protect(self, update, ctx):
+        return update + torch.randn(len(update), generator=ctx.generator)
+
+
 # class -> the checks that must fail, and no others
 FAILED = {
     Sound: (),

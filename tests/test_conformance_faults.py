@@ -7,6 +7,7 @@ from pathlib import Path
 import faulty_defenses
 import faulty_others
 import pytest
+import torch
 
 from fedbench.testing.checks import runs
 from fedbench.testing.one import run_check
@@ -56,3 +57,14 @@ def test_costs_are_told_and_never_fail(cls, monkeypatch):
         monkeypatch.setattr(runs, "_DEAR", dear)
         result = run_check(subject, cost)
         assert result.outcome == outcome and "x the small plain training" in result.message
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("cls", "outcome"), [
+    (faulty_defenses.Sound, "passed"), (faulty_defenses.StaysOnTheCpu, "failed"), (faulty_others.SoundModel, "passed"),
+    (faulty_others.SoundSignal, "passed"), (faulty_others.SoundActive, "passed"),
+])  # fmt: skip
+def test_a_tensor_made_on_the_cpu_is_found_where_there_is_a_gpu(cls, outcome):
+    subject = subject_of(cls)
+    (check,) = (check for check in checks_of(subject) if check.name == "runs_on_cuda")
+    assert run_check(subject, check).outcome == outcome
