@@ -8,6 +8,7 @@ import click
 
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.say import say
+from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.kinds import KINDS
 
 
@@ -29,6 +30,8 @@ def command(names: tuple[str, ...], kind: str | None, params: tuple[str, ...], m
     NAME is what an installed package announces. Every check runs in a process apart; the report is Markdown. Exit status 1 when
     a check failed.
     """
+    if markdown is not None and not markdown.absolute().parent.is_dir():
+        raise UserError(f"{markdown}: the folder {markdown.absolute().parent} does not exist; make it first")
     from fedbench.testing.running import listed, report_of, values
 
     if list_:

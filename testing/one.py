@@ -45,7 +45,8 @@ def settled() -> Iterator[None]:
     import numpy as np
     import torch
 
-    before = (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), np.geterr(), os.getcwd(), dict(os.environ))
+    before = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), np.geterr()
+    folder, environment = os.getcwd(), dict(os.environ)
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
@@ -54,7 +55,7 @@ def settled() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        threads, dtype, grad, errors, folder, environment = before
+        threads, dtype, grad, errors = before
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
         torch.set_default_device(None)

@@ -46,6 +46,8 @@ def cases_of(*components: Any) -> list[Case]:
     """A case a component and check. Raises ``UserError`` for a name that nobody announces, or two packages do."""
     registry = Registry.discover() if any(isinstance(c, str | tuple) for c in components) else None
     subjects = [subject_of(c, registry=registry) for c in components]
+    for subject in subjects:
+        subject.require_params()
     return [Case(subject, check) for subject in subjects for check in checks_of(subject)]
 
 

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import click
+
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import one_line
 from fedbench.testing.apart import results
 from fedbench.testing.results import Report
 from fedbench.testing.subject import Subject, subject_of
-from fedbench.testing.table import CHECKS
+from fedbench.testing.table import CHECKS, kinds_words
 
 
 def values(params: Sequence[str]) -> dict[str, Any]:
@@ -51,9 +53,9 @@ def _says(subject: Subject, check: str) -> None:
 def _progress(text: str) -> None:
     """One line that is written over, on a terminal alone."""
     if sys.stderr.isatty():
-        print(f"\r\033[K{one_line(text, 100)}", end="", file=sys.stderr, flush=True)
+        click.echo(f"\r\033[K{one_line(text, 100)}", nl=False, err=True)
 
 
 def listed() -> str:
     """The checks, a line each."""
-    return "\n".join(f"{c.name}\n    {c.doc} ({', '.join(c.kinds)})" for c in CHECKS)
+    return "\n".join(f"{c.name}\n    {c.doc} ({kinds_words(c)})" for c in CHECKS)

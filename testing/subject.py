@@ -8,15 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import KINDS, PLURAL, kind_of
 from fedbench.core.words.nearest import did_you_mean
-from fedbench.testing.results import Skipped
+from fedbench.testing.results import Failed, Skipped
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Subject:
     """A component with the values that its parameters take in the checks. ``found``: its announcement, None of a bare class.
 
@@ -43,13 +45,29 @@ class Subject:
         """Parameters without a default that were given no value."""
         return [n for n, f in self.cls.Params.model_fields.items() if f.is_required() and n not in self.params]
 
+    def require_params(self) -> None:
+        """Raise ``UserError`` for values that its parameters do not take."""
+        if not self.params:
+            return
+        try:
+            self.cls.Params(**self.params)
+        except ValidationError as error:
+            wrong = [e for e in error.errors() if e["loc"] and e["loc"][0] in self.params]
+            known = ", ".join(self.cls.Params.model_fields) or "none"
+            if wrong:
+                raise UserError(*(f"{self}: parameter {_dotted(e['loc'])}: {e['msg']}; it has {known}" for e in wrong)) from None
+
     def make(self) -> Any:
         """A fresh instance; raises :class:`Skipped` where a parameter needs a value."""
         if missing := self.required:
             shown = ", ".join(f'"{n}": ...' for n in missing)
             way = f'check it as ("{self.name}", {{{shown}}}) or with --param {missing[0]}=...'
             raise Skipped(f"its parameters need values: {way}")
-        return self.cls(**self.params)
+        try:
+            return self.cls(**self.params)
+        except Exception as error:
+            why = f"it cannot be made, which `defaults_construct` reports ({type(error).__name__})"
+            raise Skipped(why) from error
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -60,6 +78,10 @@ class Subject:
 
         return ("attack", "active attack") if issubclass(self.cls, ActiveAttack) else ("attack", "passive attack")
 
+    def failed(self, text: str, thing: Any = None) -> Failed:
+        """What a check raises: what was found, what is expected, the remedy; the place of the class, or of ``thing``, follows."""
+        return Failed(f"{text} [{self.where(thing)}]")
+
     def where(self, thing: Any = None) -> str:
         """File and line of its class, or of a function of it, for a message."""
         try:
@@ -67,6 +89,10 @@ class Subject:
             return f"{Path(inspect.getsourcefile(code) or '?').name}:{inspect.getsourcelines(code)[1]}"
         except (OSError, TypeError):
             return f"{self.cls.__module__}:{self.cls.__qualname__}"
+
+
+def _dotted(place: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, place))
 
 
 def subject_of(
@@ -77,13 +103,13 @@ def subject_of(
         what, params = what
     if isinstance(what, str):
         found = _found(what, kind, registry or Registry.discover())
-        return Subject(found.name, found.kind, params or {}, found=found)
+        return Subject(name=found.name, kind=found.kind, params=params or {}, found=found)
     cls = what if isinstance(what, type) else type(what)
     its = kind_of(cls)
     if its not in KINDS:
         raise UserError(f"{what!r:.80} cannot be checked: expected the name of a component, or a class of fedbench.core's bases")
     values = params if params is not None else {} if what is cls else what.params.model_dump()
-    return Subject(cls.__name__, its, values, given=cls)
+    return Subject(name=cls.__name__, kind=its, params=values, given=cls)
 
 
 def _found(name: str, kind: str | None, registry: Registry) -> RegisteredComponent:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedbench.core.registry.kinds import KINDS
-from fedbench.testing.checks import attacks, clean, declared, defenses, repeatable, runs, small
+from fedbench.testing.checks import attacks, clean, declared, defenses, repeatable, runs, small, whole
 from fedbench.testing.subject import Subject
 
 
@@ -72,10 +72,15 @@ CHECKS: tuple[Check, ...] = (
     _check(small.refuses_inputs_with_a_reason, "model"),
     _check(small.chunk_independent, "signal"),
     _check(small.varies, "signal"),
-    _check(runs.runs_end_to_end),
+    _check(whole.runs_end_to_end),
     _check(runs.runs_on_cuda, "defense", "active attack", "model", "signal"),
     _check(runs.cost, "defense", "attack"),
 )
+
+
+def kinds_words(check: Check) -> str:
+    """Of which kinds it asks, in words."""
+    return "all" if check.kinds == KINDS else ", ".join(check.kinds)
 
 
 def checks_of(subject: Subject) -> tuple[Check, ...]:

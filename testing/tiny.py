@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedbench.core import ActiveAttack, Defense, MemberData
+from fedbench.core.contract.threat import KnowledgeLevel
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, RoundResult, Setup
 from fedbench.core.numerics.flat import FlatModel
@@ -63,7 +64,9 @@ def tiny_federation(clients: int = 4, **changes: Any) -> FederationSpec:
     )
 
 
-def tiny_insider(attack: ActiveAttack, malicious: int = 1, knowledge: str | None = None, start_round: int = 1) -> Insider:
+def tiny_insider(
+    attack: ActiveAttack, malicious: int = 1, knowledge: KnowledgeLevel | None = None, start_round: int = 1
+) -> Insider:
     """The last clients under one attacker, which gets to know what it needs; attack and mask set of 3 samples each."""
     x, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.arange(6) % 3
     return Insider(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -268,13 +269,36 @@ def test_every_phase_has_wrong_answers_in_this_test():
     assert {phase for phase, _ in WRONG} == set(ANSWERS)
 
 
-@pytest.mark.parametrize("phase", ANSWERS)
-def test_an_error_names_the_phase_in_which_it_was_raised(phase):
-    def fails(*args):
-        raise ValueError("no idea")
+def fails(*args):
+    raise ValueError("no idea")
 
+
+LINE = f"({Path(__file__).name}:{fails.__code__.co_firstlineno + 1} in fails)"
+
+
+@pytest.mark.parametrize("phase", ANSWERS)
+def test_an_error_names_the_phase_in_which_it_was_raised_and_the_line(phase):
     said = ends(defense(phase, fails, n_models=2 if phase == "assign" else 1))
-    assert said == f"Mine.{phase} ({PLACES.get(phase, 'client 0, round 1')}): ValueError: no idea"
+    assert said == f"Mine.{phase} ({PLACES.get(phase, 'client 0, round 1')}): ValueError: no idea {LINE}"
+
+
+@pytest.mark.parametrize("phase", ["transform", "local_step", "loss"])
+def test_a_local_train_around_it_takes_no_blame(phase):
+    both = {phase: lambda self, *args: fails(), "local_train": lambda self, ctx: ctx.train()}
+    assert ends(type("Mine", (Defense,), both)()) == f"Mine.{phase} (client 0, round 1): ValueError: no idea {LINE}"
+
+
+def test_a_model_that_fails_is_named_itself():
+    class Fails(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = tiny_module()
+
+        def forward(self, x):
+            return fails()
+
+    for phase, place in {"transform": "client 0, round 1", "protect": "round 1"}.items():
+        assert ends(defense(phase, ANSWERS[phase]), module=Fails()) == f"the model ({place}): ValueError: no idea {LINE}"
 
 
 def test_an_error_on_the_way_back_is_the_losss():
@@ -288,8 +312,9 @@ def test_an_error_on_the_way_back_is_the_losss():
             raise ZeroDivisionError("no way back")
 
     mine = defense("loss", lambda logits, batch, ctx: Breaks.apply(logits))
-    said = "Mine.loss (client 0, round 1): its gradient: ZeroDivisionError: no way back"
-    assert ends(mine) == said and ends(composed([Defense(), mine])) == said
+    said = "Mine.loss (client 0, round 1): its gradient: ZeroDivisionError: no way back (test_sealed_phases.py:"
+    for made in (mine, composed([Defense(), mine])):
+        assert ends(made).startswith(said) and ends(made).endswith(" in backward)")
 
 
 def test_a_wider_answer_is_copied_and_keeps_no_graph():

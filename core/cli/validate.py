@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedbench.core.cli.options import examples, overrides_option, suites_argument
+from fedbench.core.cli.options import debug_option, examples, overrides_option, suites_argument
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.ask import Ended
@@ -32,6 +32,7 @@ CHECKS: tuple[str, ...] = ("fedbench.core.execution.plan:check_plan",)
 @overrides_option
 @click.option("--data/--no-data", default=True, show_default=True,
               help="Also load the data: partitions, audit sets, whether the model fits. All that `run` would refuse.")
+@debug_option
 def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> None:
     """Check suites without running them.
 

@@ -33,6 +33,7 @@ from fedbench.core.spec.resolve import Resolved
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
+from fedbench.core.words.frames import debugging
 
 _DTYPE = "float32"
 
@@ -233,7 +234,7 @@ class _Planner:
             dataset=used.dataset, model=used.model, defense=row.use, attacker=attacker, adversary=adversary,
             signals=self.signals.uses, analyses=(), repeated_holdout=loaded.repeated,
             digests={"data": loaded.digest, "split": split, "engine": self.engine},
-            device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits,
+            device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits, debug=debugging(),
         )  # fmt: skip
         asked = self._asked(job, where)
         return replace(job, analyses=asked, looks={use.label: Look.of(made) for use, made in self.analyses if use in asked})

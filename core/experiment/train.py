@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core.apart.channel import pass_on_interrupt
+from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.candidates import EXCLUDED
 from fedbench.core.contract.contexts import MemberData
@@ -22,6 +22,7 @@ from fedbench.core.contract.signal import Signal
 from fedbench.core.contract.threat import LEVELS
 from fedbench.core.experiment.job import Job, Look
 from fedbench.core.experiment.parts import Parts, defense_of
+from fedbench.core.experiment.process import log_failure
 from fedbench.core.experiment.scene import Scene
 from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, views_of
 from fedbench.core.federation.guard import PhaseError
@@ -34,7 +35,7 @@ from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.record import Utility
-from fedbench.core.words.explain import named, one_line
+from fedbench.core.words.explain import one_line, told
 
 _DRAWS = 100  # of initial models, until each is picked by enough clients
 
@@ -91,6 +92,7 @@ def train(
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
+        on_failure=log_failure,
     )  # fmt: skip
     recorder.failed |= failed
     training = _good_start(job, parts, scene, setup)
@@ -108,7 +110,8 @@ def signals_of(job: Job, wanted: set[str]) -> tuple[dict[str, Signal], dict[str,
                 made[name] = use.make()[0]
             except BaseException as error:  # somebody's constructor
                 pass_on_interrupt(error)
-                failed[name] = f"signal {use}: {named(error)}"
+                log_failure(error)
+                failed[name] = f"signal {use}: {told(error)}"
     return made, failed
 
 
@@ -217,7 +220,8 @@ def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:
     try:
         return training.facts(), []
     except PhaseError as error:
-        return {}, [one_line(str(error))]
+        log_failure(error)
+        return {}, [one_line(str(error), 1000)]
 
 
 def _clusters(assignment: tuple[int, ...], before: tuple[int, ...], n_models: int) -> dict[str, Any]:
@@ -241,7 +245,9 @@ def fresh_models(
 
     def build(j: int) -> FlatModel:
         torch.random.default_generator.manual_seed(key_for(job.seed, purpose, round=draw, client=j) >> 1)
-        module = in_precision(builder.build(data.input_shape, data.n_classes), job.setting.federation.precision)
+        with at_work(f"model {job.model}"):
+            built = builder.build(data.input_shape, data.n_classes)
+        module = in_precision(built, job.setting.federation.precision)
         return FlatModel(wrap(module, data), device)
 
     first = build(0)

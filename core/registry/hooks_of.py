@@ -57,8 +57,9 @@ def _message(name: str, ours: type) -> str:
 
 def _hooks_of_subclasses(ours: type) -> Iterator[tuple[str, type]]:
     """What only a narrower class of the contract has: ``craft`` of an active attack."""
-    for sub in (c for c in ours.__subclasses__() if _of_contract(c)):
-        yield from ((name, sub) for name in hooks_of(sub) if name not in hooks_of(ours))
+    subclasses: list[type] = type.__subclasses__(ours)
+    narrower = filter(_of_contract, subclasses)
+    yield from ((name, sub) for sub in narrower for name in hooks_of(sub) if name not in hooks_of(ours))
 
 
 def _of_contract(cls: type) -> bool:

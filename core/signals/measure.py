@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.signals.ask import Asked, SignalError
-from fedbench.core.words.explain import named
+from fedbench.core.words.explain import told
 
 GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis; of several global models, see `global_row`
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
@@ -70,9 +70,9 @@ class Recorder:
     def __init__(
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
         clients: int, members: tuple[int, ...], views: Iterable[View], sizes: list[int], one_start: bool = True,
-        n_models: int = 1, who: Mapping[str, str] | None = None,
+        n_models: int = 1, who: Mapping[str, str] | None = None, on_failure: Callable[[Exception], None] = lambda error: None,
     ) -> None:  # fmt: skip
-        self.flat, self.x, self.y = flat, x, y
+        self.flat, self.x, self.y, self._on_failure = flat, x, y, on_failure
         self.failed: dict[str, str] = {}
         self._who = {n: f"'{n}'" for n in (*signals, *GRADIENT_SIGNALS)} | dict(who or {})
         self.asked = {n: Asked(s, self._who[n], flat) for n, s in signals.items()}
@@ -186,6 +186,7 @@ class Recorder:
                 try:
                     measured[name].append(signals[name].row(update, samples, logits))
                 except SignalError as error:
+                    self._on_failure(error)
                     self._drop(name, uploads.round, str(error))
                     del measured[name]
         for name, rows in measured.items():
@@ -197,8 +198,9 @@ class Recorder:
             self._gradients(where, updates, starts, uploads)
         except Exception as error:
             self.gradients = False
+            self._on_failure(error)
             for name in sorted(GRADIENT_SIGNALS):
-                self._drop(name, uploads.round, named(error))
+                self._drop(name, uploads.round, told(error))
 
     def _gradients(self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads) -> None:
         groups: dict[int, list[int]] = {}

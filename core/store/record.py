@@ -171,6 +171,8 @@ class Record(_Part):
     """the same for the training alone; cells of one run share it"""
     outcome: Outcome
     reason: str = ""
+    by_adversary: bool = False
+    """that it diverged is what an adversary inside brought about: a result, no failure of the run"""
     suite: str
     setting: str
     """the setting's name in the suite"""

@@ -19,7 +19,7 @@ from fedbench.testing.watch.prints import print_of
 
 # a rule's rows, the coalition's and a member's own update are copies that it may write to
 _ITS_OWN = ("protect", "coordinate", "aggregate")
-_LIVE = ("params", "model", "memory", "tools", "run_epochs", "logits", "train", "step", "sample_steps", "rule", "rng", "generator")
+_LIVE = ("params", "model", "memory", "tools", "run_epochs", "logits", "train", "step", "sample_steps", "rule")
 
 
 def inputs_not_mutated(subject: Subject) -> None:
@@ -37,9 +37,8 @@ def inputs_not_mutated(subject: Subject) -> None:
 
     trial(subject, hooked(subject.make(), subject.kind, around))
     if found:
-        raise Failed(
-            f"{', '.join(found)}; expected that it only reads it: work on a copy, .clone() of a tensor, .copy() of an array "
-            f"[{subject.where()}]"
+        raise subject.failed(
+            f"{', '.join(found)}; expected that it only reads it: work on a copy, .clone() of a tensor, .copy() of an array"
         )
 
 
@@ -88,6 +87,6 @@ def looks_at_nothing_else(subject: Subject) -> None:
     """It reads what it is handed, and does not search the interpreter for what its phase may not see."""
     if found := _events(subject).looks:
         raise Failed(
-            f"it looks into others' variables: {', '.join(found)}; expected that it reads its arguments alone: who is a member, other "
-            "clients' data and memories are not for it"
+            f"it looks into others' variables: {', '.join(found)}; expected that it reads its arguments alone: who is a member, "
+            "other clients' data and memories are not for it"
         )

@@ -60,20 +60,21 @@ def _metadata(field: FieldInfo) -> list[Any]:
 
 def defaults_construct(subject: Subject) -> None:
     """An instance is made from the defaults, and its params are those."""
-    made = subject.make()
+    if subject.required:
+        subject.make()  # says which parameters need values
+    made = subject.cls(**subject.params)
     if not isinstance(made.params, Params):
-        raise Failed(
+        raise subject.failed(
             f"{subject.cls.__name__}() has params {type(made.params).__name__}; expected what Configured.__init__ sets: leave "
-            f"the constructor alone, or call super().__init__(**values) [{subject.where()}]"
+            f"the constructor alone, or call super().__init__(**values)"
         )
 
 
 def documented(subject: Subject) -> None:
     """The class has a docstring of its own."""
     if not inspect.cleandoc(subject.cls.__doc__ or "").strip():
-        raise Failed(
-            f"the class {subject.cls.__name__} has no docstring; expected one line that says what it does, and its source "
-            f"[{subject.where()}]"
+        raise subject.failed(
+            f"the class {subject.cls.__name__} has no docstring; expected one line that says what it does, and its source"
         )
 
 
@@ -90,6 +91,6 @@ def known_methods(subject: Subject) -> None:
     """Every public method is a hook of the contract (of a defense: a phase): the engine calls no other."""
     said = unknown_methods(subject.cls)
     if meant := [text for text in said if "did you mean" in text]:
-        raise Failed(f"{meant[0]} [{subject.where()}]")
+        raise subject.failed(f"{meant[0]}")
     if said:
         raise Warned(said[0])

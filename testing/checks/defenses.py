@@ -11,6 +11,7 @@ from fedbench.core.contract.contexts import MemberContext
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.federation.loop import Training
+from fedbench.testing.checks.repeatable import steady
 from fedbench.testing.checks.runs import located
 from fedbench.testing.results import Failed, Skipped
 from fedbench.testing.subject import Subject
@@ -28,7 +29,7 @@ def _serves(subject: Subject, what: str, how: Federated, made: Defense | None = 
         run(subject.make() if made is None else made, how)
     except (UserError, SkipCell, Diverged) as why:
         if not str(why).strip():
-            raise Failed(f"it refuses {what} without a reason; expected one in words [{subject.where()}]") from why
+            raise subject.failed(f"it refuses {what} without a reason; expected one in words") from why
         return False
     except Exception as error:
         raise Failed(
@@ -59,7 +60,9 @@ def update_shape_and_dtype(subject: Subject) -> None:
             if not wrong:
                 raise
         if wrong:
-            raise Failed(f"{', '.join(wrong)}; expected the shape and dtype that it was given: convert back with .to(update) [{subject.where()}]")
+            raise subject.failed(
+                f"{', '.join(wrong)}; expected the shape and dtype that it was given: convert back with .to(update)"
+            )
 
 
 def one_and_many_members(subject: Subject) -> None:
@@ -108,6 +111,7 @@ class _Backwards(Training):
 def order_of_clients(subject: Subject) -> None:
     """A member's upload of the first round does not depend on which client trained before it."""
     reference(subject)
+    steady(subject)
     made = subject.make()
     if "coordinate" in overridden(made, "defense"):
         raise Skipped("its members' updates are changed together")
@@ -118,9 +122,9 @@ def order_of_clients(subject: Subject) -> None:
         uploads.append({k: row.clone() for k, row in zip(first.participants, first.updates, strict=True)})
     different = [k for k in uploads[0] if not torch.equal(uploads[0][k], uploads[1][k])]
     if different:
-        raise Failed(
-            f"the upload of client {different[0]} in round 1 is another one where the clients train in another order; expected the same "
-            f"bits: draw from ctx, keep what a member learns in ctx.memory, not on self [{subject.where()}]"
+        raise subject.failed(
+            f"the upload of client {different[0]} in round 1 is another one where the clients train in another order; expected "
+            "the same bits: draw from ctx, keep what a member learns in ctx.memory, not on self"
         )
 
 
@@ -142,15 +146,17 @@ def members_kept_apart(subject: Subject) -> None:
 
     run(hooked(made, "defense", around))
     if found:
-        raise Failed(
-            f"{next(iter(found))}; expected that it stays with its member: ctx.memory is each member's own, and another member's phase "
-            f"must not read it [{subject.where()}]"
+        raise subject.failed(
+            f"{next(iter(found))}; expected that it stays with its member: ctx.memory is each member's own, and another member's "
+            "phase must not read it"
         )
 
 
 def _holds(value: Any, ctx: MemberContext, depth: int = 0) -> bool:
     """Whether the context itself, its memory or its data are somewhere in a value."""
-    if value is ctx or value is ctx.memory or value is ctx.data or (isinstance(value, MemberContext) and value.client == ctx.client):
+    if any(value is own for own in (ctx, ctx.memory, ctx.data)):
+        return True
+    if isinstance(value, MemberContext) and value.client == ctx.client:
         return True
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
     return depth < 5 and any(_holds(part, ctx, depth + 1) for part in parts)

@@ -48,14 +48,15 @@ def no_global_randomness(subject: Subject) -> None:
         before = global_state()
         answer = call(*args)
         after = global_state()
-        moved.update({f"{name} draws from or seeds {g}": None for g in before if before[g] != after[g] and not (torch_allowed and g == _TORCH)})
+        others = (g for g in before if before[g] != after[g] and not (torch_allowed and g == _TORCH))
+        moved.update({f"{name} draws from or seeds {g}": None for g in others})
         return answer
 
     with engine_leaves_torch_alone():
         one = prints(trial(subject, hooked(subject.make(), subject.kind, around), seed=1))
         if moved:
-            raise Failed(
-                f"{', '.join(moved)}; expected every global generator as it was: {_drawn_from(subject)} [{subject.where()}]"
+            raise subject.failed(
+                f"{', '.join(moved)}; expected every global generator as it was: {_drawn_from(subject)}"
             )
         if unseeded(subject) or torch_allowed:
             return
@@ -81,25 +82,39 @@ def unseeded(subject: Subject) -> list[str]:
 def seeded_generators(subject: Subject) -> None:
     """It makes no random generator without a seed and asks the system for no chance."""
     if found := unseeded(subject):
-        raise Failed(f"it draws from {', '.join(found)}; expected generators that follow from the run's seed: {_drawn_from(subject)}")
+        raise Failed(
+            f"it draws from {', '.join(found)}; expected generators that follow from the run's seed: {_drawn_from(subject)}"
+        )
+
+
+def steady(subject: Subject) -> None:
+    """Raise :class:`Skipped` where its answers differ without any reason: another check says so, and no other can compare."""
+    if "steady" not in subject.notes:
+        subject.notes["steady"] = ""
+        for check in (seeded_generators, deterministic_under_seed, no_global_randomness):
+            try:
+                check(subject)
+            except Failed:
+                subject.notes["steady"] = f"its answers differ from run to run, which `{check.__name__}` reports"
+                break
+    if subject.notes["steady"]:
+        raise Skipped(subject.notes["steady"])
 
 
 def no_state_between_runs(subject: Subject) -> None:
     """An instance that has served one run serves the next as a fresh one would."""
+    reference(subject)
     made = subject.make()
-    if unseeded(subject):
-        raise Skipped("it makes generators that nobody seeded: `seeded_generators` names them")
     empty = print_of(state_of(made, subject.kind))
     trial(subject, made)
     second, left = prints(trial(subject, made)), print_of(state_of(made, subject.kind)) != empty
     if not difference(reference(subject), second):
         return
-    if difference(reference(subject), prints(trial(subject))):
-        raise Skipped("its runs differ even from fresh instances: `deterministic_under_seed` reports that")
+    steady(subject)
     names = ", ".join(f"self.{n}" for n in _changed(subject, made)) if left else "what it holds outside of itself"
-    raise Failed(
-        f"{difference(reference(subject), second)} is not the same where an instance serves a second run; {names} is left over from "
-        f"the first: set it anew where a run begins{_where_it_begins(subject)} [{subject.where()}]"
+    raise subject.failed(
+        f"{difference(reference(subject), second)} is not the same where an instance serves a second run; {names} is left over "
+        f"from the first: set it anew where a run begins{_where_it_begins(subject)}"
     )
 
 
@@ -124,8 +139,8 @@ def no_member_state_on_self(subject: Subject) -> None:
     trial(subject, made)
     if found:
         raise Warned(
-            f"{', '.join(found)}; one instance serves all members: what a member learns belongs in ctx.memory, which only it sees "
-            f"[{subject.where()}]"
+            f"{', '.join(found)}; one instance serves all members: what a member learns belongs in ctx.memory, which only it "
+            f"sees [{subject.where()}]"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fedbench.core.apart.channel import pass_on_interrupt
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import SkipCell, UserError
 from fedbench.core.words.explain import named
@@ -42,22 +42,9 @@ def runs(subject: Subject) -> None:
         trial(subject)
     except (Skipped, Failed):
         raise
-    except Exception as error:
+    except BaseException as error:  # somebody's code
+        pass_on_interrupt(error)
         raise Failed(f"{located(error, subject)}; expected that it runs in a small federation") from error
-
-
-def runs_end_to_end(subject: Subject) -> None:
-    """From data over training and attack to a record that reads back."""
-    reference(subject)
-    try:
-        with tempfile.TemporaryDirectory(prefix="fedbench-check-") as folder:
-            whole.run(subject, Path(folder))
-    except SkipCell as why:
-        raise Skipped(f"it does not apply to the small federation of the checks: {why}") from None
-    except (Skipped, Failed):
-        raise
-    except Exception as error:
-        raise Failed(f"{located(error, subject)}; expected a record of the run") from error
 
 
 def runs_on_cuda(subject: Subject) -> None:

@@ -9,13 +9,14 @@ from torch.nn.functional import cross_entropy
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.model import Model
 from fedbench.core.contract.signal import Signal
-from fedbench.core.execution.plugin_checks import declaration_mistake, repeated_share
+from fedbench.core.execution.plugin_checks import repeated_share
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.testing.checks.runs import located
 from fedbench.testing.results import Failed, Warned
 from fedbench.testing.subject import Subject
 from fedbench.testing.trials.small import built, loaded, measure, samples
 from fedbench.testing.trials.trial import reference
+from fedbench.testing.trials.world import declared_mistake
 
 _ODD = ((1, 2, 2), (5,), (1, 40), (4, 9, 9))
 
@@ -29,7 +30,7 @@ def splits_disjoint(subject: Subject) -> None:
     try:
         share = repeated_share(loaded(subject), subject.name)
     except UserError as error:
-        raise Failed(f"{error} [{subject.where()}]") from error
+        raise subject.failed(f"{error}") from error
     if share > 0.01:
         raise Warned(f"{share:.1%} of its hold-out samples are training samples too; `fedbench run` says so as well")
 
@@ -39,7 +40,7 @@ def other_seed_other_split(subject: Subject) -> None:
     reference(subject)
     one, two = loaded(subject), loaded(subject, seed=1)
     if one.n_classes != two.n_classes or one.input_shape != two.input_shape:
-        raise Failed(f"seed 1 gives other classes or samples of another shape than seed 0; expected the same [{subject.where()}]")
+        raise subject.failed("seed 1 gives other classes or samples of another shape than seed 0; expected the same")
     if one.digest() == two.digest():
         raise Warned("seeds 0 and 1 give the same splits: the intervals over seeds on a board know nothing of the choice of data")
 
@@ -48,8 +49,9 @@ def licence_stated(subject: Subject) -> None:
     """It says under which licence the data are, whom to cite and where they come from."""
     cls = subject.cls
     if str(cls.licence).strip().lower() in ("", "unknown"):
-        raise Failed(f"its licence is {cls.licence!r}; expected the name of one, or whom to ask [{subject.where()}]")
-    if missing := [name for name in ("citation", "home") if not getattr(cls, name)]:
+        raise subject.failed(f"its licence is {cls.licence!r}; expected the name of one, or whom to ask")
+    missing = [name for name in ("citation", "home") if not getattr(cls, name)]
+    if missing and cls.size_mb is not None:  # None: the user's own data, which have no home but the user's
         raise Warned(f"it states no {' and no '.join(missing)}: a board's reader cannot find the data")
 
 
@@ -67,9 +69,9 @@ def answers_logits(subject: Subject) -> None:
             out = module(x[:n])
         if not isinstance(out, torch.Tensor) or tuple(out.shape) != (n, classes) or out.dtype != torch.float32:
             found = f"{out.dtype} {list(out.shape)}" if isinstance(out, torch.Tensor) else type(out).__name__
-            raise Failed(f"it answers {n} samples with {found}; expected torch.float32 [{n}, {classes}] [{subject.where()}]")
+            raise subject.failed(f"it answers {n} samples with {found}; expected torch.float32 [{n}, {classes}]")
         if not bool(torch.isfinite(out).all()):
-            raise Failed(f"its logits are not finite before any training; expected finite ones [{subject.where()}]")
+            raise subject.failed("its logits are not finite before any training; expected finite ones")
 
 
 def samples_first(subject: Subject) -> None:
@@ -82,14 +84,14 @@ def samples_first(subject: Subject) -> None:
     with torch.no_grad():
         plain, moved = module(x)[order], module(x[order])
     if not torch.allclose(plain, moved, rtol=1e-3, atol=1e-4):
-        raise Failed(
-            "samples in another order get other logits; expected that the first axis is the samples' (batch_first=True in recurrent "
-            f"layers), and that no sample sees another in eval mode [{subject.where()}]"
+        raise subject.failed(
+            "samples in another order get other logits; expected that the first axis is the samples' (batch_first=True in "
+            "recurrent layers), and that no sample sees another in eval mode"
         )
 
 
 def gradient_of_every_parameter(subject: Subject) -> None:
-    """Every parameter that requires a gradient gets one, finite and not zero throughout."""
+    """Every parameter that requires a gradient gets one, finite, and is float32."""
     reference(subject)
     made: Model = subject.make()
     x, classes = samples(subject, made)
@@ -97,17 +99,17 @@ def gradient_of_every_parameter(subject: Subject) -> None:
     cross_entropy(module(x), torch.arange(len(x)) % classes).backward()
     trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
     if not trained:
-        raise Failed(f"it has no parameters to train [{subject.where()}]")
+        raise subject.failed("it has no parameters to train")
     without = [n for n, p in trained if p.grad is None]
     if without:
-        raise Failed(
-            f"the parameter{'s' * (len(without) > 1)} {', '.join(without)} of its module get no gradient; expected that the forward pass "
-            f"uses each, or requires_grad=False [{subject.where()}]"
+        raise subject.failed(
+            f"the parameter{'s' * (len(without) > 1)} {', '.join(without)} of its module get no gradient; expected that the "
+            "forward pass uses each, or requires_grad=False"
         )
     if wrong := [n for n, p in trained if p.grad is not None and not bool(torch.isfinite(p.grad).all())]:
-        raise Failed(f"the gradient of {', '.join(wrong)} is not finite at the start [{subject.where()}]")
+        raise subject.failed(f"the gradient of {', '.join(wrong)} is not finite at the start")
     if other := [n for n, p in trained if p.dtype != torch.float32]:
-        raise Failed(f"the parameter {other[0]} is not float32; expected float32, which the engine trains in [{subject.where()}]")
+        raise subject.failed(f"the parameter {other[0]} is not float32; expected float32, which the engine trains in")
 
 
 def refuses_inputs_with_a_reason(subject: Subject) -> None:
@@ -120,17 +122,19 @@ def refuses_inputs_with_a_reason(subject: Subject) -> None:
             module = built(made, x, 3).eval()
         except UserError as why:
             if not str(why).strip():
-                raise Failed(f"it refuses inputs of shape {list(shape)} without a reason [{subject.where()}]") from why
+                raise subject.failed(f"it refuses inputs of shape {list(shape)} without a reason") from why
             continue
         except Exception as error:
-            raise Failed(f"inputs of shape {list(shape)}: {located(error, subject)}; expected UserError with the reason") from error
+            raise Failed(
+                f"inputs of shape {list(shape)}: {located(error, subject)}; expected UserError with the reason"
+            ) from error
         try:
             with torch.no_grad():
                 module(x)
         except Exception as error:
-            raise Failed(
-                f"it builds a module for inputs of shape {list(shape)} that does not take them ({type(error).__name__}); expected UserError "
-                f"with the reason from build [{subject.where()}]"
+            raise subject.failed(
+                f"it builds a module for inputs of shape {list(shape)} that does not take them ({type(error).__name__}); "
+                "expected UserError with the reason from build"
             ) from error
 
 
@@ -144,9 +148,9 @@ def chunk_independent(subject: Subject) -> None:
     whole, parts = (measure(subject, made, chunk)["the numbers"] for chunk in (23, 5))
     if not torch.allclose(whole, parts, rtol=1e-4, atol=1e-5, equal_nan=True):
         apart = float((whole - parts).abs().max())
-        raise Failed(
-            f"measured in chunks of 5 its numbers are up to {apart:.3g} from those of all samples at once; expected the same: no mean, rank "
-            f"or norm over the batch [{subject.where()}]"
+        raise subject.failed(
+            f"measured in chunks of 5 its numbers are up to {apart:.3g} from those of all samples at once; expected the same: no "
+            "mean, rank or norm over the batch"
         )
 
 
@@ -163,8 +167,5 @@ def varies(subject: Subject) -> None:
 
 def declares_what_it_reads(subject: Subject) -> None:
     """`needs`, `view` and `place` are of their kinds, and every signal in `needs` is installed."""
-    from fedbench.testing.checks.attacks import declares_known_signals
-
-    if mistake := declaration_mistake(subject.make()):
-        raise Failed(f"its {mistake} [{subject.where()}]")
-    declares_known_signals(subject)
+    if mistake := declared_mistake(subject.make()):
+        raise subject.failed(f"its {mistake}")

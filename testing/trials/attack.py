@@ -24,7 +24,7 @@ def asked(made: Attack, members_from: Members = "training", together: bool = Fal
     What a passive one looks at is trained once; an active one trains with it.
     """
     if not isinstance(made, ActiveAttack):
-        seen = world(members_from, together, seed=seed)
+        seen = world(members_from, together, seed=seed, needs=made.needs)
         return ask(seen.job, made, seen.scene, seen.trained, seen.shadows), seen
     seen = trained_with(made, members_from, seed)
     return ask(seen.job, made, seen.scene, seen.trained, None), seen
@@ -39,7 +39,7 @@ def trained_with(
     federation = {"clients": 4, "rounds": 3, "local_epochs": 1, "batch_size": 20, "optimizer": {"lr": 0.2}}
     setting = setting_of(audit=audit, adversary={**_KNOWS_ALL, **(adversary or {})}, federation=federation)
     use = given_use(type(made), {}, "attack")
-    own = {} if model is None else {"model": given_use(model, {}, "own-model")}
+    own: dict[str, Any] = {} if model is None else {"model": given_use(model, {}, "own-model")}
     job, parts, scene = job_of(setting, attack=use, made=made, members=(), seed=seed, **own)
     job = replace(job, device=device)
     return World(job=job, parts=parts, scene=scene, trained=train(job, parts, scene, [made], lambda t: None), shadows=None)
@@ -80,7 +80,8 @@ def in_another_order(seen: World, order: list[np.ndarray]) -> World:
 def some_rounds(seen: World, rounds: list[int]) -> World:
     """As if only these of the audited rounds had been audited."""
     t = seen.trained
-    cut = replace(t, rounds=t.rounds[rounds], assignment=t.assignment[rounds], signals={n: a[rounds] for n, a in t.signals.items()})
+    signals = {n: a[rounds] for n, a in t.signals.items()}
+    cut = replace(t, rounds=t.rounds[rounds], assignment=t.assignment[rounds], signals=signals)
     return replace(seen, trained=cut)
 
 

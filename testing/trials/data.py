@@ -35,7 +35,8 @@ class TinyPictures(Dataset):
             x = np.clip(pictures[y] + 0.3 * rng.normal(size=(n, 1, 8, 8)), 0, 1).astype(np.float32)
             return x, np.where(rng.random(n) < noise, rng.integers(0, CLASSES, n), y).astype(np.int64)
 
-        (train_x, train_y), (test_x, test_y), (holdout_x, holdout_y) = split(_TRAIN, 0.3), split(_TEST, 0), split(self.params.holdout, 0.3)
+        (train_x, train_y), (test_x, test_y) = split(_TRAIN, 0.3), split(_TEST, 0)
+        holdout_x, holdout_y = split(self.params.holdout, 0.3)
         return Data(
             train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, holdout_x=holdout_x, holdout_y=holdout_y,
             n_classes=CLASSES,

@@ -15,6 +15,8 @@ from fedbench.core.contract.defense import Defense
 from fedbench.core.experiment.analyse import checked, own_judgement
 from fedbench.core.experiment.judge import ask
 from fedbench.core.experiment.train import Trained, train
+from fedbench.core.models.mlp import MLP
+from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
 from fedbench.testing.jobs import given_use
 from fedbench.testing.results import Failed, Skipped
@@ -57,8 +59,7 @@ def trained_with(subject: Subject, device: str = "cpu") -> tuple[World, Attack]:
         parts["defense"] = _use(subject)
         parts["dataset"] = given_use(TinyPictures, {"holdout": 400 + subject.make().root_samples}, "tiny-pictures")
     elif subject.kind == "dataset":
-        small.loaded(subject)  # is it here?
-        parts["dataset"] = _use(subject)
+        parts |= {"dataset": _use(subject), "model": _model_for(subject)}
     elif subject.kind == "model":
         x, classes = small.samples(subject, subject.make())
         federation |= {"rounds": 1, "local_batches": 1, "batch_size": 4}
@@ -68,13 +69,22 @@ def trained_with(subject: Subject, device: str = "cpu") -> tuple[World, Attack]:
         judge = reads_only(subject.name)
     audit = {"every": 1, "nonmembers": 20}
     job, made, scene = job_of(setting_of(federation=federation, audit=audit, **changes), made=judge, **parts)
-    if subject.kind == "signal":
+    if subject.kind == "signal":  # a bare class stands in no registry
         job = replace(job, signals={**job.signals, subject.name: _use(subject)})
     job = replace(job, device=device)
     trained = train(job, made, scene, (job.cells and [job.cells[0].look]) or [], lambda t: None)
     if trained.failed:
         raise Failed("; ".join(trained.failed.values()))
     return World(job=job, parts=made, scene=scene, trained=trained, shadows=None), judge
+
+
+def _model_for(subject: Subject) -> ComponentUse:
+    """A small network for a data set of numbers; its own default for one of tokens, which a small network does not take."""
+    data = small.loaded(subject)  # is it here?
+    if data.train_x.dtype == np.uint8 or np.issubdtype(data.train_x.dtype, np.floating):
+        return given_use(MLP, {"hidden": [12]}, "mlp")
+    found = Registry.discover().get("model", subject.cls.default_model)
+    return given_use(found.load(), {}, found.name)
 
 
 def reads_only(signal: str) -> Attack:
@@ -100,14 +110,14 @@ def shaped(x: torch.Tensor, classes: int) -> type[Dataset]:
 
             def split(n: int) -> tuple[np.ndarray, np.ndarray]:
                 size = (n, *x.shape[1:])
-                drawn = rng.normal(size=size).astype(np.float32) if x.is_floating_point() else rng.integers(0, int(x.max()) + 1, size)
+                drawn = rng.normal(size=size) if x.is_floating_point() else rng.integers(0, int(x.max()) + 1, size)
                 return drawn.astype(x.numpy().dtype), rng.integers(0, classes, n)
 
             (train_x, train_y), (test_x, test_y), (hold_x, hold_y) = split(_TRAIN), split(_TEST), split(_HOLDOUT)
-            images = x.dtype == torch.uint8
+            images, half = x.dtype == torch.uint8, (0.5,) * x.shape[1]
             return Data(
-                train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, holdout_x=hold_x, holdout_y=hold_y, n_classes=classes,
-                mean=(0.5,) * x.shape[1] if images else None, std=(0.5,) * x.shape[1] if images else None,
+                train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, holdout_x=hold_x, holdout_y=hold_y,
+                n_classes=classes, mean=half if images else None, std=half if images else None,
             )  # fmt: skip
 
     return Shaped

@@ -36,11 +36,11 @@ from fedbench.testing.trials.world import World, job_of, setting_of, world
 def said_of(made: Analysis) -> tuple[World, FinishedRun, Judgement]:
     """A run that the analysis applies to, what it gets to see of it, and an attack's judgement. Raises :class:`Skipped`."""
     for groups in (False, True):
-        seen = world(groups=groups)
+        seen = world(groups=groups, needs=made.needs)
         if made.applies(seen.job.described()):
             run = Run(scene=seen.scene, trained=seen.trained, shadows=seen.shadows, n_models=1)
-            attack = PlainLoss()
-            judged = verdict(seen.job, seen.job.cells[0], seen.scene, seen.trained, ask(seen.job, attack, seen.scene, seen.trained))
+            answers = ask(seen.job, PlainLoss(), seen.scene, seen.trained)
+            judged = verdict(seen.job, seen.job.cells[0], seen.scene, seen.trained, answers)
             return seen, finished(seen.job, run, made), judged.judgement
     raise Skipped("it applies to none of the settings that are tried: one plain, one with groups of clients and thresholds")
 
@@ -71,9 +71,10 @@ def recorded(
     scores = npz_bytes({**said.arrays, **trained.arrays})
     results = Results.create(folder, job.suite)
     record = record_for(
-        job, cell, "ok", "", clock.measured(trained.measured, said.cpu_s), targets=said.targets, pooled=said.pooled, notes=said.notes,
-        analyses=analyses or {}, digests={**job.digests, "scores": hashlib.sha256(scores).hexdigest()}, utility=trained.utility,
-        history=[RoundRow(**row) for row in trained.history], facts=trained.facts, complaints=trained.complaints,
+        job, cell, "ok", "", clock.measured(trained.measured, said.cpu_s), targets=said.targets, pooled=said.pooled,
+        notes=said.notes, analyses=analyses or {}, digests={**job.digests, "scores": hashlib.sha256(scores).hexdigest()},
+        utility=trained.utility, history=[RoundRow(**row) for row in trained.history], facts=trained.facts,
+        complaints=trained.complaints,
     )  # fmt: skip
     results.write(cell.stem, record, scores)
     results.set_manifest([*results.marker()["cells"], cell.stem], "Tiny")

@@ -71,7 +71,8 @@ def _offered(subject: Subject) -> Iterator[tuple[str, torch.Tensor, int]]:
     for found in Registry.discover().components("dataset") if subject.found else ():
         if found.distribution == subject.found.distribution and found.distribution != "fedbench":  # type: ignore[union-attr]
             cls = found.load()
-            if cls.default_model == subject.name and cls.here() and not any(f.is_required() for f in cls.Params.model_fields.values()):
+            bare = not any(f.is_required() for f in cls.Params.model_fields.values())
+            if bare and cls.default_model == subject.name and cls.here():
                 data = require_data(cls().load(0), found.name)
                 yield str(found), torch.from_numpy(np.ascontiguousarray(data.train_x[:_BATCH])), data.n_classes
     g = torch.Generator().manual_seed(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,7 +10,10 @@ from typing import Any, Literal
 
 from fedbench.core.contract.attack import ActiveAttack
 from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.contract.threat import View
+from fedbench.core.execution.needs import Signals
+from fedbench.core.execution.plugin_checks import declaration_mistake
 from fedbench.core.execution.provenance import gather
 from fedbench.core.experiment.candidates import targets_of
 from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, key_of_run
@@ -24,6 +28,7 @@ from fedbench.core.registry.use import ComponentUse
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE
 from fedbench.core.spec.suite import Limits, Setting
 from fedbench.core.store.integrity import keys_of
+from fedbench.core.words.nearest import did_you_mean
 from fedbench.testing.jobs import given_use
 from fedbench.testing.trials.data import PlainLoss, TinyPictures
 
@@ -59,18 +64,41 @@ GROUPS = {
 }
 
 
-@cache
 def known_signals() -> dict[str, ComponentUse]:
     """Every installed signal that a plugin measures."""
-    from fedbench.core.execution.needs import Signals
+    return _signals_on(tuple(sys.path))
 
+
+@cache
+def _signals_on(path: tuple[str, ...]) -> dict[str, ComponentUse]:
+    """Of the packages that are installed along a path."""
     return Signals(Registry.discover(), {}).uses
+
+
+def _others(needs: Iterable[str]) -> frozenset[str]:
+    """Those of these signals that do not come with the harness: they are measured for who needs them alone."""
+    known = known_signals()
+    own = {n: n.removesuffix(PRE_DEFENSE) for n in needs}
+    return frozenset(n for n, o in own.items() if o in known and not _is_ours(known[o]))
+
+
+def _is_ours(use: ComponentUse) -> bool:
+    return use.distribution.startswith(f"{PROJECT} ")
 
 
 def is_known(signal: str) -> bool:
     """Whether an installed signal, or one of the engine's own, has this name."""
     own = signal.removesuffix(PRE_DEFENSE)
     return own in known_signals() or signal in GRADIENT_SIGNALS
+
+
+def declared_mistake(made: Any) -> str:
+    """What is wrong with the facts that an attack or an analysis states about itself, or nothing."""
+    if mistake := declaration_mistake(made):
+        return mistake
+    unknown = sorted(n for n in made.needs if not is_known(n))
+    hint = did_you_mean(unknown[0], known_signals()) if unknown else ""
+    return f"needs name the signal '{unknown[0]}', which no installed package announces{hint}" if unknown else ""
 
 
 @cache
@@ -110,21 +138,29 @@ def job_of(
     return replace(job, cells=(cell,)), parts, scene if scene.groups is None else set_scene(job, parts)
 
 
-@cache
 def world(
-    members_from: Members = "training", together: bool = False, groups: bool = False, seed: int = 0, alone: bool = False
-) -> World:
-    """The training that passive attacks and analyses look at: every signal and view of it was measured.
+    members_from: Members = "training", together: bool = False, groups: bool = False, seed: int = 0, alone: bool = False,
+    needs: Iterable[str] = (),
+) -> World:  # fmt: skip
+    """The training that passive attacks and analyses look at: every signal of the harness, and of ``needs``, was measured for
+    every view.
 
-    ``members_from`` "holdout": nobody trained on the members asked about. ``together``: asked about all clients at once; ``alone``: about
-    one client only.
+    ``members_from`` "holdout": nobody trained on the members asked about. ``together``: asked about all clients at once;
+    ``alone``: about one client only.
     """
+    return _world(members_from, together, groups, seed, alone, _others(needs), tuple(sys.path))
+
+
+@cache
+def _world(
+    members_from: Members, together: bool, groups: bool, seed: int, alone: bool, others: frozenset[str], path: tuple[str, ...]
+) -> World:
     audit: dict[str, Any] = {"every": 2, "nonmembers": 80, "members_from": members_from}
     audit |= {"shadow": {"samples": 60, "models": 2, "epochs": 2}}
     audit |= {"targets": "honest", "members": 60} if together else {"targets": [0]} if alone else {}
     job, parts, scene = job_of(setting_of(audit=audit, **(GROUPS if groups else {})), seed=seed)
-    needs = frozenset({*known_signals(), *GRADIENT_SIGNALS, f"loss{PRE_DEFENSE}"})
-    looks = [Look(needs=needs, view=view, needs_shadow_models=True, colluders=1) for view in _VIEWS]
+    ours = {name for name, use in known_signals().items() if _is_ours(use)}
+    measured = frozenset({*ours, *others, *GRADIENT_SIGNALS, f"loss{PRE_DEFENSE}"})
+    looks = [Look(needs=measured, view=view, needs_shadow_models=True, colluders=1) for view in _VIEWS]
     trained = train(job, parts, scene, looks, lambda t: None)
     return World(job=job, parts=parts, scene=scene, trained=trained, shadows=train_shadow_models(job, parts, scene))
-

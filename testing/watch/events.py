@@ -17,10 +17,10 @@ from fedbench.testing.watch.generators import replaced
 from fedbench.testing.watch.own import Own, place
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "shutil.rmtree", "shutil.move")
+_CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "shutil.rmtree")
 _PROCESSES = ("subprocess.Popen", "os.system", "os.fork", "os.exec", "os.posix_spawn", "socket.connect", "os.kill")
 _LOOKS = ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames")
-_INSIDE = ("__closure__", "tb_frame", "gi_frame", "cr_frame")  # ways from a function or an error to others' variables
+_INSIDE = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")  # ways from an error or a generator to others' variables
 
 _listeners: list[Events] = []
 _installed = False
@@ -48,8 +48,8 @@ class Events:
             _listeners.remove(self)
 
     def _pickling(self) -> list[tuple[Any, str, Any]]:
-        names = ("dump", "dumps", "load", "loads", "Pickler", "Unpickler")
-        found = [(pickle, name, self._noted(pickle, name)) for name in names]
+        found: list[tuple[Any, str, Any]] = [(pickle, n, self._noted(pickle, n)) for n in ("dump", "dumps", "load", "loads")]
+        found += [(pickle, n, self._class(getattr(pickle, n), f"pickle.{n}")) for n in ("Pickler", "Unpickler")]
         return [*found, (torch, "save", self._noted(torch, "save")), (torch, "load", self._load())]
 
     def _noted(self, home: Any, name: str) -> Callable[..., Any]:
@@ -60,6 +60,13 @@ class Events:
             return original(*args, **more)
 
         return stand_in
+
+    def _class(self, cls: type, what: str) -> type:
+        def noted(made: Any, *args: Any, **more: Any) -> None:
+            self._note(self.pickles, what)
+            cls.__init__(made, *args, **more)  # type: ignore[misc]
+
+        return type(cls.__name__, (cls,), {"__init__": noted, "__module__": cls.__module__})  # torch builds its own upon it
 
     def _load(self) -> Callable[..., Any]:
         original = torch.load
@@ -111,7 +118,7 @@ class Events:
 
     def _looked(self, event: str, args: tuple[Any, ...]) -> None:
         """Only where it asks itself: libraries look at frames for warnings and names."""
-        frame = sys._getframe(2)
+        frame = sys._getframe(3)  # past this function, `heard` and `_hook`
         while frame is not None and frame.f_globals.get("__name__") == inspect.__name__:
             if frame.f_back is None:
                 return

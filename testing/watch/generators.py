@@ -22,7 +22,7 @@ def global_state() -> dict[str, str]:
     """Where Python's, numpy's and torch's global generators stand."""
     return {
         "Python's random": repr(hash(random.getstate())),
-        "numpy.random": repr([str(part) if not isinstance(part, np.ndarray) else part.tobytes() for part in np.random.get_state()]),
+        "numpy.random": repr([part.tobytes() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]),
         "torch's default generator": repr(hash(torch.random.default_generator.get_state().numpy().tobytes())),
     }
 
@@ -84,7 +84,8 @@ class Unseeded:
 
     def _stand_ins(self) -> list[tuple[Any, str, Any]]:
         rng = np.random
-        places: list[tuple[Any, str, Any]] = [(rng, n, self._function(getattr(rng, n), f"numpy.random.{n}()")) for n in ("default_rng",)]
+        made = self._function(rng.default_rng, "numpy.random.default_rng()")
+        places: list[tuple[Any, str, Any]] = [(rng, "default_rng", made)]
         places += [
             (rng, n, self._class(getattr(rng, n), f"numpy.random.{n}()"))
             for n in ("RandomState", "SeedSequence", "Philox", "PCG64", "PCG64DXSM", "MT19937", "SFC64")
@@ -163,5 +164,5 @@ def module_generators(own: Own, cls: type) -> dict[str, str]:
         for name, value in list(vars(home).items()):
             with suppress(ReferenceError):
                 if not isinstance(value, type) and (state := generator_state(value)) is not None:
-                    found[f"{home.__name__}.{name}"] = state
+                    found[f"{getattr(home, '__name__', '?')}.{name}"] = state
     return found
