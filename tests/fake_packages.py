@@ -118,9 +118,13 @@ def install(
     sys.path. Distribution and entry point are called as the module, unless given."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{module}.py").write_text(textwrap.dedent(source))
-    name = distribution or module
+    described(folder, distribution or module, module, version, entry)
+    return folder
+
+
+def described(folder: Path, name: str, module: str, version: str = "1.0", entry: str | None = None) -> None:
+    """The .dist-info alone, of a ``module`` that lies in ``folder``."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (info / "entry_points.txt").write_text(f"[fedbench]\n{entry or module} = {module}\n")
-    return folder

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"apart", "contract", "words"},
     {"metrics", "models", "numerics", "registry"},
-    {"population", "spec", "store"},
+    {"population", "scaffold", "spec", "store"},
     {"federation", "toolkit"},
     {"signals"},
     {"experiment"},
@@ -79,7 +79,7 @@ def wrong_arrows(core: Path) -> set[str]:
     found = {f"{p.relative_to(core)}: {a} imports {b}" for a, b, p in arrows(core)
              if a != "__init__" and LEVEL.get(a, -1) <= LEVEL.get(b, 99)}  # fmt: skip
     found |= {f"{p.name}: in no room" for p in core.glob("*.py") if p.name != "__init__.py"}
-    out = ("fedbench.plugins", "fedbench.leaderboard", "fedbench.suites")
+    out = ("fedbench.plugins", "fedbench.leaderboard", "fedbench.suites", "fedbench.testing")
     return found | {
         f"{p.relative_to(core)}: {m}" for p in core.rglob("*.py") for m in imports(p) if m.startswith(out) and m != out[2]
     }
@@ -112,9 +112,11 @@ def test_arrows_run_downwards_only():
 def test_an_arrow_that_runs_up_is_seen_wherever_in_the_file_it_hides(copy):
     append(copy / "numerics" / "flat.py", "def f():\n    from fedbench.core.federation.loop import Training")
     append(copy / "metrics" / "roc.py", "import fedbench.plugins.attacks")
+    append(copy / "metrics" / "tpr.py", "from fedbench.testing import check_component")
     (copy / "misalign.py").write_text("")
     assert wrong_arrows(copy) == {
         "numerics/flat.py: numerics imports federation", "metrics/roc.py: fedbench.plugins.attacks", "misalign.py: in no room",
+        "metrics/tpr.py: fedbench.testing", "metrics/tpr.py: fedbench.testing.check_component",
     }  # fmt: skip
 
 
@@ -123,6 +125,17 @@ def test_plugins_import_the_public_contract_alone():
         inside = {m for m in imports(path) if m.startswith("fedbench.") and not m.startswith("fedbench.plugins")}
         public = {"fedbench.core", *(f"fedbench.core.{name}" for name in fedbench.core.__all__)}
         assert inside <= public, path
+
+
+def ours_in(folder: str) -> set[str]:
+    """The packages of ours that a top folder imports, itself apart."""
+    modules = (m for path in (ROOT / folder).rglob("*.py") for m in imports(path) if m.startswith("fedbench."))
+    return {".".join(m.split(".")[:2]) for m in modules} - {f"fedbench.{folder}"}
+
+
+def test_the_checks_of_components_build_on_the_harness_alone_and_nobody_on_them():
+    assert ours_in("testing") == {"fedbench.core"}
+    assert all("fedbench.testing" not in ours_in(top) for top in ("core", "plugins", "leaderboard", "suites"))
 
 
 def test_the_leaderboard_needs_no_torch():
@@ -153,14 +166,14 @@ def positional(tree: ast.AST) -> set[str]:
 def test_dataclasses_above_five_fields_take_keywords_only():
     fields = "".join(f"    {name}: int\n" for name in "abcdef")
     assert positional(ast.parse(f"@dataclass(frozen=True)\nclass Wide:\n{fields}")) == {"Wide"}
-    for top in ("core", "plugins", "leaderboard"):
+    for top in ("core", "plugins", "leaderboard", "testing"):
         for path in (ROOT / top).rglob("*.py"):
             assert positional(ast.parse(path.read_text(encoding="utf-8"))) == set(), path
 
 
 def packages(root: Path) -> set[str]:
     """Every folder with code of ours, by its package name."""
-    tops = [root / top for top in ("core", "plugins", "suites", "leaderboard")]
+    tops = [root / top for top in ("core", "plugins", "suites", "leaderboard", "testing")]
     found = {p.parent for top in tops for p in top.rglob("*.py")}
     return {f"fedbench.{p.relative_to(root).as_posix().replace('/', '.')}" for p in found}
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": ("fedbench.core.cli.doctor:command", "Versions, devices and data folder of this machine."),
     "schema": ("fedbench.core.cli.schema:command", "The form of suites as a JSON schema, for editors."),
     "completion": ("fedbench.core.cli.completion:command", "A shell's script: complete commands, options, names."),
+    "new": ("fedbench.core.cli.new:command", "Write a package of your own: defense, attack, dataset and more."),
     "clean": ("fedbench.core.cli.clean:command", "Remove caches, never results."),
 }
 

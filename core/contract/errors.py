@@ -14,6 +14,10 @@ class UserError(Exception):
         self.messages = messages
 
 
+class BatchStatistics(UserError, ValueError):
+    """A model normalises by statistics of the batch, where each sample is to have a gradient of its own."""
+
+
 class SkipCell(Exception):
     """Raised by an attack (or for it) when a cell does not apply; the reason is printed and recorded."""
 

@@ -32,11 +32,11 @@ def analyse_apart(
     with at_work(f"analysis {use}"):
         analysis = use.make()[0]
         settle(job, f"analysis/{use.label}")  # its constructor ran
-        findings = analysis.analyse(finished(job, run, analysis), _own(judgement))
+        findings = analysis.analyse(finished(job, run, analysis), own_judgement(judgement))
     if findings is None:
         out.send("found")
     else:
-        found, vectors = _checked(findings)
+        found, vectors = checked(findings)
         out.send("found", found.model_dump(mode="json"), vectors)
 
 
@@ -48,7 +48,7 @@ def received(use: ComponentUse, message: Message) -> tuple[dict[str, Found], dic
     return {use.label: found}, {f"{use.label}:{name}": message.arrays[name] for name in found.arrays}
 
 
-def _own(judgement: Judgement | None) -> Judgement | None:
+def own_judgement(judgement: Judgement | None) -> Judgement | None:
     """Copies: what an analysis writes to reaches neither the stored scores nor the next analysis."""
     if judgement is None:
         return None
@@ -59,7 +59,7 @@ def _own(judgement: Judgement | None) -> Judgement | None:
     return replace(judgement, targets=tuple(targets))
 
 
-def _checked(findings: Findings) -> tuple[Found, dict[str, np.ndarray]]:
+def checked(findings: Findings) -> tuple[Found, dict[str, np.ndarray]]:
     """As they stand in a record; raises ``TypeError`` or ``ValueError`` for what is no findings."""
     if not isinstance(findings, Findings):
         raise TypeError(f"it returned {type(findings).__name__}, expected fedbench.core.Findings or None")

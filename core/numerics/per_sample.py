@@ -12,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedbench.core.contract.errors import BatchStatistics
 from fedbench.core.words.explain import named, one_line
 
 # model -> mode (training or not) -> why `vmap` cannot go through it: found out once
@@ -99,7 +100,7 @@ def refuse_batch_statistics(model: nn.Module) -> None:
     """Raise ``ValueError`` if a layer normalises by statistics of the batch: a sample's gradient is then undefined."""
     for name, layer in model.named_modules():
         if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
-            raise ValueError(
+            raise BatchStatistics(
                 f"layer '{name}' ({type(layer).__name__}) normalises by batch statistics, so no sample has a "
                 "gradient of its own: use eval mode with running statistics, or GroupNorm"
             )

@@ -1,0 +1,1 @@
+"""Whole packages from templates: what `fedbench new` writes."""

@@ -1,0 +1,8 @@
+"""Attack and signal keep fedbench's contract."""
+
+from fedbench.testing import parametrize_with_checks
+
+
+@parametrize_with_checks("merlin", ("loss-rises", {"draws": 5}))
+def test_conformance(check):
+    check()

@@ -1,0 +1,478 @@
+"""Attacks, models, data sets, signals, analyses and reports with one mistake each, for the checks to find."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedbench.core import (
+    ActiveAttack,
+    Analysis,
+    Attack,
+    Data,
+    Dataset,
+    Findings,
+    Model,
+    Number,
+    Report,
+    Signal,
+    UserError,
+)
+
+# --- attacks ----------------------------------------------------------------------------------------------------------
+
+
+class SoundAttack(Attack):
+    """Minus the loss, averaged over the rounds."""
+
+    needs = frozenset({"loss"})
+
+    def score(self, observations, audit):
+        return -np.nanmean(observations.of_target("loss").astype(np.float64), axis=0)
+
+
+class UnknownSignal(SoundAttack):
+    """A signal that nobody announces."""
+
+    needs = frozenset({"loss", "marjin"})
+
+
+class UnknownView(SoundAttack):
+    """A view that there is none of."""
+
+    view = "everything"
+
+
+class Undeclared(SoundAttack):
+    """Uses the margin where the suite happens to measure it."""
+
+    def score(self, observations, audit):
+        if "margin" in observations.signals:
+            return observations.of_target("margin")[-1].astype(np.float64)
+        return super().score(observations, audit)
+
+
+class UndeclaredOutright(SoundAttack):
+    """Reads the margin without having declared it."""
+
+    def score(self, observations, audit):
+        return observations.of_target("margin")[-1].astype(np.float64)
+
+
+class OneTooFew(SoundAttack):
+    """Forgets the last candidate."""
+
+    def score(self, observations, audit):
+        return super().score(observations, audit)[:-1]
+
+
+class NotANumber(SoundAttack):
+    """The logarithm of what may be negative."""
+
+    def score(self, observations, audit):
+        return np.log(super().score(observations, audit))
+
+
+class OtherRounds(SoundAttack):
+    """Its rounds are those of somebody else."""
+
+    def score_rounds(self, observations, audit):
+        return observations.of_target("loss").astype(np.float64)
+
+
+class ByPosition(SoundAttack):
+    """Counts the candidates."""
+
+    def score(self, observations, audit):
+        return super().score(observations, audit) + 0.01 * (np.arange(len(audit.ids)) % 7)
+
+
+class KnowsTheAnswers(SoundAttack):
+    """Reads who is a member from the engine's frames."""
+
+    def score(self, observations, audit):
+        frame = sys._getframe()
+        while frame is not None:
+            kind = getattr(frame.f_locals.get("audit"), "kind", None)
+            if kind is not None and len(kind) == len(audit.ids):
+                return (kind == 0).astype(np.float64)
+            frame = frame.f_back
+        return super().score(observations, audit)
+
+
+class ComparesTargets(SoundAttack):
+    """Compares with the targets that it was asked about before."""
+
+    seen = 0.0
+
+    def score(self, observations, audit):
+        scores = super().score(observations, audit)
+        self.seen += float(scores.mean())
+        return scores * (1 + self.seen**2)
+
+
+class TwoRounds(SoundAttack):
+    """Needs a second round and does not say so."""
+
+    def score(self, observations, audit):
+        loss = observations.of_target("loss").astype(np.float64)
+        return np.nan_to_num(loss[0] - loss[1])
+
+
+class NeedsVariance(SoundAttack):
+    """Fails where nothing varies."""
+
+    def score(self, observations, audit):
+        scores = super().score(observations, audit)
+        if np.ptp(scores) == 0:
+            raise ZeroDivisionError("no variance")
+        return scores / np.ptp(scores)
+
+
+class WritesToSignals(SoundAttack):
+    """In place, past the lock."""
+
+    def score(self, observations, audit):
+        scores, loss = super().score(observations, audit), observations["loss"]
+        kept = loss if loss.base is None else loss.base
+        kept.flags.writeable = True
+        kept.flat[0] += 1
+        return scores
+
+
+class SoundActive(ActiveAttack):
+    """What its clients would honestly send, larger."""
+
+    needs = frozenset({"loss"})
+    view = "client"
+    knowledge = "own"
+
+    def craft(self, round, knowledge):
+        return knowledge.own * 1.5
+
+    def score(self, observations, audit):
+        return -observations["loss"][-1, 0].astype(np.float64)
+
+
+class OneRow(SoundActive):
+    """One row for all of its clients."""
+
+    def craft(self, round, knowledge):
+        return knowledge.own[:1]
+
+
+class WantsMore(SoundActive):
+    """Says that its own rows are enough, and reads the honest ones."""
+
+    def craft(self, round, knowledge):
+        return knowledge.own + knowledge.honest.mean(0)
+
+
+class NoBuffersInside(SoundActive):
+    """Fails where the model has running statistics."""
+
+    def craft(self, round, knowledge):
+        if list(knowledge.model.buffers()):
+            raise RuntimeError("shape mismatch")
+        return knowledge.own
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+class SoundModel(Model):
+    """One layer."""
+
+    def build(self, input_shape, n_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), n_classes))
+
+
+class Unused(nn.Module):
+    def __init__(self, size, classes):
+        super().__init__()
+        self.used, self.unused = nn.Linear(size, classes), nn.Linear(size, classes)
+
+    def forward(self, x):
+        return self.used(x.flatten(1))
+
+
+class DeadParameters(Model):
+    """A layer that the forward pass forgets."""
+
+    def build(self, input_shape, n_classes):
+        return Unused(int(np.prod(input_shape)), n_classes)
+
+
+class Across(nn.Linear):
+    def forward(self, x):
+        out = super().forward(x.flatten(1))
+        return out - out.mean(0, keepdim=True) * torch.linspace(0, 1, len(out))[:, None]
+
+
+class AcrossSamples(Model):
+    """Mixes the samples of a batch by their places."""
+
+    def build(self, input_shape, n_classes):
+        return Across(int(np.prod(input_shape)), n_classes)
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.flatten(1)).double()
+
+
+class DoubleLogits(Model):
+    """float64 logits."""
+
+    def build(self, input_shape, n_classes):
+        return Doubled(int(np.prod(input_shape)), n_classes)
+
+
+class NumpyInit(Model):
+    """Initialised by numpy's global generator."""
+
+    def build(self, input_shape, n_classes):
+        module = nn.Linear(int(np.prod(input_shape)), n_classes)
+        nn.init.constant_(module.bias, np.random.rand())
+        return nn.Sequential(nn.Flatten(), module)
+
+
+class ImagesOnly(Model):
+    """Takes images, and does not say so."""
+
+    def build(self, input_shape, n_classes):
+        channels, height, width = input_shape
+        return nn.Sequential(nn.Conv2d(channels, 2, 3), nn.Flatten(), nn.Linear(2 * (height - 2) * (width - 2), n_classes))
+
+
+class Few(nn.Linear):
+    def forward(self, x):
+        assert len(x) < 8
+        return super().forward(x.flatten(1))
+
+
+class FewAtOnce(Model):
+    """Takes a few samples at a time only."""
+
+    def build(self, input_shape, n_classes):
+        return Few(int(np.prod(input_shape)), n_classes)
+
+
+# --- data sets --------------------------------------------------------------------------------------------------------
+
+
+class SoundData(Dataset):
+    """Two clouds."""
+
+    licence, citation, home, size_mb = "CC0", "nobody", "https://example.org", 0.0
+
+    def load(self, seed):
+        return self._drawn(np.random.default_rng(seed))
+
+    def _drawn(self, rng, **changes):
+        def split(n):
+            y = rng.integers(0, 2, n)
+            return (rng.normal(size=(n, 3)) + y[:, None]).astype(np.float32), y
+
+        (a, b), (c, d), (e, f) = split(80), split(20), split(80)
+        arrays = {"train_x": a, "train_y": b, "test_x": c, "test_y": d, "holdout_x": e, "holdout_y": f}
+        return Data(**{**arrays, "n_classes": 2, **changes})
+
+
+class NoLicence(SoundData):
+    """Whose data are they?"""
+
+    licence = "unknown"
+
+
+class AnotherEveryTime(SoundData):
+    """Splits by the clock."""
+
+    def load(self, seed):
+        return self._drawn(np.random.default_rng(time.perf_counter_ns()))
+
+
+class SameSamples(SoundData):
+    """Its hold-out is its training set."""
+
+    def load(self, seed):
+        drawn = super().load(seed)
+        return self._drawn(np.random.default_rng(seed), holdout_x=drawn.train_x, holdout_y=drawn.train_y)
+
+
+class OtherClasses(SoundData):
+    """Another number of classes for another seed."""
+
+    def load(self, seed):
+        return self._drawn(np.random.default_rng(seed), n_classes=2 + seed)
+
+
+class ShortLabels(SoundData):
+    """int32 labels."""
+
+    def load(self, seed):
+        drawn = super().load(seed)
+        return self._drawn(np.random.default_rng(seed), train_y=drawn.train_y.astype(np.int32))
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+class SoundSignal(Signal):
+    """The largest logit."""
+
+    def measure(self, probe):
+        return probe.logits.amax(1)
+
+
+class BatchMean(Signal):
+    """Against the batch's mean."""
+
+    def measure(self, probe):
+        return probe.logits.amax(1) - probe.logits.mean()
+
+
+class Constant(Signal):
+    """The same of all."""
+
+    def measure(self, probe):
+        return torch.ones(len(probe.y))
+
+
+class WritesToLogits(Signal):
+    """The margin, in place."""
+
+    def measure(self, probe):
+        label = probe.logits.gather(1, probe.y[:, None]).squeeze(1)
+        probe.logits.scatter_(1, probe.y[:, None], -torch.inf)
+        return label - probe.logits.amax(1)
+
+
+class TrainsTheModel(Signal):
+    """Leaves the model changed."""
+
+    def measure(self, probe):
+        next(probe.model.parameters()).data.add_(1)
+        return probe.logits.amax(1)
+
+
+# --- analyses and reports ---------------------------------------------------------------------------------------------
+
+
+class SoundAnalysis(Analysis):
+    """The share of samples that belong to clients."""
+
+    needs = frozenset({"loss"})
+
+    def analyse(self, run, judgement):
+        return Findings({"share": Number(float((run.pool >= 0).mean()))})
+
+
+class NeedsNothingKnown(SoundAnalysis):
+    """A signal that nobody announces."""
+
+    needs = frozenset({"marjin"})
+
+
+class WritesToTheRun(SoundAnalysis):
+    """Sorts in place."""
+
+    def analyse(self, run, judgement):
+        run.pool.sort()
+        return super().analyse(run, judgement)
+
+
+class FindsNoNumber(SoundAnalysis):
+    """A float where a Number belongs."""
+
+    def analyse(self, run, judgement):
+        return Findings({"share": 0.5})
+
+
+class SoundReport(Report):
+    """How many records there are."""
+
+    def write(self, results, plots=True):
+        (results / "leaderboard").mkdir(exist_ok=True)
+        path = results / "leaderboard" / "count.txt"
+        path.write_text(str(len(list((results / "records").glob("*.json")))))
+        return path
+
+
+class Dated(SoundReport):
+    """With the time at which it was written."""
+
+    def write(self, results, plots=True):
+        path = super().write(results, plots)
+        path.write_text(str(time.time_ns()))
+        return path
+
+
+class WritesNothing(Report):
+    """The name of a file that it did not write."""
+
+    def write(self, results, plots=True):
+        return Path(results) / "leaderboard" / "nothing.txt"
+
+
+class Refuses(Report):
+    """Takes no results of anybody's."""
+
+    def write(self, results, plots=True):
+        raise UserError("these records are of no use")
+
+
+# class -> the checks that must fail, and no others
+FAILED = {
+    SoundAttack: (),
+    UnknownSignal: ("declares_known_signals",),
+    UnknownView: ("declares_known_signals",),
+    Undeclared: ("reads_declared_signals",),
+    UndeclaredOutright: ("reads_declared_signals",),
+    OneTooFew: ("one_score_a_candidate",),
+    NotANumber: ("one_score_a_candidate",),
+    OtherRounds: ("one_score_a_candidate",),
+    ByPosition: ("order_of_candidates",),
+    KnowsTheAnswers: ("looks_at_nothing_else", "finds_nothing_in_nothing"),
+    ComparesTargets: ("no_state_between_runs", "one_and_many_targets"),
+    TwoRounds: ("one_and_many_rounds",),
+    NeedsVariance: ("constant_signals",),
+    WritesToSignals: ("inputs_not_mutated",),
+    SoundActive: (),
+    OneRow: ("craft_shape",),
+    WantsMore: ("craft_shape",),
+    NoBuffersInside: ("batch_statistics_of_the_model",),
+    SoundModel: (),
+    DeadParameters: ("gradient_of_every_parameter",),
+    AcrossSamples: ("samples_first",),
+    DoubleLogits: ("answers_logits",),
+    NumpyInit: ("no_global_randomness",),
+    FewAtOnce: ("runs_end_to_end",),
+    ImagesOnly: ("refuses_inputs_with_a_reason",),
+    SoundData: (),
+    NoLicence: ("licence_stated",),
+    AnotherEveryTime: ("deterministic_under_seed",),
+    SameSamples: ("splits_disjoint",),
+    OtherClasses: ("other_seed_other_split",),
+    ShortLabels: ("runs",),
+    SoundSignal: (),
+    BatchMean: ("chunk_independent",),
+    Constant: (),
+    WritesToLogits: ("inputs_not_mutated",),
+    TrainsTheModel: ("runs",),
+    SoundAnalysis: (),
+    NeedsNothingKnown: ("declares_what_it_reads",),
+    WritesToTheRun: ("inputs_not_mutated",),
+    FindsNoNumber: ("runs",),
+    SoundReport: (),
+    Dated: ("deterministic_under_seed",),
+    WritesNothing: ("runs",),
+    Refuses: ("runs",),
+}
+# class -> the checks that must warn
+WARNED = {Constant: ("varies",)}
