@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import faulty_attacks
 import faulty_defenses
 import faulty_others
 import pytest
@@ -14,7 +15,7 @@ from fedbench.testing.one import run_check
 from fedbench.testing.subject import subject_of
 from fedbench.testing.table import CHECKS, checks_of, kinds_words
 
-FAILED = {**faulty_defenses.FAILED, **faulty_others.FAILED}
+FAILED = {**faulty_defenses.FAILED, **faulty_attacks.FAILED, **faulty_others.FAILED}
 WARNED = {**faulty_defenses.WARNED, **faulty_others.WARNED}
 # `announced` is about announcements, which a bare class has none of (tests/test_conformance_command.py); costs vary, see below
 ELSEWHERE = {"announced", "runs_on_cuda", "cost"}
@@ -49,7 +50,7 @@ def test_every_check_has_a_mistake_that_it_catches():
     assert caught | ELSEWHERE == {check.name for check in CHECKS}
 
 
-@pytest.mark.parametrize("cls", [faulty_defenses.Sound, faulty_others.SoundAttack, faulty_others.SoundActive])
+@pytest.mark.parametrize("cls", [faulty_defenses.Sound, faulty_attacks.SoundAttack, faulty_attacks.SoundActive])
 def test_costs_are_told_and_never_fail(cls, monkeypatch):
     subject = subject_of(cls)
     (cost,) = (check for check in checks_of(subject) if check.name == "cost")
@@ -62,7 +63,7 @@ def test_costs_are_told_and_never_fail(cls, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize(("cls", "outcome"), [
     (faulty_defenses.Sound, "passed"), (faulty_defenses.StaysOnTheCpu, "failed"), (faulty_others.SoundModel, "passed"),
-    (faulty_others.SoundSignal, "passed"), (faulty_others.SoundActive, "passed"),
+    (faulty_others.SoundSignal, "passed"), (faulty_attacks.SoundActive, "passed"),
 ])  # fmt: skip
 def test_a_tensor_made_on_the_cpu_is_found_where_there_is_a_gpu(cls, outcome):
     subject = subject_of(cls)
