@@ -21,7 +21,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
 
 GOOD = edited_spec(("clients: 4", "clients: 6"))  # with four, pair and half are the same clients
-LIGHT = ("validate", "list", "plugins", "doctor")
+LIGHT = ("validate", "list", "plugins", "doctor", "schema", "completion")
 
 
 def edited(*changes: tuple[str, str]) -> str:

@@ -14,7 +14,7 @@ WRITTEN_BY_A_RUN = {"board.md"}
 MADE_UP = {Path(__file__).name, "test_documents.py"}  # whose documents exist in no repository
 PLACEHOLDER = re.compile(r"[<>{}$]|\.\.\.")
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = sorted(
     path
     for folder in ("core", "plugins", "leaderboard", "suites", "tests")

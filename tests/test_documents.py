@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.leaderboard.simulations import accuracy, ranks, tf01, worst_case
+from fedbench.leaderboard.simulations import accuracy, gate, ranks, tf01, worst_case
 
 DOCS = Path(__file__).parent.parent / "docs"
 BOARD = """# A board
@@ -81,7 +81,7 @@ def test_a_mistake_is_said_with_file_and_line(make, template, problem):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [worst_case, ranks, accuracy, tf01])
+@pytest.mark.parametrize("module", [worst_case, ranks, accuracy, tf01, gate])
 def test_the_committed_simulations_are_what_their_commands_print(module, capsys):
     """Up to the last digits, which another type of CPU may round otherwise."""
     module.main([])

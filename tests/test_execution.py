@@ -121,10 +121,10 @@ def test_each_misbehaving_defense_costs_only_its_own_cells(tmp_path, toys, monke
     found = {d: (r["outcome"], r["reason"]) for (d, _, _), r in records(tmp_path / "r").items()}
     assert found["none"] == ("ok", "")
     assert found["toy-raises"][0] == "failed"
-    assert "Raises.protect (client 0, round 1): ValueError: out of ideas [toys.py:" in found["toy-raises"][1]
+    assert "Raises.protect (client 0, round 1): ValueError: out of ideas (toys.py:" in found["toy-raises"][1]
     assert found["toy-hangs"] == ("timeout", "stopped: nothing moved for 3 s (limits.idle_seconds)")
     assert found["toy-exits"][0] == "failed" and "status 7" in found["toy-exits"][1]
-    assert found["toy-nan"][0] == "diverged" and "client 0, 1 is not finite" in found["toy-nan"][1]
+    assert found["toy-nan"][0] == "diverged" and "protect made the upload of client 0, 1 not finite" in found["toy-nan"][1]
     assert "out of ideas" in output and "4 cells failed" in output
 
 

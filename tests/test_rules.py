@@ -558,7 +558,7 @@ def colluders(honest: int, bad: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_deepsight_removes_colluders_that_train_on_one_label(honest, bad):
     rows, start = colluders(honest, bad)
     ctx = inspected(rows, bad, start)
-    assert DeepSight(samples=200).accept(rows, ctx).tolist() == [False] * bad + [True] * honest
+    assert DeepSight(samples=200)._accept(rows, ctx).tolist() == [False] * bad + [True] * honest
     kept = DeepSight(samples=200).aggregate(rows, torch.ones(len(rows)), inspected(rows, bad, start))
     bound = middle_value(norm_of(r) for r in rows.double().tolist())
     close(kept, slow_clipped(rows[bad:].double().tolist(), bound))
@@ -578,7 +578,7 @@ def test_deepsight_says_how_many_rows_it_removed_and_what_it_is_without_any(bad,
 
 def test_deepsight_keeps_an_honest_cohort():
     rows, start = colluders(10, 0)
-    assert DeepSight(samples=200).accept(rows, inspected(rows, 0, start)).all()
+    assert DeepSight(samples=200)._accept(rows, inspected(rows, 0, start)).all()
 
 
 @pytest.mark.parametrize("wild", [1e12, 1e30])
@@ -592,7 +592,7 @@ def test_deepsight_survives_a_wild_row(wild):
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_deepsight_judges_few_rows_one_by_one(k):
     rows, start = colluders(k, 0)
-    assert DeepSight(samples=20).accept(rows, inspected(rows, 0, start)).all()
+    assert DeepSight(samples=20)._accept(rows, inspected(rows, 0, start)).all()
 
 
 def test_neups_and_exceedings_by_hand():

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from fake_packages import install
-from running import invoke, suite
+from running import changed as changed_suite
+from running import invoke
 from tiny import tiny_insider, tiny_module, tiny_setup, train_all
 
 from fedbench.core import ActiveAttack, Batch, Defense, MemberData, Selection
-from fedbench.core.cli.validate import command as validate
+from fedbench.core.contract.phases import PHASES
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.guard import PhaseError
+from fedbench.core.federation.handed import OWN
 from fedbench.core.federation.loop import Training
 from fedbench.plugins.defenses.grad_noise import GradNoise
 from fedbench.plugins.defenses.mixup import Mixup
@@ -43,7 +46,8 @@ def defense(phase: str, does: Any, n_models: int = 1) -> Defense:
 def run(made: Defense, **changes: Any) -> None:
     """Two rounds of a tiny federation, and the report after them."""
     setup = tiny_setup(made, n_models=made.n_models, rounds=2, root=MemberData(torch.ones(5, 4), torch.arange(5) % 3), **changes)
-    setup = replace(setup, clients=[replace(d, soft=torch.full((12, 3), 1 / 3)) for d in setup.clients])
+    held = torch.arange(12) == 11
+    setup = replace(setup, clients=[replace(d, soft=torch.full((12, 3), 1 / 3), held_out=held) for d in setup.clients])
     train_all(setup)[0].facts()
 
 
@@ -57,8 +61,9 @@ def ends(made: Defense, **changes: Any) -> str:
 # --- what is handed out -----------------------------------------------------------------------------------------------
 
 MEMBERS = ("prepare", "assign", "select", "local_train", "transform", "local_step", "loss", "protect", "after_round")
-HANDED = [(phase, name) for phase in MEMBERS for name in ("start", "data.x", "data.y", "data.soft")]
+HANDED = [(phase, name) for phase in MEMBERS for name in ("start", "data.x", "data.y", "data.soft", "data.held_out")]
 HANDED += [("aggregate", name) for name in ("params", "root.x", "root.y")]
+KNOWN = ("x", "y", "mask_x", "mask_y")  # by an adversary, beside copies of its own
 WAYS = {
     "in place": lambda t, new: t.copy_(new),
     "one element of a view": lambda t, new: t.view(-1)[-1:].copy_(new.view(-1)[-1:]),
@@ -90,6 +95,85 @@ def test_a_write_to_what_is_handed_out_names_the_phase(phase, name, way):
     assert said == f"Mine.{who} ({place}) changed {what}; it is handed out to be read: work on a copy, as .clone() makes one"
 
 
+def tensors(value: Any, name: str = "") -> set[str]:
+    """Names of the tensors in a context, whatever fields it has."""
+    if isinstance(value, torch.Tensor):
+        return {name}
+    if not is_dataclass(value):
+        return set()
+    return {n for f in fields(value) for n in tensors(getattr(value, f.name), f"{name}.{f.name}".lstrip("."))}
+
+
+def test_every_tensor_of_every_context_is_tried_above_or_its_own():
+    seen: set[tuple[str, str]] = set()
+    for phase in PHASES:
+
+        def does(*args, phase=phase):
+            seen.update((phase, name) for name in tensors(args[-1]))
+            return ANSWERS[phase](*args)
+
+        run(defense(phase, does, n_models=2 if phase == "assign" else 1))
+
+    class Looks(ActiveAttack):
+        knowledge = "rule"
+
+        def craft(self, round, knowledge):
+            seen.update(("craft", name) for name in tensors(knowledge))
+            return knowledge.own
+
+    train_all(tiny_setup(members=(), insider=tiny_insider(Looks())))
+    own = {("craft", name) for name in ("start", "own", "honest")} | {(phase, "params") for phase in MEMBERS}
+    assert seen == {*HANDED, *own, *(("craft", name) for name in KNOWN)}
+    assert len(OWN) == 4
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", KNOWN)
+def test_an_adversary_leaves_what_it_knows_as_it_is(name, way):
+    class Writes(ActiveAttack):
+        def craft(self, round, knowledge):
+            t = getattr(knowledge, name)
+            WAYS[way](t, t + 1)
+            return knowledge.own
+
+    with pytest.raises(PhaseError, match=rf"^Writes\.craft \(round 1\) changed knowledge\.{name}; it is handed out to be read"):
+        train_all(tiny_setup(members=(), insider=tiny_insider(Writes())))
+
+
+def test_an_adversary_leaves_no_hook_in_the_module_that_all_clients_train_in():
+    class Hooks(ActiveAttack):
+        def craft(self, round, knowledge):
+            knowledge.model.register_forward_hook(lambda module, args, out: out * 0)
+            return knowledge.own
+
+    with pytest.raises(PhaseError, match=r"^Hooks\.craft \(round 1\) changed its model: modules, tensors, hooks"):
+        train_all(tiny_setup(members=(), insider=tiny_insider(Hooks())))
+
+
+def copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return replace(value, **{f.name: copied(getattr(value, f.name)) for f in fields(value)}) if is_dataclass(value) else value
+
+
+@pytest.mark.parametrize("phase", ["transform", "local_step", "protect", "coordinate", "aggregate"])
+def test_what_a_phase_is_asked_about_is_a_copy_of_its_own(phase):
+    def runs(writes: bool) -> torch.Tensor:
+        def does(*args):
+            *asked, ctx = args
+            answer = ANSWERS[phase](*map(copied, asked), ctx)
+            for value in asked if writes else ():
+                for name in tensors(value, "value"):
+                    reached(SimpleNamespace(value=value), name).mul_(0)
+            return answer
+
+        gradient = torch.ones(51)
+        made = defense(phase, (lambda *args: (does(*args), gradient)[1]) if phase == "local_step" else does)
+        return torch.stack([r.models for r in train_all(tiny_setup(made))[1]])
+
+    assert torch.equal(runs(writes=True), runs(writes=False))
+
+
 def test_the_models_to_choose_from_are_watched():
     said = ends(defense("assign", lambda models, ctx: int(models[1].zero_().sum()), n_models=2))
     assert said.startswith("Mine.assign (client 0, round 1) changed ctx.start, models; ")
@@ -103,19 +187,27 @@ def freeze(ctx):
     next(ctx.model.parameters()).requires_grad_(False)
 
 
+def reset(ctx):
+    ctx.model[1].inplace = True
+
+
+def replace_layer(ctx):
+    ctx.model[1] = torch.nn.Tanh()
+
+
 def swap(ctx):
     p = next(ctx.model.parameters())
     p.data = p.data.clone()
 
 
-@pytest.mark.parametrize("does", [hook, freeze, swap], ids=lambda does: does.__name__)
+@pytest.mark.parametrize("does", [hook, freeze, swap, reset, replace_layer], ids=lambda does: does.__name__)
 @pytest.mark.parametrize("phase", ["select", "local_train", "after_round"])
 def test_nothing_stays_behind_in_the_module_that_all_clients_train_in(phase, does):
     def acts(ctx):
         ANSWERS[phase](ctx)
         does(ctx)
 
-    assert "changed ctx.model: its tensors, hooks or requires_grad (write to ctx.params instead)" in ends(defense(phase, acts))
+    assert "changed its model: modules, tensors, hooks, requires_grad or settings (load " in ends(defense(phase, acts))
 
 
 def test_a_part_of_a_composite_is_named_itself():
@@ -272,13 +364,36 @@ def test_every_phase_has_wrong_answers_in_this_test():
     assert {phase for phase, _ in WRONG} == set(ANSWERS)
 
 
-@pytest.mark.parametrize("phase", ANSWERS)
-def test_an_error_names_the_phase_in_which_it_was_raised(phase):
-    def fails(*args):
-        raise ValueError("no idea")
+def fails(*args):
+    raise ValueError("no idea")
 
+
+LINE = f"({Path(__file__).name}:{fails.__code__.co_firstlineno + 1} in fails)"
+
+
+@pytest.mark.parametrize("phase", ANSWERS)
+def test_an_error_names_the_phase_in_which_it_was_raised_and_the_line(phase):
     said = ends(defense(phase, fails, n_models=2 if phase == "assign" else 1))
-    assert said == f"Mine.{phase} ({PLACES.get(phase, 'client 0, round 1')}): ValueError: no idea"
+    assert said == f"Mine.{phase} ({PLACES.get(phase, 'client 0, round 1')}): ValueError: no idea {LINE}"
+
+
+@pytest.mark.parametrize("phase", ["transform", "local_step", "loss"])
+def test_a_local_train_around_it_takes_no_blame(phase):
+    both = {phase: lambda self, *args: fails(), "local_train": lambda self, ctx: ctx.train()}
+    assert ends(type("Mine", (Defense,), both)()) == f"Mine.{phase} (client 0, round 1): ValueError: no idea {LINE}"
+
+
+def test_a_model_that_fails_is_named_itself():
+    class Fails(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = tiny_module()
+
+        def forward(self, x):
+            return fails()
+
+    for phase, place in {"transform": "client 0, round 1", "protect": "round 1"}.items():
+        assert ends(defense(phase, ANSWERS[phase]), module=Fails()) == f"the model ({place}): ValueError: no idea {LINE}"
 
 
 def test_an_error_on_the_way_back_is_the_losss():
@@ -292,8 +407,9 @@ def test_an_error_on_the_way_back_is_the_losss():
             raise ZeroDivisionError("no way back")
 
     mine = defense("loss", lambda logits, batch, ctx: Breaks.apply(logits))
-    said = "Mine.loss (client 0, round 1): its gradient: ZeroDivisionError: no way back"
-    assert ends(mine) == said and ends(composed([Defense(), mine])) == said
+    said = "Mine.loss (client 0, round 1): its gradient: ZeroDivisionError: no way back (test_sealed_phases.py:"
+    for made in (mine, composed([Defense(), mine])):
+        assert ends(made).startswith(said) and ends(made).endswith(" in backward)")
 
 
 def test_a_wider_answer_is_copied_and_keeps_no_graph():
@@ -304,35 +420,45 @@ def test_a_wider_answer_is_copied_and_keeps_no_graph():
     assert torch.equal(plain, wide) and not wide.requires_grad
 
 
-# --- names that are no phase ------------------------------------------------------------------------------------------
+# --- attacks ----------------------------------------------------------------------------------------------------------
 
-MISSPELT = """
-    from fedbench.core import Component, Defense, hookimpl
+LOOKS = """
+    import dataclasses
+    import numpy as np
+    from fedbench.core import Attack, Component, hookimpl
 
-    class Base(Defense):
-        @staticmethod
-        def agregate(updates, weights, ctx):
-            return updates[0]
+    def arrays(value):
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for v in value:
+                yield from arrays(v)
+        elif hasattr(value, "items"):
+            for v in value.values():
+                yield from arrays(v)
+        elif dataclasses.is_dataclass(value):
+            for f in dataclasses.fields(value):
+                yield from arrays(getattr(value, f.name))
 
-    class Typo(Base):
-        def protekt(self, update, ctx):
-            return 0 * update
-        def _protect(self, update):
-            return update
-        def partners(self):
-            return 3
+    class Looks(Attack):
+        needs = frozenset({"loss"})
+        colluders = 1
+        needs_shadow_models = True
+        def fit(self, shadows, audit):
+            self._seen = [*arrays(shadows), *arrays(audit)]
+        def score(self, observations, audit):
+            seen = [*self._seen, *arrays(observations), *arrays(audit)]
+            if len(seen) < 19 or any(a.flags.writeable for a in seen):
+                raise ValueError(f"{[a.flags.writeable for a in seen]}")
+            return observations.of_target("loss").mean(0)
 
     @hookimpl
-    def fedbench_defenses():
-        yield Component("typo", "misspelt:Typo", "a toy")
+    def fedbench_attacks():
+        yield Component("looks", "looks:Looks", "a toy")
 """
 
 
-def test_a_method_that_is_nearly_a_phase_is_a_note(site, tmp_path):
-    install(site, "misspelt", MISSPELT)
-    path = suite(tmp_path, defenses=["none", {"name": "grad-noise", "label": "both", "then": ["typo"]}])
-    said = CliRunner().invoke(validate, [str(path)])
-    note = "defense 'typo' (misspelt 1.0): its method '{}' is no phase and is never called - did you mean '{}'? "
-    assert said.exit_code == 0 and note.format("protekt", "protect") in said.output
-    assert note.format("agregate", "aggregate") in said.output and said.output.count("is no phase") == 2
-    assert f"note: {note.format('protekt', 'protect')}" in invoke(path, "--dry-run", "--results", tmp_path / "r")
+def test_every_array_that_an_attack_is_shown_is_read_only(site, tmp_path):
+    install(site, "looks", LOOKS)
+    shadow = {"every": 4, "nonmembers": 40, "shadow": {"models": 2, "samples": 40, "epochs": 1}}
+    invoke(changed_suite(tmp_path, {"audit": shadow}, attacks=["looks"]), "--results", tmp_path / "r")

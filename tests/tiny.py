@@ -65,8 +65,8 @@ def tiny_insider(attack: ActiveAttack, malicious: int = 1, knowledge: str | None
     """The last clients under one attacker, which gets to know what it needs; attack and mask set of 3 samples each."""
     x, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.arange(6) % 3
     return Insider(
-        attack=attack, malicious=malicious, knowledge=knowledge or attack.knowledge, start_round=start_round, x=x[:3], y=y[:3],
-        mask_x=x[3:], mask_y=y[3:],
+        attack=attack, malicious=malicious, knowledge=knowledge or attack.knowledge, start_round=start_round,
+        x=x[:3].clone(), y=y[:3].clone(), mask_x=x[3:].clone(), mask_y=y[3:].clone(),
     )  # fmt: skip
 
 

@@ -141,6 +141,12 @@ def say(text: str) -> None:
         print(text, file=sys.stderr)
 
 
+def trace(text: str) -> None:
+    """A traceback, for the one who watches this process to hand on."""
+    if _here is not None and apart():
+        _here.send("traceback", text)
+
+
 def moved() -> None:
     """Something moves here, although it may use next to no CPU: a slow download, a lock that another process holds."""
     global _moved

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fedbench.core.cli.folder import opened
+from fedbench.core.cli.options import results_argument
 from fedbench.core.cli.say import say
 
 
@@ -14,7 +15,7 @@ from fedbench.core.cli.say import say
 Examples:
   fedbench clean results/partial_defense --dry-run
   fedbench clean results/partial_defense""")
-@click.argument("results", type=click.Path(path_type=Path))
+@results_argument
 @click.option("--dry-run", is_flag=True, help="Say what would go; delete nothing.")
 def command(results: Path, dry_run: bool) -> None:
     """Delete the cached observations and the workers' logs in RESULTS. Records, scores and boards stay.

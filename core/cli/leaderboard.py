@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from fedbench.core.cli import complete
 from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.reports import DEFAULT, reports_named, write_reports
@@ -20,8 +21,10 @@ from fedbench.core.contract.errors import UserError
     "fedbench leaderboard results/partial_defense --report board --report html    reports of other packages, too",
     "fedbench leaderboard results/ours theirs.zip --output both/board.md          several folders and bundles as one board",
 ))  # fmt: skip
-@click.argument("results", metavar="RESULTS...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("results", metavar="RESULTS...", nargs=-1, required=True, type=click.Path(path_type=Path),
+                shell_complete=complete.results)  # fmt: skip
 @click.option("--report", "reports", multiple=True, metavar="NAME", default=(DEFAULT,), show_default=True,
+              shell_complete=complete.reports,
               help="What to make of the records: a report of an installed package. May be given several times.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="Also write the (first) report to this file; of several RESULTS, with its images beside it.")

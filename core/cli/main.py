@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import distribution
 
 import click
+from click.shell_completion import CompletionItem
 
 from fedbench.core.cli.interrupt import interruptible
 from fedbench.core.cli.say import say
@@ -24,6 +25,8 @@ COMMANDS = {
     "leaderboard": ("fedbench.core.cli.leaderboard:command", "Turn results into a leaderboard or another report."),
     "plugins": ("fedbench.core.cli.plugins:command", "Every installed plugin, and why one does not work."),
     "doctor": ("fedbench.core.cli.doctor:command", "Versions, devices and data folder of this machine."),
+    "schema": ("fedbench.core.cli.schema:command", "The form of suites as a JSON schema, for editors."),
+    "completion": ("fedbench.core.cli.completion:command", "A shell's script: complete commands, options, names."),
     "clean": ("fedbench.core.cli.clean:command", "Remove caches, never results."),
 }
 
@@ -72,6 +75,11 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, self._summary(ctx, name)) for name in commands()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands without importing them, and this group's own options."""
+        names = [CompletionItem(n, help=COMMANDS.get(n, ("", None))[1]) for n in commands() if n.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def _summary(self, ctx: click.Context, name: str) -> str:
         """One line of help; a command that cannot be loaded says so in its place."""

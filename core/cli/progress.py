@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from fedbench.core.cli.say import say
 from fedbench.core.execution.executor import Watcher
 from fedbench.core.experiment.job import Job
 from fedbench.core.words.explain import printable
@@ -43,7 +44,10 @@ class Display(AbstractContextManager):
 
     def watcher(self) -> Watcher:
         """The callbacks the executor calls."""
-        return Watcher(self._started, self._advanced, self._cell, self._finished, self._tick)
+        return Watcher(
+            started=self._started, advanced=self._advanced, cell=self._cell, traceback=self._traceback,
+            finished=self._finished, tick=self._tick,
+        )  # fmt: skip
 
     def left(self) -> str:
         """Time left, from the rounds done so far; unknown before the first."""
@@ -64,14 +68,17 @@ class Display(AbstractContextManager):
         if self.live:
             self.progress.update(self.tasks[job.run_key], completed=round)
 
-    def _cell(self, job: Job, key: str, outcome: str, reason: str) -> None:
+    def _cell(self, job: Job, key: str, outcome: str, reason: str, by_adversary: bool) -> None:
         self.done += 1
-        self.bad += outcome not in ("ok", "skipped")
+        self.bad += outcome not in ("ok", "skipped") and not by_adversary
         if self.live:
             self.progress.update(self.overall, completed=self.done, left=self.left())
         if outcome != "ok":
             label = next(c.attack.label for c in job.cells if c.key == key)
             self._print(f"{outcome}: {job.title} {label}: {reason}")
+
+    def _traceback(self, job: Job, text: str) -> None:
+        say(f"{job.title}: {text}", err=True)
 
     def _finished(self, job: Job) -> None:
         self.rounds_done += job.setting.federation.rounds - self.running.pop(job.run_key)[1]

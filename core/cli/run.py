@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from fedbench.core.cli.folder import told
-from fedbench.core.cli.options import ONLY, overrides_option, parse_only, suite_argument
+from fedbench.core.cli.options import ONLY, debug_option, overrides_option, parse_only, suite_argument
 from fedbench.core.cli.reports import reports_named, write_reports
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
@@ -29,7 +29,8 @@ Examples:
 
 \b
 The same command again computes what is missing and redoes nothing.
-Exit status: 0 fine, 1 some cell failed, 2 your mistake, 130 interrupted."""
+Exit status: 0 fine, 1 some cell failed, 2 your mistake, 130 interrupted. A federation that an adversary inside
+made diverge is a result: status 0."""
 
 _LOST = (
     "its record is gone: the results folder was deleted, renamed or changed while the run went on; run the same command again"
@@ -48,6 +49,7 @@ _LOST = (
               help="Which cells to compute: those without a record, also failed ones, all of them again, or none.")
 @click.option("--dry-run", is_flag=True, help="Print the plan with the number of runs and cells; compute nothing.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
+@debug_option
 def command(
     suite: str, overrides: tuple[str, ...], only: tuple[str, ...], results: Path | None, workers: int | None, device: str,
     rerun: str, dry_run: bool, plots: bool,
@@ -206,7 +208,9 @@ def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder:
 
 def _failures(console: Console, plan: Any, store: Any, lost: set[str]) -> bool:
     """A table of what did not come out and why; True when some cell failed or lost its record."""
-    rows, complaints = [], Counter[str]()
+    from fedbench.core.execution.resume import is_result
+
+    rows, complaints, failed, wanted = [], Counter[str](), 0, 0
     for job in plan.jobs:
         for cell in job.cells:
             loaded = store.read(cell.stem)
@@ -215,11 +219,15 @@ def _failures(console: Console, plan: Any, store: Any, lost: set[str]) -> bool:
                 rows.append(("lost", job.title, cell.attack.label, _LOST))
             if loaded is not None and loaded.record.outcome != "ok":
                 rows.append((loaded.record.outcome, job.title, cell.attack.label, one_line(loaded.record.reason)))
+                failed += not is_result(loaded.record)
+                wanted += loaded.record.by_adversary
     if rows:
         show_table(["outcome", "run", "attack", "reason"], rows, title="cells without a score")
     if complaints:
         show_table(["cells", "complaint"], [(n, one_line(c)) for c, n in sorted(complaints.items())], title="cost no score")
-    failed = [r for r in rows if r[0] not in ("skipped", "lost")]
+    if wanted:
+        console.print(f"{wanted} cells diverged as the adversary inside wanted: results, no failures", highlight=False)
     if failed:
-        console.print(f"{len(failed)} cells failed; mend the cause and use --rerun failed", highlight=False)
+        logs = f"; tracebacks are in {store.logs}" if store.logs.exists() and any(store.logs.iterdir()) else ""
+        console.print(f"{failed} cells failed; mend the cause and use --rerun failed{printable(logs)}", highlight=False)
     return bool(failed or lost)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fedbench.core.cli import complete
 from fedbench.core.cli.folder import opened
-from fedbench.core.cli.options import examples
+from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     "fedbench show results/partial_defense 4f21c0 --history     a key's first letters will do",
     "fedbench show results/partial_defense 4f21c0 --json",
 ))  # fmt: skip
-@click.argument("results", type=click.Path(path_type=Path))
-@click.argument("cell", required=False)
+@results_argument
+@click.argument("cell", required=False, shell_complete=complete.cells)
 @click.option("--history", is_flag=True, help="The cell's rounds: accuracy and training loss of the global model.")
 @click.option("--json", "as_json", is_flag=True, help="The record as it is on disk; of several, one after the other.")
 def command(results: Path, cell: str | None, history: bool, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedbench.core.cli.options import examples, overrides_option, suites_argument
+from fedbench.core.cli.options import debug_option, examples, overrides_option, suites_argument
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.ask import Ended
@@ -32,6 +32,7 @@ CHECKS: tuple[str, ...] = ("fedbench.core.execution.plan:check_plan",)
 @overrides_option
 @click.option("--data/--no-data", default=True, show_default=True,
               help="Also load the data: partitions, audit sets, whether the model fits. All that `run` would refuse.")
+@debug_option
 def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> None:
     """Check suites without running them.
 
@@ -68,11 +69,12 @@ def check(
 ) -> tuple[LoadedSuite, Resolved, list[str]]:
     """The suite, its components, and what is odd about its data; raises ``UserError`` with every mistake, with ``data``
     those of ``CHECKS`` too."""
+    from fedbench.core.execution.misspelt import misspelt_in
     from fedbench.core.spec.resolve import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
-    notes: list[str] = []
+    notes = misspelt_in(resolved)
     for extra in _extra_checks() if data and not _absent(loaded, resolved) else ():
         try:
             notes += extra(loaded, resolved)
@@ -80,7 +82,7 @@ def check(
             mistakes += exc.messages
     if mistakes:
         raise UserError(*mistakes)
-    return loaded, resolved, notes
+    return loaded, resolved, list(dict.fromkeys(notes))
 
 
 def _absent(loaded: LoadedSuite, resolved: Resolved) -> list[str]:

@@ -33,7 +33,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Findings:
-    """What an analysis found: named ``numbers``, named vectors of numbers (``arrays``) and the units of the latter."""
+    """What an analysis found: named ``numbers``, named vectors of numbers (``arrays``) and the ``units`` of the latter."""
 
     numbers: Mapping[str, Number] = field(default_factory=dict)
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -42,7 +42,8 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What one attack said of one target's candidates, with the answers: ``scores`` [n] float64, higher = member;
+    """What one attack said of one target's candidates, with the answers. ``target``: its code in records, a client's id, -3 for
+    all honest clients together, -10, -11, ... for groups; ``scores`` [n] float64, higher = member;
     ``kind`` [n] int, 0 member, 1 outside the federation, 2 another client's, negative: does not count; ``owner`` [n] the
     training client, -1 outside; ``model_of`` [n] the global model that each candidate is looked at through. ``group``: the
     position of the group of clients that the target is; None of a client, or of all clients together."""
@@ -67,7 +68,8 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """One cell: the attack, the score above which it says "member" (None: it only ranks), and what it said."""
+    """One cell: the ``attack``; ``threshold``: the score above which it says "member" (None: it only ranks); ``targets``: what
+    it said of each."""
 
     attack: str
     threshold: float | None

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbench.core.contract.contexts import Federation, Randomness
+from fedbench.core.contract.contexts import Federation
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.contract.params import Configured
+from fedbench.core.contract.randomness import Randomness
 from fedbench.core.contract.threat import KnowledgeLevel, View
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class ShadowModels:
 
 @dataclass(frozen=True, kw_only=True)
 class Observations:
-    """What one view measured about the candidates, as arrays with the axes (round, client, sample).
+    """What one ``view`` measured about the candidates, as arrays with the axes (round, client, sample).
 
     ``rounds``: [R] audited rounds, counted from 1. ``clients``: [M] ids of the rows of the client axis, and ``target``
     the POSITION of the target's row on it. Views other than ``server`` have one row: the global model (``client``,
@@ -81,6 +82,7 @@ class Audit(Randomness):
     """The audit set of one target as an attacker holds it: the candidates, not the answers.
 
     ``ids``: [n] opaque sample ids, the same for every target, round and attack of a run; ``y``: [n] labels.
+    ``n_classes``: C; ``target_client``: the client asked about, negative where many are asked about together.
     ``key`` seeds the attack's own randomness (``audit.rng``, ``audit.generator``).
     """
 
@@ -96,7 +98,7 @@ class Audit(Randomness):
 class Colluder:
     """A colluding client: its observations of the whole sample pool, and which of the samples are its own.
 
-    ``observations.target`` is the colluder's row; ``ids``: [N]; ``y``: [N]; ``member``: [N] bool.
+    ``client``: its id; ``observations.target`` is the colluder's row; ``ids``: [N]; ``y``: [N]; ``member``: [N] bool.
     ``defended``: whether the colluder is itself in the coalition.
     """
 
@@ -148,12 +150,12 @@ class Attack(Configured):
 class Knowledge(Randomness):
     """What an active adversary knows when it crafts its rows in one round.
 
-    ``clients``: ids it controls that take part in this round. ``start``: [P] global parameters; ``model``: a module to
-    compute with (its parameters are overwritten by the engine afterwards). ``x``, ``y``: the attack set, candidates
-    whose membership it wants, with their labels; ``mask_x``, ``mask_y``: the mask set, its own clients' training data.
-    ``own``: [m, P] what its clients would honestly send, from level ``own``; ``honest``: [n, P] this round's other
-    rows, from level ``honest``; ``rule``: the server's aggregation, updates -> step, at level ``rule``. A field above
-    the level that the setting grants is None. ``memory`` persists over rounds.
+    ``round`` counts from 1; ``clients``: ids it controls that take part in this round. ``start``: [P] global
+    parameters; ``model``: a module to compute with (its parameters are overwritten by the engine afterwards). ``x``,
+    ``y``: the attack set, candidates whose membership it wants, with their labels; ``mask_x``, ``mask_y``: the mask
+    set, its own clients' training data. ``own``: [m, P] what its clients would honestly send, from level ``own``;
+    ``honest``: [n, P] this round's other rows, from level ``honest``; ``rule``: the server's aggregation, updates ->
+    step, at level ``rule``. A field above the level that the setting grants is None. ``memory`` persists over rounds.
 
     Its tools, each an update (parameters after minus ``start``) with the federation's optimiser at this round's rate,
     fresh: ``step(x, y)`` [P], one step on all samples at once in training mode; ``train(x, y)`` [P], one pass in

@@ -4,63 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.randomness import Randomness
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 
-class Randomness:
-    """Keyed randomness of one phase: ``key`` is an integer seed made from (seed, purpose, round, client).
-
-    ``rng`` is a numpy generator for small draws, ``generator`` a torch CPU generator for tensors. Draws are made on
-    the CPU and moved, so every device sees the same numbers.
-    """
-
-    key: int
-    device: torch.device
-
-    @cached_property
-    def rng(self) -> np.random.Generator:
-        """numpy generator of this phase."""
-        return np.random.Generator(np.random.Philox(self.key))
-
-    @cached_property
-    def generator(self) -> torch.Generator:
-        """torch CPU generator of this phase."""
-        import torch
-
-        return torch.Generator().manual_seed(self.key & (2**63 - 1))
-
-    def randn(self, *shape: int) -> torch.Tensor:
-        """Standard normal float32 of ``shape`` on the run's device."""
-        import torch
-
-        return torch.randn(*shape, generator=self.generator).to(self.device)
-
-    def randn_like(self, like: torch.Tensor) -> torch.Tensor:
-        """Standard normal of the shape and dtype of ``like``."""
-        import torch
-
-        return torch.randn(like.shape, generator=self.generator).to(like)
-
-    def randperm(self, n: int) -> torch.Tensor:
-        """A permutation of 0..n-1, [n] int64 on the run's device."""
-        import torch
-
-        return torch.randperm(n, generator=self.generator).to(self.device)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Federation:
     """Public facts about the federation, known to everybody before round 1.
 
+    ``clients``: how many there are; ``rounds``, ``local_epochs`` and ``batch_size`` of the training; ``participation``: the
+    share of the clients drawn in a round; ``n_classes``: C; ``n_params``: P, the trainable parameters of the model.
     ``assumed_malicious``: how many malicious clients the server is told to expect, not the real number. ``thresholds``:
     whether each client has an accuracy of membership inference that it tolerates.
     """
@@ -108,7 +67,7 @@ class MemberData:
 
 @dataclass(frozen=True)
 class Batch:
-    """One training batch, ``x`` normalised floats. ``index``: [B] positions in the member's data.
+    """One training batch: ``x`` [B, *input] normalised floats, ``y`` [B] int64. ``index``: [B] positions in the member's data.
 
     ``flag``: None or [B] from ``select``. ``soft``: None or [B, C] target probabilities, used instead of ``y`` by the
     default loss.
@@ -143,9 +102,10 @@ class Selection:
 class CoalitionContext(Randomness):
     """What the coalition's coordinator knows: public facts, its members and their data volumes.
 
-    ``weights``: each member's aggregation weight, |D_k| / sum over ALL clients; ``round`` is 0 in ``begin``.
-    ``present``: the members whose rows ``coordinate`` was given (all of them in ``begin``).
-    ``memory`` persists over the run and is shared with nobody.
+    ``members``: ids of the clients that defend; ``sizes``: how many samples each of them has; ``weights``: each member's
+    aggregation weight, |D_k| / sum over ALL clients; ``round`` counts from 1 and is 0 in ``begin``.
+    ``present``: the members whose rows ``coordinate`` was given (all of them in ``begin``). ``memory`` persists over the
+    run and is shared with nobody.
     """
 
     key: int
@@ -173,11 +133,12 @@ class Tools(Protocol):
 class MemberContext(Randomness):
     """What one coalition member knows in one round: its own data, the model it received, its own memory.
 
-    ``round`` counts from 1. ``epoch`` is the member's local epoch counted from 0 over ALL its rounds
-    (``(round - 1) * local_epochs + e``). ``model`` is the live module being trained, ``params`` its parameters as one
-    live [P] vector (write to it in place), ``start`` [P] the global parameters received this round.
-    ``memory`` persists over rounds and is private to this member. ``privacy_threshold``: the accuracy of membership
-    inference that this member tolerates (0.5..1), where the setting gives its clients one.
+    ``client``: its id; ``data``: its own samples, as ``prepare`` left them. ``round`` counts from 1 and is 0 in
+    ``prepare``. ``epoch`` is the member's local epoch counted from 0 over ALL its rounds (``(round - 1) * local_epochs
+    + e``). ``model`` is the live module being trained, ``params`` its parameters as one live [P] vector (write to it in
+    place), ``start`` [P] the global parameters received this round. ``memory`` persists over rounds and is private to
+    this member. ``privacy_threshold``: the accuracy of membership inference that this member tolerates (0.5..1), where
+    the setting gives its clients one. ``tools`` and ``run_epochs``: the engine's part of the methods below.
     """
 
     key: int
@@ -220,6 +181,15 @@ class MemberContext(Randomness):
         finally:
             self.model.train(was_training)
 
+    def gradient(self, loss: torch.Tensor) -> torch.Tensor:
+        """[P]: gradient of a scalar ``loss`` with respect to the live parameters, in the order of ``params``; zero where a
+        parameter has no part in it. What a ``local_step`` that clips or adds noise starts from; the graph is freed."""
+        import torch
+
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        found = torch.autograd.grad(loss, trained, allow_unused=True)
+        return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in zip(trained, found, strict=True)])
+
     def per_sample_gradients(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Gradients of the cross-entropy at the live parameters, [B, P], one row a sample."""
         return self.tools.per_sample_gradients(self.model, x, y)
@@ -227,7 +197,8 @@ class MemberContext(Randomness):
 
 @dataclass(frozen=True)
 class Layer:
-    """One trainable tensor of the model: elements ``start`` to ``stop`` of a flat vector [P], of this ``shape``."""
+    """One trainable tensor of the model: elements ``start`` to ``stop`` of a flat vector [P], of this ``shape``; ``name``: as
+    torch calls it."""
 
     name: str
     start: int
@@ -243,13 +214,14 @@ class Layer:
 class ServerContext(Randomness):
     """What the server knows when it aggregates: this round's global parameters and who sent which row.
 
-    ``participants``: client id of each row of the update matrix. ``assumed_malicious``: how many malicious rows the
-    server is told to expect (the federation's number, less the rows it has rejected as not finite). ``memory``
-    persists over rounds. ``model_index`` names the global model (0 unless several). ``layers``: where each tensor lies
-    in the flat vector; the last weight and bias are the output layer's. ``root``: the server's own small sample of the
-    data's distribution, disjoint from training, test and audit, of as many samples as the rule's ``root_samples``.
-    ``logits(params, x)``: [n, C] of any parameters [P], in eval mode. ``train(params, x, y, epochs)``: [P] after so many
-    epochs of the federation's own recipe over the server's data from ``params``, shuffled by ``ctx.generator``.
+    ``round`` counts from 1; ``params``: [P] the global model. ``participants``: client id of each row of the update
+    matrix. ``assumed_malicious``: how many malicious rows the server is told to expect (the federation's number, less
+    the rows it has rejected as not finite). ``memory`` persists over rounds. ``model_index`` names the global model (0
+    unless several). ``layers``: where each tensor lies in the flat vector; the last weight and bias are the output
+    layer's. ``root``: the server's own small sample of the data's distribution, disjoint from training, test and audit,
+    of as many samples as the rule's ``root_samples``. ``input_shape``: of one sample. ``logits(params, x)``: [n, C] of
+    any parameters [P], in eval mode. ``train(params, x, y, epochs)``: [P] after so many epochs of the federation's own
+    recipe over the server's data from ``params``, shuffled by ``ctx.generator``.
     """
 
     key: int
@@ -270,8 +242,9 @@ class ServerContext(Randomness):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportContext:
-    """What there is to report from: public facts, the members, and the memories of the defense's parties, as they are after
-    the last round: ``coalition``; ``of_member``: client -> its own; ``of_server``: global model -> the rule's."""
+    """What there is to report from: the public facts (``federation``), who defends (``members``), and the memories of the
+    defense's parties, as they are after the last round: ``coalition``; ``of_member``: client -> its own;
+    ``of_server``: global model -> the rule's."""
 
     federation: Federation
     members: tuple[int, ...]

@@ -16,7 +16,7 @@ class Data:
 
     ``*_x``: [n, *input_shape] float32, integer tokens, or uint8 images [n, channels, height, width] with ``mean`` and
     ``std`` (one value a channel, in units of 0..1): those stay uint8 on the device and are normalised there.
-    ``*_y``: [n] int64 class ids 0..n_classes-1.
+    ``*_y``: [n] int64 class ids from 0 to ``n_classes`` - 1.
     ``train`` is divided among the clients; ``test`` measures utility and nothing else; ``holdout`` has the
     distribution of ``train`` (label noise included) and is never trained on: the audit's outside non-members.
     ``*_canary``: [n] bool, deliberately mislabelled samples; all False where the dataset plants none.

@@ -10,7 +10,7 @@ from fedbench.core.contract.params import Configured
 
 @dataclass(frozen=True)
 class Summary:
-    """A table for a terminal: plain text, not escaped for any markup."""
+    """A table for a terminal: plain text, not escaped for any markup. ``headers``: one a column; ``rows``: one text a column."""
 
     headers: list[str]
     rows: list[list[str]]

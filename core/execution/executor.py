@@ -9,13 +9,14 @@ from typing import Protocol
 from fedbench.core.experiment.job import Job
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Watcher:
     """Callbacks of a display; each is called in the process that asked."""
 
     started: Callable[[Job], None] = lambda job: None
     advanced: Callable[[Job, int], None] = lambda job, round: None
-    cell: Callable[[Job, str, str, str], None] = lambda job, key, outcome, reason: None
+    cell: Callable[[Job, str, str, str, bool], None] = lambda job, key, outcome, reason, by_adversary: None
+    traceback: Callable[[Job, str], None] = lambda job, text: None
     finished: Callable[[Job], None] = lambda job: None
     tick: Callable[[], None] = lambda: None
 

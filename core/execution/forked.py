@@ -15,13 +15,18 @@ from fedbench.core.experiment import cache
 from fedbench.core.experiment.analyse import analyse_apart, received
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.judge import Answers, ask
-from fedbench.core.experiment.process import keep_log_short, log_path, prepare_process, settle
+from fedbench.core.experiment.process import keep_log_short, log_failure, log_path, prepare_process, settle
 from fedbench.core.experiment.run import Packed, Run, cached, made_of, shadows_of, train_apart, wants_shadow_models
 from fedbench.core.experiment.shadow_models import ShadowLogits, save_shadow_models
+from fedbench.core.federation.diverged import DivergedByAdversary
 from fedbench.core.registry.ask import SECONDS
 from fedbench.core.store.record import Found
 
 Report = Callable[[str, object], None]
+
+
+def _nobody(kind: str, what: object) -> None:
+    """Whom a report reaches where nobody asked for it."""
 
 
 def _apart(job: Job, work: Callable[[Channel], None]) -> Child:
@@ -32,15 +37,19 @@ def _apart(job: Job, work: Callable[[Channel], None]) -> Child:
         try:
             work(out)
         except BaseException as error:  # other people's code may raise anything: it costs this process alone
-            out.send("failed", outcome_of(error))
+            log_failure(error)
+            out.send("failed", [*outcome_of(error), isinstance(error, DivergedByAdversary)])
 
     limits = job.limits
     return Child(guarded, Patience(cpu_s=limits.run_seconds, idle_s=limits.idle_seconds), keep_log_short)
 
 
-def _until(child: Child, messages: Iterator[Message], kind: str, job: Job) -> Iterator[Message]:
-    """The messages up to the one of this kind. Raises :class:`Failed` where it does not come."""
+def _until(child: Child, messages: Iterator[Message], kind: str, job: Job, report: Report) -> Iterator[Message]:
+    """The messages up to the one of this kind; tracebacks go to ``report``. Raises :class:`Failed` where it does not come."""
     for message in messages:
+        if message.kind == "traceback":
+            report("traceback", message.value)
+            continue
         if message.kind == "failed":
             raise Failed(*message.value)
         yield message
@@ -70,7 +79,7 @@ def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None
         return _made(job, kept, shadows), None
     child = _apart(job, lambda out: train_apart(job, out, kept is not None, shadows is not None))
     messages = iter(child)
-    for message in _until(child, messages, "trained", job):
+    for message in _until(child, messages, "trained", job, report):
         if message.kind == "round":
             report("round", message.value)
         elif message.kind == "trained":
@@ -79,7 +88,7 @@ def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None
     run = _made(job, packed if kept is None else kept, made or shadows)
     if job.attacker is not None:
         child.more_cpu(job.limits.run_seconds)
-        return run, lambda: _answers(child, messages, job, run)
+        return run, lambda: _answers(child, messages, job, run, report)
     for _ in messages:
         raise AssertionError("a training ends with what it has trained")
     return run, None
@@ -100,7 +109,7 @@ def _keep(job: Job, packed: Packed | None, shadows: ShadowLogits | None) -> None
         save_shadow_models(job, shadows)
 
 
-def asked(job: Job, cell: Cell, run: Run) -> Answers:
+def asked(job: Job, cell: Cell, run: Run, report: Report = _nobody) -> Answers:
     """A passive attack's answers. Raises :class:`Failed`."""
 
     def work(out: Channel) -> None:
@@ -111,19 +120,19 @@ def asked(job: Job, cell: Cell, run: Run) -> Answers:
         out.send("answers", *answers.packed())
 
     child = _apart(job, work)
-    return _answers(child, iter(child), job, run)
+    return _answers(child, iter(child), job, run, report)
 
 
-def _answers(child: Child, messages: Iterator[Message], job: Job, run: Run) -> Answers:
+def _answers(child: Child, messages: Iterator[Message], job: Job, run: Run, report: Report) -> Answers:
     try:
-        *_, last = _until(child, messages, "answers", job)
+        *_, last = _until(child, messages, "answers", job, report)
         return Answers.unpacked(last, len(run.scene.audits))
     finally:
         child.end()
 
 
 def analysed(
-    job: Job, run: Run, judgement: Judgement | None
+    job: Job, run: Run, judgement: Judgement | None, report: Report = _nobody
 ) -> tuple[dict[str, Found], dict[str, np.ndarray], list[str]]:
     """(what each of the suite's analyses found, their vectors, complaints about those that failed)."""
     found: dict[str, Found] = {}
@@ -132,7 +141,7 @@ def analysed(
     for use in job.analyses:
         child = _apart(job, lambda out, use=use: analyse_apart(job, use, run, judgement, out))  # type: ignore[misc]
         try:
-            *_, last = _until(child, iter(child), "found", job)
+            *_, last = _until(child, iter(child), "found", job, report)
             one, vectors = received(use, last)
             found, arrays = found | one, arrays | vectors
         except Failed as why:

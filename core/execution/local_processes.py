@@ -105,6 +105,8 @@ def _hand_on(r: _Running, kind: str, what: Any, watcher: Watcher) -> None:
     elif kind == "cell":
         r.done.add(what[0])
         watcher.cell(r.job, *what)
+    elif kind == "traceback":
+        watcher.traceback(r.job, what)
     elif kind == "judging":
         r.judging, r.analysing = what, False
     elif kind == "analysing":
@@ -149,7 +151,7 @@ def _blame(r: _Running, outcome: Outcome, reason: str, watcher: Watcher) -> None
     for cell in [c for c in undone if c.key == r.judging] or undone:
         results.write(cell.stem, record_for(r.job, cell, outcome, reason, r.clock.outside()))
         r.done.add(cell.key)
-        watcher.cell(r.job, cell.key, outcome, reason)
+        watcher.cell(r.job, cell.key, outcome, reason, False)
 
 
 def _kill(r: _Running) -> None:

@@ -12,9 +12,10 @@ from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import needs_coalition
 from fedbench.core.contract.errors import UserError
-from fedbench.core.execution.misspelt import misspelt_phases
+from fedbench.core.execution.misspelt import Misspelt
+from fedbench.core.execution.model_checks import TriedModels
 from fedbench.core.execution.needs import Signals
-from fedbench.core.execution.plugin_checks import declaration_mistake, try_model
+from fedbench.core.execution.plugin_checks import declaration_mistake
 from fedbench.core.execution.provenance import gather, installed
 from fedbench.core.execution.refusals import Refusals
 from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of, stem_of
@@ -29,7 +30,7 @@ from fedbench.core.registry.use import ComponentUse
 from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.spec.coalition import resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
-from fedbench.core.spec.resolve import Resolved
+from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.spec.written import written_out
 from fedbench.core.store.canonical import key_of
@@ -37,6 +38,7 @@ from fedbench.core.store.integrity import keys_of
 from fedbench.core.store.plans import Asked
 from fedbench.core.store.stems import word
 from fedbench.core.words.explain import printable
+from fedbench.core.words.frames import debugging
 
 _DTYPE = "float32"
 
@@ -101,8 +103,7 @@ def make_plan(
 
 
 def check_plan(loaded: LoadedSuite, resolved: Resolved) -> tuple[str, ...]:
-    """What is worth knowing of the data. Raises ``UserError`` with everything that ``fedbench run`` would refuse: data,
-    partitions, audits, models."""
+    """A plan's notes. Raises ``UserError`` with all that ``fedbench run`` would refuse: data, partitions, audits, models."""
     return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu").notes
 
 
@@ -115,6 +116,8 @@ class _Planner:
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
+        self.models = TriedModels()
+        self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
         self.asked = Asked(
@@ -161,7 +164,7 @@ class _Planner:
             if mistake := declaration_mistake(made):
                 raise UserError(f"{kind} '{use.name}': {mistake}")
             self.signals.require(f"{kind} {use}", getattr(made, "needs", ()))
-            self.notes |= dict.fromkeys(misspelt_phases(use, made) if kind == "defense" else ())
+            self.notes |= dict.fromkeys(self.misspelt.of([use]))
             return made
 
         return self.refusals.ask(self.refusals.place_of(kind, use), f"{kind} '{use.name}'", build)
@@ -234,7 +237,7 @@ class _Planner:
             ))  # fmt: skip
         split = splits[at]
         if seed == self.spec.seeds[0]:
-            self._check_fit(where, setting, used.model, row, loaded.data)
+            self._check_fit(where, setting, used, row, loaded.data)
         if split is None:
             return None
         job = Job(
@@ -242,7 +245,7 @@ class _Planner:
             dataset=used.dataset, model=used.model, defense=row.use, attacker=attacker, adversary=adversary,
             signals=self.signals.uses, analyses=(), repeated_holdout=loaded.repeated,
             digests={"data": loaded.digest, "split": split, "engine": self.engine},
-            device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits,
+            device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits, debug=debugging(),
         )  # fmt: skip
         asked = self._asked(job, where)
         return replace(job, analyses=asked, looks={use.label: Look.of(made) for use, made in self.analyses if use in asked})
@@ -257,10 +260,10 @@ class _Planner:
         computing = [(use, made) for use, made in self.analyses if type(made).analyse is not Analysis.analyse]
         return tuple(use for use, made in computing if applies(use, made))
 
-    def _check_fit(self, where: str, setting: Setting, model: ComponentUse, row: Row, data: Data) -> None:
+    def _check_fit(self, where: str, setting: Setting, used: ResolvedSetting, row: Row, data: Data) -> None:
         """Whether model, precision and defense can serve this setting; asked once a setting and defense."""
         federation = setting.federation
-        size = self.refusals.ask(where, f"model '{model.name}'", lambda: try_model(model.make()[0], data))
+        size = self.refusals.ask(where, f"model '{used.model.name}'", lambda: self.models.size(used.dataset, used.model, data))
         self.refusals.ask(where, "precision", lambda: check_precision(federation.precision, self.device))
         facts = public_facts(
             federation, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,
@@ -275,10 +278,13 @@ class _Planner:
         read = {name for use, made in self.analyses if use in job.analyses for name in made.needs}
         cells, signals = [], self.signals.uses
         for use, made in attacks:
-            names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted({*made.needs, *read})}
-            made_of = cell_identity(job, use, {n: signals[own] for n, own in names.items() if own in signals})
-            _, key = keys_of(made_of)
-            cells.append(Cell(key=key, stem=stem_of(job, use, key), attack=use, look=Look.of(made), identity=made_of))
+            named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
+            used = {n: signals[own] for n, own in named if own in signals}
+            key = keys_of(made_of := cell_identity(job, use, used))[1]
+            notes = tuple(self.misspelt.of([job.dataset, job.model, job.defense, use, *job.analyses, *used.values()]))
+            self.notes |= dict.fromkeys(notes)
+            stem = stem_of(job, use, key)
+            cells.append(Cell(key=key, stem=stem, attack=use, look=Look.of(made), identity=made_of, notes=notes))
         return replace(job, cells=tuple(cells))
 
 

@@ -8,21 +8,16 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import numpy as np
-import torch
-from torch import nn
 
 from fedbench.core.contract.analysis import PLACES, Analysis
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.model import Model
 from fedbench.core.contract.threat import LEVELS, View
-from fedbench.core.numerics.normalise import wrap
 from fedbench.core.spec import most
 from fedbench.core.spec.suite import Setting
 from fedbench.core.toolkit.check import check_data
-from fedbench.core.words.explain import explain
 
 
 def declaration_mistake(made: Any) -> str:
@@ -105,27 +100,3 @@ def require_room(targets: int, setting: Setting, n_train: int, n_holdout: int) -
             f"{targets:,} targets with up to {audit.nonmembers:,} non-members make {asked:,} candidates, at most "
             f"{most.CANDIDATES:,} can be asked about: lower audit.nonmembers or name fewer clients in audit.targets"
         )
-
-
-def try_model(model: Model, data: Data) -> int:
-    """Number of trainable parameters of an architecture that takes the data set's samples and gives one logit a class;
-    ``UserError`` otherwise."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        module = model.build(data.input_shape, data.n_classes)
-        if not isinstance(module, nn.Module):
-            raise UserError(f"the model {type(model).__name__} built {type(module).__name__}, expected a torch.nn.Module")
-        if not list(module.parameters()):
-            raise UserError(f"the model {type(model).__name__} has no parameters to train")
-        x = torch.from_numpy(np.ascontiguousarray(data.train_x[:2]))
-        try:
-            out = wrap(module, data).eval()(x)
-        except Exception as error:
-            what = f"does not take samples of shape {list(data.input_shape)}"
-            raise UserError(f"the model {type(model).__name__} {what}: {explain(error)}") from error
-        if not isinstance(out, torch.Tensor) or tuple(out.shape) != (len(x), data.n_classes):
-            found = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-            raise UserError(
-                f"the model {type(model).__name__} answers {len(x)} samples with {found}, expected "
-                f"[{len(x)}, {data.n_classes}]"
-            )
-        return sum(p.numel() for p in module.parameters() if p.requires_grad)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.store.reading import LoadedRecord, read_all
+from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results
 
 _GOOD = ("ok", "skipped")
@@ -32,12 +33,18 @@ def other_cpus(jobs: Sequence[Job], found: Sequence[LoadedRecord]) -> list[str]:
 def pending(jobs: list[Job], found: Sequence[LoadedRecord], rerun: str) -> list[Job]:
     """The jobs cut down to the cells that ``rerun`` asks for: missing (of those ``found``), failed (and missing), always or
     never."""
-    outcomes = {loaded.path.stem: loaded.record.outcome for loaded in found}
-    cut = (replace(job, cells=tuple(c for c in job.cells if _wanted(outcomes.get(c.stem), rerun))) for job in jobs)
+    good = {loaded.path.stem: is_result(loaded.record) for loaded in found}
+    cut = (replace(job, cells=tuple(c for c in job.cells if _wanted(good.get(c.stem), rerun))) for job in jobs)
     return [job for job in cut if job.cells]
 
 
-def _wanted(outcome: str | None, rerun: str) -> bool:
+def is_result(record: Record) -> bool:
+    """Whether a cell came out: with scores, skipped for a reason, or diverged as an adversary wanted."""
+    return record.outcome in _GOOD or record.by_adversary
+
+
+def _wanted(good: bool | None, rerun: str) -> bool:
+    """``good``: None of a cell without a record."""
     if rerun == "never":
         return False
-    return rerun == "always" or outcome is None or (rerun == "failed" and outcome not in _GOOD)
+    return rerun == "always" or good is None or (rerun == "failed" and not good)

@@ -33,7 +33,7 @@ def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Me
         coalition=job.coalition, members=list(job.members), seed=job.seed, defense=job.defense, attack=cell.attack,
         view=cell.look.view, described=job.described(), provenance=job.provenance, measured=measured,
         identity=Identity.model_validate(cell.identity), components=Components.model_validate(components_of(cell.identity)),
-        **{"digests": job.digests, **more},
+        **{"digests": job.digests, **more, "notes": [*cell.notes, *more.get("notes", ())]},
     )  # fmt: skip
 
 
@@ -47,13 +47,15 @@ def run_job(job: Job, report: Report) -> None:
         failure = why
     for cell in job.cells:
         if run is None:
-            record, scores = record_for(job, cell, failure.outcome, failure.reason, clock.measured()), None
+            record, scores = record_for(
+                job, cell, failure.outcome, failure.reason, clock.measured(), by_adversary=failure.by_adversary
+            ), None  # fmt: skip
         else:
             report("judging", cell.key)
             record, scores = _judged(job, cell, run, active, clock, report)
         end_strays()
         results.write(cell.stem, record, scores)
-        report("cell", (cell.key, record.outcome, record.reason))
+        report("cell", (cell.key, record.outcome, record.reason, record.by_adversary))
     keep_log_short()
 
 
@@ -65,13 +67,13 @@ def _judged(
     outcome: Outcome = "ok"
     reason = ""
     try:
-        said = verdict(job, cell, run.scene, done, active() if active else asked(job, cell, run))
+        said = verdict(job, cell, run.scene, done, active() if active else asked(job, cell, run, report))
     except Failed as why:
         outcome, reason = why.outcome, why.reason
     except Exception as error:  # what the harness cannot make sense of
         outcome, reason = outcome_of(error)
     report("analysing", cell.key)
-    found, vectors, complaints = analysed(job, run, said.judgement if said else None)
+    found, vectors, complaints = analysed(job, run, said.judgement if said else None, report)
     common: dict[str, Any] = {
         "utility": done.utility, "history": [RoundRow(**row) for row in done.history], "facts": done.facts,
         "complaints": [*done.complaints, *complaints],

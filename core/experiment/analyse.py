@@ -105,7 +105,7 @@ def finished(job: Job, run: Run, analysis: Analysis) -> FinishedRun:
         malicious=tuple(range(job.clients - job.malicious, job.clients)) if job.attacker else (),
         rows=tuple(seen), signals=_needed(trained, analysis.needs, seen), pool=owners[scene.pool],
         assignment=trained.assignment.copy(), test_y=scene.data.test_y.copy(), predicted=trained.predicted.copy(),
-        test_group=scene.test_group, group_names=scene.groups.names if scene.groups else (),
+        test_group=scene.test_group.copy(), group_names=scene.groups.names if scene.groups else (),
         group_of=scene.groups.of_client.copy() if scene.groups else None,
         thresholds=None if scene.thresholds is None else scene.thresholds.copy(),
         rng=lambda purpose: numpy_rng(job.seed, purpose),

@@ -42,6 +42,8 @@ class Cell:
     attack: ComponentUse
     look: Look
     identity: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    """what was odd about the components that it is made with, when it was planned"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,8 @@ class Job:
     results: str
     provenance: Provenance
     limits: Limits
+    debug: bool = False
+    """whether failures leave whole tracebacks"""
     cells: tuple[Cell, ...] = field(default=())
 
     @property
@@ -123,7 +127,7 @@ NO_INFLUENCE = frozenset({
     "run_key", "cells",  # made from the identity
     "suite", "coalition", "setting.name",  # names for people; who defends is `members`
     "signals", "analyses", "looks",  # measured beside the training; they enter the keys of cells
-    "results", "limits",
+    "results", "limits", "debug",
     "repeated_holdout",  # told from the data, whose digest is part of the key
     # the uses below are resolved in fields of their own, and labels choose what runs at all
     "setting.dataset", "setting.model", "setting.adversary", "setting.coalitions", "setting.defenses", "setting.attacks",

@@ -10,7 +10,7 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.experiment.scene import Scene
 from fedbench.core.experiment.train import Trained
 
-_META = ("rows", "history", "measured", "facts", "complaints", "failed", "rejected")
+_META = ("rows", "history", "measured", "facts", "complaints", "failed", "notes", "signal_notes", "rejected")
 _LABELS = ("train_y", "test_y", "holdout_y", "train_canary", "holdout_canary")
 _SPLITS = ("train", "test", "holdout")
 

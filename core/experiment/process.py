@@ -12,12 +12,19 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from fedbench.core.apart.channel import apart, trace
 from fedbench.core.apart.parent import adopt_orphans, end_children
+from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.experiment.job import Job
+from fedbench.core.federation.guard import PhaseError
 from fedbench.core.numerics.rng import key_for
+from fedbench.core.signals.ask import SignalError
 from fedbench.core.store.results import Results
+from fedbench.core.words.explain import told
+from fedbench.core.words.frames import DEBUG, debugging, logged
 
 _MOST_LOG_BYTES = 8 << 20
+_SAY_ALL = (UserError, SkipCell, Diverged, PhaseError, SignalError)  # where nobody's exception led to them
 _guard = 0  # the process that ends this one's group with its parent
 _logging = False  # whether this process's output goes to a log
 
@@ -28,6 +35,7 @@ def stand_alone(job: Job) -> None:
     os.setpgid(0, 0)
     _guard = _die_with_parent()
     adopt_orphans()
+    os.environ[DEBUG] = "1" if job.debug else "0"
     _write_to(log_path(job))
     settle(job, "start")  # one thread above all: what is forked from here could not use the others
 
@@ -68,6 +76,17 @@ def settle(job: Job, purpose: str) -> None:
 def log_path(job: Job) -> Path:
     """Where a worker's own output goes: what plugins print, and the traceback of a crash."""
     return Results(Path(job.results)).logs / f"{job.run_key[:32]}.log"
+
+
+def log_failure(error: BaseException) -> None:
+    """The traceback of somebody's exception, in the log: his own frames, or all of them where the user asked for it, who then
+    is shown it too. Nothing of an error that says all there is to say, and nothing outside a process forked for his code."""
+    if not apart() or (isinstance(error, _SAY_ALL) and error.__cause__ is None):
+        return
+    text = f"{told(error)}\n{logged(error)}"
+    print(text, file=sys.stderr, flush=True)
+    if debugging():
+        trace(text)
 
 
 def keep_log_short() -> None:

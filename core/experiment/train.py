@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core.apart.channel import pass_on_interrupt
+from fedbench.core.apart.channel import at_work
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.candidates import EXCLUDED
 from fedbench.core.contract.contexts import MemberData
@@ -18,23 +18,24 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.errors import Diverged, SkipCell
 from fedbench.core.contract.model import Model
-from fedbench.core.contract.signal import Signal
 from fedbench.core.contract.threat import LEVELS
 from fedbench.core.experiment.job import Job, Look
 from fedbench.core.experiment.parts import Parts, defense_of
+from fedbench.core.experiment.process import log_failure
 from fedbench.core.experiment.scene import Scene
-from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, views_of
+from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, signals_of, views_of
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, Setup
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.normalise import wrap
+from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.numerics.precision import in_precision
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.record import Utility
-from fedbench.core.words.explain import named, one_line
+from fedbench.core.words.explain import one_line
 
 _DRAWS = 100  # of initial models, until each is picked by enough clients
 
@@ -57,6 +58,8 @@ class Trained:
     facts: dict[str, FactValue] = field(default_factory=dict)  # what the defense says of its run
     complaints: list[str] = field(default_factory=list)  # what it said that cannot be recorded: no reason to lose a training
     failed: dict[str, str] = field(default_factory=dict)  # why a signal was not measured: it costs the cells that need it
+    notes: list[str] = field(default_factory=list)  # on how it was trained, for every record of the run
+    signal_notes: dict[str, str] = field(default_factory=dict)  # on how a signal was measured, for the cells that need it
 
     @property
     def utility(self) -> Utility:
@@ -91,25 +94,12 @@ def train(
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
+        on_failure=log_failure,
     )  # fmt: skip
     recorder.failed |= failed
     training = _good_start(job, parts, scene, setup)
     shadow_models = any(a.needs_shadow_models for a in attacks)
     return _run_rounds(job, scene, training, recorder, on_round, shadow_models)
-
-
-def signals_of(job: Job, wanted: set[str]) -> tuple[dict[str, Signal], dict[str, str]]:
-    """(the signals to ask of each model, by name; why one cannot be made)."""
-    made: dict[str, Signal] = {}
-    failed: dict[str, str] = {}
-    for name in sorted(wanted):
-        if (use := job.signals.get(name.removesuffix(PRE_DEFENSE))) is not None:
-            try:
-                made[name] = use.make()[0]
-            except BaseException as error:  # somebody's constructor
-                pass_on_interrupt(error)
-                failed[name] = f"signal {use}: {named(error)}"
-    return made, failed
 
 
 def _setup(
@@ -203,7 +193,7 @@ def _run_rounds(
         measured={"train_cpu_s": float(cpu), "train_wall_s": float(wall), "signals_cpu_s": float(signals[0])},
         rejected=tuple(rejected), assignment=np.array(assignments), predicted=predicted,
         logits=_final_logits(training, scene) if shadow_models else None, facts=facts,
-        complaints=complaints, failed=recorder.failed,
+        complaints=complaints, failed=recorder.failed, notes=_notes(training), signal_notes=recorder.notes,
     )  # fmt: skip
 
 
@@ -217,7 +207,14 @@ def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:
     try:
         return training.facts(), []
     except PhaseError as error:
-        return {}, [one_line(str(error))]
+        log_failure(error)
+        return {}, [one_line(str(error), 1000)]
+
+
+def _notes(training: Training) -> list[str]:
+    """How the per-sample gradients were had that the training itself asked for: a defense, or an adversary's bench."""
+    modes = (True, False) if training.setup.insider is not None else (True,)
+    return [why for mode in modes if (why := why_one_by_one(training.setup.flat.module, mode))]
 
 
 def _clusters(assignment: tuple[int, ...], before: tuple[int, ...], n_models: int) -> dict[str, Any]:
@@ -241,7 +238,9 @@ def fresh_models(
 
     def build(j: int) -> FlatModel:
         torch.random.default_generator.manual_seed(key_for(job.seed, purpose, round=draw, client=j) >> 1)
-        module = in_precision(builder.build(data.input_shape, data.n_classes), job.setting.federation.precision)
+        with at_work(f"model {job.model}"):
+            built = builder.build(data.input_shape, data.n_classes)
+        module = in_precision(built, job.setting.federation.precision)
         return FlatModel(wrap(module, data), device)
 
     first = build(0)

@@ -55,7 +55,8 @@ def verdict(job: Job, cell: Cell, scene: Scene, trained: Trained, answers: Answe
         arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32), f"{prefix}in_mix": audit.in_mix()}
     pooled = _groups(job, -1, *(np.concatenate(parts) for parts in zip(*everyone, strict=True)))
     judgement = Judgement(attack=cell.attack.label, threshold=answers.threshold, targets=tuple(judged))
-    notes = [*_rejections(trained), *answers.notes]
+    of_signals = [trained.signal_notes[n] for n in sorted(cell.look.needs) if n in trained.signal_notes]
+    notes = list(dict.fromkeys([*_rejections(trained), *trained.notes, *of_signals, *answers.notes]))
     return Verdict(targets=targets, pooled=pooled, arrays=arrays, notes=notes, cpu_s=answers.cpu_s, judgement=judgement)
 
 

@@ -1,15 +1,19 @@
-"""What a run has to measure for its attacks and analyses: known from what they declare, without their code."""
+"""What a run has to measure for its attacks and analyses, known from what they declare, and the signals that measure it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fedbench.core.apart.channel import pass_on_interrupt
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.attack import Attack
 from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.signal import Signal
 from fedbench.core.contract.threat import View
 from fedbench.core.experiment.job import Job, Look
+from fedbench.core.experiment.process import log_failure
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, rows_of
+from fedbench.core.words.explain import told
 
 
 def needed_signals(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()) -> set[str]:
@@ -36,3 +40,18 @@ def needed_rows(job: Job, n_models: int, attacks: Sequence[Attack | Look]) -> se
 def models_of(defense: Defense, clients: int) -> int:
     """How many global models there are."""
     return defense.n_models or clients
+
+
+def signals_of(job: Job, wanted: set[str]) -> tuple[dict[str, Signal], dict[str, str]]:
+    """(the signals to ask of each model, by name; why one cannot be made)."""
+    made: dict[str, Signal] = {}
+    failed: dict[str, str] = {}
+    for name in sorted(wanted):
+        if (use := job.signals.get(name.removesuffix(PRE_DEFENSE))) is not None:
+            try:
+                made[name] = use.make()[0]
+            except BaseException as error:  # somebody's constructor
+                pass_on_interrupt(error)
+                log_failure(error)
+                failed[name] = f"signal {use}: {told(error)}"
+    return made, failed

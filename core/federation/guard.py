@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
+from fedbench.core.apart.channel import pass_on_interrupt
 from fedbench.core.contract.contexts import CoalitionContext, MemberContext, ReportContext, ServerContext
 from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.contract.phases import phase
 from fedbench.core.federation.answers import CHECKS, vector
 from fedbench.core.federation.handed import Watch
+from fedbench.core.words.explain import told
 
 
 class PhaseError(RuntimeError):
@@ -28,14 +31,16 @@ def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
         return getattr(plugin, phase)(*args)
     except (UserError, SkipCell, Diverged, PhaseError):
         raise
-    except Exception as error:
-        name = type(plugin).__name__
-        raise PhaseError(f"{name}.{phase} ({where}): {type(error).__name__}: {error}") from error
+    except BaseException as error:  # sys.exit is no Exception
+        pass_on_interrupt(error)
+        raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}): {told(error)}") from error
 
 
 def call_for_rows(plugin: Any, phase: str, like: torch.Tensor, *args: Any, where: str) -> torch.Tensor:
-    """The same for a phase that returns rows of the shape of ``like``."""
+    """The same for an adversary's rows, of the shape of ``like``; what it was handed and may not change is watched."""
+    watch = Watch(args[-1])
     out: torch.Tensor = call(plugin, phase, *args, where=where)
+    _require_untouched(watch, type(plugin).__name__, phase, where)
     if misfit := vector(out, like.shape, like):
         raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}) returned {misfit.found}; expected {misfit.expected}")
     return out.detach()
@@ -74,7 +79,16 @@ def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         part = next((p for p in defense.parts if overrides(p, "loss")), defense)
-        raise PhaseError(f"{type(part).__name__}.loss ({where}): its gradient: {type(error).__name__}: {error}") from error
+        raise PhaseError(f"{type(part).__name__}.loss ({where}): its gradient: {told(error)}") from error
+
+
+def forward(module: nn.Module, x: torch.Tensor, where: str) -> torch.Tensor:
+    """[B, C] logits; a model that fails is not the fault of the phase around the training."""
+    try:
+        logits: torch.Tensor = module(x)
+    except Exception as error:
+        raise PhaseError(f"the model ({where}): {told(error)}") from error
+    return logits
 
 
 def where_of(ctx: MemberContext | CoalitionContext | ServerContext | ReportContext) -> str:
@@ -85,15 +99,3 @@ def where_of(ctx: MemberContext | CoalitionContext | ServerContext | ReportConte
     if isinstance(ctx, MemberContext):
         return f"client {ctx.client}, {when}"
     return f"server, {when}" if isinstance(ctx, ServerContext) else when
-
-
-def require_finite(rows: torch.Tensor, clients: tuple[int, ...], round: int, plugin: Any) -> None:
-    """Raise :class:`Diverged` naming the clients whose rows [n, P] are not finite."""
-    if bool(torch.isfinite(rows.sum())):  # a sum of finite float32 rows can overflow; then look closer
-        return
-    bad = [k for k, row in zip(clients, rows, strict=True) if not bool(torch.isfinite(row).all())]
-    if bad:
-        raise Diverged(
-            f"round {round}: the upload of client {', '.join(map(str, bad))} is not finite "
-            f"(defense {type(plugin).__name__}); lower the learning rate or mend the defense"
-        )

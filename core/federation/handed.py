@@ -6,14 +6,18 @@ through ``.data`` or numpy: for that a sum and a sample of the elements are comp
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from fedbench.core.contract.contexts import MemberContext, MemberData, ServerContext
+from fedbench.core.contract.attack import Knowledge
+from fedbench.core.contract.contexts import MemberContext, MemberData
 
+# tensors that a plugin may write to: the parameters it trains, and copies made for the adversary
+OWN = {(MemberContext, "params"), (Knowledge, "start"), (Knowledge, "own"), (Knowledge, "honest")}
 _SAMPLE = 1024  # elements looked at one by one, spread over the tensor
 
 
@@ -22,10 +26,10 @@ class Watch:
     counters, and for the member's module, which all clients train in."""
 
     def __init__(self, context: Any, models: torch.Tensor | None = None, closely: bool = True) -> None:
-        self._tensors = [(name, t) for name, t in (*_handed(context), ("models", models)) if t is not None]
+        self._tensors = [*_handed(context), *([] if models is None else [("models", models)])]
         self._versions = [t._version for _, t in self._tensors]
         self._prints = [_known(t) for _, t in self._tensors] if closely else []
-        self._module = context.model if closely and isinstance(context, MemberContext) else None
+        self._module = context.model if closely and isinstance(context, MemberContext | Knowledge) else None
         self._structure = _structure(self._module)
 
     def changed(self) -> list[str]:
@@ -34,22 +38,22 @@ class Watch:
         if self._prints:
             found += [n for (n, t), was in zip(self._tensors, self._prints, strict=True) if n not in found and _print(t) != was]
         if _structure(self._module) != self._structure:
-            found.append("ctx.model: its tensors, hooks or requires_grad (write to ctx.params instead)")
+            found.append("its model: modules, tensors, hooks, requires_grad or settings (load parameters into it instead)")
         return found
 
 
-def _handed(context: Any) -> list[tuple[str, torch.Tensor | None]]:
-    if isinstance(context, MemberContext):
-        return [("ctx.start", context.start), *_data("ctx.data", context.data)]
-    if isinstance(context, ServerContext):
-        return [("ctx.params", context.params), *_data("ctx.root", context.root)]
-    return []
-
-
-def _data(name: str, data: MemberData | None) -> list[tuple[str, torch.Tensor | None]]:
-    if data is None:
-        return []
-    return [(f"{name}.x", data.x), (f"{name}.y", data.y), (f"{name}.soft", data.soft), (f"{name}.held_out", data.held_out)]
+def _handed(context: Any) -> list[tuple[str, torch.Tensor]]:
+    """Every tensor of a context, and of the data in it, but those that are the plugin's own: from its fields, so that a field
+    that is added is watched."""
+    found: list[tuple[str, torch.Tensor]] = []
+    lead = "knowledge" if isinstance(context, Knowledge) else "ctx"
+    for field in fields(context):
+        value, name = getattr(context, field.name), f"{lead}.{field.name}"
+        if isinstance(value, MemberData):
+            found += [(f"{name}.{part.name}", getattr(value, part.name)) for part in fields(value)]
+        elif (type(context), field.name) not in OWN:
+            found.append((name, value))
+    return [(name, value) for name, value in found if isinstance(value, torch.Tensor)]
 
 
 _memo: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> (its count of writes, its print)
@@ -72,9 +76,17 @@ def _print(t: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _structure(module: nn.Module | None) -> list[Any]:
-    """Which tensors a module holds, which of them are trained, and how many hooks it has."""
+    """Which modules and tensors a module holds, which of them are trained, how many hooks it has, and what torch's own layers
+    are told (momentum, the share that is dropped): a layer of somebody's may count on itself."""
     if module is None:
         return []
     tensors = [(t.data_ptr(), t.requires_grad) for t in (*module.parameters(), *module.buffers())]
-    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in module.modules()]
-    return [tensors, hooks]
+    modules = list(module.modules())
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in modules]
+    told = [_told(m) for m in modules if type(m).__module__.startswith("torch.nn.")]
+    return [tensors, modules, hooks, told]
+
+
+def _told(layer: nn.Module) -> list[tuple[str, Any]]:
+    plain = int, float, str, type(None)
+    return [(name, value) for name, value in vars(layer).items() if name != "training" and isinstance(value, plain)]

@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 from fedbench.core.contract.contexts import Batch, MemberContext, MemberData, Selection
 from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
-from fedbench.core.federation.guard import PhaseError, act, backward, where_of
+from fedbench.core.federation.diverged import Causes, finite
+from fedbench.core.federation.guard import PhaseError, act, backward, forward, where_of
 from fedbench.core.federation.optimizer import make_optimizer
 from fedbench.core.federation.schedule import lr_at
 from fedbench.core.federation.setup import Setup
@@ -58,7 +59,7 @@ class LocalTrainer:
                 order = order[: config.local_batches * size]
             for x, y in zip(data.x[order].split(size), target[order].split(size), strict=True):
                 grad.zero_()
-                cross_entropy(module(x), y).backward()
+                cross_entropy(forward(module, x, f"round {round}"), y).backward()
                 optimizer.step(lr)
 
     def member(self, ctx: MemberContext, shuffle: torch.Generator) -> None:
@@ -98,7 +99,7 @@ class LocalTrainer:
                 batch = act(defense, "transform", batch, epoch_ctx, where=where)
             gradient = act(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
             if gradient is None:
-                logits, own = self.flat.module(batch.x), phases["loss"]
+                logits, own = forward(self.flat.module, batch.x, where), phases["loss"]
                 asked = logits, batch, epoch_ctx
                 loss = act(defense, "loss", *asked, where=where) if own else defense.loss(*asked)
                 self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients on the way to its loss
@@ -108,12 +109,13 @@ class LocalTrainer:
                 self.flat.grad.copy_(gradient)
             self.optimizer.step(lr)
 
-    def upload(self, update: torch.Tensor, context: Callable[[str], MemberContext]) -> torch.Tensor:
+    def upload(self, update: torch.Tensor, context: Callable[[str], MemberContext], causes: Causes) -> torch.Tensor:
         """The member's update [P] as it will be uploaded: through every phase on its way out, each with a context of its own."""
         for name in phases(stage=("upload",)):
             if self.phases[name]:
-                ctx = context(name)
+                ctx, was = context(name), finite(update)
                 update = act(self.setup.defense, name, update, ctx, where=where_of(ctx))
+                causes.watch([ctx.client], [was], update[None], name)
         return update
 
 

@@ -13,11 +13,12 @@ import torch
 from fedbench.core.contract.attack import Knowledge
 from fedbench.core.contract.contexts import MemberContext, MemberData, ServerContext
 from fedbench.core.contract.defense import FactValue, overrides
-from fedbench.core.contract.errors import Diverged, UserError
+from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import phases
 from fedbench.core.contract.threat import LEVELS
 from fedbench.core.federation.bench import Bench
-from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, require_finite, where_of
+from fedbench.core.federation.diverged import Causes, finite
+from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, where_of
 from fedbench.core.federation.local import LocalTrainer
 from fedbench.core.federation.parties import Parties
 from fedbench.core.federation.setup import RoundResult, Setup, Uploads
@@ -41,7 +42,7 @@ class Training:
         own = setup.defense.n_models == 0  # a model for every client, whether it defends or not
         self.assignment = {k: k if own else 0 for k in range(len(setup.clients))}
         self._past: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=setup.config.max_delay + 1)
-        self.parties = Parties(setup)
+        self.parties, self.causes = Parties(setup), Causes(setup)
         self._rooms: dict[str, torch.Tensor] = {}
         self._trained: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         self._sizes = torch.tensor([float(len(d.y)) for d in setup.clients], device=setup.device)
@@ -87,12 +88,10 @@ class Training:
         self._coordinate(t, uploads)
         self._attack(t, uploads)
         rejected = self._reject(uploads)
-        require_finite(uploads.updates, uploads.participants, t, self.defense)
+        self.causes.require_rows(uploads)
         steps = self._aggregate(t, uploads, len(rejected))
         self.models = starts + steps
-        if not bool(torch.isfinite(self.models).all()):
-            why = "an adversary's huge rows passed the rule" if self.setup.malicious else "lower the learning rate"
-            raise Diverged(f"round {t}: the aggregated model is not finite; {why}")
+        self.causes.require_models(uploads, starts, self.models)
         self._after_round(t, cohort)
         whose = tuple(self.assignment[k] for k in range(len(self.clients)))
         return RoundResult(
@@ -127,7 +126,7 @@ class Training:
                 update = flat.params - start
                 if unprotected is not None:
                     unprotected[row] = update
-                updates[row] = trainer.upload(update, partial(self._upload_context, t, k, start))
+                updates[row] = trainer.upload(update, partial(self._upload_context, t, k, start), self.causes)
             else:
                 trainer.plain(self.clients[k], shuffle, t)
                 torch.sub(flat.params, start, out=updates[row])
@@ -171,7 +170,9 @@ class Training:
         for name in phases(stage=("rows",)):
             if rows and self.trainer.phases[name]:
                 ctx = self.parties.coalition(name, t, present)
+                was = [finite(uploads.updates[r]) for r in rows]
                 changed = act(self.defense, name, uploads.updates[rows], ctx, where=f"round {t}")
+                self.causes.watch(present, was, changed, name)
                 uploads.updates[rows] = changed.to(uploads.updates)
 
     def _attack(self, t: int, uploads: Uploads) -> None:
@@ -219,8 +220,7 @@ class Training:
         self, t: int, updates: torch.Tensor, weights: torch.Tensor, uploads: Uploads, j: int, purpose: str, memory: dict,
         rejected: int = 0,
     ) -> torch.Tensor:  # fmt: skip
-        rows = tuple(k for k, m in zip(uploads.participants, uploads.model_of, strict=True) if m == j)
-        facts = self.setup.facts
+        rows, facts = tuple(k for k, m in zip(uploads.participants, uploads.model_of, strict=True) if m == j), self.setup.facts
         ctx = ServerContext(
             key=self.parties.key(f"{purpose}{j}", t), device=self.setup.device, federation=facts, round=t,
             params=uploads.starts[j],

@@ -17,6 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.functional import cross_entropy
 
 from fedbench.core.numerics.layers import Directions, Handler, handler_of, has_samples_first
+from fedbench.core.numerics.layout import moves_by_index, rows_are_samples
 from fedbench.core.numerics.norms import norms
 from fedbench.core.numerics.per_sample import per_sample_gradients, refuse_batch_statistics
 
@@ -39,8 +40,8 @@ def gradient_features(
     ``x``: [N, *input]; ``y``: [N]; ``updates``: [M, P] in the order of the trainable ``model.parameters()``.
     ``chunk`` samples are taken at once: it changes memory, not results (beyond rounding).
     The model is left as it was found.
-    Layers of unknown kind, tied parameters and layers called twice are handled by `vmap(grad)`: same result, slower.
-    Known layers must keep the samples on the first axis.
+    The model must keep its samples apart, on the first axis of what it takes and gives. Layers of unknown kind or with the
+    samples on another axis, tied parameters and layers called twice are handled by per-sample gradients: same result, slower.
     Raises ``ValueError`` for updates of another size than the model's and for normalisation by batch statistics.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -52,6 +53,8 @@ def gradient_features(
     with _eval_mode(model):
         refuse_batch_statistics(model)
         plan = _plan(model, trainable, updates)
+        if plan is not None and not rows_are_samples(model, plan, x[:chunk]):
+            plan = None
         for start in range(0, len(x), chunk):
             s = slice(start, start + chunk)
             done = _layer_wise(model, plan, x[s], y[s], len(updates)) if plan is not None else None
@@ -146,7 +149,8 @@ class _Tape:
         through_layers = Counter(
             id(p) for layer in self.called for p in layer._parameters.values() if p is not None and p.requires_grad
         )
-        return self.plain and through_layers == _uses(loss) and set(through_layers.values()) <= {1}
+        uses = _uses(loss)
+        return uses is not None and self.plain and through_layers == uses and set(through_layers.values()) <= {1}
 
     def _contract(self, layer: nn.Module, b: torch.Tensor) -> None:
         a = self.inputs.pop(layer)
@@ -167,13 +171,17 @@ class _Tape:
             hook.remove()
 
 
-def _uses(loss: torch.Tensor) -> Counter[int]:
-    """How often each parameter (by id) enters the graph below the loss."""
+def _uses(loss: torch.Tensor) -> Counter[int] | None:
+    """How often each parameter (by id) enters the graph below the loss; None where rows are moved by an index on the way."""
     uses: Counter[int] = Counter()
     stack, seen = [loss.grad_fn], {loss.grad_fn}
     while stack:
         node = stack.pop()
-        for below, _ in node.next_functions if node is not None else ():
+        if node is None:
+            continue
+        if moves_by_index(node):
+            return None
+        for below, _ in node.next_functions:
             leaf = getattr(below, "variable", None)
             if leaf is not None:
                 uses[id(leaf)] += 1

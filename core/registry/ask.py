@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from fedbench.core.apart.channel import pass_on_interrupt, raised_by
 from fedbench.core.apart.patience import Patience
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words.explain import explain, one_line
+from fedbench.core.words.explain import explain, one_line, printable_lines
 
 if TYPE_CHECKING:
     from fedbench.core.apart.channel import Channel
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SECONDS = "FEDBENCH_PLUGIN_SECONDS"
 _DEFAULT_S = 60.0
 _LONG_CPU, _LONG_IDLE = 30, 5  # times as much for loading data and writing reports, which may download and compute
+_LONGEST_LINE = 1000  # characters of what is printed there
 _PLAIN = ("builtins", "collections", "datetime", "decimal", "fractions", "pathlib", "uuid")
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ def ask_each(items: Sequence[T], question: Callable[[T], R], quiet: bool = False
     from fedbench.core.apart.child import Child
     from fedbench.core.apart.output import Lines
 
-    at, shown = 0, Lines(lambda line: print(one_line(line, 1000), file=sys.stderr))
+    at, shown = 0, Lines(lambda line: print(printable_lines(line)[:_LONGEST_LINE], file=sys.stderr))
     while at < len(items):
         child = Child(partial(_serve, items[at:], question), Patience(), printed=(lambda _: None) if quiet else shown.take)
         whole = False

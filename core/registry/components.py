@@ -49,6 +49,11 @@ class Registry:
         whatever is remembered of them."""
         return cls(discover_plugins(fresh))
 
+    @classmethod
+    def known(cls) -> Registry:
+        """The same without asking anybody: our own components, and what is remembered of other packages."""
+        return cls(discover_plugins(ask=False))
+
     @property
     def broken(self) -> list[PluginStatus]:
         """The plugins with something wrong."""

@@ -38,8 +38,9 @@ class PluginStatus:
         return f"'{self.entry_point}' ({self.distribution} {self.version})"
 
 
-def discover_plugins(fresh: bool = False) -> list[PluginStatus]:
-    """Load every entry point of the group, in the order of package and entry point; ``fresh``: also those remembered."""
+def discover_plugins(fresh: bool = False, ask: bool = True) -> list[PluginStatus]:
+    """Load every entry point of the group, in the order of package and entry point; ``fresh``: also those remembered. Without
+    ``ask``, none but our own is loaded: of strangers' those count that are remembered."""
     patience()  # the user's mistake, not a plugin's
     memory = Remembered(fresh)
     found: dict[str, list[PluginStatus]] = {}
@@ -47,7 +48,7 @@ def discover_plugins(fresh: bool = False) -> list[PluginStatus]:
         name, version = _identity(dist)
         if _canonical(name) not in found:  # seen twice on sys.path: Python imports the first, so the first counts
             entries = list(dict.fromkeys(_entries(dist)))
-            told = [_tell(entry) for entry in entries] if name == PROJECT else _told(dist, entries, memory)
+            told = [_tell(entry) for entry in entries] if name == PROJECT else _told(dist, entries, memory, ask)
             found[_canonical(name)] = [
                 _status(entry, said, name, version) for entry, said in zip(entries, told, strict=True)
             ]
@@ -83,13 +84,15 @@ def _entries(dist: Distribution) -> list[EntryPoint | Exception]:
 Said = dict[str, Any]
 
 
-def _told(dist: Distribution, entries: Sequence[EntryPoint | Exception], memory: Remembered) -> list[Said]:
+def _told(dist: Distribution, entries: Sequence[EntryPoint | Exception], memory: Remembered, ask: bool) -> list[Said]:
     """What a stranger's entry points say."""
     if not entries:
         return []
     state = memory.state(dist)
     told: list[Said | None] = memory.recall(dist, state, len(entries))
     unknown = [i for i, said in enumerate(told) if said is None]
+    if not ask:
+        return [said or _nothing("nobody has asked it yet") for said in told]
     for i, answer in zip(unknown, ask_each([entries[i] for i in unknown], _tell, quiet=True), strict=True):
         if answer.error is None:
             told[i] = answer.get()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.signal import Probe, Signal
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.words.explain import named, origin
+from fedbench.core.words.explain import told
 
 # Logits beyond it can differ by more than float32 holds: then a signal may overflow without being wrong.
 _LARGEST_LOGIT = torch.finfo(torch.float32).max / 4
@@ -119,9 +118,7 @@ class Asked:
                 answer = self._signal.measure(probe)
         except BaseException as error:
             pass_on_interrupt(error)
-            frame = origin(error)
-            where = f" [{Path(frame.filename).name}:{frame.lineno}]" if frame else ""
-            raise SignalError(named(error) + where) from error
+            raise SignalError(told(error)) from error
         fits = isinstance(answer, torch.Tensor) and answer.shape == y.shape and answer.dtype == torch.float32
         if not fits or answer.device != y.device:
             raise SignalError(f"it returned {_found(answer)}; expected {_found(y.float())}")

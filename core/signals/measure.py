@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from fedbench.core.contract.threat import View
 from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
+from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.signals.ask import Asked, SignalError
-from fedbench.core.words.explain import named
+from fedbench.core.words.explain import told
 
 GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis; of several global models, see `global_row`
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
@@ -64,16 +65,17 @@ class Recorder:
     ``x``, ``y``: the pool of samples. ``views``: which extra rows to measure (the aggregate, the coalition's mean).
     ``one_start``: whether all clients receive the same model in every round, so that one row of ``grad-sq`` says it all.
     ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not among the arrays; the first failure
-    ends its part in the run, and nothing else's.
+    ends its part in the run, and nothing else's. ``notes``: what the records of cells that read a signal should say of it.
     """
 
     def __init__(
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
         clients: int, members: tuple[int, ...], views: Iterable[View], sizes: list[int], one_start: bool = True,
-        n_models: int = 1, who: Mapping[str, str] | None = None,
+        n_models: int = 1, who: Mapping[str, str] | None = None, on_failure: Callable[[Exception], None] = lambda error: None,
     ) -> None:  # fmt: skip
-        self.flat, self.x, self.y = flat, x, y
+        self.flat, self.x, self.y, self._on_failure = flat, x, y, on_failure
         self.failed: dict[str, str] = {}
+        self.notes: dict[str, str] = {}
         self._who = {n: f"'{n}'" for n in (*signals, *GRADIENT_SIGNALS)} | dict(who or {})
         self.asked = {n: Asked(s, self._who[n], flat) for n, s in signals.items()}
         self.gradients, self.one_start = gradients, one_start
@@ -186,6 +188,7 @@ class Recorder:
                 try:
                     measured[name].append(signals[name].row(update, samples, logits))
                 except SignalError as error:
+                    self._on_failure(error)
                     self._drop(name, uploads.round, str(error))
                     del measured[name]
         for name, rows in measured.items():
@@ -197,8 +200,11 @@ class Recorder:
             self._gradients(where, updates, starts, uploads)
         except Exception as error:
             self.gradients = False
+            self._on_failure(error)
             for name in sorted(GRADIENT_SIGNALS):
-                self._drop(name, uploads.round, named(error))
+                self._drop(name, uploads.round, told(error))
+        if why := why_one_by_one(self.flat.module, training=False):
+            self.notes |= dict.fromkeys(("grad-dot", "grad-sq"), why)
 
     def _gradients(self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads) -> None:
         groups: dict[int, list[int]] = {}

@@ -86,7 +86,8 @@ class Adversary(SpecModel):
         1, description="number of malicious clients (the last ids), or their share of all"
     )
     knowledge: KnowledgeLevel = Field(
-        "honest", description="own: its own clients' rows; honest: also this round's honest rows; rule: the server's rule too"
+        "honest",
+        description="none: no rows; own: its clients' rows; honest: also this round's honest rows; rule: the server's rule too",
     )
     mask_set: int = Field(
         300, ge=1, le=most.SAMPLES, description="samples of its own that it hides behind, from its clients' data"

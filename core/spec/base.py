@@ -21,7 +21,7 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)]
 class SpecModel(BaseModel):
     """Unknown fields are forbidden, values immutable and of the very type (``60.0`` is no integer, ``yes`` no bool)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     short_form: ClassVar[str] = ""  # what may stand in place of the mapping
 

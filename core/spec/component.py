@@ -47,10 +47,12 @@ class MethodUse(Use):
     @model_validator(mode="before")
     @classmethod
     def _from_list(cls, value: Any) -> Any:
-        """``[a, {name: b}]`` is a followed by b, one row."""
+        """``[a, {name: b}]`` is a followed by b, one row; what follows can be said in one way only."""
         if not isinstance(value, list) or not value:
             return value
         first = {"name": value[0]} if isinstance(value[0], str) else value[0]
+        if isinstance(first, dict) and "then" in first:
+            raise mistake("the first of a list has a `then` of its own: put what it says into the list")
         return {**first, "then": value[1:]} if isinstance(first, dict) else first
 
     @model_validator(mode="after")

@@ -29,7 +29,8 @@ class Partition(SpecModel):
         "iid", description="iid: equal random shares; dirichlet: label skew; group-bias: clients grouped by label"
     )
     beta: float | None = Field(
-        None, gt=0, allow_inf_nan=True, description="concentration of dirichlet; smaller is more skewed, .inf is even"
+        None, gt=0, allow_inf_nan=True,
+        description="concentration of dirichlet, 0.0001 to 1000000: smaller is more skewed; .inf is even",
     )
     bias: float | None = Field(
         None, ge=0, le=1, description="group-bias: probability that a sample goes to its own label's group of clients"

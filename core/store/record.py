@@ -223,6 +223,8 @@ class Record(_Part):
     """how it ended"""
     reason: str = ""
     """why there is no score"""
+    by_adversary: bool = False
+    """that it diverged is what an adversary inside brought about: a result, no failure of the run"""
     suite: str
     """the suite's name"""
     setting: str

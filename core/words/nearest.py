@@ -8,12 +8,13 @@ from difflib import get_close_matches
 _LONGEST = 200  # letters: what is longer is nobody's name, and comparing costs their square
 
 
-def nearest(word: str, good: Iterable[str]) -> str | None:
-    """The good name closest to ``word``, or None; case and ``_`` against ``-`` do not count as differences."""
+def nearest(word: str, good: Iterable[str], least: float = 0.6) -> str | None:
+    """The good name closest to ``word``, or None; case and ``_`` against ``-`` do not count as differences. ``least``: the share
+    of their letters that they must have in common, in order."""
     if len(word) > _LONGEST:
         return None
     plain = {_plain(name): name for name in good}
-    match = get_close_matches(_plain(word), plain, n=1, cutoff=0.6)
+    match = get_close_matches(_plain(word), plain, n=1, cutoff=least)
     return plain[match[0]] if match else None
 
 

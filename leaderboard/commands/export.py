@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedbench.core.cli.options import ONLY, examples, parse_only
+from fedbench.core.cli.options import ONLY, examples, parse_only, results_argument
 from fedbench.core.cli.say import say
 
 
@@ -14,7 +14,7 @@ from fedbench.core.cli.say import say
     "fedbench export results/partial_defense -o ours.zip",
     "fedbench export results/partial_defense -o ours.zip --only defense=none,defense=my-defense",
 ))  # fmt: skip
-@click.argument("results", type=click.Path(path_type=Path))
+@results_argument
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The bundle, a file that is not there yet.")
 @click.option("--only", multiple=True, metavar="KIND=NAME,...", help=f"A part of the records: {', '.join(ONLY)}.")
 def command(results: Path, output: Path, only: tuple[str, ...]) -> None:

@@ -133,7 +133,7 @@ def part_of(fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.nd
         own = {key: _own(unit[0], found[key], kind) for key, kind in kinds.items()}
     else:
         aucs, covariance = auc_covariance(scores, member)
-        pulls = np.stack([_pulls(row[member], row[~member]) for row in scores])
+        pulls = np.stack([pulls_of(row[member], row[~member]) for row in scores])
         alike = (outside == counted).all(axis=1)
         own = {
             key: Own(
@@ -150,14 +150,14 @@ def _own(seed: int, candidates: Candidates, kind: np.ndarray) -> Own:
     outside = (kind == MEMBER) | (kind == OFL)
     scores, member = candidates.scores[outside], kind[outside] == MEMBER
     sample = Sample(seed, scores[member], scores[~member], candidates.ids[outside][~member])
-    pulls = _pulls(sample.member, sample.nonmember)
+    pulls = pulls_of(sample.member, sample.nonmember)
     if min(len(sample.member), len(sample.nonmember)) == 1:
         return Own(auc(scores, member), float("nan"), sample, pulls)
     aucs, covariance = auc_covariance(scores[None], member)
     return Own(float(aucs[0]), float(np.sqrt(covariance[0, 0])), sample, pulls)
 
 
-def _pulls(member: np.ndarray, nonmember: np.ndarray) -> np.ndarray:
+def pulls_of(member: np.ndarray, nonmember: np.ndarray) -> np.ndarray:
     """[n] share of members above each non-member less the mean; their squares add up to DeLong's variance of these."""
     ordered = np.sort(member)
     below = (np.searchsorted(ordered, nonmember, "left") + np.searchsorted(ordered, nonmember, "right")) / (2 * len(member))

@@ -72,10 +72,11 @@ def seed_means(found: Mapping[Unit, Measured]) -> list[float]:
 
 
 def _within(found: Mapping[Unit, Measured]) -> float:
-    return float(ndtri((1 + LEVEL) / 2) * _error(found))
+    return float(ndtri((1 + LEVEL) / 2) * candidates_error(found))
 
 
-def _error(found: Mapping[Unit, Measured]) -> float:
+def candidates_error(found: Mapping[Unit, Measured]) -> float:
+    """Standard error of the mean over units that members and non-members, drawn anew, give it; NaN where one is not known."""
     by_seed: dict[int, list[Measured]] = {}
     for (seed, _), m in found.items():
         by_seed.setdefault(seed, []).append(m)
@@ -113,7 +114,7 @@ def p_of_candidates(found: Mapping[Unit, Measured]) -> float | None:
 
     Then trainings differ by the draw of the candidates alone, so there is no spread of theirs to be estimated.
     """
-    mean, error = float(np.mean(seed_means(found))), _error(found)
+    mean, error = float(np.mean(seed_means(found))), candidates_error(found)
     if error != error:
         return None
     return 1.0 if mean == 0 else 0.0 if error == 0 else 2 * float(ndtr(-abs(mean) / error))

@@ -18,28 +18,28 @@ class CrossFitted(Attack):
     """Learns from one colluding client: its own models, its own members against the rest of the pool.
 
     A sample may be in the colluder's pool and among the candidates; it is scored by the net that never saw it.
-    A subclass implements ``features``, ``learn`` and ``logit``.
+    A subclass implements ``_features``, ``_learn`` and ``_logit``.
     """
 
     colluders = 1
 
-    def features(self, observations: Observations) -> np.ndarray:
+    def _features(self, observations: Observations) -> np.ndarray:
         """[n, ...] float32: what the net reads about each sample on the target's row."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement features(observations)")
+        raise NotImplementedError(f"{type(self).__name__} does not implement _features(observations)")
 
-    def learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> Any:
+    def _learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> Any:
         """A net fitted to ``x`` [n, ...] and ``member`` [n] int64, 0 or 1."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement learn(x, member, generator)")
+        raise NotImplementedError(f"{type(self).__name__} does not implement _learn(x, member, generator)")
 
-    def logit(self, net: Any, x: torch.Tensor) -> torch.Tensor:
+    def _logit(self, net: Any, x: torch.Tensor) -> torch.Tensor:
         """[n]: the net's score of ``x``, higher = member; gradients are disabled."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement logit(net, x)")
+        raise NotImplementedError(f"{type(self).__name__} does not implement _logit(net, x)")
 
     def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
         if not shadows:
             raise SkipCell("no client other than the target is left to collude with the attacker")
         shadow = shadows[0]
-        x = torch.from_numpy(self.features(shadow.observations))
+        x = torch.from_numpy(self._features(shadow.observations))
         member = torch.from_numpy(shadow.member.astype(np.int64))
         self._key = audit.key
         fold = torch.from_numpy(folds(shadow.ids, self._key))
@@ -48,15 +48,15 @@ class CrossFitted(Attack):
             seen = fold != f
             if len(member[seen].unique()) < 2:
                 raise SkipCell("the colluding client has too few samples to learn from in each fold")
-            self._nets.append(self.learn(x[seen], member[seen], audit.generator))
+            self._nets.append(self._learn(x[seen], member[seen], audit.generator))
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        x, fold = torch.from_numpy(self.features(observations)), folds(audit.ids, self._key)
+        x, fold = torch.from_numpy(self._features(observations)), folds(audit.ids, self._key)
         score = np.empty(len(fold), np.float64)
         for f, net in enumerate(self._nets):
             unseen = fold == f
             with torch.no_grad():
-                score[unseen] = self.logit(net, x[unseen]).double().numpy()
+                score[unseen] = self._logit(net, x[unseen]).double().numpy()
         return score
 
 

@@ -33,11 +33,11 @@ class CSMIA(CrossFitted):
 
     needs = frozenset({"modified-entropy"})
 
-    def features(self, observations: Observations) -> np.ndarray:
+    def _features(self, observations: Observations) -> np.ndarray:
         """[n, R] float32."""
         return np.ascontiguousarray(carried(observations.of_target("modified-entropy")).T, dtype=np.float32)
 
-    def learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> nn.Module:
+    def _learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> nn.Module:
         net = SeriesNet(x.shape[1], generator)
         if self.params.standardise:
             net.standardise_by(x)
@@ -47,7 +47,7 @@ class CSMIA(CrossFitted):
                 adam.step(binary_cross_entropy_with_logits(net(x[batch]), y[batch]), RATE)
         return net
 
-    def logit(self, net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def _logit(self, net: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return net(x)
 
 

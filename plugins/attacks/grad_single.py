@@ -57,4 +57,4 @@ class GradNorm(SingleRound):
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         if not self.params.average:
             return super().score(observations, audit)
-        return (-1 if self.params.inverted else 1) * time_average(self.measured(observations))
+        return (-1 if self.params.inverted else 1) * time_average(self._measured(observations))

@@ -38,13 +38,13 @@ class SeqMIA(CrossFitted):
 
     needs = frozenset(FEATURES)
 
-    def features(self, observations: Observations) -> np.ndarray:
+    def _features(self, observations: Observations) -> np.ndarray:
         return sequences(observations)
 
-    def learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> SequenceNet:
+    def _learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> SequenceNet:
         return train(x, member, self.params.epochs, self.params.standardise, generator)
 
-    def logit(self, net: SequenceNet, x: torch.Tensor) -> torch.Tensor:
+    def _logit(self, net: SequenceNet, x: torch.Tensor) -> torch.Tensor:
         logits = net(x).double()
         return logits[:, 1] - (logits[:, 0] if self.params.score == "margin" else 0.0)
 

@@ -31,12 +31,12 @@ class SingleRound(Attack):
 
     def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
         """[R, n]; a row of NaN for a round without the target."""
-        return self.measured(observations)
+        return self._measured(observations)
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return last_seen(self.measured(observations))
+        return last_seen(self._measured(observations))
 
-    def measured(self, observations: Observations) -> np.ndarray:
+    def _measured(self, observations: Observations) -> np.ndarray:
         """[R, n]: the measurement on the target's row."""
         return of_target(self.reads.of(observations), observations)
 

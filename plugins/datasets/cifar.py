@@ -38,16 +38,16 @@ class _Cifar(ImageSet):
         )
 
     @classmethod
-    def places(cls) -> list[Path]:
+    def _places(cls) -> list[Path]:
         root = data_folder()
         return [root / cls.folder, root / cls.remote.name, root / cls.name / "train"]
 
-    def statistics(self, arrays: Arrays) -> Statistics:
+    def _statistics(self, arrays: Arrays) -> Statistics:
         return {"own": self.own, "fedmia": _FEDMIA, "half": HALF}[self.params.normalise]
 
-    def arrays(self) -> Arrays:
+    def _arrays(self) -> Arrays:
         root = data_folder()
-        binary, archive, folders = self.places()
+        binary, archive, folders = self._places()
         if not binary.exists() and not archive.exists() and folders.exists():
             return folder_arrays(type(self), [folders, folders.parent / "test"], channels=3)
         if not binary.exists():

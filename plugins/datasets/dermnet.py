@@ -32,10 +32,10 @@ class DermNet(ImageSet):
         )
 
     @classmethod
-    def places(cls) -> list[Path]:
+    def _places(cls) -> list[Path]:
         return [data_folder() / cls.name / "train"]
 
-    def arrays(self) -> Arrays:
+    def _arrays(self) -> Arrays:
         folder = data_folder() / self.name
         absent = [part for part in ("train", "test") if not (folder / part).is_dir()]
         if absent:

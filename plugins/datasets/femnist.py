@@ -68,7 +68,7 @@ class Femnist(ImageSet):
         whole = _unpacked() or (_emnist() / cls.remote.name).exists()
         return f"{_emnist()} (EMNIST ByClass, writers: no)" if whole else False
 
-    def arrays(self) -> Arrays:
+    def _arrays(self) -> Arrays:
         leaf = self.params.form == "leaf" or (self.params.form == "auto" and _leaf().is_dir())
         return self._from_leaf() if leaf else self._from_emnist()
 

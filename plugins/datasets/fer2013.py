@@ -51,15 +51,15 @@ class Fer2013(ImageSet):
         )
 
     @classmethod
-    def places(cls) -> list[Path]:
+    def _places(cls) -> list[Path]:
         return [data_folder() / cls.name / file for file, _ in _FILES]
 
-    def statistics(self, arrays: Arrays) -> Statistics:
+    def _statistics(self, arrays: Arrays) -> Statistics:
         channels = self.params.channels
-        return super().statistics(arrays) if self.params.normalise == "own" else (HALF[0][:channels], HALF[1][:channels])
+        return super()._statistics(arrays) if self.params.normalise == "own" else (HALF[0][:channels], HALF[1][:channels])
 
-    def arrays(self) -> Arrays:
-        file = next((f for f in self.places() if f.exists()), None)
+    def _arrays(self) -> Arrays:
+        file = next((f for f in self._places() if f.exists()), None)
         if file is None:
             raise UserError(_how_to_get(data_folder() / self.name))
         arrays = cached(self.name, [self.name, *file_lines([file], file.parent)], lambda: self._read(file))

@@ -68,14 +68,14 @@ class ImageFolder(ImageSet):
     def here(cls) -> str | bool:
         return "wherever 'path' says"
 
-    def statistics(self, arrays: Arrays) -> Statistics:
+    def _statistics(self, arrays: Arrays) -> Statistics:
         channels = arrays["train_x"].shape[1]
         fixed = {"imagenet": _IMAGENET, "half": ((0.5,) * channels, (0.5,) * channels)}
         if self.params.normalise == "imagenet" and channels != 3:
             raise UserError("image-folder: normalise: imagenet needs colour images; set channels: 3 or normalise: own")
-        return fixed.get(self.params.normalise) or super().statistics(arrays)
+        return fixed.get(self.params.normalise) or super()._statistics(arrays)
 
-    def arrays(self) -> Arrays:
+    def _arrays(self) -> Arrays:
         p = self.params
         path = data_folder() / Path(p.path).expanduser()
         if not path.is_dir():

@@ -35,7 +35,7 @@ class ImageSet(Dataset):
     """uint8 images [n, C, H, W]; the hold-out is set aside from the official test set by seed, class by class.
 
     ``label_noise`` mislabels a share of train and hold-out, never of test. A subclass says where its images are:
-    ``arrays()`` with train_x, train_y, test_x, test_y, and ``statistics()`` where they are published.
+    ``_arrays()`` with train_x, train_y, test_x, test_y, and ``_statistics()`` where they are published.
     """
 
     default_model = "cnn-small"
@@ -62,23 +62,23 @@ class ImageSet(Dataset):
     @classmethod
     def here(cls) -> str | bool:
         """Where the data lies on this machine, or False."""
-        return next((str(p) for p in cls.places() if p.exists()), False)
+        return next((str(p) for p in cls._places() if p.exists()), False)
 
     @classmethod
-    def places(cls) -> list[Path]:
+    def _places(cls) -> list[Path]:
         """Files or folders any of which is the whole data set."""
         return [data_folder() / cls.name]
 
-    def arrays(self) -> Arrays:
+    def _arrays(self) -> Arrays:
         """train_x [n, C, H, W] uint8, train_y [n] int64, and test_x, test_y unless there is no test set."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement arrays()")
+        raise NotImplementedError(f"{type(self).__name__} does not implement _arrays()")
 
-    def statistics(self, arrays: Arrays) -> Statistics:
+    def _statistics(self, arrays: Arrays) -> Statistics:
         """Mean and standard deviation of each channel; here those of the decoded training images."""
         return tuple(arrays["mean"].tolist()), tuple(arrays["std"].tolist())
 
     def load(self, seed: int) -> Data:
-        a, p, who = self.arrays(), self.params, self.name
+        a, p, who = self._arrays(), self.params, self.name
         test_x, test_y = (a["test_x"], a["test_y"]) if "test_y" in a else (a["train_x"], a["train_y"])
         found = split(a["train_y"], a.get("test_y"), Wanted(p.train, p.test, p.holdout), seed, who)
         n_classes = int(a["train_y"].max()) + 1
@@ -88,7 +88,7 @@ class ImageSet(Dataset):
             for part, y in (("t", a["train_y"][train]), ("h", test_y[found.holdout]))
         ]
         (train_y, train_canary), (hold_y, hold_canary) = noisy
-        mean, std = self.statistics(a)
+        mean, std = self._statistics(a)
         return Data(
             train_x=a["train_x"][train],
             train_y=train_y,

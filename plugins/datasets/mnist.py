@@ -49,10 +49,10 @@ class Mnist(ImageSet):
         whole = all((folder / s).exists() or (folder / f"{s}.gz").exists() for s in _STEMS)
         return str(folder) if whole else False
 
-    def statistics(self, arrays: Arrays) -> Statistics:
+    def _statistics(self, arrays: Arrays) -> Statistics:
         return self.own
 
-    def arrays(self) -> Arrays:
+    def _arrays(self) -> Arrays:
         folder = data_folder() / self.folder
         files = [self._file(folder, stem, *fact) for stem, fact in zip(_STEMS, self.packed, strict=True)]
         return cached(self.name, [self.name, *file_lines(files, folder)], lambda: self._read(files))

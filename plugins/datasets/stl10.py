@@ -50,13 +50,13 @@ class Stl10(ImageSet):
         )
 
     @classmethod
-    def places(cls) -> list[Path]:
+    def _places(cls) -> list[Path]:
         return [data_folder() / cls.folder, data_folder() / cls.remote.name]
 
-    def statistics(self, arrays: Arrays) -> Statistics:
-        return super().statistics(arrays) if self.params.normalise == "own" else HALF
+    def _statistics(self, arrays: Arrays) -> Statistics:
+        return super()._statistics(arrays) if self.params.normalise == "own" else HALF
 
-    def arrays(self) -> Arrays:
+    def _arrays(self) -> Arrays:
         root = data_folder()
         folder = root / self.folder
         if not folder.exists():

@@ -53,7 +53,7 @@ class TabularSet(Dataset):
             yield data_folder(), part
 
     def load(self, seed: int) -> Data:
-        a, p = self.arrays(), self.params
+        a, p = self._arrays(), self.params
         found = split(a["y"], None, Wanted(p.train, p.test, p.holdout), seed, self.name, "records")
         assert found.train is not None  # a part of the pool, since test and hold-out are not empty
         x = [self._floats(a["bits"][part]) for part in (found.train, found.test, found.holdout)]
@@ -76,7 +76,7 @@ class TabularSet(Dataset):
     def _floats(self, bits: np.ndarray) -> np.ndarray:
         return np.unpackbits(bits, axis=1, count=self.shape.features).astype(np.float32)
 
-    def arrays(self) -> Arrays:
+    def _arrays(self) -> Arrays:
         """``bits`` [n, ceil(features / 8)] uint8 and ``y`` [n] int64, read once. Raises ``UserError``."""
         root = data_folder()
         folder, part = next(((f, p) for f, p in self._places() if (f / p).exists()), (root, self.remote.name))

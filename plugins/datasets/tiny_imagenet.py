@@ -47,10 +47,10 @@ class TinyImageNet(ImageSet):
     )  # fmt: skip
 
     @classmethod
-    def places(cls) -> list[Path]:
+    def _places(cls) -> list[Path]:
         return [data_folder() / _FOLDER, data_folder() / cls.remote.name]
 
-    def arrays(self) -> Arrays:
+    def _arrays(self) -> Arrays:
         root = data_folder()
         folder = root / _FOLDER
         if not folder.exists():

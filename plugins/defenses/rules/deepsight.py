@@ -119,7 +119,7 @@ class DeepSight(Defense):
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]; raises ``UserError`` for a model whose output layer has no bias."""
-        keep, lengths = np.flatnonzero(self.accept(updates, ctx)), norms(updates)
+        keep, lengths = np.flatnonzero(self._accept(updates, ctx)), norms(updates)
         ctx.memory["removed"] = ctx.memory.get("removed", 0) + len(updates) - len(keep)
         if not len(keep):
             return torch.zeros_like(updates[0])
@@ -131,7 +131,7 @@ class DeepSight(Defense):
         acts_as = "filter and norm clipping" if removed else "norm clipping (no row was ever removed)"
         return {"rows removed": removed, "acts as": acts_as}
 
-    def accept(self, updates: torch.Tensor, ctx: ServerContext) -> np.ndarray:
+    def _accept(self, updates: torch.Tensor, ctx: ServerContext) -> np.ndarray:
         """[K] bool: the rows [K, P] that are kept."""
         p = self.params
         weight, bias = _output_layer(updates, ctx)

@@ -1,0 +1,128 @@
+"""Does an architecture do what the contract of `Model` says? Asked before anything is trained."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.model import Model
+from fedbench.core.numerics.layout import drawn_parameters
+from fedbench.core.numerics.normalise import as_floats, wrap
+from fedbench.core.numerics.per_sample import refuse_batch_statistics
+from fedbench.core.registry.use import ComponentUse
+from fedbench.core.store.canonical import key_of
+from fedbench.core.words.explain import explain
+
+_SAMPLES = 3  # two to swap, one that stays
+_AMONG = 32  # samples, from which different ones are taken
+# Of the largest logit: what one and the same sample may differ by in batches of another make-up, by rounding alone.
+_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}
+_REMEDY = (
+    "every row must depend on its own sample alone, the samples on the first axis (recurrent and attention layers: "
+    "batch_first=True, or turn the axes inside the model and back)"
+)
+
+
+class TriedModels:
+    """Many rows of a suite train one model on one data set: it is tried once, unless it is refused."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, str], int] = {}
+
+    def size(self, dataset: ComponentUse, model: ComponentUse, data: Data) -> int:
+        """What :func:`try_model` says of ``model`` with the ``data`` of ``dataset``; raises as that does."""
+        pair = key_of(dataset.identity()), key_of(model.identity())
+        if pair not in self._sizes:
+            self._sizes[pair] = try_model(model.make()[0], data)
+        return self._sizes[pair]
+
+
+def try_model(model: Model, data: Data) -> int:
+    """Number of trainable parameters of an architecture that takes the data set's samples, gives one logit a class, and keeps
+    the samples apart in eval mode; ``UserError`` otherwise."""
+    name = type(model).__name__
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = model.build(data.input_shape, data.n_classes)
+        if not isinstance(module, nn.Module):
+            raise UserError(f"the model {name} built {type(module).__name__}, expected a torch.nn.Module")
+        if not list(module.parameters()):
+            raise UserError(f"the model {name} has no parameters to train")
+        net, x = wrap(module, data).eval(), _different(data)
+        out = _answer(name, net, x, f"does not take samples of shape {list(data.input_shape)}")
+        if not isinstance(out, torch.Tensor) or tuple(out.shape) != (len(x), data.n_classes):
+            found = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+            raise UserError(f"the model {name} answers {len(x)} samples with {found}, expected [{len(x)}, {data.n_classes}]")
+        size = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        try:
+            refuse_batch_statistics(net)
+        except ValueError as error:
+            raise UserError(f"the model {name} mixes samples in eval mode: {error}") from error
+        twin = wrap(model.build(data.input_shape, data.n_classes), data).eval()
+        _require_apart(name, *_telling(net, twin, as_floats(net, x)))
+        return size
+
+
+def _different(data: Data) -> torch.Tensor:
+    """[n, *input]: the first samples that differ from each other; the first two where there are none."""
+    x = np.ascontiguousarray(data.train_x[:_AMONG])
+    _, first = np.unique(x.reshape(len(x), -1), axis=0, return_index=True)
+    return torch.from_numpy(x[np.sort(first)[:_SAMPLES]] if len(first) > 1 else x[:2])
+
+
+def _answer(name: str, net: nn.Module, x: torch.Tensor, what: str) -> torch.Tensor:
+    given = x.clone()
+    try:
+        out = net(given)
+    except Exception as error:
+        raise UserError(f"the model {name} {what}: {explain(error)}") from error
+    if not torch.equal(given, x):
+        raise UserError(f"the model {name} writes to its input, which others read after it: work on a copy")
+    return out
+
+
+def _telling(net: nn.Module, twin: nn.Module, x: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
+    """One of ``net`` and its ``twin``, made to show what it does with its samples, and the samples as it takes them.
+
+    The twin in float64, where mixing stands out from rounding, unless the model insists on float32. Its parameters are moved,
+    unless its numbers end there: an output layer or a residual branch that starts at zero shows nothing of what lies before it.
+    """
+    wide = x.double() if x.is_floating_point() else x
+    try:
+        twin.double()(wide)
+    except Exception:
+        twin, wide = net, x
+    built = {name: p.clone() for name, p in twin.named_parameters()}
+    for name, drawn in drawn_parameters(twin, torch.Generator().manual_seed(0)).items():
+        twin.get_parameter(name).add_(0.1 * drawn)
+    if not bool(torch.isfinite(twin(wide)).all()):
+        for name, p in twin.named_parameters():
+            p.copy_(built[name])
+    return twin, wide
+
+
+def _require_apart(name: str, net: nn.Module, x: torch.Tensor) -> None:
+    """Raise ``UserError`` unless swapping two samples swaps their rows, and no row depends on another sample."""
+    out = net(x)
+    if not bool(torch.isfinite(out).all()):
+        return  # numbers that are none tell nothing apart
+    tolerance = _ROUNDING.get(out.dtype, 1e-2) * float(out.abs().max())
+
+    def require(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+        if not bool(((found - expected).abs() <= tolerance).all()):
+            raise UserError(f"the model {name} {what}")
+
+    require(net(x), out, "answers the same samples differently each time in eval mode: draw no random numbers there")
+    if len(x) < 2:
+        return
+    order = torch.arange(len(x))
+    order[:2] = torch.tensor([1, 0])
+    swapped = net(x[order])
+    require(swapped[2:], out[2:], f"mixes samples: swapping two samples changes other rows of its logits; {_REMEDY}")
+    require(swapped[:2], out[[1, 0]], f"mixes samples: swapping two samples does not swap their rows; {_REMEDY}")
+    order[:2] = torch.tensor([1, 1])
+    require(net(x[order])[1:], out[1:], f"mixes samples: changing one sample changes other rows of its logits; {_REMEDY}")
+    alone = _answer(name, net, x[:1], "does not take a sample alone")
+    require(alone, out[:1], f"mixes samples: it answers a sample alone otherwise than among others; {_REMEDY}")

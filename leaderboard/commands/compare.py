@@ -1,0 +1,96 @@
+"""`fedbench compare`: what changed since a baseline, as an exit status and a table for a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fedbench.core import UserError
+from fedbench.core.cli.folder import opened
+from fedbench.core.cli.options import examples, results_argument
+from fedbench.core.cli.say import say
+from fedbench.core.words.nearest import did_you_mean
+
+_CHANGES = ("worse", "better", "missing", "not-comparable", "new")
+_ANY = "any-change"
+
+
+def _verdicts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    for name in names:
+        if name not in (*_CHANGES, _ANY, "nothing"):
+            raise click.BadParameter(f"'{name}' is none of {', '.join((*_CHANGES, _ANY, 'nothing'))}")
+    return tuple(v for v in _CHANGES if v in names or _ANY in names)
+
+
+def _floors(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text in value:
+        name, _, number = text.partition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise click.BadParameter(f"'{text}' is not NAME=NUMBER, like auc=0.02") from None
+        if not 0 <= found[name] < float("inf"):
+            raise click.BadParameter(f"'{text}': a floor is 0 or more")
+    return found
+
+
+@click.command(
+    short_help="What changed since a baseline; exit status 1 where it matters.",
+    epilog=examples(
+        "fedbench compare results/partial_defense baseline.json",
+        "fedbench compare results/partial_defense baseline.json --fail-on any-change",
+        "fedbench compare results/partial_defense baseline.json --for attack --floor auc=0.02",
+        "fedbench compare results/partial_defense baseline.json --output gate.md --json gate.json",
+    )
+    + "\n\n\b\nExit status: 0 fine, 1 a cell has a verdict of --fail-on or no number could be\ncompared, 2 your mistake.",
+)  # fmt: skip
+@results_argument
+@click.argument("baseline", type=click.Path(path_type=Path))
+@click.option("--for", "side", type=click.Choice(["defense", "attack"]), default="defense", show_default=True,
+              help="Who reads it: an AUC that rises is worse for a defense, one that falls is worse for an attack. A loss of "
+              "test accuracy is worse for both.")
+@click.option("--fail-on", callback=_verdicts, default="worse,missing", show_default=True, metavar="VERDICT,...",
+              help=f"What exits with 1: {', '.join(_CHANGES)}; {_ANY} is all of them, nothing is none.")
+@click.option("--floor", "floors", multiple=True, callback=_floors, metavar="NAME=NUMBER",
+              help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01). May be given several times.")
+@click.option("--same-code", is_flag=True, help="Cells whose code changed are not comparable, rather than what a gate is for.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the table to this file.")
+@click.option("--json", "as_json", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Write everything to this file, for programs.")
+def command(
+    results: Path, baseline: Path, side: str, fail_on: tuple[str, ...], floors: dict[str, float], same_code: bool,
+    output: Path | None, as_json: Path | None,
+) -> None:  # fmt: skip
+    """Compare RESULTS with the file that `fedbench baseline` wrote: every cell is better, same, worse, missing, new or not
+    comparable, where data, split or protocol changed. Prints Markdown.
+
+    Seeds that both have are compared in pairs. A change counts when it is larger than the floor and than its interval,
+    which is corrected for the number of comparisons, so that an unchanged tree stays green.
+    """
+    from fedbench.core.store.files import write_atomically
+    from fedbench.leaderboard.gate.file import read_baseline
+    from fedbench.leaderboard.gate.measures import MEASURES
+    from fedbench.leaderboard.gate.report import Gate, markdown
+    from fedbench.leaderboard.gate.report import as_json as json_of
+    from fedbench.leaderboard.gate.snapshot import snapshot_of
+    from fedbench.leaderboard.gate.verdict import Side, compare
+
+    known = {m.metric for m in MEASURES.values()}
+    if unknown := [name for name in floors if name not in known]:
+        near = did_you_mean(unknown[0], known) or f"; it has {', '.join(sorted(known))}"
+        raise UserError(f"--floor {unknown[0]}: the gate has no such metric{near}")
+    old = read_baseline(baseline)
+    chosen: Side = "attack" if side == "attack" else "defense"
+    found = compare(snapshot_of(opened(results).root), old, side=chosen, floors=floors, same_code=same_code)
+    gate = Gate(comparison=found, fail_on=fail_on)
+    text = markdown(gate)
+    say(text.rstrip("\n"))
+    for path, content in ((output, text), (as_json, json_of(gate) if as_json else "")):
+        if path is not None:
+            write_atomically(path.absolute(), content.encode())
+    if gate.failed:
+        raise click.exceptions.Exit(1)
