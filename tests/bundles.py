@@ -176,6 +176,18 @@ def huge_header(shape: str) -> bytes:
     return out.getvalue()
 
 
+def many_zeros() -> bytes:
+    """A score file of a megabyte with three arrays of 256 MiB."""
+    out = io.BytesIO()
+    chunk = bytes(1 << 20)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as z:
+        for name in ("t0_scores", "t1_scores", "t2_scores"):
+            with z.open(f"{name}.npy", "w", force_zip64=True) as f:
+                for _ in range(256):
+                    f.write(chunk)
+    return out.getvalue()
+
+
 def pickled() -> bytes:
     """A score file of Python objects."""
     out = io.BytesIO()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,7 @@ from bundles import (
     edited,
     huge_header,
     in_place,
+    many_zeros,
     million_entries,
     more_than_most_entries,
     packed,
@@ -86,8 +88,8 @@ def _without(files: Files, name: str) -> Files:
 
 
 def _twice(files: Files) -> bytes:
-    bundle = packed(files)
-    return with_entry(bundle, pick(files), files[pick(files)])
+    with warnings.catch_warnings(action="ignore"):  # the standard library says so, and writes it
+        return with_entry(packed(files), pick(files), files[pick(files)])
 
 
 def _suite(files: Files) -> str:
@@ -210,6 +212,10 @@ SCORES: dict[str, Crafted] = {
     ),
     "an array that ends early": (lambda f: packed(with_scores(f, pick(f), huge_header("(4000,)"))), "expected bool"),
     "an array of many axes": (lambda f: packed(with_scores(f, pick(f), huge_header("(9, 9)"))), "is not a vector"),
+    "arrays that are large together": (lambda f: packed(with_scores(f, pick(f), many_zeros())), "its arrays are 768 MiB"),
+    "a directory of a million arrays": (
+        lambda f: packed(with_scores(f, pick(f), million_entries())), "its directory is 44 MiB, more than 16",
+    ),
     "Python objects": (lambda f: packed(with_scores(f, pick(f), pickled())), "is not a vector of plain numbers"),
     "scores that are no numbers": _score(lambda a: a["t0_scores"].__setitem__(slice(None), np.nan), "values that are not finite"),
     "scores without end": _score(lambda a: a["t1_scores"].__setitem__(3, np.inf), "values that are not finite"),

@@ -81,6 +81,7 @@ def test_a_cell_of_two_suites_is_in_both_and_travels_on(made, tmp_path):
     fedbench("export", tmp_path / "all", "-o", tmp_path / "all.zip")
     fedbench("import", tmp_path / "all.zip", "-o", tmp_path / "in")
     assert len(load_records(tmp_path / "in")) == 4
+    assert "4 cells bit for bit" in fedbench("reproduce", tmp_path / "in")
 
 
 def changed(folder: Path, tmp_path: Path, change) -> Path:

@@ -18,6 +18,7 @@ from fedbench.core.contract.errors import UserError
 
 MAX_FILE_BYTES = 1 << 30
 MAX_ARRAY_BYTES = 1 << 28  # 32 million candidates
+MAX_UNPACKED_BYTES = 1 << 29  # of all arrays of a file, which are in memory together
 MAX_DIRECTORY_BYTES = 16 << 20  # a hundred thousand arrays
 _END_BYTES = 22  # what numpy writes behind the directory
 
@@ -42,8 +43,8 @@ class ArrayFile:
                 raise Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB")
             _require_small_directory(self.path)
             self._zip = zipfile.ZipFile(self.path)
-            if (size := sum(info.file_size for info in self._zip.infolist())) > MAX_FILE_BYTES:
-                raise Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_FILE_BYTES >> 20:,}")
+            if (size := sum(info.file_size for info in self._zip.infolist())) > MAX_UNPACKED_BYTES:
+                raise Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}")
         except self._broken as error:
             raise self._complaint(error) from error
         return self

@@ -19,6 +19,7 @@ from fedbench.leaderboard.submissions.merging import differing
 
 FLOOR = 0.005  # of an AUC, and of the test accuracy: below, no board tells two rows apart
 _LEVEL = 0.05  # chance of refusing an honest cell by its intervals, over all comparisons of the cell
+_NAMES = ("suite", "setting", "coalition")  # for people: a cell may stand in several suites
 Verdict = Literal["bit for bit", "within tolerance", "not reproduced"]
 
 
@@ -57,7 +58,7 @@ def compare(claimed: LoadedRecord, again: LoadedRecord) -> Compared:
         reason = f": {other.reason}" if other.reason else ""
         return Compared("not reproduced", f"'{one.outcome}' claimed, '{other.outcome}' here{reason}")
     if one.outcome != "ok" or one.digests == other.digests:
-        fields = list(differing(claimed, again))
+        fields = list(differing(claimed, again, _NAMES))
         if not fields:
             return Compared("bit for bit", "every score and number is the same")
         return Compared("not reproduced", f"the scores are the same, but not {fields[0]}")

@@ -129,9 +129,10 @@ def _kept(parts: Sequence[_Part]) -> tuple[list[tuple[_Part, LoadedRecord]], dic
     return list(kept.values()), twice
 
 
-def differing(one: LoadedRecord, other: LoadedRecord) -> Iterator[str]:
-    """The fields in which two records of one cell differ, with their values, except those of machine and time."""
-    a, b = (loaded.record.model_dump(mode="json", exclude=set(MAY_DIFFER)) for loaded in (one, other))
+def differing(one: LoadedRecord, other: LoadedRecord, besides: Sequence[str] = ()) -> Iterator[str]:
+    """The fields in which two records of one cell differ, with their values, except those of machine and time and ``besides``."""
+    left_out = {*MAY_DIFFER, *besides}
+    a, b = (loaded.record.model_dump(mode="json", exclude=left_out) for loaded in (one, other))
     for path, x, y in _unequal(a, b):
         yield f"{path} ({_shown(x)} and {_shown(y)})"
 
