@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from fake_packages import install
 from running import invoke, records, suite
 
-from fedbench.core.cli.main import COMMANDS, cli
+from fedbench.core.cli.main import cli, commands
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -126,14 +126,14 @@ def shown() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", shown(), ids=" ".join)
 def test_every_command_shown_exists_with_its_options(words):
-    assert words[0] == "fedbench" and words[1] in COMMANDS
-    module, _, name = COMMANDS[words[1]][0].partition(":")
+    assert words[0] == "fedbench" and words[1] in commands()
+    module, _, name = commands()[words[1]].partition(":")
     command = getattr(import_module(module), name)
     command.make_context(words[1], words[2:], resilient_parsing=False).close()  # unknown options are refused
 
 
 def test_every_command_is_shown_and_every_exit_status_said():
-    assert {words[1] for words in shown()} == set(COMMANDS)
+    assert {words[1] for words in shown()} == set(commands())
     help_text = " ".join(cli.get_help(click.Context(cli)).split())
     for status, meaning in ((0, "fine"), (1, "some cell failed"), (2, "your mistake"), (130, "interrupted")):
         assert f"{status} {meaning}" in README
