@@ -9,11 +9,12 @@ from functools import cache, cached_property
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import torch
 from pydantic import BaseModel
 
 import fedbench.core
-from fedbench.core.cli.main import COMMANDS
+from fedbench.core.cli.main import LazyGroup, cli, commands
 from fedbench.core.contract.contexts import Batch, MemberData
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.hooks import Hooks
@@ -120,8 +121,9 @@ def recipes_block() -> str:
 
 
 def commands_block() -> str:
-    """Every command of the core with its line of help."""
-    return _table(("command", "what"), [(f"`fedbench {name}`", text) for name, (_, text) in COMMANDS.items()])
+    """Every command with its line of help."""
+    context = click.Context(cli)
+    return _table(("command", "what"), [(f"`fedbench {name}`", LazyGroup().summary(context, name)) for name in commands()])
 
 
 # --- pieces

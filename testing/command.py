@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fedbench.core.cli import complete
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
@@ -18,7 +19,7 @@ from fedbench.core.registry.kinds import KINDS
     "fedbench check grad-noise --param sigma=0.5",
     "fedbench check --list",
 ))  # fmt: skip
-@click.argument("names", metavar="NAME...", nargs=-1)
+@click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete.components)
 @click.option("--kind", type=click.Choice(KINDS), help="Which kind of component, where several have the name.")
 @click.option("--param", "params", multiple=True, metavar="KEY=VALUE",
               help="A parameter's value, in YAML; may be given several times.")
@@ -32,6 +33,7 @@ def command(names: tuple[str, ...], kind: str | None, params: tuple[str, ...], m
     """
     if markdown is not None and not markdown.absolute().parent.is_dir():
         raise UserError(f"{markdown}: the folder {markdown.absolute().parent} does not exist; make it first")
+    from fedbench.core.store.files import write_atomically
     from fedbench.testing.running import listed, report_of, values
 
     if list_:
@@ -43,6 +45,6 @@ def command(names: tuple[str, ...], kind: str | None, params: tuple[str, ...], m
     text = "\n".join(report.markdown() for report in reports)
     say(text.rstrip("\n"))
     if markdown is not None:
-        markdown.write_text(text, encoding="utf-8")
+        write_atomically(markdown.absolute(), text.encode())
     if not all(report.ok for report in reports):
         raise click.exceptions.Exit(1)

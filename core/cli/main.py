@@ -75,14 +75,14 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self._summary(ctx, name)) for name in commands()])
+            formatter.write_dl([(name, self.summary(ctx, name)) for name in commands()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands without importing them, and this group's own options."""
         names = [CompletionItem(n, help=COMMANDS.get(n, ("", None))[1]) for n in commands() if n.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
-    def _summary(self, ctx: click.Context, name: str) -> str:
+    def summary(self, ctx: click.Context, name: str) -> str:
         """One line of help; a command that cannot be loaded says so in its place."""
         if name in COMMANDS:
             return COMMANDS[name][1]
