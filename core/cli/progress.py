@@ -68,7 +68,7 @@ class Display(AbstractContextManager):
         if self.live:
             self.progress.update(self.tasks[job.run_key], completed=round)
 
-    def _cell(self, job: Job, key: str, outcome: str, reason: str, by_adversary: bool) -> None:
+    def _cell(self, job: Job, key: str, outcome: str, reason: str, by_adversary: bool = False) -> None:
         self.done += 1
         self.bad += outcome not in ("ok", "skipped") and not by_adversary
         if self.live:
