@@ -19,6 +19,8 @@ from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
 from fedbench.core.execution import worker
 from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
+from fedbench.core.store.plans import keep_plan
+from fedbench.core.store.results import Results
 
 PLUGIN = '''
     import ctypes, gc, os, random, subprocess, sys, threading, time, warnings
@@ -550,16 +552,22 @@ def test_kill_minus_nine_of_a_worker_costs_its_run(tmp_path, ill):
     assert found["ill-spawns"] == ("failed", why) and "SIGKILL" in output
 
 
-def test_a_results_folder_that_cannot_be_written_any_more_is_one_message(tmp_path, ill):
+@pytest.mark.parametrize(("suite_is_kept", "message"), [
+    (True, "File too large; 0 of 1 cells are done and kept: make room, then the same command goes on from here"),
+    (False, ".json: File too large"),
+])  # fmt: skip
+def test_a_results_folder_that_cannot_be_written_any_more_is_one_message(tmp_path, ill, suite_is_kept, message):
     def no_large_file():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
 
-    path = suite(tmp_path)
-    process = start(path, tmp_path / "r", ill, preexec_fn=no_large_file)
+    path, folder = suite(tmp_path), tmp_path / "r"
+    if suite_is_kept:
+        keep_plan(Results.create(folder, "tiny").root, build_plan(str(path), (), folder, "cpu").asked)
+    process = start(path, folder, ill, preexec_fn=no_large_file)
     output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 2, output
-    assert "File too large; 0 of 1 cells are done and kept: make room, then the same command goes on from here" in output
-    assert "Traceback" not in output and not list((tmp_path / "r" / "records").iterdir())
+    assert message in output
+    assert "Traceback" not in output and not list((folder / "records").iterdir())
     invoke(path, "--results", tmp_path / "r")
     assert len(records(tmp_path / "r")) == 1
 

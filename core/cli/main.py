@@ -46,7 +46,9 @@ Exit status: 0 success, 1 a cell failed, 2 a mistake in the command or suite,
 
 
 # a folder that cannot be read or written: the user's to mend, not a defect of fedbench
-_OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.ENOENT, errno.EIO}
+_OF_THE_MACHINE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.ENOENT, errno.EIO,
+}  # fmt: skip
 
 
 @cache

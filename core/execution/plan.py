@@ -16,7 +16,7 @@ from fedbench.core.execution.misspelt import Misspelt
 from fedbench.core.execution.model_checks import TriedModels
 from fedbench.core.execution.needs import Signals
 from fedbench.core.execution.plugin_checks import declaration_mistake
-from fedbench.core.execution.provenance import gather, installed
+from fedbench.core.execution.provenance import asked_for, gather
 from fedbench.core.execution.refusals import Refusals
 from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of, stem_of
 from fedbench.core.experiment.candidates import targets_of
@@ -32,12 +32,10 @@ from fedbench.core.spec.coalition import resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.spec.suite import Adversary, Setting
-from fedbench.core.spec.written import written_out
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
 from fedbench.core.store.plans import Asked
 from fedbench.core.store.stems import word
-from fedbench.core.words.explain import printable
 from fedbench.core.words.frames import debugging
 
 _DTYPE = "float32"
@@ -111,8 +109,7 @@ class _Planner:
     def __init__(
         self, loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str
     ) -> None:
-        self.spec, self.resolved = loaded.spec, resolved
-        self.results, self.device = results, device
+        self.spec, self.resolved, self.results, self.device = loaded.spec, resolved, results, device
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
@@ -120,10 +117,7 @@ class _Planner:
         self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
-        self.asked = Asked(
-            suite=loaded.spec.name, file=printable(loaded.path.name), given=loaded.text, resolved=written_out(loaded, resolved),
-            overrides=loaded.overrides, device=device, packages=installed(),
-        )  # fmt: skip
+        self.asked = asked_for(loaded, resolved, device)
 
     def plan(self, settings: set[str] | None) -> Plan:
         defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]

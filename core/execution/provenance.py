@@ -7,7 +7,12 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from fedbench.core.spec.load import LoadedSuite
+from fedbench.core.spec.resolve import Resolved
+from fedbench.core.spec.written import written_out
+from fedbench.core.store.plans import Asked
 from fedbench.core.store.record import Provenance
+from fedbench.core.words.explain import printable
 
 
 def gather(device: str, dtype: str) -> Provenance:
@@ -24,6 +29,14 @@ def installed() -> dict[str, str]:
     """Name -> version of every package that is installed here, by name."""
     found = {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"]}
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def asked_for(loaded: LoadedSuite, resolved: Resolved, device: str) -> Asked:
+    """The suite as a results folder keeps it, with what is installed."""
+    return Asked(
+        suite=loaded.spec.name, file=printable(loaded.path.name), given=loaded.text, resolved=written_out(loaded, resolved),
+        overrides=loaded.overrides, device=device, packages=installed(),
+    )  # fmt: skip
 
 
 def _platform() -> str:
