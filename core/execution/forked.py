@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -29,7 +30,13 @@ def _nobody(kind: str, what: object) -> None:
     """Whom a report reaches where nobody asked for it."""
 
 
-def _apart(job: Job, work: Callable[[Channel], None]) -> Child:
+class _Apart(Child):
+    """With the size that the run's log had when it began."""
+
+    log_had = 0
+
+
+def _apart(job: Job, work: Callable[[Channel], None]) -> _Apart:
     """``work`` in a process of its own, under the suite's limits; what it raises comes as the message "failed"."""
 
     def guarded(out: Channel) -> None:
@@ -41,10 +48,17 @@ def _apart(job: Job, work: Callable[[Channel], None]) -> Child:
             out.send("failed", [*outcome_of(error), isinstance(error, DivergedByAdversary)])
 
     limits = job.limits
-    return Child(guarded, Patience(cpu_s=limits.run_seconds, idle_s=limits.idle_seconds), keep_log_short)
+    had = _size(log_path(job))
+    child = _Apart(guarded, Patience(cpu_s=limits.run_seconds, idle_s=limits.idle_seconds), keep_log_short)
+    child.log_had = had
+    return child
 
 
-def _until(child: Child, messages: Iterator[Message], kind: str, job: Job, report: Report) -> Iterator[Message]:
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _until(child: _Apart, messages: Iterator[Message], kind: str, job: Job, report: Report) -> Iterator[Message]:
     """The messages up to the one of this kind; tracebacks go to ``report``. Raises :class:`Failed` where it does not come."""
     for message in messages:
         if message.kind == "traceback":
@@ -58,7 +72,7 @@ def _until(child: Child, messages: Iterator[Message], kind: str, job: Job, repor
     raise _ended(child, job)
 
 
-def _ended(child: Child, job: Job) -> Failed:
+def _ended(child: _Apart, job: Job) -> Failed:
     who = child.who or f"training with the defense {job.defense}"
     if child.timed_out and child.limits != child.patience:  # not the suite's limits: those of an import or a constructor
         return Failed("timeout", f"stopped: {who}: {child.ending}; {SECONDS} sets how long it may take")
@@ -66,7 +80,7 @@ def _ended(child: Child, job: Job) -> Failed:
         limit = "run_seconds" if "CPU" in child.ending else "idle_seconds"
         return Failed("timeout", f"stopped: {child.ending} (limits.{limit})")
     log, ending = log_path(job), child.ending or "it ended the process with status 0"
-    return Failed("failed", f"{who}: {ending}" + (f"; see logs/{log.name}" if log.exists() and log.stat().st_size else ""))
+    return Failed("failed", f"{who}: {ending}" + (f"; see logs/{log.name}" if _size(log) > child.log_had else ""))
 
 
 def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None]:
@@ -123,7 +137,7 @@ def asked(job: Job, cell: Cell, run: Run, report: Report = _nobody) -> Answers:
     return _answers(child, iter(child), job, run, report)
 
 
-def _answers(child: Child, messages: Iterator[Message], job: Job, run: Run, report: Report) -> Answers:
+def _answers(child: _Apart, messages: Iterator[Message], job: Job, run: Run, report: Report) -> Answers:
     try:
         *_, last = _until(child, messages, "answers", job, report)
         return Answers.unpacked(last, len(run.scene.audits))
