@@ -1,4 +1,4 @@
-"""docs/tutorial.md, typed by a stranger: every command in its order, every file as shown, in a folder with a clone and nothing else."""
+"""docs/tutorial.md, typed by a stranger: every command in its order, every file as shown, in a folder with a clone alone."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def environment(folder: Path) -> dict[str, str]:
             (there / package.name).symlink_to(package)
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     env = kept | {"PATH": f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(folder / ".cache")}
-    (folder / ".venv" / "bin" / "pip").write_text(f"#!/bin/sh\nexec {folder}/.venv/bin/python -m pip \"$@\"\n")
-    for tool in ("pytest", "ruff"):
-        (folder / ".venv" / "bin" / tool).write_text(f"#!/bin/sh\nexec {folder}/.venv/bin/python -m {tool} \"$@\"\n")
-    for tool in ("pip", "pytest", "ruff"):
-        (folder / ".venv" / "bin" / tool).chmod(0o755)
+    tools = folder / ".venv" / "bin"
+    (tools / "ruff").symlink_to(Path(sysconfig.get_path("scripts")) / "ruff")
+    for tool in ("pip", "pytest"):
+        (tools / tool).write_text(f'#!/bin/sh\nexec {tools}/python -m {tool} "$@"\n')
+        (tools / tool).chmod(0o755)
     return env
 
 
