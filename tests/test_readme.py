@@ -102,7 +102,7 @@ def test_the_two_commands_start_from_nothing_and_name_what_there_is():
         assert steps[1][:3] == [".venv/bin/pip", "install", "-q"] and steps[1][3] == "-e"
         assert steps[2][0].startswith(".venv/bin/")
     assert steps[1][4] == ".[test]" and "pytest" in project()["project"]["optional-dependencies"]["test"]
-    assert steps[2] == [".venv/bin/pytest", "-q"]
+    assert steps[2][:2] == [".venv/bin/pytest", "-q"]
     run = shlex.split(marked("run-command").split(" && ")[-1])
     assert run[:2] == [".venv/bin/fedbench", "run"] and (ROOT / run[2]).is_file()
     assert "fedbench" in project()["project"]["scripts"]
