@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.params import Params
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import KINDS, PLURAL, kind_of
@@ -63,11 +64,14 @@ class Subject:
             shown = ", ".join(f'"{n}": ...' for n in missing)
             way = f'check it as ("{self.name}", {{{shown}}}) or with --param {missing[0]}=...'
             raise Skipped(f"its parameters need values: {way}")
+        why = "it cannot be made, which `defaults_construct` reports"
         try:
-            return self.cls(**self.params)
+            made = self.cls(**self.params)
         except Exception as error:
-            why = f"it cannot be made, which `defaults_construct` reports ({type(error).__name__})"
-            raise Skipped(why) from error
+            raise Skipped(f"{why} ({type(error).__name__})") from error
+        if not constructed(made):
+            raise Skipped(why)
+        return made
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -89,6 +93,11 @@ class Subject:
             return f"{Path(inspect.getsourcefile(code) or '?').name}:{inspect.getsourcelines(code)[1]}"
         except (OSError, TypeError):
             return f"{self.cls.__module__}:{self.cls.__qualname__}"
+
+
+def constructed(made: Any) -> bool:
+    """Whether the contract's own constructor has made it: one that forgets ``super().__init__`` leaves no params."""
+    return isinstance(getattr(made, "params", None), Params)
 
 
 def _dotted(place: tuple[int | str, ...]) -> str:

@@ -36,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     _check(declared.parameters_bounded),
     _check(declared.defaults_construct),
     _check(declared.known_methods),
+    _check(declared.signatures),
     _check(attacks.declares_known_signals, "attack"),
     _check(small.declares_what_it_reads, "analysis"),
     _check(small.licence_stated, "dataset"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import faulty_attacks
+import faulty_beginners
 import faulty_defenses
 import faulty_others
 import pytest
@@ -15,8 +16,8 @@ from fedbench.testing.one import run_check
 from fedbench.testing.subject import subject_of
 from fedbench.testing.table import CHECKS, checks_of, kinds_words
 
-FAILED = {**faulty_defenses.FAILED, **faulty_attacks.FAILED, **faulty_others.FAILED}
-WARNED = {**faulty_defenses.WARNED, **faulty_others.WARNED}
+FAILED = {**faulty_defenses.FAILED, **faulty_attacks.FAILED, **faulty_others.FAILED, **faulty_beginners.FAILED}
+WARNED = {**faulty_defenses.WARNED, **faulty_others.WARNED, **faulty_beginners.WARNED}
 # `announced` is about announcements, which a bare class has none of (tests/test_conformance_command.py); costs vary, see below
 ELSEWHERE = {"announced", "runs_on_cuda", "cost"}
 
@@ -36,6 +37,14 @@ def test_a_planted_mistake_fails_the_check_that_is_for_it_and_no_other(cls):
         assert results[name].outcome == "warned", results[name]
     for message in failed.values():
         assert "\n" not in message and len(message) > 40
+        assert message.count("expected") <= 1, message
+
+
+@pytest.mark.parametrize("cls", faulty_beginners.SAID, ids=lambda cls: cls.__name__)
+def test_a_first_mistake_is_told_in_words_that_mend_it(cls):
+    subject = subject_of(cls)
+    said = [run_check(subject, check).message for check in checks_of(subject) if check.name in FAILED[cls]]
+    assert [faulty_beginners.SAID[cls] in message for message in said] == [True], said
 
 
 def test_the_page_says_of_every_check_what_it_asks_and_why():

@@ -48,8 +48,8 @@ def try_model(model: Model, data: Data) -> int:
         module = model.build(data.input_shape, data.n_classes)
         if not isinstance(module, nn.Module):
             raise UserError(f"the model {name} built {type(module).__name__}, expected a torch.nn.Module")
-        if not list(module.parameters()):
-            raise UserError(f"the model {name} has no parameters to train")
+        if not any(p.requires_grad for p in module.parameters()):
+            raise UserError(f"the model {name} has no parameters to train: none has requires_grad=True")
         net, x = wrap(module, data).eval(), _different(data)
         pair, classes = x[:2], data.n_classes
         out = _answer(name, net, pair, f"does not take samples of shape {list(data.input_shape)}")

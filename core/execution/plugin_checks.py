@@ -58,6 +58,8 @@ def require_data(data: Any, name: str) -> Data:
             raise UserError(f"dataset '{name}': {split}_x and {split}_y must be numpy arrays of numbers")
         if y.dtype != np.int64 or y.ndim != 1:
             raise UserError(f"dataset '{name}': {split}_y is {y.dtype} {list(y.shape)}, expected int64 [n]")
+        if np.issubdtype(x.dtype, np.floating) and x.dtype != np.float32:
+            raise UserError(f"dataset '{name}': {split}_x is {x.dtype}, expected float32, which models train in, or integers")
         if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             raise UserError(f"dataset '{name}': {split}_x holds values that are not finite")
     return check_data(data, name)
@@ -69,14 +71,19 @@ def repeated_share(data: Data, name: str) -> float:
     Who is asked about such a sample cannot tell: it was trained on, though the lists say that it was not. Small binary records
     have some honestly; most of a hold-out is a mistake of whoever made the splits.
     """
-    trained = set(_rows(data.train_x, data.train_y))
-    n, of = sum(row in trained for row in _rows(data.holdout_x, data.holdout_y)), len(data.holdout_y)
+    n, of = trained_on(data, data.holdout_x, data.holdout_y), len(data.holdout_y)
     if 2 * n > of:
         raise UserError(
             f"dataset '{name}': {n:,} of {of:,} hold-out samples are training samples too (same values, same label): they would "
             "be members that count as non-members; make the splits disjoint"
         )
     return n / of
+
+
+def trained_on(data: Data, x: np.ndarray, y: np.ndarray) -> int:
+    """How many of the samples ``x`` with labels ``y`` are training samples too."""
+    trained = set(_rows(data.train_x, data.train_y))
+    return sum(row in trained for row in _rows(x, y))
 
 
 def _rows(x: np.ndarray, y: np.ndarray) -> Iterator[bytes]:

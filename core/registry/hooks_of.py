@@ -7,6 +7,7 @@ A hook is a method of the contract's class that the component is built on: for a
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator
 from types import FunctionType
 
@@ -26,6 +27,36 @@ def hooks_of(cls: type) -> dict[str, type]:
     for base in (b for b in cls.__mro__ if _of_contract(b)):
         found |= {name: base for name, value in vars(base).items() if isinstance(value, _METHODS) and name not in found}
     return {name: base for name, base in found.items() if not name.startswith("_")}
+
+
+def misfits(cls: type) -> list[tuple[str, str, str]]:
+    """(hook, the parameters that the class's own method takes, those of the contract) of each hook that the engine's arguments
+    do not fit."""
+    found = []
+    for name, base in hooks_of(cls).items():
+        expected, bare = _parameters(base, name), vars(base)[name] is inspect.getattr_static(cls, name)
+        if bare or not callable(getattr(cls, name, None)):
+            continue
+        needed = [p for p in expected.parameters.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+        extra = {p.name: None for p in expected.parameters.values() if p.default is not p.empty}
+        taken = _parameters(cls, name)
+        try:
+            taken.bind(*needed, **extra)
+        except TypeError:
+            found.append((name, _shown(taken), _shown(expected)))
+    return found
+
+
+def _parameters(cls: type, name: str) -> inspect.Signature:
+    """Of a method, ``self`` and ``cls`` left out."""
+    signature = inspect.signature(getattr(cls, name))
+    plain = inspect.isfunction(inspect.getattr_static(cls, name))
+    return signature.replace(parameters=list(signature.parameters.values())[plain:], return_annotation=inspect.Signature.empty)
+
+
+def _shown(signature: inspect.Signature) -> str:
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=bare))
 
 
 def unknown_methods(cls: type) -> list[str]:

@@ -86,8 +86,9 @@ def reads_declared_signals(subject: Subject) -> None:
 
     try:
         asked(hooked(made, "attack", around))
-    except (SkipCell, UserError, LookupError):
+    except Exception:
         if not missing:
+            reference(subject)  # where it gets nowhere, `runs` says so
             raise
     hidden = [n for n in missing if made.view == "external" or n in made.needs]
     if beyond := [n for n in missing if n not in hidden]:

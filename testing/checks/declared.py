@@ -8,10 +8,9 @@ from typing import Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from fedbench.core.contract.params import Params
-from fedbench.core.registry.hooks_of import unknown_methods
+from fedbench.core.registry.hooks_of import misfits, unknown_methods
 from fedbench.testing.results import Failed, Warned
-from fedbench.testing.subject import Subject
+from fedbench.testing.subject import Subject, constructed
 
 
 def parameters_documented(subject: Subject) -> None:
@@ -63,10 +62,10 @@ def defaults_construct(subject: Subject) -> None:
     if subject.required:
         subject.make()  # says which parameters need values
     made = subject.cls(**subject.params)
-    if not isinstance(made.params, Params):
+    if not constructed(made):
         raise subject.failed(
-            f"{subject.cls.__name__}() has params {type(made.params).__name__}; expected what Configured.__init__ sets: leave "
-            f"the constructor alone, or call super().__init__(**values)"
+            f"{subject.cls.__name__}() has no params of its own kind; expected what Configured.__init__ sets: leave the "
+            "constructor alone, or call super().__init__(**values) in it"
         )
 
 
@@ -85,6 +84,15 @@ def announced(subject: Subject) -> None:
     summary = subject.found.component.summary
     if summary.strip().lower().replace("-", " ") == subject.name.replace("-", " "):
         raise Failed(f"the announced summary is {summary!r}, its name again; expected one line that says what it does")
+
+
+def signatures(subject: Subject) -> None:
+    """Every hook takes what the engine hands to it."""
+    if wrong := misfits(subject.cls):
+        name, found, expected = wrong[0]
+        raise subject.failed(
+            f"{name} takes {found}; expected {name}{expected}, as the engine calls it", getattr(subject.cls, name)
+        )
 
 
 def known_methods(subject: Subject) -> None:

@@ -52,8 +52,9 @@ def no_global_randomness(subject: Subject) -> None:
         moved.update({f"{name} draws from or seeds {g}": None for g in others})
         return answer
 
+    made = around("its constructor", subject.make, ())
     with engine_leaves_torch_alone():
-        one = prints(trial(subject, hooked(subject.make(), subject.kind, around), seed=1))
+        one = prints(trial(subject, hooked(made, subject.kind, around), seed=1))
         if moved:
             raise subject.failed(
                 f"{', '.join(moved)}; expected every global generator as it was: {_drawn_from(subject)}"

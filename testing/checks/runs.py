@@ -33,7 +33,7 @@ def located(error: BaseException, subject: Subject) -> str:
                 found = f" [{Path(frame.f_code.co_filename).name}:{line}]"
         chain = chain.__cause__  # type: ignore[assignment]
     text = str(error) if isinstance(error, UserError | RuntimeError) and str(error) else named(error)
-    return f"{text}{found}"
+    return text if found.strip(" []") in text else f"{text}{found}"
 
 
 def runs(subject: Subject) -> None:
@@ -44,7 +44,8 @@ def runs(subject: Subject) -> None:
         raise
     except BaseException as error:  # somebody's code
         pass_on_interrupt(error)
-        raise Failed(f"{located(error, subject)}; expected that it runs in a small federation") from error
+        text = located(error, subject)
+        raise Failed(text if "expected" in text else f"{text}; expected that it gets through a small run") from error
 
 
 def runs_on_cuda(subject: Subject) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.model import Model
 from fedbench.core.contract.signal import Signal
-from fedbench.core.execution.plugin_checks import repeated_share
+from fedbench.core.execution.plugin_checks import repeated_share, trained_on
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.testing.checks.runs import located
-from fedbench.testing.results import Failed, Warned
+from fedbench.testing.results import Failed, Skipped, Warned
 from fedbench.testing.subject import Subject
 from fedbench.testing.trials.small import built, loaded, measure, samples
 from fedbench.testing.trials.trial import reference
@@ -25,14 +26,18 @@ _ODD = ((1, 2, 2), (5,), (1, 40), (4, 9, 9))
 
 
 def splits_disjoint(subject: Subject) -> None:
-    """The hold-out repeats no training samples: whoever is asked about them could not tell."""
+    """The hold-out and the test set repeat no training samples: whoever is asked about them could not tell."""
     reference(subject)
+    data = loaded(subject)
     try:
-        share = repeated_share(loaded(subject), subject.name)
+        share = repeated_share(data, subject.name)
     except UserError as error:
         raise subject.failed(f"{error}") from error
     if share > 0.01:
         raise Warned(f"{share:.1%} of its hold-out samples are training samples too; `fedbench run` says so as well")
+    share = trained_on(data, data.test_x, data.test_y) / len(data.test_y)
+    if share > 0.01:
+        raise Warned(f"{share:.1%} of its test samples are training samples too: test accuracy would be partly that of training")
 
 
 def other_seed_other_split(subject: Subject) -> None:
@@ -59,7 +64,7 @@ def licence_stated(subject: Subject) -> None:
 
 
 def answers_logits(subject: Subject) -> None:
-    """[B, *input] -> float32 logits [B, n_classes], also of one sample; finite at the start."""
+    """[B, *input] -> float32 logits [B, n_classes], also of one sample; finite at the start, in eval mode the same each time."""
     reference(subject)
     made: Model = subject.make()
     x, classes = samples(subject, made)
@@ -72,6 +77,18 @@ def answers_logits(subject: Subject) -> None:
             raise subject.failed(f"it answers {n} samples with {found}; expected torch.float32 [{n}, {classes}]")
         if not bool(torch.isfinite(out).all()):
             raise subject.failed("its logits are not finite before any training; expected finite ones")
+    if not _steady(module, x):
+        raise subject.failed(
+            "in eval mode the same samples get other logits each time; expected the same: nn.Dropout, or dropout(..., "
+            "training=self.training)"
+        )
+    if bool((out >= 0).all()) and torch.allclose(out.sum(1), torch.ones(len(x)), atol=1e-5):
+        raise Warned("its rows sum to 1: they are probabilities, and cross-entropy takes logits; leave the softmax out")
+
+
+def _steady(module: nn.Module, x: torch.Tensor) -> bool:
+    with torch.no_grad():
+        return torch.allclose(module(x), module(x), rtol=1e-3, atol=1e-4)
 
 
 def samples_first(subject: Subject) -> None:
@@ -80,6 +97,8 @@ def samples_first(subject: Subject) -> None:
     made: Model = subject.make()
     x, classes = samples(subject, made)
     module = built(made, x, classes).eval()
+    if not _steady(module, x):
+        raise Skipped("its logits differ from call to call, which `answers_logits` reports")
     order = torch.from_numpy(numpy_rng(0, "order").permutation(len(x)))
     with torch.no_grad():
         plain, moved = module(x)[order], module(x[order])
@@ -98,8 +117,6 @@ def gradient_of_every_parameter(subject: Subject) -> None:
     module = built(made, x, classes).train()
     cross_entropy(module(x), torch.arange(len(x)) % classes).backward()
     trained = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
-    if not trained:
-        raise subject.failed("it has no parameters to train")
     without = [n for n, p in trained if p.grad is None]
     if without:
         raise subject.failed(

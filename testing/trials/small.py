@@ -94,6 +94,10 @@ def build(subject: Subject, made: Model) -> dict[str, Any]:
     """Its parameters and what they answer."""
     x, classes = samples(subject, made)
     module = built(made, x, classes).eval()
+    if set(module.parameters()) & set(built(made, x, classes).parameters()):
+        raise subject.failed("build returned the module of an earlier call; expected a fresh one, or runs go on from each other")
+    if not any(p.requires_grad for p in module.parameters()):
+        raise subject.failed("its module has no parameters to train; expected some with requires_grad=True")
     with torch.no_grad():
         return {"the parameters": dict(module.state_dict()), "the logits": module(x)}
 

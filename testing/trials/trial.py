@@ -6,6 +6,7 @@ from typing import Any
 
 from fedbench.core.apart.channel import pass_on_interrupt
 from fedbench.core.contract.errors import SkipCell
+from fedbench.core.registry.hooks_of import misfits
 from fedbench.testing.results import Failed, Skipped
 from fedbench.testing.subject import Subject
 from fedbench.testing.watch.generators import seed_globals
@@ -44,6 +45,8 @@ def require_declared(subject: Subject, made: Any) -> None:
     """Raise :class:`Skipped` where what it says of itself is wrong: nothing can be asked of it."""
     from fedbench.testing.trials.world import declared_mistake
 
+    if misfits(type(made)):
+        raise Skipped("a hook does not take what the engine hands to it, which `signatures` reports")
     if subject.kind in ("attack", "analysis") and declared_mistake(made):
         check = "declares_known_signals" if subject.kind == "attack" else "declares_what_it_reads"
         raise Skipped(f"what it says of itself is wrong, which `{check}` reports")
