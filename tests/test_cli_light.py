@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
@@ -52,6 +53,21 @@ def test_help_is_quick_and_teaches():
     for name, (_, summary) in COMMANDS.items():
         assert f"{name} " in text and summary in text
     assert "Examples:\n    fedbench list " in text
+
+
+def test_help_lists_every_command_once_by_what_it_is_for_and_whole():
+    text = fedbench("--help").output
+    rows = re.findall(r"^  ([a-z]+) +(\S.*)$", text.partition("\n\nMeasure:\n")[2].partition("Examples:")[0], re.MULTILINE)
+    assert [name for name, _ in rows] == list(cli_main.commands())
+    assert {name for names in cli_main.SECTIONS.values() for name in names} == set(cli_main.commands())
+    assert all(summary.endswith((".", "`.")) and not summary.endswith("...") for _, summary in rows)
+    columns = {line.index(summary) for name, summary in rows for line in text.splitlines() if line.split()[:1] == [name]}
+    assert len(columns) == 1, columns
+
+
+def test_a_command_that_no_section_names_is_listed_last():
+    found = cli_main.sections(["run", "dance", "list"])
+    assert list(found.items()) == [("Measure", ["list", "run"]), ("Other commands", ["dance"])]
 
 
 @pytest.mark.parametrize("what", ["", "defenses", "attacks", "models", "signals", "suites"])

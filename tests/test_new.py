@@ -105,6 +105,14 @@ def test_whatever_is_accepted_gives_modules_that_compile_and_lines_that_fit(kind
     assert f"src/{names.module}/{names.method}.py" in written
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_the_suite_of_a_package_begins_with_the_schema_that_its_command_writes(kind):
+    written = package_files(names_of(kind, "my-own"), "Jo", "0.3.1")
+    first, second, *_ = written["suites/my-own.yaml"].splitlines()
+    assert first == "# yaml-language-server: $schema=suite.schema.json"
+    assert "fedbench schema --output suites/suite.schema.json" in second and second.startswith("# ")
+
+
 @pytest.mark.parametrize(("kind", "name", "who"), [
     ("defense", "grad-noise", "there is the defense 'grad-noise' (fedbench "),
     ("attack", "entropy", "there is the signal 'entropy' (fedbench "),

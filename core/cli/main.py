@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import distribution
@@ -29,6 +29,15 @@ COMMANDS = {
     "completion": ("fedbench.core.cli.completion:command", "A shell's script: complete commands, options, names."),
     "new": ("fedbench.core.cli.new:command", "Write a package of your own: defense, attack, dataset and more."),
     "clean": ("fedbench.core.cli.clean:command", "Remove caches, never results."),
+}
+
+# how the help lists them; what is in no section follows them
+SECTIONS = {
+    "Measure": ("list", "validate", "run", "show", "leaderboard"),
+    "Watch for changes": ("baseline", "compare"),
+    "Share results": ("export", "import", "reproduce", "merge"),
+    "Plugins of your own": ("new", "check", "plugins"),
+    "This machine": ("doctor", "schema", "completion", "clean"),
 }
 
 _EPILOG = """\b
@@ -57,7 +66,16 @@ def commands() -> dict[str, str]:
     group ``fedbench.commands`` of the distribution. Somebody else's package announces a report instead: its code never
     runs in the process that the user started."""
     announced = sorted(distribution("fedbench").entry_points.select(group="fedbench.commands"), key=lambda point: point.name)
-    return {name: where for name, (where, _) in COMMANDS.items()} | {point.name: point.value for point in announced}
+    found = {name: where for name, (where, _) in COMMANDS.items()} | {point.name: point.value for point in announced}
+    return {name: found[name] for names in sections(found).values() for name in names}
+
+
+def sections(found: Iterable[str]) -> dict[str, list[str]]:
+    """Heading -> commands of ``found``, as the help lists them."""
+    named = {name for names in SECTIONS.values() for name in names}
+    listed = {heading: [n for n in names if n in found] for heading, names in SECTIONS.items()}
+    listed["Other commands"] = [n for n in found if n not in named]
+    return {heading: names for heading, names in listed.items() if names}
 
 
 class LazyGroup(click.Group):
@@ -76,8 +94,10 @@ class LazyGroup(click.Group):
             raise UserError(f"the command '{cmd_name}' cannot be loaded: {exc}") from exc
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.summary(ctx, name)) for name in commands()])
+        width = max(map(len, commands()))
+        for heading, names in sections(commands()).items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), self.summary(ctx, name)) for name in names])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands without importing them, and this group's own options."""
