@@ -64,7 +64,8 @@ def test_a_folder_and_a_bundle_become_one_and_keep_their_marks(made, tmp_path):
 
 def test_several_sources_are_one_board_without_a_folder(made, tmp_path):
     output = tmp_path / "both" / "board.md"
-    fedbench("leaderboard", made["one"], made["bundle"], made["other"], "--output", output, "--no-plots")
+    said = fedbench("leaderboard", made["one"], made["bundle"], made["other"], "--output", output, "--no-plots")
+    assert f"board: {output}" in said and "/merged" not in said and "records of 3 sources" in said
     text = output.read_text()
     assert "mixup" in text and "hamp" in text and "Setting tiny: digits" in text and "Setting other: digits" in text
     assert {path.name for path in output.parent.iterdir()} == {"board.md", "board-id.json"}
