@@ -71,12 +71,12 @@ def drawn(folder: Path, share: float | None, seed: int | None, fresh: Callable[[
 
 def prepare(folder: Path, draw: Draw, planner: Planner) -> Again:
     """The sample, and the jobs that compute it. Raises ``UserError`` where a package is missing, with what installs it, and for a
-    folder without records with scores, or without the suite that they were made by."""
+    folder that claims no result, or without the suite that they were made by."""
     store = Results.open(folder)
     records, _ = store.planned(load_records(folder))
     again = Again(sampled(records, draw.share, draw.seed))
     if not again.records:
-        raise UserError(f"{folder}: no record has scores, so there is nothing to run again")
+        raise UserError(f"{folder}: no record claims a result, so there is nothing to run again")
     _require_installed(folder, records)  # of all: the suite names the others, too
     plans = store.marker()["plans"][::-1]
     if not plans:
