@@ -70,6 +70,9 @@ def test_several_sources_are_one_board_without_a_folder(made, tmp_path):
     assert "mixup" in text and "hamp" in text and "Setting tiny: digits" in text and "Setting other: digits" in text
     assert {path.name for path in output.parent.iterdir()} == {"board.md", "board-id.json"}
     assert "needs --output FILE" in fedbench("leaderboard", made["one"], made["two"], status=2)
+    before = made["bundle"].read_bytes()
+    assert "is one of the sources" in fedbench("leaderboard", made["bundle"], "--output", made["bundle"], status=2)
+    assert made["bundle"].read_bytes() == before
     fedbench("leaderboard", made["bundle"], "--output", output, "--no-plots")
     assert "mixup" not in output.read_text()
 

@@ -43,6 +43,8 @@ def command(ctx: click.Context, results: tuple[Path, ...], reports: tuple[str, .
         if output:
             write_atomically(output.absolute(), written[0].read_bytes())
             say(f"copied to {output}")
+    elif output is not None and output.resolve() in [path.resolve() for path in results]:
+        raise UserError(f"{output}: is one of the sources; nothing was written - name another file with --output")
     elif output is None:
         raise UserError("a board of a bundle, or of several RESULTS, needs --output FILE: none of them is its folder")
     else:
