@@ -66,6 +66,19 @@ def test_the_sample_has_whole_runs_of_every_row_and_depends_on_the_seed(claims):
     assert sampled(records[::-1], 0.1, 0) == one[::-1]
 
 
+@pytest.mark.parametrize("share", ["0", "1.5", "nan", "-1", "x"])
+def test_a_share_that_is_none_is_a_message_and_remembered_by_nobody(claims, share):
+    assert "Invalid value for '--sample'" in fedbench("reproduce", claims, "--sample", share, "--dry-run", status=2)
+    assert not (claims / "rerun").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"share": NaN, "seed": 1}', '{"share": 2}', '{"seed": -1}'])
+def test_a_draw_that_was_edited_is_a_message(claims, content):
+    (claims / "rerun").mkdir()
+    (claims / "rerun" / "draw.json").write_text(content)
+    assert "draw.json: not the draw of a sample" in fedbench("reproduce", claims, "--dry-run", status=2)
+
+
 def test_a_cell_that_is_said_to_be_skipped_or_diverged_is_run_again_with_its_run(tmp_path):
     """Otherwise a number that its author does not like is gone by calling it skipped."""
     folder = make_folder(tmp_path, attacks=["loss-series", "blackbox-loss", "rmia"], defenses=["none"])
