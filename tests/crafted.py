@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 import warnings
+import zipfile
 from collections.abc import Callable
 
 import numpy as np
@@ -30,6 +32,7 @@ from bundles import (
     zipped,
 )
 
+from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.integrity import sealed
 
 Crafted = tuple[Callable[[Files], bytes], str]
@@ -98,6 +101,42 @@ def _suite(files: Files) -> str:
 
 def _accurate(record: dict) -> None:
     record["utility"]["accuracy"] += 0.01
+
+
+def _perfect(files: Files) -> bytes:
+    """One cell of a run whose model is always right: its record and its scores agree with one another."""
+    name = pick(files)
+    with np.load(io.BytesIO(files[scores_of(name)])) as archive:
+        arrays = {n: archive[n] for n in archive.files}
+    arrays["test_correct"] = np.ones_like(arrays["test_correct"])
+    files = with_scores(files, name, npz_bytes(arrays))
+    return packed(edited(files, name, lambda r: r["utility"].update(accuracy=1.0)))
+
+
+def _twice_in_a_record(files: Files) -> bytes:
+    name = pick(files)
+    return packed(files | {name: b'{"seed": 7,' + files[name].lstrip()[1:]})
+
+
+def _in_the_scores(change: Callable[[bytes], bytes], reason: str) -> Crafted:
+    return lambda f: packed(with_scores(f, pick(f), change(f[scores_of(pick(f))]))), reason
+
+
+def _and_a_script(scores: bytes) -> bytes:
+    out = io.BytesIO(scores)
+    with zipfile.ZipFile(out, "a") as z:
+        z.writestr("../../evil.sh", b"echo")
+    return out.getvalue()
+
+
+def _unscored(**fields: object) -> Callable[[Files], bytes]:
+    """A cell with scores that is said to have ended otherwise, its scores left out."""
+    def made(files: Files) -> bytes:
+        name = pick(files)
+        left = {n: c for n, c in files.items() if n != scores_of(name)}
+        return packed(edited(left, name, lambda r: r.update(**fields)))
+
+    return made
 
 
 ENTRIES: dict[str, Crafted] = {
@@ -171,6 +210,13 @@ MANIFESTS: dict[str, Crafted] = {
     "a title that turns around": _manifest(lambda m: m.update(title="\u202etuo"), "a character that cannot be seen"),
     "nested deeply": (_deep, "not a complete JSON file"),
     "no records": (lambda f: packed({n: c for n, c in f.items() if not n.startswith("records/")}), "it holds no records"),
+    "published numbers of no suite": _manifest(
+        lambda m: m.update(published=[{"paper": "fedmia"}]), "published numbers that no suite has (source: Field required)",
+    ),
+    "a name twice in the manifest": (
+        lambda f: zipped([(n, b'{"title": "x",' + c.lstrip()[1:] if n == "manifest.json" else c) for n, c in f.items()]),
+        "'title' stands there twice",
+    ),
     "a suite of another plan": _manifest(lambda m: m.update(plans=[]), "not those of the plans that its manifest lists"),
     "a changed suite": (lambda f: packed(f | {_suite(f): f[_suite(f)] + b"# more\n"}), "it is not the plan that its name says"),
 }  # fmt: skip
@@ -202,6 +248,18 @@ RECORDS: dict[str, Crafted] = {
     "scores of a skipped cell": (
         lambda f: packed(f | {scores_of(pick(f, "rmia")): f[scores_of(pick(f))]}), "belong to no record with scores",
     ),
+    "a name twice in a record": (_twice_in_a_record, "'seed' stands there twice"),
+    "an adversary's doing with scores": _number(lambda r: r.update(by_adversary=True), "it did not diverge with an adversary"),
+    "an adversary's doing without one": (
+        _unscored(outcome="diverged", by_adversary=True, targets=[], pooled={}), "it did not diverge with an adversary inside",
+    ),
+    "numbers of a skipped cell": (_unscored(outcome="skipped", reason="x"), "outcome is 'skipped', but it has scores"),
+    "a run that took no time": _number(lambda r: r["measured"].update(train_cpu_s=-5.0), "times are negative"),
+    "a round better than all": _number(lambda r: r["history"][0].update(accuracy=5.0), "accuracy of a round is not between"),
+    "other rounds than the run's": _number(
+        lambda r: r["history"][0].update(accuracy=r["history"][0]["accuracy"] / 2), "of one run, but have other rounds",
+    ),
+    "a model that is right in one cell": (_perfect, "of one run, but have other test accuracy"),
     "no list of fields": (lambda f: packed(f | {pick(f): sealed({"schema_version": 5})}), "not a valid record"),
 }  # fmt: skip
 
@@ -226,6 +284,14 @@ SCORES: dict[str, Crafted] = {
     "other test samples": _score(lambda a: a.update(test_correct=~a["test_correct"]), "test accuracy is"),
     "no test samples": _score(lambda a: a.update(test_correct=a["test_correct"][:0]), "test accuracy is"),
     "no scores": _score(lambda a: a.pop("t0_scores"), "the array 't0_scores' is missing"),
+    "an array that nothing names": _score(lambda a: a.update(hidden=np.zeros(9)), "'hidden.npy', which its record does not name"),
+    "scores of a target more": _score(lambda a: a.update(t9_scores=np.zeros(9)), "'t9_scores.npy', which its record does not"),
+    "a script among the arrays": _in_the_scores(_and_a_script, "'../../evil.sh', which its record does not name"),
+    "a program before the arrays": _in_the_scores(lambda c: b"MZ" + bytes(500) + c, "bytes that belong to no array"),
+    "a sample many times": _score(lambda a: a["t0_ids"].__setitem__(slice(None), 5), "among its candidates twice"),
+    "candidates of another order": _score(
+        lambda a: a.update(t0_ids=a["t0_ids"][::-1].copy()), "of one run, but have other candidates of target 0",
+    ),
     "other canaries": _score(lambda a: a.update(t0_canary=~a["t0_canary"]), "its scores give"),
     "a forged AUC": _number(lambda r: _mix(r)["auc"].update(value=0.5), "auc is 0.5, its scores give"),
     "a forged TF01": _number(lambda r: _mix(r)["tf01"].update(value=0.1), "tf01 is 0.1, its scores give None"),

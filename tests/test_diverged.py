@@ -143,6 +143,9 @@ def test_a_result_that_an_adversary_wanted_is_no_failure_of_the_run(site, tmp_pa
     assert found["loss-series"]["outcome"] == "ok" and not found["loss-series"]["by_adversary"]
     assert found["tenfold"]["outcome"] == "diverged" and found["tenfold"]["by_adversary"]
     assert "rows of the attack Tenfold (client 3)" in found["tenfold"]["reason"]
+    board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
+    assert "| diverged by the adversary (1/1) |" in board and "| diverged by the adversary | " in board
+    assert "- records: 1 diverged by the adversary, 1 ok" in board
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "r" / "records").iterdir()}
     assert called(path, "--results", tmp_path / "r", "--rerun", "failed")[0] == 0
     assert before == {p.name: p.stat().st_mtime_ns for p in (tmp_path / "r" / "records").iterdir()}
@@ -155,4 +158,5 @@ def test_a_divergence_without_an_adversary_is_a_failure(site, tmp_path):
     (record,) = [json.loads(p.read_text()) for p in (tmp_path / "r" / "records").glob("*.json")]
     assert status == 1 and "1 cells failed" in output and "wanted" not in output
     assert record["outcome"] == "diverged" and not record["by_adversary"]
+    assert "by the adversary" not in (tmp_path / "r" / "leaderboard" / "board.md").read_text()
     assert record["reason"] == "round 1: Spoils.protect made the upload of client 0, 1 not finite; mend it"

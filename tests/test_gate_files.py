@@ -138,7 +138,18 @@ def test_a_damaged_file_is_refused(tmp_path, content, message):
 
 
 def test_a_file_that_is_not_there_is_a_message(folder, tmp_path):
-    assert "not a regular file" in fedbench("compare", folder, tmp_path / "gone.json", status=2)
+    assert "gone.json: no such file; `fedbench baseline" in fedbench("compare", folder, tmp_path / "gone.json", status=2)
+
+
+@pytest.mark.parametrize("option", ["--output", "--json"])
+def test_what_is_compared_is_not_overwritten(folder, baseline, tmp_path, option):
+    before = baseline.read_bytes()
+    (tmp_path / "link.json").symlink_to(baseline)
+    for path in (baseline, tmp_path / "link.json", next((folder / "records").iterdir())):
+        assert f"{path}: is what is compared" in fedbench("compare", folder, baseline, option, path, status=2)
+    assert baseline.read_bytes() == before and fedbench("compare", folder, baseline)
+    twice = fedbench("compare", folder, baseline, "--output", tmp_path / "x", "--json", tmp_path / "x", status=2)
+    assert "written twice" in twice and not (tmp_path / "x").exists()
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
@@ -192,7 +203,7 @@ def test_cells_that_failed_make_no_baseline(folder, tmp_path):
     copy = tmp_path / "results"
     shutil.copytree(folder, copy)
     path = next((copy / "records").glob("*grad-noise--fta-l--s1*.json"))
-    content = {**json.loads(path.read_text()), "outcome": "failed", "reason": "ValueError: no", "targets": [], "utility": None}
+    content = {**json.loads(path.read_text()), "outcome": "failed", "reason": "ValueError: no", "targets": [], "pooled": {}}
     path.write_text(json.dumps({**content, "digest": digest_of(content)}))
     said = fedbench("baseline", copy, "-o", tmp_path / "b.json", status=2)
     assert "digits/pair grad-noise vs fta-l (server) seed 1 failed: ValueError: no; a baseline needs its scores" in said
@@ -230,6 +241,9 @@ def test_other_seeds_and_another_protocol(folder, baseline, tmp_path):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--fail-on", "wrose"), "'wrose' is none of worse, better, missing, not-comparable, new, any-change, nothing"),
+    (("--fail-on", ""), "names no verdict; a gate that only prints is --fail-on nothing"),
+    (("--fail-on", " ,"), "names no verdict"),
+    (("--fail-on", "nothing,worse"), "nothing goes with no other verdict"),
     (("--floor", "auc"), "'auc' is not NAME=NUMBER, like auc=0.02"), (("--floor", "auc=-1"), "a floor is 0 or more"),
     (("--floor", "auc=nan"), "a floor is 0 or more"), (("--floor", "acu=1"), "the gate has no such metric - did you mean 'auc'?"),
     (("--for", "me"), "'me' is not one of 'defense', 'attack'"),

@@ -64,11 +64,15 @@ def test_a_folder_and_a_bundle_become_one_and_keep_their_marks(made, tmp_path):
 
 def test_several_sources_are_one_board_without_a_folder(made, tmp_path):
     output = tmp_path / "both" / "board.md"
-    fedbench("leaderboard", made["one"], made["bundle"], made["other"], "--output", output, "--no-plots")
+    said = fedbench("leaderboard", made["one"], made["bundle"], made["other"], "--output", output, "--no-plots")
+    assert f"board: {output}" in said and "/merged" not in said and "records of 3 sources" in said
     text = output.read_text()
     assert "mixup" in text and "hamp" in text and "Setting tiny: digits" in text and "Setting other: digits" in text
     assert {path.name for path in output.parent.iterdir()} == {"board.md", "board-id.json"}
     assert "needs --output FILE" in fedbench("leaderboard", made["one"], made["two"], status=2)
+    before = made["bundle"].read_bytes()
+    assert "is one of the sources" in fedbench("leaderboard", made["bundle"], "--output", made["bundle"], status=2)
+    assert made["bundle"].read_bytes() == before
     fedbench("leaderboard", made["bundle"], "--output", output, "--no-plots")
     assert "mixup" not in output.read_text()
 

@@ -18,7 +18,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.metrics import score_groups
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.files import npz_bytes
-from fedbench.core.store.integrity import keys_of
+from fedbench.core.store.integrity import keys_of, sealed
 from fedbench.core.store.reading import load_records, read_record
 from fedbench.core.store.trust import read_trust
 from fedbench.leaderboard.submissions.compare import compare
@@ -64,6 +64,47 @@ def test_the_sample_has_whole_runs_of_every_row_and_depends_on_the_seed(claims):
     drawn = {frozenset(r.record.key for r in sampled(records, 0.1, seed)) for seed in range(40)}
     assert len(drawn) == 4  # each seed of each row
     assert sampled(records[::-1], 0.1, 0) == one[::-1]
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "nan", "-1", "x"])
+def test_a_share_that_is_none_is_a_message_and_remembered_by_nobody(claims, share):
+    assert "Invalid value for '--sample'" in fedbench("reproduce", claims, "--sample", share, "--dry-run", status=2)
+    assert not (claims / "rerun").exists()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"share": NaN, "seed": 1}', '{"share": 2}', '{"seed": -1}'])
+def test_a_draw_that_was_edited_is_a_message(claims, content):
+    (claims / "rerun").mkdir()
+    (claims / "rerun" / "draw.json").write_text(content)
+    assert "draw.json: not the draw of a sample" in fedbench("reproduce", claims, "--dry-run", status=2)
+
+
+def test_a_cell_that_is_said_to_be_skipped_or_diverged_is_run_again_with_its_run(tmp_path):
+    """Otherwise a number that its author does not like is gone by calling it skipped."""
+    folder = make_folder(tmp_path, attacks=["loss-series", "blackbox-loss", "rmia"], defenses=["none"])
+    (path,) = (folder / "records").glob("*--blackbox-loss--*.json")
+    content = json.loads(path.read_text())
+    content["digests"].pop("scores")
+    path.write_bytes(sealed(content | {"outcome": "skipped", "reason": "does not apply", "targets": [], "pooled": {}}))
+    path.with_suffix(".npz").unlink()
+    import_bundle(make_bundle(folder, tmp_path / "b.zip"), tmp_path / "claims")
+    output = fedbench("reproduce", tmp_path / "claims", status=1)
+    assert "3 cells in the sample" in output and "'skipped' claimed, 'ok' here" in " ".join(output.split())
+    levels = {r.record.attack.name: read_trust(tmp_path / "claims").of(r).level for r in load_records(tmp_path / "claims")}
+    assert levels == {"loss-series": "reproduced", "blackbox-loss": "not reproduced", "rmia": "reproduced"}
+
+
+def test_a_divergence_may_read_otherwise_on_another_machine(claims):
+    (first, *_) = load_records(claims)
+    gone = {"outcome": "diverged", "targets": [], "pooled": {}}
+    one, other = (
+        type(first)(first.record.model_copy(update=gone | {"reason": reason}), first.path) for reason in ("round 3", "round 4")
+    )
+    assert compare(one, one).verdict == "bit for bit" and sampled([one], 0.1, 0) == [one]
+    said = compare(one, other)
+    assert said.verdict == "within tolerance" and said.how.startswith("'diverged' here, too, but not reason")
+    failed = type(first)(first.record.model_copy(update={"outcome": "failed"}), first.path)
+    assert sampled([failed], 0.1, 0) == []  # that something failed is no result
 
 
 def test_of_many_runs_each_is_drawn_as_often_as_any_other(claims):
@@ -173,7 +214,7 @@ def test_another_outcome_is_not_reproduced(claims):
 def of_another(claims: Path, change) -> Path:
     """The folder's records, made by something else."""
     for path in sorted((claims / "records").glob("*.json")):
-        from fedbench.core.store.integrity import components_of, sealed
+        from fedbench.core.store.integrity import components_of
 
         content = json.loads(path.read_text())
         change(content["identity"])

@@ -17,6 +17,7 @@ from running import fingerprint, unprotected
 
 from fedbench.core.cli.main import cli
 from fedbench.core.contract.errors import UserError
+from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.trust import read_trust
 from fedbench.leaderboard.submissions.archive import most_of
@@ -113,6 +114,16 @@ def test_a_folder_with_a_broken_record_is_not_exported(spoilt, tmp_path):
     assert not (tmp_path / "b.zip").exists()
 
 
+def test_records_of_one_run_that_disagree_are_not_exported(spoilt, tmp_path):
+    path = next(p for p in (spoilt / "records").glob("*--mixup--rmia--*.json"))
+    content = json.loads(path.read_text())
+    content["history"][0]["accuracy"] /= 2
+    path.write_bytes(sealed(content))
+    output = fedbench("export", spoilt, "-o", tmp_path / "b.zip", status=2)
+    assert "of one run, but have other rounds; run them again with --rerun always" in " ".join(output.split())
+    assert not (tmp_path / "b.zip").exists()
+
+
 def test_records_without_protection_are_not_exported(spoilt, tmp_path):
     path = next((spoilt / "records").glob("*loss-series*.json"))
     path.write_text(json.dumps(unprotected(path)))
@@ -139,10 +150,14 @@ def test_errors_drawn_with_another_numpy_are_listed_not_compared(bundle, tmp_pat
 
     def change(record: dict) -> None:
         record["provenance"]["numpy"] = "1.0"
-        record["pooled"]["mix"]["values"]["auc"]["error"] = 0.001
+        record["pooled"]["mix"]["values"]["auc"]["error"] *= factor
 
+    factor = 1.3
     (tmp_path / "b.zip").write_bytes(packed(edited(files, pick(files), change)))
     assert import_bundle(tmp_path / "b.zip", tmp_path / "in").other_draws == 1
+    factor = 0.3  # no draws give that
+    (tmp_path / "c.zip").write_bytes(packed(edited(files, pick(files), change)))
+    assert "the error of auc is" in refused(tmp_path / "c.zip", tmp_path / "out")
 
 
 def test_the_page_lists_what_is_not_recomputed():

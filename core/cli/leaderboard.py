@@ -43,6 +43,8 @@ def command(ctx: click.Context, results: tuple[Path, ...], reports: tuple[str, .
         if output:
             write_atomically(output.absolute(), written[0].read_bytes())
             say(f"copied to {output}")
+    elif output is not None and output.resolve() in [path.resolve() for path in results]:
+        raise UserError(f"{output}: is one of the sources; nothing was written - name another file with --output")
     elif output is None:
         raise UserError("a board of a bundle, or of several RESULTS, needs --output FILE: none of them is its folder")
     else:
@@ -59,10 +61,11 @@ def _of_several(ctx: click.Context, results: tuple[Path, ...], reports: dict, ou
         raise UserError("this installation of fedbench has no command 'merge': name one results folder")
     with tempfile.TemporaryDirectory(prefix="fedbench-") as aside:
         folder = Path(aside) / "merged"
-        ctx.invoke(merge, sources=results, output=folder)
-        first, *_ = write_reports(folder, reports, plots)
+        ctx.invoke(merge, sources=results, output=folder, lasting=False)
+        written = write_reports(folder, reports, plots, lasting=False)
         for path in sorted((folder / "leaderboard").iterdir()):
-            if path.is_file() and path != first:
+            if path.is_file() and path != written[0]:
                 write_atomically(output.absolute().parent / path.name, path.read_bytes())
-        write_atomically(output.absolute(), first.read_bytes())
-    say(f"copied to {output}")
+        write_atomically(output.absolute(), written[0].read_bytes())
+    for name, path in zip(reports, written, strict=True):
+        say(f"{name}: {output if path == written[0] else output.parent / path.name}")

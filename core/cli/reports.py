@@ -39,8 +39,11 @@ def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComp
     return found
 
 
-def write_reports(folder: Path, reports: Mapping[str, RegisteredComponent], plots: bool) -> list[Path]:
-    """Write every report of a results folder, print its summary, and say where it lies."""
+def write_reports(
+    folder: Path, reports: Mapping[str, RegisteredComponent], plots: bool, lasting: bool = True
+) -> list[Path]:
+    """Write every report of a results folder, print its summary, and say where it lies; not ``lasting``: in a folder that goes
+    with its name, so that the caller says where the files end up."""
     written: list[Path] = []
     failed: list[str] = []
     for name, answer in zip(reports, ask_each(list(reports.values()), lambda r: _write(r, folder, plots)), strict=True):
@@ -54,7 +57,8 @@ def write_reports(folder: Path, reports: Mapping[str, RegisteredComponent], plot
         path, headers, rows = done
         if headers:
             show_table(headers, rows)
-        say(f"{name}: {path}")
+        if lasting:
+            say(f"{name}: {path}")
         written.append(Path(path))
     if failed:
         raise UserError(*failed)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.execution.misspelt import Misspelt
 from fedbench.core.execution.model_checks import TriedModels
 from fedbench.core.execution.needs import Signals
+from fedbench.core.execution.planned import Plan
 from fedbench.core.execution.plugin_checks import declaration_mistake
 from fedbench.core.execution.provenance import asked_for, gather
 from fedbench.core.execution.refusals import Refusals
@@ -35,60 +36,9 @@ from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
-from fedbench.core.store.plans import Asked
-from fedbench.core.store.stems import word
 from fedbench.core.words.frames import debugging
 
 _DTYPE = "float32"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Every job of a suite with all of its cells, in the order of the file."""
-
-    suite: str
-    title: str
-    jobs: list[Job]
-    published: tuple[dict[str, Any], ...] = ()
-    """published numbers that the board prints beside ours"""
-    analyses: tuple[dict[str, Any], ...] = ()
-    """the suite's analyses, as a board finds and draws them: label, name, params"""
-    left_out: tuple[str, ...] = ()
-    """settings of the suite that were not planned"""
-    notes: tuple[str, ...] = ()
-    """what is odd about the data or a component, though it can be used"""
-    asked: Asked | None = None
-    """the suite that it was made of, as a results folder keeps it"""
-
-    @property
-    def cells(self) -> list[str]:
-        """Every cell's stem."""
-        return [cell.stem for job in self.jobs for cell in job.cells]
-
-    def and_left_out(self, cells: Iterable[str]) -> list[str]:
-        """The plan's cells and, of ``cells``, those of settings that were not planned now."""
-        names = tuple(f"{word(name)}--" for name in self.left_out)
-        return [*self.cells, *(c for c in cells if names and c.startswith(names))]
-
-    def only(self, **wanted: set[str]) -> Plan:
-        """The part whose ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed`` are among the wanted ones."""
-        jobs = []
-        for job in self.jobs:
-            mine = {
-                "setting": {job.setting.name}, "coalition": {job.coalition}, "seed": {str(job.seed)},
-                "defense": {job.defense.label, job.defense.name},
-            }  # fmt: skip
-            if not job.members:  # an undefended run serves every coalition
-                mine["coalition"] |= wanted.get("coalition", set())
-            if any(not mine[k] & v for k, v in wanted.items() if k in mine):
-                continue
-            attacks = wanted.get("attack")
-            cells = tuple(c for c in job.cells if not attacks or attacks & {c.attack.label, c.attack.name})
-            if cells:
-                jobs.append(replace(job, cells=cells))
-        if not jobs:
-            raise UserError(f"--only {_only_text(wanted)} leaves no cell; `fedbench run SUITE --dry-run` shows what there is")
-        return replace(self, jobs=jobs)
 
 
 def make_plan(
@@ -281,7 +231,3 @@ class _Planner:
             stem = stem_of(job, use, key)
             cells.append(Cell(key=key, stem=stem, attack=use, look=Look.of(made), identity=made_of, notes=notes))
         return replace(job, cells=tuple(cells))
-
-
-def _only_text(wanted: dict[str, set[str]]) -> str:
-    return ",".join(f"{k}={v}" for k, vs in wanted.items() for v in sorted(vs))

@@ -176,7 +176,7 @@ def parse_json(path: Path, most: int, remedy: str) -> Any:
 def parse_bytes(given: bytes, name: str, remedy: str) -> Any:
     """What JSON holds no deeper and with no larger numbers than anything of fedbench; ``name`` leads the error."""
     try:
-        content = json.loads(given.decode("utf-8"), parse_constant=_refuse)
+        content = json.loads(given.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_once)
         _refuse_deep(content)
         _refuse_extreme(content if isinstance(content, dict | list) else [content])
     except (ValueError, RecursionError) as error:
@@ -204,6 +204,15 @@ def _refuse_extreme(content: Any) -> None:
             if (isinstance(item, float) and not math.isfinite(item)) or (type(item) is int and abs(item) > LARGEST):
                 raise ValueError(f"the number {item!r:.40} is out of range")
         level = [item for item in inner if isinstance(item, dict | list)]
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a name that stands there twice, some readers take the first and some the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' stands there twice")
+    return found
 
 
 def _refuse(constant: str) -> float:
@@ -243,6 +252,10 @@ def _impossible(record: Record) -> Iterator[str]:
     """What a record claims that no measurement can give."""
     if record.outcome == "ok" and (record.utility is None or not record.targets):
         yield "outcome is 'ok' without utility and targets"
+    if record.outcome != "ok" and (record.targets or record.pooled):
+        yield f"outcome is '{record.outcome}', but it has scores"
+    if record.by_adversary and (record.outcome != "diverged" or not record.described.get("adversary")):
+        yield "by_adversary, but it did not diverge with an adversary inside"
     if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
         yield "utility.accuracy is not between 0 and 1"
     scores = [s for t in record.targets for s in t.groups.values()] + list(record.pooled.values())
@@ -254,8 +267,10 @@ def _impossible(record: Record) -> Iterator[str]:
             yield f"the error of {m.name} is not between 0 and {m.high - m.low:g}"
     if any(not 0 <= n <= 2**53 for s in scores for n in (s.n_members, s.n_nonmembers)):
         yield "a number of candidates is not between 0 and 2^53"
-    if not all(math.isfinite(v) for v in (record.measured.train_cpu_s, record.measured.wall_s)):
-        yield "measured times are not finite"
+    if not all(0 <= v < math.inf for v in (record.measured.train_cpu_s, record.measured.wall_s)):
+        yield "measured times are negative or not finite"
+    if not all(0 <= row.accuracy <= 1 for row in record.history):
+        yield "the accuracy of a round is not between 0 and 1"
     if record.schema_version >= PROTECTED_SINCE:
         if record.identity is None:
             yield "identity is missing"

@@ -19,6 +19,10 @@ _ANY = "any-change"
 
 def _verdicts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     names = [name.strip() for name in value.split(",") if name.strip()]
+    if not names:  # an unset variable of a workflow would be a gate that never fails
+        raise click.BadParameter("names no verdict; a gate that only prints is --fail-on nothing")
+    if "nothing" in names and len(names) > 1:
+        raise click.BadParameter(f"'{value}': nothing goes with no other verdict")
     for name in names:
         if name not in (*_CHANGES, _ANY, "nothing"):
             raise click.BadParameter(f"'{name}' is none of {', '.join((*_CHANGES, _ANY, 'nothing'))}")
@@ -36,6 +40,15 @@ def _floors(ctx: click.Context, param: click.Parameter, value: Sequence[str]) ->
         if not 0 <= found[name] < float("inf"):
             raise click.BadParameter(f"'{text}': a floor is 0 or more")
     return found
+
+
+def _require_other_files(results: Path, baseline: Path, *written: Path | None) -> None:
+    """What is written replaces nothing that is compared."""
+    taken = [baseline.resolve()]
+    for path in (p for p in written if p is not None):
+        if path.resolve() in taken or path.resolve().is_relative_to(results.resolve() / "records"):
+            raise UserError(f"{path}: is what is compared, or is written twice; nothing was written - name another file")
+        taken.append(path.resolve())
 
 
 @click.command(
@@ -83,6 +96,7 @@ def command(
     if unknown := [name for name in floors if name not in known]:
         near = did_you_mean(unknown[0], known) or f"; it has {', '.join(sorted(known))}"
         raise UserError(f"--floor {unknown[0]}: the gate has no such metric{near}")
+    _require_other_files(results, baseline, output, as_json)
     old = read_baseline(baseline)
     chosen: Side = "attack" if side == "attack" else "defense"
     found = compare(snapshot_of(opened(results).root), old, side=chosen, floors=floors, same_code=same_code)

@@ -34,5 +34,6 @@ def command(bundle: Path, output: Path) -> None:
     for what in NOT_RECOMPUTED:
         say(f"  {what}")
     if found.other_draws:
-        say(f"  standard errors of {found.other_draws} records, drawn with another numpy than is installed here")
+        say(f"  standard errors of {found.other_draws} records, drawn with another numpy than is installed here (AUC: "
+            "to a factor of two)")
     say(f"board: fedbench leaderboard {output}; run a part again: fedbench reproduce {output}")

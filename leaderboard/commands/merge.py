@@ -17,11 +17,12 @@ from fedbench.core.cli.say import say
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True,
               help="The results folder to make; not there, or empty.")
-def command(sources: tuple[Path, ...], output: Path) -> None:
+def command(sources: tuple[Path, ...], output: Path, lasting: bool = True) -> None:
     """Put the records of several results folders and bundles (each SOURCE) into one results folder.
 
     A bundle is checked as `fedbench import` does. Records of one key must be equal but for time and machine: the first is kept.
     """
+    # lasting: False where another command throws the folder away, whose name would tell nobody anything
     from fedbench.leaderboard.commands.ticker import ticker
     from fedbench.leaderboard.submissions.merging import merge
 
@@ -29,4 +30,5 @@ def command(sources: tuple[Path, ...], output: Path) -> None:
         found = merge(sources, output.absolute(), tick)
     for note in found.notes:
         say(f"note: {note}")
-    say(f"{output}: {found.records} records of {len(sources)} sources")
+    where = f"{output}: " if lasting else ""
+    say(f"{where}{found.records} records of {len(sources)} sources")

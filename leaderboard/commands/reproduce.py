@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +27,17 @@ Exit status: 0 every cell of the sample is reproduced, 1 some cell is not, or is
 stale, 2 your mistake or a missing package, 130 interrupted."""
 
 
+def _share(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and math.isnan(value):  # it is in every range, for click
+        raise click.BadParameter("nan is no share")
+    return value
+
+
 @click.command(short_help="Run a part of a bundle again and compare.", epilog=_EPILOG)
 @click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path),
               help="Where a bundle file is imported to.  [default: results/NAME]")
-@click.option("--sample", type=click.FloatRange(0, 1, min_open=True),
+@click.option("--sample", type=click.FloatRange(0, 1, min_open=True), callback=_share,
               help="Share of the runs of every row, rounded up: at least one a row.  [default: 0.1]")
 @click.option("--seed", type=click.IntRange(0), help="Draws the sample.  [default: a fresh one, which nobody could know]")
 @click.option("--workers", type=click.IntRange(1), help="Runs side by side, one thread each.  [default: the cores]")

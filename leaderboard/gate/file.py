@@ -119,6 +119,8 @@ def _lines(content: Mapping[str, Any]) -> str:
 
 def read_baseline(path: Path) -> Snapshot:
     """The snapshot in a file. ``UserError`` with the file, the place, the reason and the remedy for one that is of no use."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file; `fedbench baseline RESULTS -o FILE` writes one")
     content = parse_json(path, MAX_BYTES, ANEW)
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise UserError(f"{path}: not a baseline of fedbench; `fedbench baseline RESULTS -o FILE` writes one")

@@ -23,6 +23,14 @@ from fedbench.leaderboard.statistics.rates import tf01_of
 from fedbench.leaderboard.statistics.spread import Measured, Unit, over_units
 
 MISSING = "missing"  # no record at all: not run yet
+BY_ADVERSARY = "by the adversary"
+
+
+def ended(loaded: LoadedRecord | None) -> str:
+    """How a cell ended, in words: its outcome, and whether an adversary inside brought that about; None: ``missing``."""
+    if loaded is None:
+        return MISSING
+    return f"{loaded.record.outcome} {BY_ADVERSARY}" if loaded.record.by_adversary else loaded.record.outcome
 
 
 @dataclass(frozen=True)
@@ -35,8 +43,8 @@ class Entry:
 
     @cached_property
     def outcomes(self) -> Counter[str]:
-        """How many seeds ended how; a seed without a record is ``missing``."""
-        return Counter(self.records[s].record.outcome if s in self.records else MISSING for s in self.targets)
+        """How many seeds ended how (see :func:`ended`)."""
+        return Counter(ended(self.records.get(s)) for s in self.targets)
 
     @property
     def complete(self) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbench.leaderboard.statistics.entry import MISSING
+from fedbench.leaderboard.statistics.entry import ended
 from fedbench.leaderboard.statistics.section import Section
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Unscored:
-    """Cells that ended alike; ``reason``: the record's own, empty where there is no record."""
+    """Cells that ended alike; ``outcome``: as ``entry.ended`` says it; ``reason``: the record's own, empty where there is
+    none."""
 
     setting: str
     coalition: str
@@ -31,10 +32,9 @@ def unscored(sections: Sequence[Section]) -> dict[Unscored, list[int]]:
                     if entry.ok(seed) is None:
                         loaded = entry.records.get(seed)
                         coalition = loaded.record.coalition if loaded else (row.coalition or section.coalition)
-                        outcome, reason = (loaded.record.outcome, loaded.record.reason) if loaded else (MISSING, "")
                         cell = Unscored(
-                            setting=section.setting, coalition=coalition, defense=row.label, attack=attack, outcome=outcome,
-                            reason=reason,
+                            setting=section.setting, coalition=coalition, defense=row.label, attack=attack, outcome=ended(loaded),
+                            reason=loaded.record.reason if loaded else "",
                         )  # fmt: skip
                         found.setdefault(cell, set()).add(seed)
     return {cell: sorted(seeds) for cell, seeds in sorted(found.items())}

@@ -61,6 +61,8 @@ def compare(claimed: LoadedRecord, again: LoadedRecord) -> Compared:
         fields = list(differing(claimed, again, _NAMES))
         if not fields:
             return Compared("bit for bit", "every score and number is the same")
+        if one.outcome != "ok":  # no scores: in what round, or with which last digit, may depend on the CPU
+            return Compared("within tolerance", f"'{one.outcome}' here, too, but not {fields[0]}")
         return Compared("not reproduced", f"the scores are the same, but not {fields[0]}")
     return _of_scores(claimed, again)
 

@@ -18,7 +18,9 @@ from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.results import Results
 from fedbench.core.store.stems import stems_of_record
+from fedbench.core.words.explain import bounded
 from fedbench.leaderboard.statistics.recount import require_recounted
+from fedbench.leaderboard.submissions.agreement import disagreeing
 from fedbench.leaderboard.submissions.archive import MAX_BUNDLE_BYTES, MAX_ENTRIES, most_of, write_archive
 from fedbench.leaderboard.submissions.manifest import BUNDLE_VERSION, File, Manifest
 from fedbench.leaderboard.submissions.names import MANIFEST, is_name
@@ -44,6 +46,8 @@ def export(root: Path, out: Path, only: Mapping[str, set[str]] | None = None) ->
     store = Results.open(root)
     records = _chosen(store, only or {})
     require_recounted(records)
+    if apart := disagreeing(records):
+        raise UserError(*bounded(f"{root}: {pair}; run them again with --rerun always" for pair in apart))
     marker = store.marker()
     for plan in marker["plans"]:
         read_plan(root, plan)

@@ -24,6 +24,7 @@ from fedbench.core.store.reading import LoadedRecord, parse_bytes, read_all, rec
 from fedbench.core.store.stems import stems_of_record
 from fedbench.core.store.trust import claimed, write_trust
 from fedbench.core.words.explain import one_line
+from fedbench.leaderboard.submissions.agreement import disagreeing, repeated, stowaway
 from fedbench.leaderboard.submissions.archive import Archive, Refused
 from fedbench.leaderboard.submissions.manifest import Manifest, manifest_of, require_shown, texts_of
 from fedbench.leaderboard.submissions.names import MANIFEST
@@ -110,6 +111,9 @@ def _accepted(aside: Path, manifest: Manifest, bundle: str, progress: Progress) 
         if (other := keys.setdefault(cell, loaded.path.name)) != loaded.path.name:
             raise Refused(f"records/{loaded.path.name} and records/{other} have one key")
     _require_numbers(records, progress)
+    if apart := disagreeing(records):
+        more = f" and {len(apart) - 1} other pairs" if len(apart) > 1 else ""
+        raise Refused(f"{apart[0]}{more}: a record or its scores were changed")
     for plan in manifest.plans:
         asked = read_plan(aside, plan)
         for name, text in texts_of([asked.file, asked.suite, *asked.overrides, *asked.only]):
@@ -154,8 +158,10 @@ def _require_numbers(records: list[LoadedRecord], progress: Progress) -> None:
     judged = [r for r in records if r.record.outcome == "ok"]
     wrong: list[str] = []
     for done, loaded in enumerate(judged, 1):
+        if (what := stowaway(loaded)) is not None:
+            raise Refused(f"the scores 'records/{loaded.path.stem}.npz' hold {what}")
         try:
-            found = recompute(loaded)
+            found = [*recompute(loaded), *repeated(loaded)]
         except (ValueError, FloatingPointError) as error:  # scores that no metric can be computed of
             found = [f"its scores cannot be judged ({one_line(str(error), 120)})"]
         if found:

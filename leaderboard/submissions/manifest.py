@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedbench.core.spec.suite import PublishedNumbers
 from fedbench.core.store.integrity import broken_seal, sealed
 from fedbench.core.store.record import SCHEMA_VERSION
 from fedbench.core.words.explain import one_line, printable
@@ -71,6 +72,13 @@ def manifest_of(content: Any) -> Manifest:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise Refused(f"its manifest is none ({one_line(where, 120)}: {one_line(first['msg'], 120)})") from error
+    for entry in manifest.published:
+        try:
+            PublishedNumbers.model_validate(entry)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            what = one_line(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
+            raise Refused(f"its manifest has published numbers that no suite has ({what})") from error
     for name, text in texts_of(manifest.model_dump(mode="json", exclude={"files"})):
         require_shown(f"its manifest: {name}", text)
     return manifest

@@ -78,6 +78,8 @@ def _of_groups(loaded: LoadedRecord, where: str, said: dict[Group, Score], again
         ]  # fmt: skip
         if not draws_differ(loaded):
             numbers += [(f"the error of {name}", score.error(name), other.error(name)) for name in names]
+        elif not _near(score.error("auc"), other.error("auc")):
+            yield f"{where}, {group}: the error of auc is {score.error('auc')!r}, other draws give {other.error('auc')!r}"
         for name, value, found in numbers:
             if not _same(value, found):
                 yield f"{where}, {group}: {name} is {value!r}, its scores give {found!r}"
@@ -119,6 +121,14 @@ def _of_decision(where: str, said: DecisionScores, c: Candidates) -> Iterator[st
         if _same(said.last_accuracy, float((recall[i] + 1 - false[i]) / 2)) and _same(said.last_precision, precision):
             return
     yield f"{where}: no threshold on its scores gives accuracy {said.last_accuracy!r} with recall {said.last_recall!r}"
+
+
+def _near(one: float | None, other: float | None) -> bool:
+    """Whether two errors may be of other draws of one bootstrap: of 200 replicates, each is right to 5 %, so a factor of two is
+    ten of its own errors. TF01's are coarse, and not compared."""
+    if one is None or other is None:
+        return one is other
+    return other / 2 <= one <= 2 * other
 
 
 def _same(one: float | None, other: float | None) -> bool:

@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field, ValidationError
+
 from fedbench.core import UserError
 from fedbench.core.store.files import write_atomically
 from fedbench.core.store.integrity import content_digest
@@ -58,25 +60,37 @@ def rerun_folder(folder: Path) -> Path:
 
 def drawn(folder: Path, share: float | None, seed: int | None, fresh: Callable[[], int]) -> Draw:
     """What the user asks for and, for the rest, what was drawn before in this folder, or a tenth of the runs and a fresh seed.
-    Remembered, so that the same command goes on. Raises ``OSError``."""
+    Remembered, so that the same command goes on. Raises ``OSError``, and ``UserError`` for a memory that is none."""
     path = folder / "rerun" / "draw.json"
-    before = json.loads(path.read_text()) if path.is_file() else {}
-    draw = Draw(
-        share=share if share is not None else float(before.get("share", 0.1)),
-        seed=seed if seed is not None else int(before["seed"]) if "seed" in before else fresh(),
-    )  # fmt: skip
+    before = _Drawn() if not path.is_file() else _before(path)
+    known = seed if seed is not None else before.seed
+    draw = Draw(share=share if share is not None else before.share, seed=fresh() if known is None else known)
     write_atomically(path, json.dumps({"share": draw.share, "seed": draw.seed}).encode())
     return draw
 
 
+class _Drawn(BaseModel):
+    """``draw.json``."""
+
+    share: float = Field(0.1, gt=0, le=1)
+    seed: int | None = Field(None, ge=0)
+
+
+def _before(path: Path) -> _Drawn:
+    try:
+        return _Drawn.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise UserError(f"{path}: not the draw of a sample as fedbench writes it; delete it, and a fresh one is drawn") from error
+
+
 def prepare(folder: Path, draw: Draw, planner: Planner) -> Again:
     """The sample, and the jobs that compute it. Raises ``UserError`` where a package is missing, with what installs it, and for a
-    folder without records with scores, or without the suite that they were made by."""
+    folder that claims no result, or without the suite that they were made by."""
     store = Results.open(folder)
     records, _ = store.planned(load_records(folder))
     again = Again(sampled(records, draw.share, draw.seed))
     if not again.records:
-        raise UserError(f"{folder}: no record has scores, so there is nothing to run again")
+        raise UserError(f"{folder}: no record claims a result, so there is nothing to run again")
     _require_installed(folder, records)  # of all: the suite names the others, too
     plans = store.marker()["plans"][::-1]
     if not plans:

@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
 
+_CLAIMED = ("ok", "diverged", "skipped")
+
 
 def sampled(records: Sequence[LoadedRecord], share: float, seed: int) -> list[LoadedRecord]:
-    """The records with scores of ``share`` of the runs of every row, rounded up: whole runs, in the order of the records.
+    """The records of ``share`` of the runs of every row, rounded up: whole runs, in the order of the records. A cell that is
+    said to have diverged, or that its attack is said to have skipped, is a claim like a score; one that failed is none.
 
     Whoever does not know ``seed`` cannot tell which runs will be drawn.
     """
     rows: dict[tuple[str, ...], set[str]] = {}
-    judged = [r for r in records if r.record.outcome == "ok"]
+    judged = [r for r in records if r.record.outcome in _CLAIMED]
     for loaded in judged:
         rows.setdefault(_row(loaded.record), set()).add(loaded.record.run_key)
     chosen: set[str] = set()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from fedbench.core.contract.board import Block, Bullets, Column, Heading, Note, Part, Quote, Table, Text, Words
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
-from fedbench.leaderboard.statistics.entry import MISSING
+from fedbench.leaderboard.statistics.entry import MISSING, ended
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.statistics.unscored import Unscored, unscored
 from fedbench.leaderboard.tables.common import joined
@@ -71,8 +72,7 @@ def provenance_blocks(records: Sequence[LoadedRecord], more: Sequence[Text] = ()
     lines += [
         (Words(f"{name}: "), *_values({str(read(r)) for r in records for read in reads})) for name, reads in _FACTS.items()
     ]
-    outcomes = sorted({r.record.outcome for r in records})
-    count = ", ".join(f"{sum(r.record.outcome == o for r in records)} {o}" for o in outcomes)
+    count = ", ".join(f"{n} {what}" for what, n in sorted(Counter(map(ended, records)).items()))
     latest = max(r.record.measured.started for r in records)
     lines += [Words(f"records: {count}"), (Words("last run started: "), latest)]
     return [Heading(2, Words("Provenance")), Bullets(tuple(lines))]

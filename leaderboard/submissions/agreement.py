@@ -1,0 +1,103 @@
+"""What records of one bundle must say alike, and what may lie in a score file: things that no record shows alone."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedbench.core.store.reading import Candidates, LoadedRecord
+
+_OF_TARGET = ("scores", "kind", "ids", "canary", "owner", "in_mix")
+_OF_TRAINING = ("test_correct", "assignment")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_LONGEST_EXTRA = 20  # numpy writes the sizes of 64 bits there
+
+
+def disagreeing(records: Iterable[LoadedRecord]) -> list[str]:
+    """Every pair of records that cannot be of one training, or be shown on one board, in words; [] where there is none.
+
+    Cells of one run share its test accuracy, rounds and candidates; rows of a section share the list of candidates. Raises
+    ``UserError`` for a score file that cannot be read.
+    """
+    first: dict[tuple[Any, ...], tuple[str, str]] = {}
+    found = []
+    for loaded in records:
+        for about, what, content in _said(loaded):
+            name, known = first.setdefault((*about, what), (loaded.path.name, content))
+            if known != content:
+                found.append(f"records/{name} and records/{loaded.path.name} are of one {about[0]}, but have other {what}")
+    return found
+
+
+def _said(loaded: LoadedRecord) -> Iterable[tuple[tuple[Any, ...], str, str]]:
+    """(of whom, what, its content) of everything that other records must say alike."""
+    r = loaded.record
+    run = ("run", r.suite, r.setting, r.coalition, r.run_key)
+    if r.utility is None:
+        return
+    yield run, "test accuracy", f"{r.utility!r}"
+    yield run, "rounds", f"{r.history!r}"
+    if r.outcome != "ok":
+        return
+    judged, correct = loaded.everything()
+    yield run, "test samples", _digest(correct)
+    section = ("section", r.suite, r.setting, r.coalition, r.view, r.seed)
+    for target, (candidates, canary) in zip(r.targets, judged, strict=True):
+        yield run, f"candidates of target {target.target}", _digest(*_without_scores(candidates), canary)
+        yield section, f"candidates of target {target.target}", _digest(candidates.ids)
+
+
+def _without_scores(c: Candidates) -> tuple[np.ndarray, ...]:
+    return c.kind, c.ids, c.in_mix
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    h = hashlib.sha256()
+    for a in arrays:
+        h.update(str(a.shape).encode() + np.ascontiguousarray(a).tobytes())
+    return h.hexdigest()
+
+
+def repeated(loaded: LoadedRecord) -> list[str]:
+    """Targets of a record with scores whose candidates are not all different samples: copies would pass for more evidence."""
+    judged, _ = loaded.everything()
+    pairs = zip(loaded.record.targets, judged, strict=True)
+    twice = [t.target for t, (c, _) in pairs if len(np.unique(c.ids)) < len(c.ids)]
+    return [f"target {target}: a sample is among its candidates twice" for target in twice]
+
+
+def stowaway(loaded: LoadedRecord) -> str | None:
+    """What is in a score file and in no record: an array that nothing names, bytes between the arrays; None where nothing is."""
+    found = loaded.record.analyses.items()
+    named = {*_OF_TRAINING, *(f"{analysis}:{name}" for analysis, f in found for name in f.arrays)}
+    named |= {f"t{t.target}_{part}" for t in loaded.record.targets for part in _OF_TARGET}
+    path = loaded.path.with_suffix(".npz")
+    with zipfile.ZipFile(path) as z:
+        names = [info.filename for info in z.infolist()]
+        if odd := sorted({name for name in names if name.removesuffix(".npy") not in named or not name.endswith(".npy")}):
+            return f"{odd[0]!r}, which its record does not name"
+        if len(set(names)) < len(names):
+            return "an array twice"
+        return None if _without_gaps(path, z) else "bytes that belong to no array"
+
+
+def _without_gaps(path: Path, z: zipfile.ZipFile) -> bool:
+    """Whether the entries follow one another from the first byte to the directory."""
+    at = 0
+    with path.open("rb") as f:
+        for info in z.infolist():
+            f.seek(at)
+            header = f.read(_LOCAL.size)
+            if info.header_offset != at or len(header) < _LOCAL.size:
+                return False
+            *_, name, extra = _LOCAL.unpack(header)
+            if extra > _LONGEST_EXTRA:
+                return False
+            at += _LOCAL.size + name + extra + info.compress_size
+    return bool(at == z.start_dir)
