@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from fedbench.core.apart.channel import pass_on_interrupt
-from fedbench.core.contract.contexts import CoalitionContext, MemberContext, ReportContext, ServerContext
+from fedbench.core.contract.contexts import CoalitionContext, Federation, MemberContext, ReportContext, ServerContext
 from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.contract.phases import phase
-from fedbench.core.federation.answers import CHECKS, vector
+from fedbench.core.federation.answers import CHECKS, found, vector
 from fedbench.core.federation.handed import Watch
 from fedbench.core.words.explain import told
 
@@ -34,6 +34,13 @@ def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
     except BaseException as error:  # sys.exit is no Exception
         pass_on_interrupt(error)
         raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}): {told(error)}") from error
+
+
+def check(defense: Defense, federation: Federation) -> None:
+    """Every part's ``check``; raises ``UserError`` also where one answers, as one that is a generator does without having run."""
+    for part in defense.parts or (defense,):
+        if (answer := part.check(federation)) is not None:  # type: ignore[func-returns-value]
+            raise UserError(f"{type(part).__name__}.check returned {found(answer)}; expected None, or UserError raised")
 
 
 def call_for_rows(plugin: Any, phase: str, like: torch.Tensor, *args: Any, where: str) -> torch.Tensor:
@@ -71,6 +78,9 @@ def _require_untouched(watch: Watch, who: str, phase: str, where: str) -> None:
         around = " or a phase of a batch inside it" if phase == "local_train" else ""
         remedy = "it is handed out to be read: work on a copy, as .clone() makes one"
         raise PhaseError(f"{who}.{phase}{around} ({where}) changed {', '.join(changed)}; {remedy}")
+    if changed := watch.settings_changed():
+        remedy = "everybody's training goes on in the same process: put back what was there, as a `with` block does"
+        raise PhaseError(f"{who}.{phase} ({where}) changed torch's {', '.join(changed)}; {remedy}")
 
 
 def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:
