@@ -15,8 +15,8 @@ from running import invoke, outcomes, records, suite
 from tiny import tiny_insider, tiny_setup, train_all
 
 from fedbench.core import ActiveAttack, Defense
+from fedbench.core.apart.global_state import kept
 from fedbench.core.federation.guard import PhaseError
-from fedbench.core.numerics.global_state import kept
 
 SETS = {
     "dtype": lambda: torch.set_default_dtype(torch.float64),

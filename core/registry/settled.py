@@ -13,7 +13,7 @@ def settled() -> Iterator[None]:
     if "torch" not in sys.modules:
         yield
         return
-    from fedbench.core.numerics.global_state import kept
+    from fedbench.core.apart.global_state import kept
 
     with kept():
         yield
