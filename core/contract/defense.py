@@ -107,14 +107,15 @@ class Defense(Configured):
 
 
 def overrides(defense: Defense, name: str) -> bool:
-    """Whether ``defense`` acts in the phase ``name``; the engine takes the plain fast path where it does not.
+    """Whether ``defense`` acts in the phase ``name``, by its class or by what its constructor set; the engine takes the plain
+    fast path where it does not.
 
     Raises ``LookupError`` for a name that is no phase.
     """
     row = phase(name)
     if defense.parts:
         return any(overrides(part, row.name) for part in defense.parts)
-    return getattr(type(defense), row.name) is not getattr(Defense, row.name)
+    return row.name in vars(defense) or getattr(type(defense), row.name) is not getattr(Defense, row.name)
 
 
 def needs_coalition(defense: Defense) -> bool:

@@ -50,6 +50,7 @@ def try_model(model: Model, data: Data) -> int:
             raise UserError(f"the model {name} built {type(module).__name__}, expected a torch.nn.Module")
         if not any(p.requires_grad for p in module.parameters()):
             raise UserError(f"the model {name} has no parameters to train: none has requires_grad=True")
+        _require_one_dtype(name, module)
         net, x = wrap(module, data).eval(), _different(data)
         pair, classes = x[:2], data.n_classes
         out = _answer(name, net, pair, f"does not take samples of shape {list(data.input_shape)}")
@@ -64,6 +65,16 @@ def try_model(model: Model, data: Data) -> int:
         twin = wrap(model.build(data.input_shape, data.n_classes), data).eval()
         _require_apart(name, *_telling(net, twin, as_floats(net, x)))
         return size
+
+
+def _require_one_dtype(name: str, module: nn.Module) -> None:
+    """They lie in one vector each, the trained parameters and the statistics that travel with them."""
+    trained = {p.dtype for p in module.parameters() if p.requires_grad}
+    kept = {b.dtype for b in module.buffers() if b.is_floating_point()}
+    for what, dtypes in (("trainable parameters", trained), ("floating-point buffers", kept)):
+        if len(dtypes) > 1 or any(dtype.is_complex for dtype in dtypes):
+            found = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+            raise UserError(f"the model {name} has {what} of {found}; expected one real dtype: convert inside `forward`")
 
 
 def _different(data: Data) -> torch.Tensor:

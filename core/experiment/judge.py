@@ -94,7 +94,7 @@ def _real(given: Any, who: str) -> np.ndarray:
     if isinstance(a, np.ma.MaskedArray):
         raise BadScores(f"{who} returned a masked array; expected a score for every candidate")
     if a.dtype.kind not in "biuf":
-        raise BadScores(f"{who} returned {a.dtype}, expected real numbers")
+        raise BadScores(f"{who} returned {a.dtype if a.shape else type(given).__name__}, expected real numbers")
     return np.asarray(a, dtype=np.float64)
 
 
@@ -189,7 +189,9 @@ def _collude(
             client=j, observations=_shown(seen), ids=_read_only(scene.names[shown]), y=_read_only(scene.y_of(shown)),
             member=_read_only(own), defended=j in job.members,
         ))  # fmt: skip
-    attack.fit(colluding, _audit(job, shown, scene, -1))
+    answer = attack.fit(colluding, _audit(job, shown, scene, -1))  # type: ignore[func-returns-value]
+    if answer is not None:  # a generator has not even begun
+        raise BadScores(f"fit returned {type(answer).__name__}, expected None: what it learns stays on the attack")
     return f"colluding with client {', '.join(f'{c.client}' + (' (defended)' if c.defended else '') for c in colluding)}"
 
 

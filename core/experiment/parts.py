@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.dataset import Dataset
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.model import Model
@@ -20,15 +19,11 @@ class Parts:
     dataset: Dataset
     model: Model
     defense: Defense
-    analyses: dict[str, Analysis]
 
 
 def build(job: Job) -> Parts:
-    """Every component of a run but its attacks and signals."""
-    return Parts(
-        dataset=job.dataset.make()[0], model=job.model.make()[0], defense=defense_of(job.defense),
-        analyses={use.label: use.make()[0] for use in job.analyses},
-    )  # fmt: skip
+    """Every component that decides a training; attacks and analyses have processes of their own, signals come later."""
+    return Parts(dataset=job.dataset.make()[0], model=job.model.make()[0], defense=defense_of(job.defense))
 
 
 def defense_of(use: ComponentUse) -> Defense:

@@ -84,13 +84,13 @@ def train(
 ) -> Trained:
     """The run, from the first round to the last. Of a passive attack what it looks at is enough; an active one takes part."""
     device = torch.device(job.device)
-    wanted = measurable(job, needed_signals(attacks, parts.analyses.values()))
+    wanted = measurable(job, needed_signals(attacks, job.looks.values()))
     setup = _setup(job, parts, scene, attacks, wanted, device)
     forward, failed = signals_of(job, wanted)
     x, y = samples_of(scene, scene.pool, device)
     recorder = Recorder(
         setup.flat, x, y, forward, gradients=bool(wanted & GRADIENT_SIGNALS), clients=len(setup.clients),
-        members=job.members, views=views_of(attacks, parts.analyses.values()), sizes=[len(s) for s in scene.shards],
+        members=job.members, views=views_of(attacks, job.looks.values()), sizes=[len(s) for s in scene.shards],
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},

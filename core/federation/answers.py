@@ -72,6 +72,22 @@ def _index(answer: Any, models: Any, *args: Any) -> Fits:
 
 def _data(answer: Any, data: MemberData, ctx: Any) -> Fits:
     """How many samples there are is for the loop to say."""
+    return _kinds(answer, data, ctx) or _values(answer, data, ctx.federation.n_classes)
+
+
+def _values(answer: MemberData, data: MemberData, classes: int) -> Fits:
+    """Asked once a client: what no model can be trained on would be found far from here."""
+    for name in ("x", "soft"):
+        part = getattr(answer, name)
+        if part is not None and part is not getattr(data, name) and not bool(torch.isfinite(part).all()):
+            return Misfit(f"data.{name} with values that are not finite", "finite ones")
+    if answer.y is data.y or not len(answer.y):
+        return None
+    low, high = (int(end) for end in answer.y.aminmax())
+    return None if low >= 0 and high < classes else Misfit(f"data.y from {low} to {high}", f"labels in 0..{classes - 1}")
+
+
+def _kinds(answer: Any, data: MemberData, ctx: Any) -> Fits:
     if not isinstance(answer, MemberData):
         return Misfit(found(answer), "MemberData")
     n = len(answer.y) if isinstance(answer.y, torch.Tensor) and answer.y.dim() == 1 else None

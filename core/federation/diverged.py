@@ -15,6 +15,8 @@ from fedbench.core.contract.errors import Diverged
 from fedbench.core.contract.phases import phases
 from fedbench.core.federation.setup import Setup, Uploads
 
+_LEAST = 0.1  # of the largest honest row: smaller ones of an adversary move no model
+
 
 class DivergedByAdversary(Diverged):
     """An adversary's success: a result of the run, not a failure."""
@@ -30,13 +32,18 @@ def _ordinary(rows: torch.Tensor) -> bool:
     return bool(torch.isfinite(rows.square().sum(1)).all())
 
 
+def _largest(rows: torch.Tensor) -> float:
+    """The largest absolute value in the rows [n, P]; 0 without rows. Norms of large rows overflow."""
+    return float(rows.abs().max()) if len(rows) else 0.0
+
+
 class Causes:
     """What is known of one training: which phase spoilt a row of this round, and which models took an adversary's rows."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._spoilt: dict[int, str] = {}  # client -> the phase that made its row what it is
-        self._since: dict[int, int] = {}  # global model -> the first round in which it took rows of the adversary
+        self._since: dict[int, int] = {}  # global model -> the first round in which it took rows of the adversary's that count
 
     def watch(self, members: Sequence[int], before: Sequence[bool], after: torch.Tensor, phase: str) -> None:
         """The members' rows [m, P] after a phase, and whether each was finite before it."""
@@ -64,9 +71,10 @@ class Causes:
         for j in sorted(set(uploads.model_of)):
             mine = [r for r, to in enumerate(uploads.model_of) if to == j]
             theirs = [r for r in mine if uploads.participants[r] in self._active(uploads.round)]
+            honest = [r for r in mine if r not in theirs]
             if not finite(models[j]):
-                self._blame(uploads, j, starts[j], mine, [r for r in mine if r not in theirs])
-            if theirs:
+                self._blame(uploads, j, starts[j], mine, honest)
+            if theirs and _largest(uploads.updates[theirs]) >= _LEAST * _largest(uploads.updates[honest]):
                 self._since.setdefault(j, uploads.round)
 
     def _blame(self, uploads: Uploads, j: int, start: torch.Tensor, mine: list[int], honest: list[int]) -> None:
@@ -92,7 +100,7 @@ class Causes:
         return f"rows of the attack {type(insider.attack).__name__ if insider else ''} (client {_list(self._setup.malicious)})"
 
     def _remedy(self) -> str:
-        names = _names(self._setup.defense, phases(stage=("round", "batch", "upload", "rows", "server")))
+        names = _names(self._setup.defense, ("prepare", *phases(stage=("round", "batch", "upload", "rows", "server"))))
         return "lower the learning rate" + (f" or mend {names}" if names else "")
 
 

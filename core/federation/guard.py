@@ -87,6 +87,9 @@ def _require_untouched(watch: Watch, who: str, phase: str, where: str) -> None:
         around = " or a phase of a batch inside it" if phase == "local_train" else ""
         remedy = "it is handed out to be read: work on a copy, as .clone() makes one"
         raise PhaseError(f"{who}.{phase}{around} ({where}) changed {', '.join(changed)}; {remedy}")
+    if changed := watch.settings_changed():
+        remedy = "everybody's training goes on in the same process: put back what was there, as a `with` block does"
+        raise PhaseError(f"{who}.{phase} ({where}) changed torch's {', '.join(changed)}; {remedy}")
 
 
 def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:

@@ -6,6 +6,7 @@ through ``.data`` or numpy: for that a sum and a sample of the elements are comp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -18,7 +19,16 @@ from fedbench.core.contract.contexts import MemberContext, MemberData
 
 # tensors that a plugin may write to: the parameters it trains, and copies made for the adversary
 OWN = {(MemberContext, "params"), (Knowledge, "start"), (Knowledge, "own"), (Knowledge, "honest")}
+# where torch keeps the hooks of a module, of a tensor
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
 _SAMPLE = 1024  # elements looked at one by one, spread over the tensor
+
+
+# what the other clients' training, in the same process, would meet
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "default dtype": torch.get_default_dtype, "grad mode": torch.is_grad_enabled, "number of threads": torch.get_num_threads,
+    "deterministic mode": torch.get_deterministic_debug_mode, "autocast": lambda: torch.is_autocast_enabled("cpu"),
+}  # fmt: skip
 
 
 class Watch:
@@ -31,6 +41,7 @@ class Watch:
         self._prints = [_known(t) for _, t in self._tensors] if closely else []
         self._module = context.model if closely and isinstance(context, MemberContext | Knowledge) else None
         self._structure = _structure(self._module)
+        self._settings = _settings()
 
     def changed(self) -> list[str]:
         """Names of what is not as it was."""
@@ -40,6 +51,14 @@ class Watch:
         if _structure(self._module) != self._structure:
             found.append("its model: modules, tensors, hooks, requires_grad or settings (load parameters into it instead)")
         return found
+
+    def settings_changed(self) -> list[str]:
+        """Names of torch's global settings that are not as they were."""
+        return [name for name, was in self._settings.items() if SETTINGS[name]() != was]
+
+
+def _settings() -> dict[str, Any]:
+    return {name: get() for name, get in SETTINGS.items()}
 
 
 def _handed(context: Any) -> list[tuple[str, torch.Tensor]]:
@@ -56,15 +75,15 @@ def _handed(context: Any) -> list[tuple[str, torch.Tensor]]:
     return [(name, value) for name, value in found if isinstance(value, torch.Tensor)]
 
 
-_memo: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> (its count of writes, its print)
+_memo: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> its print
 
 
 def _known(t: torch.Tensor) -> tuple[Any, ...]:
-    """The print, made once as long as nobody writes: a client's data are handed out in every phase of every round."""
-    version, known = _memo.get(t, (-1, ()))
-    if version != t._version:
-        known = _print(t)
-        _memo[t] = t._version, known
+    """The print, made when it is first handed out: a client's data are in every phase of every round. The engine writes to none
+    of it, so what was kept and is written to later, in another client's phase, is found when it is handed out again."""
+    if t not in _memo:
+        _memo[t] = _print(t)
+    known: tuple[Any, ...] = _memo[t]
     return known
 
 
@@ -80,11 +99,17 @@ def _structure(module: nn.Module | None) -> list[Any]:
     are told (momentum, the share that is dropped): a layer of somebody's may count on itself."""
     if module is None:
         return []
-    tensors = [(t.data_ptr(), t.requires_grad) for t in (*module.parameters(), *module.buffers())]
+    tensors = [(t.data_ptr(), t.requires_grad, _hooks(t)) for t in (*module.parameters(), *module.buffers())]
     modules = list(module.modules())
-    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in modules]
+    hooks = [_hooks(m) for m in modules]
     told = [_told(m) for m in modules if type(m).__module__.startswith("torch.nn.")]
     return [tensors, modules, hooks, told]
+
+
+def _hooks(of: Any) -> list[int]:
+    """How many of each kind; a method put in the place of a module's own is one, too."""
+    kept = [getattr(of, name, None) for name in _HOOKS]
+    return [len(there or ()) for there in kept] + [callable(vars(of).get("forward"))]
 
 
 def _told(layer: nn.Module) -> list[tuple[str, Any]]:

@@ -114,7 +114,8 @@ class LocalTrainer:
         for name in phases(stage=("upload",)):
             if self.phases[name]:
                 ctx, was = context(name), finite(update)
-                update = act(self.setup.defense, name, update, ctx, where=where_of(ctx))
+                changed = act(self.setup.defense, name, update, ctx, where=where_of(ctx))
+                update = changed.to(update)  # as it is uploaded: a larger float64 is no float32
                 causes.watch([ctx.client], [was], update[None], name)
         return update
 

@@ -171,9 +171,9 @@ class Training:
             if rows and self.trainer.phases[name]:
                 ctx = self.parties.coalition(name, t, present)
                 was = [finite(uploads.updates[r]) for r in rows]
-                changed = act(self.defense, name, uploads.updates[rows], ctx, where=f"round {t}")
+                changed = act(self.defense, name, uploads.updates[rows], ctx, where=f"round {t}").to(uploads.updates)
                 self.causes.watch(present, was, changed, name)
-                uploads.updates[rows] = changed.to(uploads.updates)
+                uploads.updates[rows] = changed
 
     def _attack(self, t: int, uploads: Uploads) -> None:
         insider = self.setup.insider

@@ -135,6 +135,7 @@ class _Tape:
     def record(self, layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
         """Forward hook."""
         known = len(args) == 1 and out.requires_grad and has_samples_first(layer, args[0], out, self.n)
+        known = known and _one_dtype(layer, args[0], out)
         if not known or layer in self.called:
             self.plain = False
             return
@@ -169,6 +170,12 @@ class _Tape:
         """Break the cycle tape -> roots -> graph -> hook -> tape, or activations wait for the garbage collector."""
         for hook in self._hooks:
             hook.remove()
+
+
+def _one_dtype(layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> bool:
+    """Not under autocast, whose layers compute in another dtype than their parameters have: what they did is not redone here."""
+    floats = [t for t in (a, out, *layer.parameters(recurse=False)) if t.is_floating_point()]
+    return len({t.dtype for t in floats}) == 1
 
 
 def _uses(loss: torch.Tensor) -> Counter[int] | None:

@@ -12,6 +12,7 @@ from fedbench.core.contract.hooks import Component
 from fedbench.core.registry.ask import patience
 from fedbench.core.registry.facts import describe, facts_mistake
 from fedbench.core.registry.kinds import BASES
+from fedbench.core.registry.settled import settled
 from fedbench.core.words.explain import explain
 from fedbench.core.words.nearest import did_you_mean
 
@@ -37,7 +38,7 @@ class RegisteredComponent:
         """The class; raises ``UserError`` when it cannot be imported or is not what its kind demands."""
         base_module, base_name = BASES[self.kind]
         base: type = getattr(import_module(base_module), base_name)  # ours: not in the time that its package may take
-        with at_work(str(self), patience()):
+        with at_work(str(self), patience()), settled():
             try:
                 found = self._imported()
                 self._check_class(found, base)

@@ -12,6 +12,7 @@ from fedbench.core.registry.ask import patience
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.digest import source_digest
 from fedbench.core.registry.kinds import kind_of
+from fedbench.core.registry.settled import settled
 
 
 class ComponentUse(BaseModel):
@@ -56,7 +57,7 @@ class ComponentUse(BaseModel):
     def load(self) -> Any:
         """The component's class; it has been found and checked when the suite was resolved."""
         module, _, name = self.target.partition(":")
-        with at_work(str(self), patience()):
+        with at_work(str(self), patience()), settled():
             return getattr(import_module(module), name)
 
     def make(self) -> list[Any]:
@@ -64,7 +65,7 @@ class ComponentUse(BaseModel):
         made = []
         for part in self.chain:
             cls = part.load()
-            with at_work(f"{kind_of(cls)} {part}", patience()):
+            with at_work(f"{kind_of(cls)} {part}", patience()), settled():
                 made.append(cls(**part.params))
         return made
 

@@ -221,8 +221,8 @@ class Recorder:
             features = gradient_features(
                 self.flat.module, self.x, self.y, torch.stack([updates[r] for r in rows]), chunk_of(self.x, _GRADIENT_BYTES)
             )
-            dot[rows], sq[rows] = -features.dot, features.sq
-            norm[rows, 0] = features.update_sq
+            dot[rows], sq[rows] = -features.dot.to(dot), features.sq.to(sq)  # a model may compute in float64
+            norm[rows, 0] = features.update_sq.to(norm)
         self._put("grad-dot", (m, n), where, dot)
         self._put("update-sq", (m, 1), where, norm)
         if self.one_start:

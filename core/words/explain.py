@@ -14,7 +14,9 @@ def message_of(error: BaseException) -> str:
     """What the exception says of itself; empty where it says nothing or fails at that."""
     try:
         return str(error)
-    except Exception:  # an exception whose __str__ raises
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # an exception whose __str__ raises, or leaves
         return ""
 
 
