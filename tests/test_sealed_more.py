@@ -16,7 +16,7 @@ from fedbench.core.contract.defense import needs_coalition, overrides
 from fedbench.core.execution.model_checks import try_model
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.diverged import DivergedByAdversary
-from fedbench.core.federation.guard import PhaseError, check
+from fedbench.core.federation.guard import PhaseError, require_served
 from fedbench.core.federation.loop import Training
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import per_sample_gradients
@@ -152,7 +152,7 @@ def test_a_check_that_never_ran_is_refused():
 
     for made in (Lazy(), composed([Defense(), Lazy()])):
         with pytest.raises(UserError, match=r"^Lazy\.check returned generator; expected None, or UserError raised$"):
-            check(made, tiny_setup(made).facts)
+            require_served(made, tiny_setup(made).facts)
 
 
 HOOKS = {
