@@ -47,6 +47,43 @@ class NothingBack(Defense):
         update.mul_(0.5)
 
 
+class OwnConstructor(Defense):
+    """Wants a value that no suite can give."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+
+class ChecksByAnswer(Defense):
+    """False where it should refuse."""
+
+    def check(self, federation):
+        return federation.clients > 10
+
+
+class ChecksInVain(Defense):
+    """Its check asks for what the facts do not hold."""
+
+    def check(self, federation):
+        return federation.members > 10
+
+
+class WideByDefault(Defense):
+    """Double precision for everybody."""
+
+    def begin(self, ctx):
+        torch.set_default_dtype(torch.float64)
+
+
+class NeedsWhatIsNotThere(SoundAttack):
+    """A property that asks for a parameter that it has not."""
+
+    @property
+    def needs(self):
+        return frozenset({self.params.signal})
+
+
 class ReadsTheAnswers(SoundAttack):
     """Asks the list of candidates for what it does not hold."""
 
@@ -130,6 +167,11 @@ FAILED = {
     ForgetsSuper: ("defaults_construct",),
     NoContext: ("signatures",),
     NothingBack: ("runs",),
+    OwnConstructor: ("defaults_construct",),
+    ChecksByAnswer: ("runs",),
+    ChecksInVain: ("runs",),
+    WideByDefault: ("runs",),
+    NeedsWhatIsNotThere: ("declares_known_signals",),
     ReadsTheAnswers: ("runs",),
     NoScore: ("runs",),
     NoKnowledge: ("signatures",),
@@ -148,6 +190,11 @@ SAID = {
     ForgetsSuper: "call super().__init__(**values)",
     NoContext: "protect takes (update); expected protect(update, ctx)",
     NothingBack: "returned NoneType; expected a tensor of shape [411]",
+    OwnConstructor: "call super().__init__(**values) in __init__(self, **values)",
+    ChecksByAnswer: "ChecksByAnswer.check returned bool; expected None, or UserError raised with the reason",
+    ChecksInVain: "'Federation' object has no attribute 'members'",
+    WideByDefault: "WideByDefault.begin (before round 1) changed torch's default dtype",
+    NeedsWhatIsNotThere: "'signal'",
     ReadsTheAnswers: "'Audit' object has no attribute 'member'",
     NoScore: "does not implement score",
     NoKnowledge: "craft takes (round); expected craft(round, knowledge)",

@@ -15,10 +15,10 @@ from running import changed as changed_suite
 from running import invoke
 from tiny import tiny_insider, tiny_module, tiny_setup, train_all
 
-from fedbench.core import ActiveAttack, Batch, Defense, MemberData, Selection
+from fedbench.core import ActiveAttack, Batch, Defense, MemberData, Selection, UserError
 from fedbench.core.contract.phases import PHASES
 from fedbench.core.federation.compose import composed
-from fedbench.core.federation.guard import PhaseError
+from fedbench.core.federation.guard import PhaseError, require_served
 from fedbench.core.federation.handed import OWN
 from fedbench.core.federation.loop import Training
 from fedbench.plugins.defenses.grad_noise import GradNoise
@@ -462,3 +462,16 @@ def test_every_array_that_an_attack_is_shown_is_read_only(site, tmp_path):
     install(site, "looks", LOOKS)
     shadow = {"every": 4, "nonmembers": 40, "shadow": {"models": 2, "samples": 40, "epochs": 1}}
     invoke(changed_suite(tmp_path, {"audit": shadow}, attacks=["looks"]), "--results", tmp_path / "r")
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_check_refuses_by_raising_and_answers_nothing(parts):
+    class Answers(Defense):
+        def check(self, federation):
+            return federation.clients > 10
+
+    federation = SimpleNamespace(clients=4)
+    made = Answers() if parts == 1 else composed([Defense(), Answers()])
+    with pytest.raises(UserError, match=r"^Answers.check returned bool; expected None, or UserError raised with the reason$"):
+        require_served(made, federation)
+    require_served(Defense(), federation)

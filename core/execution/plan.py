@@ -22,6 +22,7 @@ from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, spl
 from fedbench.core.experiment.candidates import targets_of
 from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, key_of_run
 from fedbench.core.experiment.parts import defense_of
+from fedbench.core.federation.guard import require_served
 from fedbench.core.federation.setup import public_facts
 from fedbench.core.numerics.precision import check_precision
 from fedbench.core.registry.components import Registry
@@ -265,7 +266,7 @@ class _Planner:
             thresholds=setting.thresholds is not None,
         )  # fmt: skip
         place = f"{self.refusals.place_of('defense', row.use)}: in {where}"
-        self.refusals.ask(place, f"defense '{row.use.name}'", lambda: row.defense.check(facts))
+        self.refusals.ask(place, f"defense '{row.use.name}'", lambda: require_served(row.defense, facts))
 
     def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
         job = replace(base, run_key=key_of_run(base))

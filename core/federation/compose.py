@@ -23,7 +23,7 @@ from fedbench.core.contract.contexts import (
 from fedbench.core.contract.defense import Defense, FactValue, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import PHASES, phases
-from fedbench.core.federation.guard import AsksEach, act, where_of
+from fedbench.core.federation.guard import AsksEach, act, require_served, where_of
 from fedbench.core.numerics.rng import key_for
 
 Context = TypeVar("Context", MemberContext, CoalitionContext, ServerContext)
@@ -84,7 +84,7 @@ class Composite(AsksEach, Defense):
 
     def check(self, federation: Federation) -> None:
         for part in self.parts:
-            part.check(federation)
+            require_served(part, federation)
 
     # the ways to combine
 

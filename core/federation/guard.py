@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedbench.core.apart.channel import pass_on_interrupt
-from fedbench.core.contract.contexts import CoalitionContext, MemberContext, ReportContext, ServerContext
+from fedbench.core.contract.contexts import CoalitionContext, Federation, MemberContext, ReportContext, ServerContext
 from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.contract.phases import phase
@@ -36,6 +36,19 @@ def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
         raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}): {told(error)}") from error
 
 
+def require_served(defense: Defense, federation: Federation) -> None:
+    """Ask a defense's ``check``. Raises ``UserError`` where it refuses, and where it answers anything: it refuses by raising."""
+    answer: object = defense.check(federation)  # type: ignore[func-returns-value]
+    require_nothing(defense, answer)
+
+
+def require_nothing(defense: Defense, answer: object) -> None:
+    """Raise ``UserError`` where ``check`` has answered."""
+    if answer is not None:
+        found = f"{type(defense).__name__}.check returned {type(answer).__name__}"
+        raise UserError(f"{found}; expected None, or UserError raised with the reason")
+
+
 def call_for_rows(plugin: Any, phase: str, like: torch.Tensor, *args: Any, where: str) -> torch.Tensor:
     """The same for an adversary's rows, of the shape of ``like``; what it was handed and may not change is watched."""
     watch = Watch(args[-1])
@@ -56,7 +69,11 @@ def act(defense: Defense, name: str, *args: Any, where: str) -> Any:
     if isinstance(defense, AsksEach):
         return call(defense, row.name, *args, where=where)
     watch = Watch(args[-1], args[0] if row.returns == "index" else None, closely=row.stage != "batch")
+    dtype = torch.get_default_dtype()
     answer = call(defense, row.name, *args, where=where)
+    if torch.get_default_dtype() != dtype:
+        who = f"{type(defense).__name__}.{row.name} ({where})"
+        raise PhaseError(f"{who} changed torch's default dtype, which everybody computes in; say dtype=... where you need it")
     _require_untouched(watch, type(defense).__name__, row.name, where)
     if misfit := CHECKS[row.returns](answer, *args):
         raise PhaseError(f"{type(defense).__name__}.{row.name} ({where}) returned {misfit.found}; expected {misfit.expected}")

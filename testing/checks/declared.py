@@ -9,6 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from fedbench.core.registry.hooks_of import misfits, unknown_methods
+from fedbench.core.words.explain import explain
 from fedbench.testing.results import Failed, Warned
 from fedbench.testing.subject import Subject, constructed
 
@@ -61,7 +62,13 @@ def defaults_construct(subject: Subject) -> None:
     """An instance is made from the defaults, and its params are those."""
     if subject.required:
         subject.make()  # says which parameters need values
-    made = subject.cls(**subject.params)
+    try:
+        made = subject.cls(**subject.params)
+    except TypeError as error:
+        raise subject.failed(
+            f"{explain(error)}; expected a constructor that takes the fields of Params by name: leave it alone, or call "
+            "super().__init__(**values) in __init__(self, **values)"
+        ) from error
     if not constructed(made):
         raise subject.failed(
             f"{subject.cls.__name__}() has no params of its own kind; expected what Configured.__init__ sets: leave the "
