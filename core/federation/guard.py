@@ -41,11 +41,16 @@ def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
 
 
 def require_served(defense: Defense, federation: Federation) -> None:
-    """Ask a defense's ``check``. Raises ``UserError`` where it refuses; :class:`WrongAnswer` where it answers anything."""
+    """Ask a defense's ``check``. Raises ``UserError`` where it refuses, and where it answers anything: it refuses by raising."""
     answer: object = defense.check(federation)  # type: ignore[func-returns-value]
+    require_nothing(defense, answer)
+
+
+def require_nothing(defense: Defense, answer: object) -> None:
+    """Raise ``UserError`` where ``check`` has answered."""
     if answer is not None:
         found = f"{type(defense).__name__}.check returned {type(answer).__name__}"
-        raise WrongAnswer(f"{found}; expected None, or UserError raised with the reason")
+        raise UserError(f"{found}; expected None, or UserError raised with the reason")
 
 
 def call_for_rows(plugin: Any, phase: str, like: torch.Tensor, *args: Any, where: str) -> torch.Tensor:

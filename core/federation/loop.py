@@ -18,7 +18,7 @@ from fedbench.core.contract.phases import phases
 from fedbench.core.contract.threat import LEVELS
 from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.diverged import Causes, finite
-from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, where_of
+from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, require_nothing, where_of
 from fedbench.core.federation.local import LocalTrainer
 from fedbench.core.federation.parties import Parties
 from fedbench.core.federation.setup import RoundResult, Setup, Uploads
@@ -33,7 +33,7 @@ class Training:
     def __init__(self, setup: Setup) -> None:
         if overlap := set(setup.members) & set(setup.malicious):
             raise UserError(f"client {min(overlap)} cannot both defend and attack: shrink the coalition or the adversary")
-        call(setup.defense, "check", setup.facts, where="before round 1")
+        require_nothing(setup.defense, call(setup.defense, "check", setup.facts, where="before round 1"))
         self.setup = setup
         self.defense = setup.defense
         self.trainer = LocalTrainer(setup)
