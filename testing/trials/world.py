@@ -124,8 +124,7 @@ def job_of(
         digests={"engine": "", "data": "", "split": ""}, device="cpu", results=_NO_RESULTS, provenance=_provenance("cpu"),
         limits=Limits(),
     )  # fmt: skip
-    asked = {use.label: m for use, m in analyses}
-    parts = Parts(dataset=dataset.make()[0], model=model.make()[0], defense=defense_of(defense), analyses=asked)
+    parts = Parts(dataset=dataset.make()[0], model=model.make()[0], defense=defense_of(defense))
     data, root = parts.dataset.load(seed), parts.defense.root_samples
     scene = make_scene(data, setting, job.targets, seed, adversary=adversary, poisoned=active, root=root)
     job = replace(job, digests={"engine": "", "data": data.digest(), "split": split_digest(scene.shards, scene.audits)})
