@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedbench.core.cli import complete
-from fedbench.core.cli.options import examples
+from fedbench.core.cli.options import debug_option, examples
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.kinds import KINDS
@@ -25,6 +25,7 @@ from fedbench.core.registry.kinds import KINDS
               help="A parameter's value, in YAML; may be given several times.")
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file.")
 @click.option("--list", "list_", is_flag=True, help="What is checked, of which kinds of component; nothing is run.")
+@debug_option
 def command(names: tuple[str, ...], kind: str | None, params: tuple[str, ...], markdown: Path | None, list_: bool) -> None:
     """Check that components keep the contract.
 

@@ -9,7 +9,7 @@ import click
 
 from fedbench.core.cli import complete
 from fedbench.core.cli.folder import opened
-from fedbench.core.cli.options import examples
+from fedbench.core.cli.options import debug_option, examples
 from fedbench.core.cli.reports import DEFAULT, reports_named, write_reports
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
@@ -29,6 +29,7 @@ from fedbench.core.contract.errors import UserError
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="Also write the (first) report to this file; of several RESULTS, with its images beside it.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
+@debug_option
 @click.pass_context
 def command(ctx: click.Context, results: tuple[Path, ...], reports: tuple[str, ...], output: Path | None, plots: bool) -> None:
     """Write RESULTS/leaderboard/ from the records in RESULTS alone; trains nothing.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import torch
@@ -40,39 +41,45 @@ class Watch:
         self._versions = [t._version for _, t in self._tensors]
         self._prints = [_known(t) for _, t in self._tensors] if closely else []
         self._module = context.model if closely and isinstance(context, MemberContext | Knowledge) else None
-        self._structure = _structure(self._module)
-        self._settings = _settings()
+        self._structure = _structure(self._module) if closely else []
+        self._settings = [get() for get in SETTINGS.values()]
 
     def changed(self) -> list[str]:
         """Names of what is not as it was."""
         found = [n for (n, t), version in zip(self._tensors, self._versions, strict=True) if t._version != version]
         if self._prints:
             found += [n for (n, t), was in zip(self._tensors, self._prints, strict=True) if n not in found and _print(t) != was]
-        if _structure(self._module) != self._structure:
+        if self._module is not None and _structure(self._module) != self._structure:
             found.append("its model: modules, tensors, hooks, requires_grad or settings (load parameters into it instead)")
         return found
 
     def settings_changed(self) -> list[str]:
         """Names of torch's global settings that are not as they were."""
-        return [name for name, was in self._settings.items() if SETTINGS[name]() != was]
-
-
-def _settings() -> dict[str, Any]:
-    return {name: get() for name, get in SETTINGS.items()}
+        return [name for (name, get), was in zip(SETTINGS.items(), self._settings, strict=True) if get() != was]
 
 
 def _handed(context: Any) -> list[tuple[str, torch.Tensor]]:
     """Every tensor of a context, and of the data in it, but those that are the plugin's own: from its fields, so that a field
     that is added is watched."""
     found: list[tuple[str, torch.Tensor]] = []
-    lead = "knowledge" if isinstance(context, Knowledge) else "ctx"
-    for field in fields(context):
-        value, name = getattr(context, field.name), f"{lead}.{field.name}"
-        if isinstance(value, MemberData):
-            found += [(f"{name}.{part.name}", getattr(value, part.name)) for part in fields(value)]
-        elif (type(context), field.name) not in OWN:
+    for field, name in _names(type(context)):  # type: ignore[arg-type]
+        value = getattr(context, field)
+        if isinstance(value, torch.Tensor):
             found.append((name, value))
-    return [(name, value) for name, value in found if isinstance(value, torch.Tensor)]
+        elif isinstance(value, MemberData):
+            parts = [(f"{name}.{part}", getattr(value, part)) for part in _DATA]
+            found += [(part, t) for part, t in parts if isinstance(t, torch.Tensor)]
+    return found
+
+
+_DATA = tuple(field.name for field in fields(MemberData))
+
+
+@cache
+def _names(kind: type) -> list[tuple[str, str]]:
+    """(field, what messages call it) of a kind of context, but for the plugin's own: asked for in every step of a batch."""
+    lead = "knowledge" if issubclass(kind, Knowledge) else "ctx"
+    return [(field.name, f"{lead}.{field.name}") for field in fields(kind) if (kind, field.name) not in OWN]
 
 
 _memo: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> its print
