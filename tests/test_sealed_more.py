@@ -151,7 +151,7 @@ def test_a_check_that_never_ran_is_refused():
             yield federation
 
     for made in (Lazy(), composed([Defense(), Lazy()])):
-        with pytest.raises(UserError, match=r"^Lazy\.check returned generator; expected None, or UserError raised$"):
+        with pytest.raises(UserError, match=r"^Lazy\.check returned generator; expected None, or UserError raised"):
             require_served(made, tiny_setup(made).facts)
 
 

@@ -12,10 +12,8 @@ from torch import nn
 
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.defense import Defense
-from fedbench.core.contract.errors import SkipCell, UserError
-from fedbench.core.federation.guard import WrongAnswer, require_served
 from fedbench.core.federation.loop import Training
-from fedbench.core.federation.setup import Setup, public_facts
+from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.testing.tiny import tiny_federation
 
@@ -90,29 +88,13 @@ def setup_of(made: Defense, how: Federated) -> Setup:
     )  # fmt: skip
 
 
-def refused_by_check(made: Defense, setup: Setup) -> None:
-    """Raise ``SkipCell`` where its `check` refuses the federation: a plan would not begin it."""
-    facts = public_facts(
-        setup.config, clients=len(setup.clients), n_classes=setup.n_classes, n_params=setup.initial.shape[1],
-        expected_malicious=setup.expected_malicious, thresholds=setup.thresholds is not None,
-    )  # fmt: skip
-    try:
-        require_served(made, facts)
-    except WrongAnswer:
-        raise
-    except UserError as why:
-        raise SkipCell(str(why)) from None
-
-
 def run(made: Defense, how: Federated | None = None) -> dict[str, Any]:
     """Every upload, every global model and the facts. Raises whatever the engine makes of a mistake."""
     how = how or Federated()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if how.double else torch.float32)
     try:
-        setup = setup_of(made, how)
-        refused_by_check(made, setup)
-        training, said = Training(setup), dict[str, Any]()
+        training, said = Training(setup_of(made, how)), dict[str, Any]()
         for result in training.rounds():
             t = result.uploads.round
             for k, row in zip(result.uploads.participants, result.uploads.updates, strict=True):
