@@ -91,6 +91,7 @@ def _loaded(of, kind, ids):
         return found
 
     record = SimpleNamespace(
-        outcome="ok" if known else "failed", by_adversary=False, targets=[SimpleNamespace(target=t, groups={"mix": None}) for t in known]
+        outcome="ok" if known else "failed", by_adversary=False,
+        targets=[SimpleNamespace(target=t, groups={"mix": None}) for t in known],
     )
     return SimpleNamespace(record=record, path="record", candidates_of=candidates_of)
