@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -221,6 +223,22 @@ def test_html_in_a_label_is_shown_as_text(bundle, tmp_path):
 def test_no_bundle_and_a_folder_are_messages(tmp_path):
     assert "no such file" in fedbench("import", tmp_path / "none.zip", "-o", tmp_path / "in", status=2)
     assert "not a regular file" in fedbench("import", tmp_path, "-o", tmp_path / "in", status=2)
+
+
+def test_a_link_to_an_empty_folder_is_that_folder(bundle, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    fedbench("import", bundle, "-o", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "fedbench.json").is_file()
+
+
+def test_a_full_disk_names_the_folder_and_leaves_nothing(bundle, tmp_path, monkeypatch):
+    def full(archive, name, out):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fedbench.leaderboard.submissions.archive.Archive.copy", full)
+    said = fedbench("import", bundle, "-o", tmp_path / "in", status=2)
+    assert said == f"{tmp_path / 'in'}: No space left on device; nothing was kept\n" and not list(tmp_path.iterdir())
 
 
 def test_an_import_that_is_interrupted_leaves_nothing(bundle, tmp_path):

@@ -52,6 +52,7 @@ def import_bundle(bundle: Path, folder: Path, progress: Progress = lambda done, 
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists and is not empty; nothing was unpacked - name another folder with -o")
+    folder = folder.resolve()  # a link to an empty folder cannot be replaced, the folder can
     folder.parent.mkdir(parents=True, exist_ok=True)
     with Archive(bundle) as archive:
         manifest = _manifest(archive)
@@ -65,6 +66,8 @@ def import_bundle(bundle: Path, folder: Path, progress: Progress = lambda done, 
                 raise UserError(*(_told(bundle, aside, message) for message in error.messages)) from error
             os.chmod(aside, 0o755)
             os.replace(aside, folder)  # an empty folder gives way
+        except OSError as error:  # of a full disk, which names no file, or one that is gone in a moment
+            raise OSError(error.errno, f"{error.strerror}; nothing was kept", str(folder)) from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     return found

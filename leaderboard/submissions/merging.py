@@ -46,6 +46,7 @@ def merge(sources: Sequence[Path], folder: Path, progress: Progress = lambda don
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists and is not empty; nothing was written - name another folder with -o")
+    folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}merge-", dir=folder.parent))
     try:
