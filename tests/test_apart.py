@@ -167,6 +167,7 @@ def test_what_cannot_be_read_ends_the_one_who_sent_it(bytes_):
     assert not psutil.pid_exists(child.pid)
 
 
+@pytest.mark.slow
 def test_who_works_on_after_a_helper_of_its_own_was_lost_is_not_hung(monkeypatch):
     """The time of a process that left the family is not counted any more: what is counted may become less."""
     counted = iter([5.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0])

@@ -110,6 +110,7 @@ def test_a_copy_of_the_process_says_nothing():
     assert [a.get() for a in ask_each(range(4), question)] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_patience_is_that_of_who_is_at_work_and_begins_anew_with_the_next():
     def question() -> None:
         for i in range(4):

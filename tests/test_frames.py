@@ -239,6 +239,7 @@ def call(folder: Path, site: Path, *words: object) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=env)
 
 
+@pytest.mark.slow
 def test_debug_keeps_all_frames_in_the_log_and_shows_them(places, site, tmp_path):
     path = suite(tmp_path, attacks=["scores"])
     ended = call(tmp_path, site, "run", path, "--results", tmp_path / "r", "--no-plots", "--debug")

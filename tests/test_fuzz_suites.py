@@ -39,6 +39,7 @@ def test_a_mutant_is_a_suite_or_is_refused_readably(folder, seed):
     assert end.held, f"{mutant.how}: {end.what}"
 
 
+@pytest.mark.slow
 def test_reading_takes_bounded_memory():
     """In a process of its own that may take 300 MB beyond what all components take; every example among them."""
     done = subprocess.run(

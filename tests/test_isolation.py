@@ -322,6 +322,7 @@ def test_an_attack_that_wrecks_the_process_costs_its_cell_and_changes_no_other(t
     assert len(apart) == 4 and all(together[name] == apart[name] for name in apart)
 
 
+@pytest.mark.slow
 def test_an_attack_that_hangs_or_never_ends_costs_its_cell(tmp_path, ill, monkeypatch):
     monkeypatch.chdir(tmp_path)
     attacks = ["loss-series", "ill-sleeps", "ill-spins", "ill-last"]
@@ -333,6 +334,7 @@ def test_an_attack_that_hangs_or_never_ends_costs_its_cell(tmp_path, ill, monkey
     assert found["loss-series"][0] == found["ill-last"][0] == "ok"
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_for_the_processor_is_not_out_of_time(tmp_path, ill):
     """The limit counts CPU time: here the clock runs far beyond it, as on a machine that others keep busy."""
     path = suite(tmp_path, defenses=["ill-dozes"], limits={"run_seconds": 6, "idle_seconds": HANG_S})
@@ -349,6 +351,7 @@ def test_a_copy_that_somebody_makes_of_its_process_changes_nothing(tmp_path, ill
         assert found[defense, "ill-copies", 0]["pooled"] == found[defense, "ill-last", 0]["pooled"]
 
 
+@pytest.mark.slow
 def test_who_takes_too_long_to_be_made_is_named_with_the_limit_that_ended_it(tmp_path, ill, monkeypatch):
     monkeypatch.setenv("FEDBENCH_PLUGIN_SECONDS", "8")
     process = start(suite(tmp_path, attacks=["ill-tardy", "ill-last"]), tmp_path / "r", ill)
@@ -432,6 +435,7 @@ def test_what_a_defense_does_to_the_harness_in_its_process_reaches_no_metric(tmp
     assert aucs[1] == aucs[0][: len(aucs[1])] and min(aucs[0]) > 0.4
 
 
+@pytest.mark.slow
 def test_who_prints_in_a_loop_fills_no_disk(tmp_path, ill, monkeypatch):
     monkeypatch.chdir(tmp_path)
     invoke(suite(tmp_path, attacks=["ill-chatters"]), "--results", tmp_path / "r")
@@ -553,6 +557,7 @@ def test_kill_minus_nine_of_a_worker_costs_its_run(tmp_path, ill):
     assert found["ill-spawns"] == ("failed", why) and "SIGKILL" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suite_is_kept", "message"), [
     (True, "File too large; 0 of 1 cells are done and kept: make room, then the same command goes on from here"),
     (False, ".json: File too large"),

@@ -20,6 +20,7 @@ def of(folder, *words):
     return {name: content for name, content in fingerprint(folder).items() if all(w in name for w in words)}
 
 
+@pytest.mark.slow
 def test_an_attack_harms_no_other(tmp_path, harms):
     hostile = names("a", STATE | SHOWN)
     neighbours = ["loss-series", "neighbour", "rmia"]

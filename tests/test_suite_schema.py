@@ -98,6 +98,7 @@ def test_a_mutant_of_a_shipped_suite_that_loads_fits(folder, seed):
         assert complaints(read(path).data) == [], mutant.how
 
 
+@pytest.mark.slow
 def test_the_two_agree_on_both_sides_often_enough_for_that_to_say_something(folder):
     """Of 100 suites of the strategy, the same in every run: refused by both, by the loader alone."""
     seen: Counter[tuple[bool, bool]] = Counter()
