@@ -81,11 +81,30 @@ def test_a_mistake_is_said_with_file_and_line(make, template, problem):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [worst_case, ranks, accuracy, tf01, gate])
+@pytest.mark.parametrize("module", [worst_case, ranks, accuracy, tf01])
 def test_the_committed_simulations_are_what_their_commands_print(module, capsys):
     """Up to the last digits, which another type of CPU may round otherwise."""
     module.main([])
-    printed, committed = capsys.readouterr().out, (DOCS / "simulations" / f"{module.__name__.rpartition('.')[2]}.md").read_text()
+    agree(capsys.readouterr().out, committed(module))
+
+
+@pytest.mark.slow
+def test_the_gates_quick_rows_are_what_its_command_prints():
+    """Those of thousands of comparisons take minutes: `python -m fedbench.leaderboard.simulations.gate` prints them, too."""
+    quick = tuple(f"| {design} |" for design in gate.QUICK_DESIGNS)
+    rows = [line for line in gate.tables(gate.REPETITIONS, gate.QUICK_DESIGNS) if line.startswith(quick)]
+    kept = [line for line in committed(gate).splitlines() if line.startswith(quick)]
+    assert len(rows) == 30
+    agree("\n".join(rows), "\n".join(kept))
+
+
+def committed(module) -> str:
+    """The page that holds what a simulation printed."""
+    return (DOCS / "simulations" / f"{module.__name__.rpartition('.')[2]}.md").read_text()
+
+
+def agree(printed: str, committed: str) -> None:
+    """The words are the same, the numbers up to the last digits."""
     words = [re.split(r"([-+]?\d[\d,.]*)", text) for text in (printed, committed)]
     assert words[0][::2] == words[1][::2]
     new, old = ([float(w.replace(",", "").rstrip(".")) for w in of[1::2]] for of in words)
