@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from running import HANG_S, suite, wait_for
 from fedbench.core.apart.channel import at_work, moved, say
 from fedbench.core.apart.patience import Patience
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry import ask as ask_module
 from fedbench.core.registry.ask import SECONDS, Defect, Ended, ask, ask_each, patience
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.remembered import cache_file
@@ -61,6 +64,18 @@ def test_texts_of_somebodys_class_become_plain_and_its_objects_are_refused():
         ask(Own)
     with pytest.raises(UserError, match=r"'posix\.system' came back from a plugin"):
         ask(lambda: os.system)
+
+
+@pytest.mark.parametrize("name", ["subprocess.Popen", "metadata.email.message.Message"])
+def test_a_forged_answer_makes_nothing_that_a_module_of_ours_has_imported(name, monkeypatch):
+    """Whoever speaks for the process apart writes the bytes as he likes: a class is called with what he says."""
+    def forged(value):
+        words = [f"\x8c{chr(len(word))}{word}" for word in ("fedbench.core.execution.provenance", name, "true")]
+        return base64.b64encode(f"\x80\x04{words[0]}{words[1]}\x93]({words[2]}e\x85R.".encode("latin1")).decode()
+
+    monkeypatch.setattr(ask_module, "_packed", forged)
+    with pytest.raises(UserError, match=rf"'fedbench\.core\.execution\.provenance\.{re.escape(name)}' came back from a plugin"):
+        ask(lambda: "nothing")
 
 
 def test_a_setting_of_ours_comes_back_whole():

@@ -188,12 +188,13 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes objects of classes of this harness and of plain ones, nothing else: somebody's module is never imported here."""
+    """Makes objects of classes of this harness and of plain ones, nothing else: somebody's module is never imported here, and
+    what a module of ours has imported (``subprocess.Popen``) is not ours."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = import_module(module) if _ours(module) else None
         for part in name.split("."):
             found = getattr(found, part, None)
-        if not isinstance(found, type):
+        if not isinstance(found, type) or not _ours(found.__module__):
             raise _Foreign(f"'{one_line(f'{module}.{name}', 200)}' came back from a plugin where plain data was expected")
         return found
