@@ -16,9 +16,9 @@ from fedbench.core.experiment.train import Trained, kinds_of
 from fedbench.core.metrics.bestround import round_report
 from fedbench.core.metrics.decision import decision_report
 from fedbench.core.metrics.groups import Score, score_groups
-from fedbench.core.metrics.maximum import Maximum, maximum, shuffle_rng
+from fedbench.core.metrics.maximum import Maximum, maximum
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.core.population.audit import AuditSet
+from fedbench.core.population.audit import AuditSet, shuffle_rng
 from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
 
 

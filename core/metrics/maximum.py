@@ -14,7 +14,6 @@ import numpy as np
 
 from fedbench.core.contract.candidates import EXCLUDED, MEMBER, OFL
 from fedbench.core.metrics.counts import checked
-from fedbench.core.numerics.rng import numpy_rng
 
 SHUFFLES = 200
 _CHUNK = 200_000  # shuffled memberships held at once: bounds memory, changes no number
@@ -56,11 +55,6 @@ def maximum(scores: np.ndarray, kind: np.ndarray, rng: np.random.Generator, shuf
     return Maximum(
         auc=float(aucs[0]), advantage=float(advantages[0]), looks=len(there), null_auc=aucs[1:], null_advantage=advantages[1:]
     )
-
-
-def shuffle_rng(seed: int, target: int) -> np.random.Generator:
-    """What shuffles the membership of a target's candidates: nothing of the attack, the view or the defense is in its key."""
-    return numpy_rng(seed, "shuffled membership", client=target)
 
 
 def who_counts(kind: np.ndarray) -> np.ndarray:

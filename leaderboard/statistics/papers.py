@@ -12,7 +12,7 @@ from fedbench.core import UserError
 
 MAXIMA = ("auc_max", "advantage_max")
 """over all attacks and rounds, printed for every client of a paper"""
-VIEW_OF = {"globaladversary": "server", "localadversary": "client"}
+VIEW_OF = {"globaladversary": "server", "globaladversaryadaptive": "server", "localadversary": "client"}
 """an adversary of a paper, without punctuation -> our view: on local models the server, on the global model a client"""
 _RUNTIME = "runtime_s"
 _CELL = ("table", "dataset", "model", "partition", "case", "defense", "attack", "metric")

@@ -10,9 +10,10 @@ import numpy as np
 
 from fedbench.core import EXCLUDED, MEMBER
 from fedbench.core.metrics import Group, Score, score_groups
-from fedbench.core.metrics.maximum import maximum, shuffle_rng
+from fedbench.core.metrics.maximum import maximum
 from fedbench.core.metrics.registry import METRICS, metric
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.population.audit import shuffle_rng
 from fedbench.core.store.integrity import NAMES_MAXIMA_SINCE
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.core.store.scores import DecisionScores, TargetScores

@@ -33,7 +33,7 @@ def maximum_table(section: Section) -> list[Table]:
     return [Table(
         title="Maximum over attacks and rounds", caption=Words(_CAPTION),
         columns=(*columns, Column(name=Words("looks"), align="right")), rows=tuple(rows),
-        footnotes=(Words("within null: at least 5 % of the shuffles reach the maximum. Looks: attacks x rounds of a target."),),
+        footnotes=(Words("within null: more than 5 % of the shuffles reach the maximum. Looks: attacks x rounds of a target."),),
     )]  # fmt: skip
 
 
