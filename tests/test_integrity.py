@@ -88,7 +88,7 @@ def test_the_fuzzer_sees_records_that_are_not_protected(folder, spoilt):
 
 def test_a_run_writes_records_of_every_outcome_with_their_protection(folder):
     loaded = load_records(folder)
-    assert {r.record.outcome for r in loaded} == OUTCOMES and {r.schema for r in loaded} == {5}
+    assert {r.record.outcome for r in loaded} == OUTCOMES and {r.schema for r in loaded} == {6}
     assert all(len(r.record.digest) == 64 for r in loaded)
     for r in loaded:
         assert keys_of(r.record.identity.model_dump()) == (r.record.run_key, r.record.key)
@@ -195,6 +195,18 @@ def test_a_record_of_schema_4_is_read_with_what_its_identity_says(spoilt):
     assert "components is missing" in refused(path)
 
 
+def test_a_record_of_schema_5_is_read_without_its_maxima(spoilt):
+    path = an_ok_record(spoilt)
+    content = json.loads(path.read_text())
+    assert all(0.5 <= t["maximum"]["auc"] <= 1 for t in content["targets"])
+    content["targets"] = [{k: v for k, v in t.items() if k != "maximum"} for t in content["targets"]]
+    path.write_bytes(sealed(content | {"schema_version": 5}))
+    loaded = read_record(path)
+    assert (loaded.schema, loaded.record.schema_version) == (5, 5) and all(t.maximum is None for t in loaded.record.targets)
+    path.write_bytes(sealed(content))
+    assert "the maximum of a target is missing" in refused(path)
+
+
 # -- the scores --------------------------------------------------------------------------------------------------------
 
 
@@ -214,13 +226,13 @@ FORGED: dict[str, tuple[Callable[[dict], None], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", [3, 5])
+@pytest.mark.parametrize("schema", [3, 6])
 @pytest.mark.parametrize(("change", "message"), FORGED.values(), ids=FORGED)
 def test_a_board_shows_no_number_that_the_scores_do_not_give(spoilt, change, message, schema):
     path = an_ok_record(spoilt)
     if schema == 3:
         path.write_text(json.dumps(unprotected(path)))
-    changed(path, change, seal=schema == 5)
+    changed(path, change, seal=schema == 6)
     read_record(path)  # by itself nothing is wrong with it
     with pytest.raises(UserError, match=message) as caught:
         source_of(spoilt)
