@@ -136,16 +136,16 @@ def test_targets_of_a_seed_move_together_and_seeds_do_not():
 
 
 def test_the_mean_over_targets_that_share_non_members_is_not_too_sure():
-    """Three targets against the same strangers, a score that knows nothing: their AUCs rise and fall together."""
+    """Five targets against the same strangers, a score that knows nothing: their AUCs rise and fall together."""
     above = 0
-    for seed in range(60):
+    for seed in range(80):
         rng = np.random.default_rng(seed)
         strangers, kind = rng.normal(size=40), np.repeat([0, 1], [200, 40])
-        scores = [np.concatenate([rng.normal(size=200), strangers]) for _ in range(3)]
+        scores = [np.concatenate([rng.normal(size=200), strangers]) for _ in range(5)]
         nulls = {(seed, t): maximum(s[None], kind, shuffle_rng(seed, t)).null_auc for t, s in enumerate(scores)}
         null, mean = null_of_mean(nulls), np.mean([auc(s, kind == 0) for s in scores])
         above += 1 + (null >= mean).sum() <= 0.05 * (1 + len(null))
-    assert above <= 8  # a binomial of 60 at .05 exceeds it once in a hundred
+    assert above <= 9  # a binomial of 80 at .05 exceeds it once in a hundred; shuffles of each by itself give 15
 
 
 # --- beside the paper

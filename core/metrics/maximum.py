@@ -81,19 +81,19 @@ def _largest(rounds: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, np.ndar
     size."""
     members, m = int(flags[0].sum()), flags.shape[1]
     others = m - members
-    whole = np.int32 if m * m < 2**31 else np.int64  # half the memory, where it holds the largest product
+    whole = np.dtype(np.int32 if m * m < 2**31 else np.int64)  # half the memory, where it holds the largest product
     looked = [_descending(row) for row in rounds]
     sums, bests = np.zeros(len(flags)), np.zeros(len(flags), np.int64)
     for rows in _chunks(flags):
         for order, called, weights in looked:
-            found = np.cumsum(flags[rows].take(order, axis=1), axis=1, dtype=whole)  # [s, m] true positives
+            found: np.ndarray = np.cumsum(flags[rows].take(order, axis=1), axis=1, dtype=whole)  # [s, m] true positives
             if len(called) < m:
                 found = found[:, called - 1]
             ranks = found.sum(axis=1, dtype=np.int64) if len(called) == m else np.einsum("sg,g->s", found, weights)
             np.maximum(sums[rows], ranks, out=sums[rows])
             # (TPR - FPR) x members x others = m x true positives - members x all that are called members
-            found *= whole(m)
-            found -= (members * called).astype(whole)
+            np.multiply(found, m, out=found)
+            np.subtract(found, (members * called).astype(whole), out=found)
             np.maximum(bests[rows], found.max(axis=1), out=bests[rows])
     return (sums - members * (members + 1) / 2) / (members * others), bests / (members * others)
 
