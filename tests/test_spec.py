@@ -90,8 +90,8 @@ FIELD_MISTAKES = {
     "beta": (("partition: iid", "partition: {name: dirichlet, beta: 0}"),
         "suite.yaml:7:40: settings[0].partition.beta: expected a number > 0, found 0"),
     "partition name": (("partition: iid", "partition: {name: irid}"),
-        "suite.yaml:7:23: settings[0].partition.name: expected 'iid', 'dirichlet' or 'group-bias', found the text 'irid' "
-        "- did you mean 'iid'?"),
+        "suite.yaml:7:23: settings[0].partition.name: expected 'iid', 'dirichlet', 'dirichlet-sizes' or 'group-bias', found "
+        "the text 'irid' - did you mean 'iid'?"),
     "audited rounds": (("every: 5", "every: 11"),
         "suite.yaml:13:20: settings[0].audit.every: expected an integer <= 10 (federation.rounds), found 11"),
     "an earlier word for knowledge": (("audit: {every: 5}", "adversary: {knowledge: full}"),
