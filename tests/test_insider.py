@@ -35,7 +35,8 @@ from fedbench.core.population.audit import (
 from fedbench.core.population.partition import partition
 from fedbench.core.population.target import EVERYBODY
 from fedbench.core.signals.logits import Loss
-from fedbench.core.signals.measure import Recorder, observe
+from fedbench.core.signals.measure import Recorder
+from fedbench.core.signals.observe import observe
 from fedbench.plugins.defenses.rules.trimmed_mean import TrimmedMean
 
 CPU = torch.device("cpu")
