@@ -239,11 +239,21 @@ def _collude(
     for j in colluders:
         own = np.isin(shown, scene.shards[j]) & ~np.isin(shown, trained.held_out)
         where = order if scene.aligned else _redrawn_pool(job, trained, order, own, j)
-        served = trained.assignment[:, np.full(len(shown), j)]
-        seen = observe(shared_view(attack.view), j, trained.rows, trained.rounds, trained.signals, where, served)
-        colluding.append(_lesson(j, seen, shown, own, scene, job))
+        known = _known_to(j, own, shown, scene)
+        served = trained.assignment[:, np.full(len(known), j)]
+        seen = observe(shared_view(attack.view), j, trained.rows, trained.rounds, trained.signals, where[..., known], served)
+        colluding.append(_lesson(j, seen, shown[known], own[known], scene, job))
     _fit(attack, colluding, _audit(job, shown, scene, -1))
     return f"colluding with client {', '.join(f'{c.client}' + (' (defended)' if c.defended else '') for c in colluding)}"
+
+
+def _known_to(j: int, own: np.ndarray, shown: np.ndarray, scene: Scene) -> np.ndarray:
+    """Positions of the samples that a colluder teaches with: its own members against the rest of the pool or, where clients have
+    a test part, against its own. The rest has other labels than its members under label skew, and a lesson on membership would
+    be one on labels; on the global model the others' members are members, too."""
+    if scene.split.has_test and scene.aligned:
+        return np.flatnonzero(own | np.isin(shown, scene.split.test[j]))
+    return np.arange(len(shown))
 
 
 def _lesson(code: int, seen: Observations, ids: np.ndarray, member: np.ndarray, scene: Scene, job: Job) -> Colluder:

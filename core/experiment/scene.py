@@ -50,8 +50,11 @@ class Scene:
 
     @property
     def pool(self) -> np.ndarray:
-        """Sorted ids of every audited sample (positions in train ++ holdout); all that can be where lists are redrawn."""
-        return pool_of(self.audits) if self.aligned else np.setdiff1d(np.arange(len(self.names)), self.split.validated())
+        """Sorted ids of every sample that is looked at (positions in train ++ holdout): the audited ones and the clients' test
+        parts, with which a colluder teaches; all that can be where lists are redrawn."""
+        if not self.aligned:
+            return np.setdiff1d(np.arange(len(self.names)), self.split.validated())
+        return np.union1d(pool_of(self.audits), np.concatenate(self.split.test)).astype(np.int64)
 
     def redrawn_from(self, audit: AuditSet) -> np.ndarray:
         """[n] for each sample, in whose place it may be redrawn: a client's, -1 an outside candidate's, -2 nobody's."""

@@ -82,6 +82,7 @@ class AdvReg(Defense):
     def _learn(self, network: InferenceNetwork, optimizer: torch.optim.Optimizer, ctx: MemberContext) -> None:
         """One step of the inference network."""
         data, m = ctx.data, ctx.federation.batch_size
+        assert data.held_out is not None  # `prepare` has seen to it
         reference = torch.nonzero(data.held_out).reshape(-1)
         members, others = (_some(pool, m, ctx) for pool in (data.trainable, reference))
         of_members, of_others = (ctx.logits(data.x[i]).softmax(1) for i in (members, others))
