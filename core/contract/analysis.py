@@ -82,10 +82,9 @@ class FinishedRun:
 
     ``clients``: how many; ``members``: those that defend; ``malicious``: those that an adversary controlled.
     ``facts``: what the defense said of its run. ``rounds``: [R] audited rounds; ``assignment``: [R, K] each client's
-    global model in them; ``signals[name]``: [R, M, N] over the sample pool, of vector signals [R, M, N, d], of those in the
-    analysis' ``needs``, on the
-    ``rows`` that its ``view`` sees (clients' ids; -1, -1001, ... the global models; -2 the coalition's mean). ``pool``: [N]
-    owner of each sample of the pool, -1 outside. ``test_y``, ``predicted``: [n_test] true and final classes;
+    global model in them; ``signals[name]``: [R, M, N] over the sample pool, of vectors [R, M, N, d], of those in the analysis'
+    ``needs``, on the ``rows`` that its ``view`` sees (clients' ids; -1, -1001, ... the global models; -2 the coalition's mean).
+    ``pool``: [N] owner of each sample of the pool, -1 outside. ``test_y``, ``predicted``: [n_test] true and final classes;
     ``test_group``: [n_test] group of the client that each test sample looks like. ``group_names`` and ``group_of``: [K],
     where the setting has groups of clients; ``thresholds``: [K] the accuracy of membership inference that each client
     tolerates, where it has one. ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
