@@ -66,6 +66,12 @@ class Scene:
         return owners
 
     @property
+    def asked(self) -> np.ndarray:
+        """Ids of the samples that an adversary inside the federation gets as its attack set, in the order of their names."""
+        ids = pool_of(self.audits) if self.aligned else self.pool
+        return ids[np.argsort(self.names[ids])]
+
+    @property
     def presented(self) -> np.ndarray:
         """[N] positions in the pool in the order an attack gets to see them: by name, so that order tells nothing."""
         return np.argsort(self.names[self.pool])

@@ -138,7 +138,7 @@ def _insider(job: Job, scene: Scene, attacks: Sequence[Attack | Look], device: t
     granted = job.adversary.knowledge
     if LEVELS.index(granted) < LEVELS.index(attack.knowledge):
         raise SkipCell(f"the attack needs the knowledge '{attack.knowledge}', but the setting's adversary has '{granted}'")
-    x, y = samples_of(scene, scene.pool[scene.presented], device)
+    x, y = samples_of(scene, scene.asked, device)
     mask_x, mask_y = samples_of(scene, scene.mask, device)
     return Insider(
         attack=attack, malicious=job.malicious, knowledge=granted, start_round=job.adversary.start_round, x=x, y=y,
