@@ -76,6 +76,10 @@ class EveryPhase(Defense):
     def after_round(self, ctx):
         ctx.memory["calls"] += float(ctx.rng.uniform())
 
+    def answer(self, logits, ctx):
+        said = sum(ctx.of_member[k]["calls"] for k in ctx.members) + ctx.coalition["rounds"] + float(ctx.rng.uniform())
+        return logits * (1 + said)
+
     def report(self, ctx):
         return {"calls": [ctx.of_member[k]["calls"] for k in ctx.members], "rounds": ctx.coalition["rounds"]}
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedbench.core.contract.board import Bullets, Part, Quote, Text, Words
+from fedbench.core.contract.threat import ANSWERS
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.tables.common import joined
 
@@ -36,11 +37,17 @@ def setting_bullets(records: Sequence[LoadedRecord]) -> Bullets:
     lines += [Words(f"audited rounds: {_series(rounds)}")] if rounds else []
     lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
     views = sorted({r.record.view for r in records if r.record.outcome == "ok"})
-    return Bullets((*lines, *map(_threat, views)))
+    return Bullets((*lines, *map(_threat, views), *_answering(records)))
 
 
 def _threat(view: str) -> Text:
     return Words("threat model, "), view, Words(f" view: the adversary {VIEWS.get(view, 'is not described')}")
+
+
+def _answering(records: Sequence[LoadedRecord]) -> list[Text]:
+    """Which defenses change what somebody who asks the global model sees, and what that does not protect."""
+    labels = dict.fromkeys(r.record.defense.label for r in records if ANSWERS in r.record.notes)
+    return [(*joined(sorted(labels)), Words(f": {ANSWERS}"))] if labels else []
 
 
 def _flat(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Quote]]:
