@@ -32,8 +32,9 @@ CONTEXTS = {
     name: getattr(fedbench.core, name, None) or Randomness
     for name in (
         "Randomness", "Federation", "MemberData", "Batch", "Selection", "MemberContext", "CoalitionContext", "Layer",
-        "ServerContext", "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge", "Probe", "Data",
-        "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary", "Section", "Row", "Entry", "Sweep",
+        "ServerContext", "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge",
+        "Probe", "Data", "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary", "Section", "Row",
+        "Entry", "Sweep",
     )
 }  # fmt: skip
 _MODULES = (suite, federation, audit, coalition, component)

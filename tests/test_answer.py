@@ -20,7 +20,7 @@ from fedbench.core.federation.guard import PhaseError
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.signals.measure import PRE_DEFENSE, Recorder
 from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.statistics.build import build_sections
+from fedbench.leaderboard.markdown.escape import inline
 from fedbench.leaderboard.tables.setting import setting_bullets
 from fedbench.testing.jobs import given_use
 from fedbench.testing.tiny import tiny_module, tiny_setup, train_all
@@ -30,10 +30,10 @@ LOGITS = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 5.0]])
 
 
 class Silent(Defense):
-    """All classes alike, and then the last one a little ahead."""
+    """All classes alike, and class 2 a little ahead."""
 
     def answer(self, logits, ctx):
-        return torch.zeros_like(logits) + torch.tensor([0.0, 0.0, 1e-3])[: logits.shape[1]]
+        return torch.zeros_like(logits) + 1e-3 * (torch.arange(logits.shape[1]) == 2)
 
 
 class Doubled(Defense):
@@ -134,7 +134,7 @@ def test_a_mistake_of_the_defense_is_not_put_down_to_the_signal_that_asks():
     recorder = Recorder(setup.flat, x, y, {"asks": Asks()}, False, 4, (0, 1), ["client"], [12] * 4)
     training, (result,) = train_all(setup)
     recorder.answer = lambda j, z: answered(training, j, z)
-    with pytest.raises(PhaseError, match=r"OnlyMany\.answer \(global model 0, after round 1\) returned a tensor of shape \[0, 3\]"):
+    with pytest.raises(PhaseError, match=r"OnlyMany\.answer \(global model 0, after round 1\) returned a tensor of shape \[0,"):
         recorder.record(result)
 
 
@@ -145,10 +145,9 @@ def test_records_say_so_in_their_notes_and_boards_in_the_description_of_the_sett
     records = [json.loads(p.read_text()) for p in sorted((tmp_path / "results" / "records").glob("*.json"))]
     said = {(r["defense"]["label"], r["outcome"]): r["notes"].count(ANSWERS) for r in records}
     assert said == {("none", "ok"): 0, ("none", "skipped"): 0, ("memguard", "ok"): 1, ("memguard", "skipped"): 1}
-    loaded = load_records(tmp_path / "results").records
-    lines = ["".join(getattr(t, "text", t) for t in line) for line in setting_bullets(loaded).items]
-    assert [line for line in lines if ANSWERS in line] == [f"memguard: {ANSWERS}"]
-    assert build_sections(loaded)
+    loaded = load_records(tmp_path / "results")
+    lines = [inline(line) for line in setting_bullets(loaded).items]
+    assert [line for line in lines if "answer" in line] == [f"memguard: {ANSWERS}"]
 
 
 # --- what it is told --------------------------------------------------------------------------------------------------

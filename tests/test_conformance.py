@@ -18,7 +18,7 @@ from fedbench.testing.subject import Subject, subject_of
 from fedbench.testing.table import checks_of
 
 # a learning attack need not learn for long to be deterministic
-PARAMS: dict[str, dict[str, Any]] = {"seqmia": {"epochs": 2}}
+PARAMS: dict[str, dict[str, Any]] = {"seqmia": {"epochs": 2}, "memguard": {"epochs": 20, "steps": 20, "hidden": [8]}}
 HEAVY = {"resnet18", "wrn-16-4", "leaf-cnn", "alexnet", "resnet20", "seqmia", "board"}
 LIGHT_DATA = {"digits", "image-folder"}
 

@@ -183,10 +183,9 @@ def with_references(share: int = 3) -> list[MemberData]:
     """Clients to whom the setting gives a validation part, every ``share``-th sample; noise in many dimensions, to be learnt by
     heart."""
     g = torch.Generator().manual_seed(3)
-    return [
-        MemberData(torch.randn(24, WIDE, generator=g), torch.randint(0, 3, (24,), generator=g), held_out=torch.arange(24) % share == 0)
-        for _ in range(4)
-    ]
+    held = torch.arange(24) % share == 0
+    drawn = [(torch.randn(24, WIDE, generator=g), torch.randint(0, 3, (24,), generator=g)) for _ in range(4)]
+    return [MemberData(x, y, held_out=held) for x, y in drawn]
 
 
 def wide() -> nn.Module:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedbench.plugins.attacks.seqmia_net import Adam
@@ -24,11 +25,12 @@ class Classifier:
     def __init__(self, classes: int, hidden: Sequence[int], order: str, generator: torch.Generator, device: torch.device) -> None:
         self._sorted = order == "sorted"
         widths = [classes, *hidden, 1]
-        self.layers = []
+        self.layers: list[tuple[nn.Parameter, nn.Parameter]] = []
         for into, out in pairwise(widths):
             w = torch.rand(into, out, generator=generator, dtype=torch.float64) * 2 - 1
             w = w * (6 / (into + out)) ** 0.5
-            self.layers.append((w.to(device), torch.zeros(out, dtype=torch.float64, device=device)))
+            b = torch.zeros(out, dtype=torch.float64)
+            self.layers.append((nn.Parameter(w.to(device)), nn.Parameter(b.to(device))))
 
     def h(self, p: torch.Tensor) -> torch.Tensor:
         """[n]: g's logit on confidence vectors ``p`` [n, C] float64."""
@@ -49,7 +51,7 @@ def trained(lessons: Sequence[torch.Tensor], params: Any, key: int) -> Classifie
     p = torch.cat(list(lessons)).softmax(1)
     inside = torch.cat([torch.arange(len(z), device=device) < len(z) // 2 for z in lessons]).double()
     weight = torch.cat([torch.full((len(z),), 1 / (len(z) * len(lessons)), device=device).double() for z in lessons])
-    weights = [t.requires_grad_() for layer in g.layers for t in layer]
+    weights = [t for layer in g.layers for t in layer]
     with torch.enable_grad():
         adam = Adam(weights, weight_decay=0.0)
         for _ in range(params.epochs):
