@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from fedbench.core.contract.candidates import EXCLUDED, IFL, MEMBER, OFL
     from fedbench.core.contract.contexts import (
+        AnswerContext,
         Batch,
         CoalitionContext,
         Federation,
@@ -76,7 +77,7 @@ _HOME = {
     ),
     "section": ("AuditedRound", "ClientGroup", "Entry", "Row", "Section", "Sweep"),
     "contexts": (
-        "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "ReportContext",
+        "AnswerContext", "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "ReportContext",
         "Selection", "ServerContext",
     ),
     "dataset": ("Data", "Dataset"),
@@ -106,7 +107,7 @@ _MODULE |= dict.fromkeys(("norm", "norms"), "fedbench.core.numerics.norms")
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component", "hookimpl", "Params", "CONTRACT_VERSION",
     "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext",
-    "ReportContext", "FactValue", "Federation",
+    "AnswerContext", "ReportContext", "FactValue", "Federation",
     "Layer", "norm", "norms",
     "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",

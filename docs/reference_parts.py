@@ -32,8 +32,9 @@ CONTEXTS = {
     name: getattr(fedbench.core, name, None) or Randomness
     for name in (
         "Randomness", "Federation", "MemberData", "Batch", "Selection", "MemberContext", "CoalitionContext", "Layer",
-        "ServerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge", "Probe", "Data",
-        "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary", "Section", "Row", "Entry", "Sweep",
+        "ServerContext", "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge",
+        "Probe", "Data", "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary", "Section", "Row",
+        "Entry", "Sweep",
     )
 }  # fmt: skip
 _MODULES = (suite, federation, audit, coalition, component)
@@ -236,11 +237,15 @@ def _accepted(name: str) -> str:
         "assign": (torch.zeros(s, p), ctx), "prepare": (ctx.data, ctx), "select": (ctx,), "transform": (batch, ctx),
         "local_step": (batch, ctx), "protect": (torch.zeros(p), ctx), "coordinate": (torch.zeros(d, p), ctx),
         "aggregate": (torch.zeros(n, p), torch.ones(n), ctx), "loss": (torch.zeros(n, classes), batch, ctx),
+        "answer": (torch.zeros(n, classes), ctx),
     }  # fmt: skip
     returns = PHASES[name].returns
     rows = {"same shape": args.get(name, ((),))[0], "step": torch.zeros(p), "vector or nothing": torch.zeros(p)}.get(returns)
     wrong = rows.long() if isinstance(rows, torch.Tensor) else object()
     misfit = CHECKS[returns](wrong, *args.get(name, (ctx,)))
     assert misfit is not None
-    words = misfit.expected.replace(f"[{p}]", "[P]").replace(f"[{d}, {p}]", "[d, P]").replace(f"0..{s - 1}", "an integer 0..s-1")
+    said = {f"[{p}]": "[P]", f"[{d}, {p}]": "[d, P]", f"[{n}, {classes}]": "[n, C]", f"0..{s - 1}": "an integer 0..s-1"}
+    words = misfit.expected
+    for number, letter in said.items():
+        words = words.replace(number, letter)
     return f"None, or {words}" if returns == "vector or nothing" else words

@@ -53,6 +53,7 @@ CHECKS: tuple[Check, ...] = (
     _check(defenses.members_kept_apart, "defense"),
     _check(defenses.order_of_clients, "defense"),
     _check(defenses.update_shape_and_dtype, "defense"),
+    _check(defenses.answers_each_sample_alone, "defense"),
     _check(defenses.one_and_many_members, "defense"),
     _check(defenses.refuses_with_a_reason, "defense"),
     _check(defenses.batch_statistics, "defense"),

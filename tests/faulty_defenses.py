@@ -311,6 +311,28 @@ class StaysOnTheCpu(Defense):
         return update + torch.randn(len(update), generator=ctx.generator)
 
 
+class AnswersTogether(Defense):
+    """Answers that are centred over the chunk."""
+
+    def answer(self, logits, ctx):
+        return logits - logits.mean(0)
+
+
+class AnswersByChance(Defense):
+    """Another draw for whoever asks from another place of the chunk."""
+
+    def answer(self, logits, ctx):
+        drawn = torch.randn(logits.shape, generator=torch.Generator().manual_seed(ctx.key >> 1))
+        return logits + drawn.to(logits)
+
+
+class AnswersInHalves(Defense):
+    """Logits of half the width, whatever it was given."""
+
+    def answer(self, logits, ctx):
+        return logits.half()
+
+
 # class -> the checks that must fail, and no others
 FAILED = {
     Sound: (),
@@ -337,6 +359,9 @@ FAILED = {
     WritesToData: ("inputs_not_mutated",),
     AnswersDouble: ("update_shape_and_dtype",),
     AnswersSingle: ("update_shape_and_dtype",),
+    AnswersTogether: ("answers_each_sample_alone",),
+    AnswersByChance: ("answers_each_sample_alone",),
+    AnswersInHalves: ("update_shape_and_dtype",),
     FewMembers: ("one_and_many_members",),
     DividesByOthers: ("refuses_with_a_reason",),
     WordlessRefusal: ("refuses_with_a_reason",),

@@ -85,7 +85,8 @@ def test_no_candidate_is_scored_by_a_model_that_learnt_from_it(cls, leaky):
     """Turning the colluder's answers over in one fold leaves the scores of that fold's candidates untouched."""
     fold, shadow = folds(leaky.ids, 7), colluder(leaky)
     before, turned = taught(cls(**ALL[cls]), leaky), cls(**ALL[cls])
-    turned.fit([replace(shadow, member=np.where(fold == 0, ~shadow.member, shadow.member))], replace(leaky.audit(), target_client=-1))
+    lesson = replace(shadow, member=np.where(fold == 0, ~shadow.member, shadow.member))
+    turned.fit([lesson], replace(leaky.audit(), target_client=-1))
     a, b = (attack.score(shown(leaky), leaky.audit()) for attack in (before, turned))
     np.testing.assert_array_equal(a[fold == 0], b[fold == 0])
     assert (a[fold == 1] != b[fold == 1]).mean() > 0.9

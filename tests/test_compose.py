@@ -13,6 +13,7 @@ from tiny import tiny_clients, tiny_module, tiny_setup, train_all
 from fedbench.core import Defense, MemberData, Selection, UserError
 from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
+from fedbench.core.federation.answering import answered
 from fedbench.core.federation.compose import Composite, composed
 from fedbench.core.federation.guard import PhaseError
 from fedbench.plugins.defenses.cofedmid import CoFedMID
@@ -76,6 +77,10 @@ class EveryPhase(Defense):
     def after_round(self, ctx):
         ctx.memory["calls"] += float(ctx.rng.uniform())
 
+    def answer(self, logits, ctx):
+        said = sum(ctx.of_member[k]["calls"] for k in ctx.members) + ctx.coalition["rounds"] + float(ctx.rng.uniform())
+        return logits * (1 + said)
+
     def report(self, ctx):
         return {"calls": [ctx.of_member[k]["calls"] for k in ctx.members], "rounds": ctx.coalition["rounds"]}
 
@@ -89,9 +94,10 @@ ALONE = {
 
 
 def bits(defense: Defense, **changes) -> list[torch.Tensor]:
-    """Everything the loop shows of a training: uploads and global models of every round."""
-    _, results = train_all(tiny_setup(defense, n_models=defense.n_models, **changes))
-    return [t for r in results for t in (r.uploads.updates, r.models)]
+    """Everything the loop shows of a training: uploads and global models of every round, and what the last ones answer."""
+    federation, results = train_all(tiny_setup(defense, n_models=defense.n_models, **changes))
+    said = [answered(federation, j, torch.eye(3)) for j in range(len(federation.models))]
+    return [t for r in results for t in (r.uploads.updates, r.models)] + said
 
 
 def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:

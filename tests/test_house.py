@@ -219,10 +219,10 @@ def unlisted() -> set[str]:
 
 
 def unserved() -> set[str]:
-    """Phases that the loop neither finds in the table by their stage nor asks for by name."""
+    """Phases that the federation neither finds in the table by their stage nor asks for by name."""
     asked = {
         node.args[1].value
-        for name in ("loop.py", "local.py")
+        for name in ("loop.py", "local.py", "answering.py")
         for node in ast.walk(ast.parse((ROOT / "core" / "federation" / name).read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "act"
         and len(node.args) > 1 and isinstance(node.args[1], ast.Constant)

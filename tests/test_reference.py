@@ -19,6 +19,7 @@ from fedbench.core import Defense, MemberContext, UserError
 from fedbench.core.cli.main import cli
 from fedbench.core.contract.hooks import Hooks
 from fedbench.core.contract.phases import PHASES
+from fedbench.core.federation.answering import answered
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import HOOKS
 from fedbench.core.spec.resolve import load_and_check
@@ -151,9 +152,11 @@ def test_the_example_of_a_phase_is_called_in_it_and_changes_something(phase):
     plain, _ = train_all(tiny_setup(Defense(), n_models=n_models))
     defended, _ = train_all(tiny_setup(cls(), n_models=n_models))
     same = torch.equal(plain.models, defended.models)
-    assert same == (phase == "report")  # which says something of a run and changes nothing
+    assert same == (phase in ("report", "answer"))  # which say something of a run, or to whoever asks, and change nothing
+    logits = torch.tensor([[1.234, -0.5, 3.0]])
+    assert torch.equal(answered(defended, 0, logits), logits) == (phase != "answer")
     facts = defended.facts()
-    assert facts == ({"bytes sent": 6 * 4 * plain.models.shape[1]} if same else {})
+    assert facts == ({"bytes sent": 6 * 4 * plain.models.shape[1]} if phase == "report" else {})
     assert calls
 
 

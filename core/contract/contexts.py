@@ -155,7 +155,9 @@ class MemberContext(Randomness, LiveModel):
     + e``). ``model`` is the live module being trained, ``params`` its parameters as one live [P] vector (write to it in
     place), ``start`` [P] the global parameters received this round. ``memory`` persists over rounds and is private to
     this member. ``privacy_threshold``: the accuracy of membership inference that this member tolerates (0.5..1), where
-    the setting gives its clients one. ``tools`` and ``training``: the engine's part of the methods below.
+    the setting gives its clients one. ``ask_global``: in ``after_round`` alone, x -> [n, C], logits in eval mode of the
+    global model that came of the round (the member's own, of several), which no other phase of the last round sees; the
+    model at hand stays as it is. ``tools`` and ``training``: the engine's part of the methods below.
     """
 
     key: int
@@ -172,6 +174,7 @@ class MemberContext(Randomness, LiveModel):
     tools: Tools
     training: LocalTraining | None = None
     privacy_threshold: float | None = None
+    ask_global: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def epochs(self) -> Iterator[int]:
         """The standard local training (with this defense's other phases), one local epoch at a time: the number of the epoch,
@@ -249,6 +252,26 @@ class ServerContext(Randomness):
     root: MemberData | None = None
     logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     train: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerContext(Randomness):
+    """What there is to answer from, where somebody asks a global model: public facts, and what the coalition has learnt.
+
+    ``round``: the round that the model came of, from 1. ``model_index`` names it (0 unless several); ``members``: who
+    defends, ``served``: those of them whose model it is. ``coalition``, and ``of_member`` (client -> its own): the memories
+    of these parties, to be read. ``key`` is the same for every sample of a round, and known to nobody who asks.
+    """
+
+    key: int
+    device: torch.device
+    federation: Federation
+    members: tuple[int, ...]
+    served: tuple[int, ...]
+    round: int
+    coalition: Mapping[str, Any]
+    of_member: Mapping[int, Mapping[str, Any]]
+    model_index: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

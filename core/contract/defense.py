@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedbench.core.contract.contexts import (
+    AnswerContext,
     Batch,
     CoalitionContext,
     Federation,
@@ -105,7 +106,18 @@ class Defense(Configured):
         return weights @ updates
 
     def after_round(self, ctx: MemberContext) -> None:
-        """Learn from the round: ``ctx.model`` holds the member's own model as trained, before any protection."""
+        """Learn from the round: ``ctx.model`` holds the member's own model as trained, before any protection, and
+        ``ctx.ask_global(x)`` answers for the global model that came of it."""
+
+    def answer(self, logits: torch.Tensor, ctx: AnswerContext) -> torch.Tensor:
+        """What somebody who only asks a global model is answered: logits [n, C] of a chunk of samples -> [n, C].
+
+        A sample's answer must depend on no other sample of the chunk, and be the same whenever it is asked for. It is what
+        the views ``client`` and ``external`` see, and what the test accuracy is counted on. It changes nothing for the
+        server, who has the uploads, nor for gradients, which are had from parameters: a client that does not ask but reads
+        the parameters it was sent is not held up by it. Called without gradients (``torch.enable_grad`` gives them).
+        """
+        return logits
 
     def report(self, ctx: ReportContext) -> Mapping[str, FactValue]:
         """Facts about the finished run, for its records: epsilon, a bandit's choices, bytes sent, assignments missed."""

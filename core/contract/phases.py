@@ -15,8 +15,8 @@ from typing import Literal
 Party = Literal["coalition", "member", "server", "auditor"]
 # begin: before round 1; pick: of a global model; round: the member's part of a round; batch: each step of its training;
 # upload: a member's own update on its way out; rows: the coalition's updates together; server: at the server; end: after a
-# round, or after the last one
-Stage = Literal["begin", "pick", "round", "batch", "upload", "rows", "server", "end"]
+# round, or after the last one; answer: somebody asks a global model, after any round
+Stage = Literal["begin", "pick", "round", "batch", "upload", "rows", "server", "end", "answer"]
 # chained: each part of a composite sees what the one before made of it; exclusive: one part alone may have it; every: all
 # parts, one after the other; merged: all parts, their answers put together in a way of its own
 Combines = Literal["chained", "exclusive", "every", "merged"]
@@ -67,6 +67,8 @@ _TABLE = (
           summary="updates and weights to the global step"),
     Phase(name="after_round", party="member", stage="end", combines="every", returns="nothing",
           summary="learn from the round"),
+    Phase(name="answer", party="coalition", stage="answer", combines="chained", returns="same shape",
+          summary="what somebody who only asks a global model is answered"),
     Phase(name="report", party="auditor", stage="end", combines="merged", returns="facts",
           summary="facts about the run, for its records"),
 )  # fmt: skip

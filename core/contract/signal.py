@@ -17,8 +17,9 @@ class Probe:
     """One model in front of one batch of candidates.
 
     ``model``: in eval mode, holding the uploaded parameters; ``update``: [P] uploaded minus received parameters;
-    ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``. Gradients are disabled. All of it is the signal's
-    own copy; the model must be left as it was found, since the next batch is put to it.
+    ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``; of a global model for which a defense answers,
+    they are its answers, and so is what ``model`` gives, until gradients are asked for. Gradients are disabled. All of it is
+    the signal's own copy; the model must be left as it was found, since the next batch is put to it.
     """
 
     model: nn.Module

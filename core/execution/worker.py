@@ -80,7 +80,9 @@ def _judged(
     }  # fmt: skip
     if said is None:
         found = {label: Found(numbers=f.numbers) for label, f in found.items()}  # no file to keep vectors in
-        return record_for(job, cell, outcome, reason, clock.measured(done.measured), analyses=found, **common), None
+        return record_for(
+            job, cell, outcome, reason, clock.measured(done.measured), analyses=found, notes=done.notes, **common
+        ), None  # fmt: skip
     scores = npz_bytes({**said.arrays, **vectors, **done.arrays})
     record = record_for(
         job, cell, outcome, reason, clock.measured(done.measured, said.cpu_s), targets=said.targets, pooled=said.pooled,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,15 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.errors import Diverged, SkipCell
 from fedbench.core.contract.model import Model
-from fedbench.core.contract.threat import LEVELS
+from fedbench.core.contract.threat import ANSWERS, LEVELS
+from fedbench.core.experiment.evaluate import final_logits, predicted_by, train_loss
 from fedbench.core.experiment.job import Job, Look
 from fedbench.core.experiment.parts import Parts, defense_of
 from fedbench.core.experiment.process import log_failure
 from fedbench.core.experiment.samples import held_out, own_data, quirks, samples_of
 from fedbench.core.experiment.scene import Scene
 from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, require_use, signals_of, views_of
+from fedbench.core.federation.answering import answered, answers
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, Setup
@@ -95,6 +98,7 @@ def train(
     recorder.failed |= failed
     require_use(recorder.refused, (*attacks, *job.looks.values()))
     training = _good_start(job, parts, scene, setup)
+    recorder.answer = partial(answered, training) if answers(training.setup) else None
     shadow_models = any(a.needs_shadow_models for a in attacks)
     return _run_rounds(job, scene, training, recorder, on_round, shadow_models)
 
@@ -162,9 +166,9 @@ def _run_rounds(
         if (t := result.uploads.round) in audited:
             mark = _now()
             recorder.record(result)
-            predicted = _predicted(training, test_x)
+            predicted = predicted_by(training, test_x)
             right = predicted == scene.data.test_y
-            row: dict[str, Any] = {"round": t, "accuracy": float(right.mean()), "train_loss": _train_loss(training)}
+            row: dict[str, Any] = {"round": t, "accuracy": float(right.mean()), "train_loss": train_loss(training)}
             if scene.groups is not None:
                 row["group_accuracy"] = [float(right[scene.test_group == g].mean()) for g in range(len(scene.groups.names))]
             history.append(row | _clusters(result.assignment, before, len(training.models)))
@@ -173,6 +177,7 @@ def _run_rounds(
             signals += _now() - mark
         on_round(t)
     cpu, wall = _now() - began - signals
+    everyone = np.concatenate([scene.pool, scene.shadow])
     facts, complaints = _facts(training)
     return Trained(
         rows=recorder.rows, rounds=np.array(recorder.rounds), signals=recorder.arrays(),
@@ -180,7 +185,7 @@ def _run_rounds(
         history=history,
         measured={"train_cpu_s": float(cpu), "train_wall_s": float(wall), "signals_cpu_s": float(signals[0])},
         rejected=tuple(rejected), assignment=np.array(assignments), predicted=predicted,
-        logits=_final_logits(training, scene) if shadow_models else None, facts=facts,
+        logits=final_logits(training, samples_of(scene, everyone, device)[0]) if shadow_models else None, facts=facts,
         complaints=complaints, failed=recorder.failed, notes=_notes(training) + quirks(job.setting.federation),
         signal_notes=recorder.notes,
     )  # fmt: skip
@@ -201,9 +206,11 @@ def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:
 
 
 def _notes(training: Training) -> list[str]:
-    """How the per-sample gradients were had that the training itself asked for: a defense, or an adversary's bench."""
+    """How the per-sample gradients were had that the training itself asked for (a defense, or an adversary's bench), and whether
+    a defense answers for the global models."""
     modes = (True, False) if training.setup.insider is not None else (True,)
-    return [why for mode in modes if (why := why_one_by_one(training.setup.flat.module, mode))]
+    why = [why for mode in modes if (why := why_one_by_one(training.setup.flat.module, mode))]
+    return [*why, ANSWERS] if answers(training.setup) else why
 
 
 def _clusters(assignment: tuple[int, ...], before: tuple[int, ...], n_models: int) -> dict[str, Any]:
@@ -212,12 +219,6 @@ def _clusters(assignment: tuple[int, ...], before: tuple[int, ...], n_models: in
         return {}
     moved = sum(a != b for a, b in zip(assignment, before, strict=True)) if before else 0
     return {"clusters": np.bincount(assignment, minlength=n_models).tolist(), "moved": moved}
-
-
-def _final_logits(training: Training, scene: Scene) -> np.ndarray:
-    """[s, pool ++ shadow, C] of every final global model."""
-    x, _ = samples_of(scene, np.concatenate([scene.pool, scene.shadow]), training.setup.device)
-    return np.stack([_logits(training, j, x).float().cpu().numpy() for j in range(len(training.models))])
 
 
 def fresh_models(
@@ -234,35 +235,6 @@ def fresh_models(
 
     first = build(0)
     return first, torch.stack([first.params.clone(), *(build(j).params for j in range(1, n))])
-
-
-def _logits(training: Training, j: int, x: torch.Tensor) -> torch.Tensor:
-    return training.setup.flat.logits(training.models[j], training.buffers[j], x)
-
-
-def _predicted(training: Training, x: torch.Tensor) -> np.ndarray:
-    """[n_test] the class that the global model gives each sample.
-
-    With several global models, sample i is put to the model of client i mod K: the mean is then the clients' mean
-    accuracy, and a sample still has one answer, which paired tests need.
-    """
-    out = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    clients = torch.arange(len(x), device=x.device) % len(training.assignment)
-    for j in sorted(set(training.assignment.values())):
-        mine = torch.isin(clients, torch.tensor([k for k, m in training.assignment.items() if m == j], device=x.device))
-        if bool(mine.any()):
-            out[mine] = _logits(training, j, x[mine]).argmax(1)
-    return out.cpu().numpy()
-
-
-def _train_loss(training: Training) -> float:
-    """Mean cross-entropy of each client's global model on (up to 200 of) its training samples."""
-    losses = []
-    for k, data in enumerate(training.setup.clients):
-        some = data.trainable[:200]
-        logits = _logits(training, training.assignment[k], data.x[some])
-        losses.append(torch.nn.functional.cross_entropy(logits, data.y[some]))
-    return float(torch.stack(losses).mean())
 
 
 def kinds_of(audit: AuditSet, trained: Trained) -> np.ndarray:

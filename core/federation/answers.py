@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedbench.core.contract.contexts import Batch, MemberData, Selection
+from fedbench.core.contract.contexts import AnswerContext, Batch, MemberData, Selection
 from fedbench.core.contract.defense import is_fact
 from fedbench.core.contract.phases import Returns
 
@@ -163,6 +163,14 @@ def _facts(answer: Any, *args: Any) -> Fits:
     return Misfit(found(answer), f"{expected}, of Python's own types; {bad[0]}") if bad else None
 
 
+def _same_shape(answer: Any, rows: torch.Tensor, ctx: Any) -> Fits:
+    """Rows that are not finite are a divergence, which has its own rule; an answer that is not is no answer."""
+    if misfit := vector(answer, rows.shape, rows):
+        return misfit
+    spoilt = isinstance(ctx, AnswerContext) and bool((torch.isfinite(rows) & ~torch.isfinite(answer.to(rows))).any())
+    return Misfit("logits that are not finite", "finite ones, as it was given") if spoilt else None
+
+
 CHECKS: dict[Returns, Callable[..., Fits]] = {
     "nothing": _nothing,
     "data": _data,
@@ -171,7 +179,7 @@ CHECKS: dict[Returns, Callable[..., Fits]] = {
     "index": _index,
     "scalar": _scalar,
     "vector or nothing": lambda answer, batch, ctx: None if answer is None else vector(answer, ctx.params.shape, ctx.params),
-    "same shape": lambda answer, rows, ctx: vector(answer, rows.shape, rows),
+    "same shape": _same_shape,
     "step": lambda answer, rows, weights, ctx: vector(answer, rows.shape[1:], rows),
     "facts": _facts,
 }

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
 
 from fedbench.core.contract.contexts import (
+    AnswerContext,
     Batch,
     CoalitionContext,
     Federation,
@@ -76,7 +78,8 @@ class Composite(AsksEach, Defense):
     def _view(self, i: int, ctx: Any) -> Any:
         """``ctx`` as part ``i`` sees it; the same object for the same ``ctx``, so that its generator goes on."""
         if self._shown[0] is not ctx:
-            self._shown = (ctx, [_private(j, ctx) for j in range(len(self.parts))])
+            view = _answering if isinstance(ctx, AnswerContext) else _private
+            self._shown = (ctx, [view(j, ctx) for j in range(len(self.parts))])
         return self._shown[1][i]
 
     def _ask(self, name: str, i: int, *args: Any, ctx: Any) -> Any:
@@ -161,14 +164,24 @@ class Composite(AsksEach, Defense):
 
 def _share(i: int, ctx: ReportContext) -> ReportContext:
     """``ctx`` with part ``i``'s own memories."""
-
-    def own(memory: Mapping[str, Any]) -> Mapping[str, Any]:
-        return memory.get(_memory_of(i), {})
-
     return replace(
-        ctx, coalition=own(ctx.coalition), of_member={k: own(m) for k, m in ctx.of_member.items()},
-        of_server={j: own(m) for j, m in ctx.of_server.items()},
-    )  # fmt: skip
+        ctx, coalition=_own(i, ctx.coalition), of_member=_owns(i, ctx.of_member), of_server=_owns(i, ctx.of_server)
+    )
+
+
+def _answering(i: int, ctx: AnswerContext) -> AnswerContext:
+    """``ctx`` with part ``i``'s own memories and its own key."""
+    owns = _owns(i, ctx.of_member)
+    return replace(ctx, key=_key_of(i, ctx.key), coalition=_own(i, ctx.coalition), of_member=owns)
+
+
+def _own(i: int, memory: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What part ``i`` keeps in a party's memory; nobody writes to it from here."""
+    return MappingProxyType(memory.get(_memory_of(i), {}))
+
+
+def _owns(i: int, memories: Mapping[int, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    return {k: _own(i, memory) for k, memory in memories.items()}
 
 
 def _memory_of(i: int) -> str:
@@ -177,8 +190,11 @@ def _memory_of(i: int) -> str:
 
 def _private(i: int, ctx: Context) -> Context:
     """``ctx`` with part ``i``'s own memory and its own key (the first one keeps the engine's)."""
-    memory = ctx.memory.setdefault(_memory_of(i), {})
-    return replace(ctx, key=ctx.key if i == 0 else key_for(ctx.key, _memory_of(i)), memory=memory)
+    return replace(ctx, key=_key_of(i, ctx.key), memory=ctx.memory.setdefault(_memory_of(i), {}))
+
+
+def _key_of(i: int, key: int) -> int:
+    return key if i == 0 else key_for(key, _memory_of(i))
 
 
 def _intersection(selections: list[Selection], data: MemberData, flagged: Selection | None) -> Selection:

@@ -8,7 +8,14 @@ import torch
 from torch import nn
 
 from fedbench.core.apart.channel import pass_on_interrupt
-from fedbench.core.contract.contexts import CoalitionContext, Federation, MemberContext, ReportContext, ServerContext
+from fedbench.core.contract.contexts import (
+    AnswerContext,
+    CoalitionContext,
+    Federation,
+    MemberContext,
+    ReportContext,
+    ServerContext,
+)
 from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.contract.phases import phase
@@ -80,7 +87,7 @@ def act(defense: Defense, name: str, *args: Any, where: str) -> Any:
     row = phase(name)
     if isinstance(defense, AsksEach):
         return call(defense, row.name, *args, where=where)
-    watch = Watch(args[-1], args[0] if row.returns == "index" else None, closely=row.stage != "batch")
+    watch = Watch(args[-1], {_READ[name]: args[0]} if name in _READ else {}, closely=row.stage != "batch")
     answer = call(defense, row.name, *args, where=where)
     _require_untouched(watch, type(defense).__name__, row.name, where)
     if misfit := CHECKS[row.returns](answer, *args):
@@ -88,6 +95,7 @@ def act(defense: Defense, name: str, *args: Any, where: str) -> Any:
     return answer.detach() if row.returns in _ROWS and answer is not None else answer
 
 
+_READ = {"assign": "models", "answer": "logits"}  # phases whose first argument is the engine's own, and what messages call it
 _ROWS = ("vector or nothing", "same shape", "step")  # copied into the engine's own: what computed them is nothing to it
 
 
@@ -119,10 +127,12 @@ def forward(module: nn.Module, x: torch.Tensor, where: str) -> torch.Tensor:
     return logits
 
 
-def where_of(ctx: MemberContext | CoalitionContext | ServerContext | ReportContext) -> str:
+def where_of(ctx: MemberContext | CoalitionContext | ServerContext | AnswerContext | ReportContext) -> str:
     """The place of a phase, for messages."""
     if isinstance(ctx, ReportContext):
         return "after the last round"
+    if isinstance(ctx, AnswerContext):
+        return f"global model {ctx.model_index}, after round {ctx.round}"
     when = f"round {ctx.round}" if ctx.round else "before round 1"
     if isinstance(ctx, MemberContext):
         return f"client {ctx.client}, {when}"

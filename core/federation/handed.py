@@ -6,9 +6,10 @@ through ``.data`` or numpy: for that a sum and a sample of the elements are comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -33,11 +34,11 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 
 
 class Watch:
-    """Over what ``context`` and, of several global models, ``models`` hand out. ``closely``: also for writes past torch's
-    counters, and for the member's module, which all clients train in."""
+    """Over what ``context`` hands out, and what else is handed out under a name (``also``). ``closely``: also for writes past
+    torch's counters, and for the member's module, which all clients train in."""
 
-    def __init__(self, context: Any, models: torch.Tensor | None = None, closely: bool = True) -> None:
-        self._tensors = [*_handed(context), *([] if models is None else [("models", models)])]
+    def __init__(self, context: Any, also: Mapping[str, torch.Tensor] = MappingProxyType({}), closely: bool = True) -> None:
+        self._tensors = [*_handed(context), *also.items()]
         self._versions = [t._version for _, t in self._tensors]
         self._prints = [_known(t) for _, t in self._tensors] if closely else []
         self._module = context.model if closely and isinstance(context, MemberContext | Knowledge) else None

@@ -16,6 +16,7 @@ from fedbench.core.contract.defense import FactValue, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import phases
 from fedbench.core.contract.threat import LEVELS
+from fedbench.core.federation.answering import global_logits
 from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, require_nothing, where_of
@@ -28,7 +29,8 @@ from fedbench.core.numerics.rng import key_for, numpy_rng
 
 
 class Training:
-    """One training, round by round. ``models``: [s, P] the current global models; ``assignment``: client -> model."""
+    """One training, round by round. ``models``: [s, P] the current global models, which came of ``round``; ``assignment``: client
+    -> model."""
 
     def __init__(self, setup: Setup) -> None:
         if overlap := set(setup.members) & set(setup.malicious):
@@ -37,7 +39,7 @@ class Training:
         self.setup = setup
         self.defense = setup.defense
         self.trainer = LocalTrainer(setup)
-        self.models = setup.initial.clone()
+        self.models, self.round = setup.initial.clone(), 0
         self.buffers = setup.flat.buffers.repeat(len(self.models), 1)
         own = setup.defense.n_models == 0  # a model for every client, whether it defends or not
         self.assignment = {k: k if own else 0 for k in range(len(setup.clients))}
@@ -90,9 +92,9 @@ class Training:
         rejected = self._reject(uploads)
         self.causes.require_rows(uploads)
         steps = self._aggregate(t, uploads, len(rejected))
-        self.models = starts + steps
+        self.models, self.round = starts + steps, t
         self.causes.require_models(uploads, starts, self.models)
-        self._after_round(t, cohort)
+        self._after_round(t)
         whose = tuple(self.assignment[k] for k in range(len(self.clients)))
         return RoundResult(
             uploads=uploads, models=self.models, buffers=self.buffers.clone(), steps=steps, rejected=rejected, assignment=whose
@@ -262,15 +264,13 @@ class Training:
             return rows
         return [rows[i] for i in numpy_rng(self.setup.seed, "weight-order", t).permutation(len(rows))]
 
-    def _after_round(self, t: int, cohort: tuple[int, ...]) -> None:
-        if not self.trainer.phases["after_round"]:
-            return
-        for k in (k for k in cohort if k in self.setup.members):
-            params, buffers, start = self._trained.pop(k)
+    def _after_round(self, t: int) -> None:
+        for k, (params, buffers, start) in self._trained.items():
             self.setup.flat.params.copy_(params)
             self.setup.flat.buffers.copy_(buffers)
             ctx = self.parties.member("after_round", t, k, self.clients[k], start)
-            act(self.defense, "after_round", ctx, where=where_of(ctx))
+            act(self.defense, "after_round", replace(ctx, ask_global=global_logits(self, k)), where=where_of(ctx))
+        self._trained.clear()
 
     def facts(self) -> dict[str, FactValue]:
         """What the defense says of its run, after the last round."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from fedbench.core.contract.contexts import CoalitionContext, MemberContext, MemberData, ReportContext
+from fedbench.core.contract.contexts import AnswerContext, CoalitionContext, MemberContext, MemberData, ReportContext
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.normalise import as_floats
 from fedbench.core.numerics.per_sample import per_sample_gradients
@@ -54,6 +55,15 @@ class Parties:
             key=self.key(phase, round), device=setup.device, federation=setup.facts, members=members, present=present,
             sizes=tuple(setup.sizes[k] for k in members), weights=tuple(self.shares[k] for k in members),
             round=round, memory=self.memory("coalition"),
+        )  # fmt: skip
+
+    def asked(self, round: int, j: int, served: tuple[int, ...]) -> AnswerContext:
+        """Whoever answers for global model ``j``, which came of ``round`` and is that of the members ``served``."""
+        setup = self._setup
+        return AnswerContext(
+            key=self.key("answer", round, j), device=setup.device, federation=setup.facts, members=setup.members, served=served,
+            round=round, model_index=j, coalition=MappingProxyType(self.memory("coalition")),
+            of_member={k: MappingProxyType(self.memory(k)) for k in setup.members},
         )  # fmt: skip
 
     def report(self, models: int) -> ReportContext:

@@ -12,12 +12,16 @@ from torch import nn
 from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.apart.global_state import kept
 from fedbench.core.contract.signal import Probe, Signal
+from fedbench.core.federation.guard import PhaseError
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.normalise import as_floats
 from fedbench.core.words.explain import told
 
 # Logits beyond it can differ by more than float32 holds: then a signal may overflow without being wrong.
 _LARGEST_LOGIT = torch.finfo(torch.float32).max / 4
+
+
+Answers = Callable[[torch.Tensor], torch.Tensor]  # logits [n, C] -> what is answered, [n, C]
 
 
 class SignalError(RuntimeError):
@@ -53,22 +57,28 @@ class _OwnModel:
         self._own: FlatModel | None = None
         self._where: list[int] = []
         self._loaded = False
+        self._answer: Answers | None = None
 
-    def next_row(self) -> None:
-        """The engine's module holds another model now."""
-        self._loaded = False
+    def next_row(self, answer: Answers | None) -> None:
+        """The engine's module holds another model now; ``answer``: what whoever asks it is given for its logits."""
+        self._loaded, self._answer = False, answer
 
     def get(self) -> nn.Module:
         """The copy, in eval mode, with the parameters and buffers that the engine's module holds."""
         if self._own is None:
             self._own = FlatModel(deepcopy(self._engine.module), self._engine.params.device)
             self._where = _places(self._own.module)
+            self._own.module.register_forward_hook(lambda module, given, logits: self._said(logits))
         if not self._loaded:
             self._own.params.copy_(self._engine.params)
             self._own.buffers.copy_(self._engine.buffers)
             self._own.module.eval()
             self._loaded = True
         return self._own.module
+
+    def _said(self, logits: torch.Tensor) -> torch.Tensor:
+        """Whoever takes gradients has the parameters, and whoever has them is given no answers."""
+        return logits if self._answer is None or torch.is_grad_enabled() else self._answer(logits)
 
     def changed(self) -> str:
         """What differs from what was handed out, or nothing: compared value by value, so that no way of writing is missed."""
@@ -104,13 +114,15 @@ class Asked:
         self._model = _OwnModel(flat)
 
     def row(
-        self, update: torch.Tensor, samples: Sequence[tuple[torch.Tensor, torch.Tensor]], logits: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
+        self, update: torch.Tensor, samples: Sequence[tuple[torch.Tensor, torch.Tensor]], logits: Sequence[torch.Tensor],
+        answer: Answers | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         """[N] or [N, d] float32: the signal on one model, which the engine's module holds.
 
-        ``samples``, ``logits``: chunk by chunk. Raises :class:`SignalError`.
+        ``samples``, ``logits``: chunk by chunk. ``answer``: what a defense makes of logits; of ``logits`` it has been made
+        already. Raises :class:`SignalError`, and ``PhaseError`` of the defense that answers.
         """
-        self._model.next_row()
+        self._model.next_row(answer)
         with at_work(f"signal {self.who}"), kept():
             parts = [self._chunk(update, x, y, z) for (x, y), z in zip(samples, logits, strict=True)]
             if what := self._model.changed():
@@ -127,6 +139,8 @@ class Asked:
         try:
             with torch.no_grad():
                 answer = self._signal.measure(probe)
+        except PhaseError:  # no fault of the signal's
+            raise
         except BaseException as error:
             pass_on_interrupt(error)
             raise SignalError(told(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ import torch
 from fedbench.core.apart.global_state import kept
 from fedbench.core.contract.signal import Signal
 from fedbench.core.contract.threat import View
+from fedbench.core.federation.answering import Answer
 from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
@@ -69,6 +71,7 @@ class Recorder:
     ends its part in the run, and nothing else's. ``notes``: what the records of cells that read a signal should say of it.
     ``rounds``: how many will be audited. A vector signal is asked once before the first, of a few samples: how long it is, and
     whether there is room for all of it (:func:`room_for`); ``refused`` says of which there is none.
+    ``answer``: what whoever asks a global model is given for its logits; set by whoever trains, where a defense answers.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Recorder:
         self.failed: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.notes: dict[str, str] = {}
+        self.answer: Answer | None = None
         self._who = {n: f"'{n}'" for n in (*signals, *GRADIENT_SIGNALS)} | dict(who or {})
         self.asked = {n: Asked(s, self._who[n], flat) for n, s in signals.items()}
         self.gradients, self.one_start = gradients, one_start
@@ -111,7 +115,7 @@ class Recorder:
             unprotected = {n: asked for n, asked in self.asked.items() if n.endswith(PRE_DEFENSE)}
             if unprotected and uploads.unprotected is not None:
                 before, _, _ = self._rows(present, uploads, uploads.unprotected, result)
-                self._forward(unprotected, where, before, buffers, starts, uploads)
+                self._forward(unprotected, where, before, buffers, starts, uploads, answered=False)
                 del before
             if self.gradients:
                 self._try_gradients(where, updates, starts, uploads)
@@ -199,20 +203,22 @@ class Recorder:
     @torch.no_grad()
     def _forward(
         self, signals: dict[str, Asked], where: list[int], updates: list[torch.Tensor], buffers: torch.Tensor,
-        starts: list[int], uploads: Uploads,
+        starts: list[int], uploads: Uploads, answered: bool = True,
     ) -> None:  # fmt: skip
         measured: dict[str, list[torch.Tensor]] = {name: [] for name in signals}
         chunk = chunk_of(self.x, _FORWARD_BYTES)
         samples = list(zip(self.x.split(chunk), self.y.split(chunk), strict=True))
-        for update, buffer, j in zip(updates, buffers, starts, strict=True):
+        for row, update, buffer, j in zip(where, updates, buffers, starts, strict=True):
             if not measured:
                 return
             torch.add(uploads.starts[j], update, out=self.flat.params)
             self.flat.buffers.copy_(buffer)  # running statistics are part of what was uploaded
-            logits = [self.flat.module(x) for x, _ in samples]
+            model, logits = model_of_row(self.rows[row]), [self.flat.module(x) for x, _ in samples]
+            said = partial(self.answer, model) if answered and self.answer is not None and model is not None else None
+            logits = logits if said is None else [said(z) for z in logits]
             for name in list(measured):
                 try:
-                    measured[name].append(signals[name].row(update, samples, logits))
+                    measured[name].append(signals[name].row(update, samples, logits, said))
                 except SignalError as error:
                     self._on_failure(error)
                     self._drop(name, f"round {uploads.round}", str(error))

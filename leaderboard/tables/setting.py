@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedbench.core.contract.board import Bullets, Part, Quote, Text, Words
+from fedbench.core.contract.threat import ANSWERS
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.tables.common import joined
 
@@ -37,7 +38,7 @@ def setting_bullets(records: Sequence[LoadedRecord]) -> Bullets:
     lines += [Words(text) for text in dict.fromkeys(map(_samples, (r.record.described for r in records))) if text]
     lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
     views = sorted({r.record.view for r in records if r.record.outcome == "ok"})
-    return Bullets((*lines, *map(_threat, views)))
+    return Bullets((*lines, *map(_threat, views), *_answering(records)))
 
 
 def _threat(view: str) -> Text:
@@ -60,6 +61,12 @@ def _samples(described: Mapping[str, Any]) -> str:
 
 def _share(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1 else 0.0
+
+
+def _answering(records: Sequence[LoadedRecord]) -> list[Text]:
+    """Which defenses change what somebody who asks the global model sees, and what that does not protect."""
+    labels = dict.fromkeys(r.record.defense.label for r in records if ANSWERS in r.record.notes)
+    return [(*joined(sorted(labels)), Words(f": {ANSWERS}"))] if labels else []
 
 
 def _flat(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Quote]]:

@@ -54,6 +54,10 @@ def fedbench_defenses():
         "Srivastava et al., JMLR 2014",
     )  # fmt: skip
     yield Component(
+        "memguard", f"{_HERE}.memguard:MemGuard", "answer whoever asks with noise that leaves membership a guess",
+        "Jia et al., CCS 2019",
+    )  # fmt: skip
+    yield Component(
         "cofedmid", f"{_HERE}.cofedmid:CoFedMID",
         "coalition: class partition, sample recycling, noise that cancels in the aggregate",
         "Bai et al., CoFedMID",

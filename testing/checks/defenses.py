@@ -10,17 +10,18 @@ import torch
 from fedbench.core.contract.contexts import MemberContext
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
+from fedbench.core.federation.answering import answered
 from fedbench.core.federation.loop import Training
 from fedbench.testing.checks.repeatable import steady
 from fedbench.testing.checks.runs import located
 from fedbench.testing.results import Failed, Skipped
 from fedbench.testing.subject import Subject
-from fedbench.testing.trials.defense import Federated, begun, run
+from fedbench.testing.trials.defense import Federated, asked, begun, run, setup_of
 from fedbench.testing.trials.trial import reference
 from fedbench.testing.watch.hooks import hooked, overridden, state_of
 from fedbench.testing.watch.prints import storages
 
-_UPDATES = ("protect", "coordinate", "aggregate")
+_ROWS = ("protect", "coordinate", "aggregate", "answer")
 
 
 def _serves(subject: Subject, what: str, how: Federated, made: Defense | None = None) -> bool:
@@ -39,14 +40,14 @@ def _serves(subject: Subject, what: str, how: Federated, made: Defense | None = 
 
 
 def update_shape_and_dtype(subject: Subject) -> None:
-    """`protect`, `coordinate` and `aggregate` answer in the shape and dtype of what they are given, float32 and float64."""
+    """`protect`, `coordinate`, `aggregate`, `answer`: the shape and dtype of what they are given, float32 and float64."""
     reference(subject)
     for double in (False, True):
         wrong: dict[str, None] = {}
 
         def around(name: str, call: Callable[..., Any], args: tuple[Any, ...], wrong: dict[str, None] = wrong) -> Any:
             answer = call(*args)
-            if name in _UPDATES and isinstance(answer, torch.Tensor):
+            if name in _ROWS and isinstance(answer, torch.Tensor):
                 shape = list(args[0].shape[1:] if name == "aggregate" else args[0].shape)
                 if list(answer.shape) != shape or answer.dtype != args[0].dtype:
                     found, given = (f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in (answer, args[0]))
@@ -99,6 +100,30 @@ def batch_statistics(subject: Subject) -> None:
     """A model with batch normalisation is served, or refused with a reason."""
     reference(subject)
     _serves(subject, "a model with BatchNorm", Federated(normed=True))
+
+
+def answers_each_sample_alone(subject: Subject) -> None:
+    """`answer` says the same of a sample whatever is asked beside it, in whichever order, and how often."""
+    reference(subject)
+    steady(subject)
+    if "answer" not in overridden(subject.make(), "defense"):
+        return
+    how = Federated()
+    training = Training(setup_of(subject.make(), how))
+    for _ in training.rounds():
+        pass
+    logits = asked(training, 0, how)
+    whole = answered(training, 0, logits)
+    for what, said in {
+        "asked in chunks of 5": torch.cat([answered(training, 0, z) for z in logits.split(5)]),
+        "asked in the order turned round": answered(training, 0, logits.flip(0)).flip(0),
+        "asked once more": answered(training, 0, logits),
+    }.items():
+        if not torch.allclose(whole, said, rtol=1e-4, atol=1e-5):
+            raise subject.failed(
+                f"{what}, its answers are up to {float((whole - said).abs().max()):.3g} from the first; expected the same: no "
+                "mean or draw over the chunk, and chance from ctx.key and the sample's own logits"
+            )
 
 
 class _Backwards(Training):

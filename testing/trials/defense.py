@@ -13,6 +13,7 @@ from torch import nn
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
+from fedbench.core.federation.answering import answered, answers
 from fedbench.core.federation.guard import remarks_of
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Setup
@@ -101,8 +102,27 @@ def begun(made: Defense, how: Federated, kind: type[Training] = Training) -> Tra
         return kind(setup_of(made, replace(how, sizes=_LARGER)))
 
 
-def run(made: Defense, how: Federated | None = None) -> dict[str, Any]:
-    """Every upload, every global model and the facts. Raises whatever the engine makes of a mistake."""
+def asked(training: Training, j: int, how: Federated) -> torch.Tensor:
+    """[n, C] logits of global model ``j`` on samples of the clients and of nobody, before any answer."""
+    start = training.setup.clients[0].x
+    strangers = images((16,), classes=how.classes)[0].x.to(start)
+    x = torch.cat([*(data.x[:3] for data in training.clients), strangers])
+    return training.setup.flat.logits(training.models[j], training.buffers[j], x)
+
+
+def _answers(training: Training, how: Federated) -> dict[str, torch.Tensor]:
+    """What somebody who asks each of the global models is given; nothing where the defense leaves that alone."""
+    if not answers(training.setup):
+        return {}
+    return {
+        f"the answers of global model {j} after round {training.round}": answered(training, j, asked(training, j, how)).cpu()
+        for j in range(len(training.models))
+    }
+
+
+def run(made: Defense, how: Federated | None = None, asking: bool = True) -> dict[str, Any]:
+    """Every upload, every global model, what it answers and the facts. Raises whatever the engine makes of a mistake.
+    ``asking``: whether somebody asks the global models."""
     how = how or Federated()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if how.double else torch.float32)
@@ -115,6 +135,7 @@ def run(made: Defense, how: Federated | None = None) -> dict[str, Any]:
                 said[f"the upload of client {k} in round {t}"] = row.clone().cpu()
             said[f"the global models after round {t}"] = result.models.clone().cpu()
             said[f"the clients' models in round {t}"] = result.assignment
+            said |= _answers(training, how) if asking else {}
         said["its facts"] = training.facts()
         return said
     finally:
