@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from fedbench.core import Attack, Audit, Colluder, Observations, Params, SkipCell
 from fedbench.plugins.attacks.crossfit import FOLDS, folds
 
-VIEW = Field("server", description="whose models it reads: the target's uploads (server), or the global model (client)")
+VIEW: Any = Field("server", description="whose models it reads: the target's uploads (server), or the global model (client)")
 
 
 class Teaching(Params):
@@ -34,6 +34,7 @@ class Taught(Attack):
     """
 
     Params = Teaching
+    _key: int
 
     @property
     def view(self) -> Literal["server", "client"]:  # type: ignore[override]
@@ -46,7 +47,7 @@ class Taught(Attack):
         return int(self.params.teacher == "colluder")
 
     @property
-    def knows_half(self) -> bool:
+    def knows_half(self) -> bool:  # type: ignore[override]
         """Whether it is taught by half of the candidates."""
         return self.params.teacher == "half"
 

@@ -39,7 +39,7 @@ class Threshold(TaughtByRound):
     """
 
     class Params(Teaching):
-        teacher: Literal["none", "colluder", "half"] = Field(
+        teacher: Literal["none", "colluder", "half"] = Field(  # type: ignore[assignment]
             "colluder",
             description="whose membership chooses the threshold: a colluding client's, that of a random half of the candidates "
             "(judged on the other half), or none: the measurement as it is",
