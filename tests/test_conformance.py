@@ -19,7 +19,7 @@ from fedbench.testing.table import checks_of
 
 # a learning attack need not learn for long to be deterministic
 PARAMS: dict[str, dict[str, Any]] = {"seqmia": {"epochs": 2}}
-HEAVY = {"resnet18", "wrn-16-4", "leaf-cnn", "alexnet", "resnet20", "seqmia", "board"}
+HEAVY = {"resnet18", "wrn-16-4", "leaf-cnn", "alexnet", "resnet20", "vgg16", "vgg19", "seqmia", "board"}
 LIGHT_DATA = {"digits", "image-folder"}
 
 
