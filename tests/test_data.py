@@ -11,11 +11,17 @@ from fedbench.core import EXCLUDED, IFL, MEMBER, OFL
 from fedbench.core.contract.errors import UserError
 from fedbench.core.population.audit import attack_set, audit_set, group_set, pool_of
 from fedbench.core.population.partition import partition
+from fedbench.core.population.parts import Outsiders, whole
 from fedbench.core.population.target import EVERYBODY, group
 from fedbench.plugins.datasets.canaries import mislabel
 from fedbench.plugins.datasets.digits import Digits
 
 LABELS = np.random.default_rng(0).integers(0, 5, 400)
+
+
+def of_holdout(n: int) -> Outsiders:
+    """All of a hold-out of ``n`` samples, behind the training samples."""
+    return Outsiders(ids=len(LABELS) + np.arange(n))
 
 
 @given(clients=st.integers(1, 30), seed=st.integers(0, 9), beta=st.sampled_from([None, 0.5, 10.0, float("inf")]))
@@ -49,7 +55,7 @@ def test_too_few_samples_and_empty_clients_are_refused():
 @settings(max_examples=40, deadline=None)
 def test_an_audit_set_is_fair_aligned_and_shuffled(target, nonmembers, seed):
     shards = partition(LABELS, 10, seed)
-    a, b = (audit_set(shards, 60, target, nonmembers, seed) for _ in range(2))
+    a, b = (audit_set(shards, of_holdout(60), target, nonmembers, seed) for _ in range(2))
     assert a.digest() == b.digest()
     assert len(np.unique(a.ids)) == len(a.ids)
     assert np.array_equal(np.sort(a.ids[a.kind == MEMBER]), shards[target])
@@ -73,7 +79,7 @@ def listed(audit, where):
 def test_more_outsiders_leave_the_mix_as_it_is(target, nonmembers, outside, seed, absent):
     """``outside`` adds candidates that count among the outside ones alone; the others are the same list, in its order."""
     shards = partition(LABELS, 4, seed)  # shards of 100, more than the hold-out
-    plain, wide = (audit_set(shards, 60, target, nonmembers, seed, outside=n, absent=absent) for n in (None, outside))
+    plain, wide = (audit_set(shards, of_holdout(60), target, nonmembers, seed, outside=n, absent=absent) for n in (None, outside))
     free = 30 if absent else 60  # half of the hold-out are the members of the null
     share, strangers = min(nonmembers // 4, free), min(outside, free)
     assert (plain.kind == OFL).sum() == share and plain.in_mix().all()
@@ -91,7 +97,7 @@ def test_more_outsiders_leave_the_mix_as_it_is(target, nonmembers, outside, seed
 
 
 def test_the_outsiders_beyond_the_mix_stand_anywhere():
-    audit = audit_set(partition(LABELS, 10, 0), 130, 3, 500, 0, outside=120)
+    audit = audit_set(partition(LABELS, 10, 0), of_holdout(130), 3, 500, 0, outside=120)
     places = np.flatnonzero(audit.extra)
     n, m = len(audit.ids), len(places)
     assert m == 70 and abs(places.mean() - (n - 1) / 2) < 4 * n / np.sqrt(12 * m)
@@ -102,7 +108,7 @@ def test_the_outsiders_beyond_the_mix_stand_anywhere():
 @settings(max_examples=40, deadline=None)
 def test_members_from_the_holdout_were_trained_on_by_nobody(target, nonmembers, seed):
     shards = partition(LABELS, 10, seed)
-    null, real = (audit_set(shards, 130, target, nonmembers, seed, absent=absent) for absent in (True, False))
+    null, real = (audit_set(shards, of_holdout(130), target, nonmembers, seed, absent=absent) for absent in (True, False))
     counted = null.kind != EXCLUDED
     assert (null.ids[counted] >= 400).all() and (null.owner[counted] == -1).all()
     assert (null.kind == MEMBER).sum() == (real.kind == MEMBER).sum() == len(shards[target])
@@ -114,29 +120,31 @@ def test_members_from_the_holdout_were_trained_on_by_nobody(target, nonmembers, 
 
 
 def test_half_of_a_small_holdout_stands_in_for_the_members():
-    null = audit_set(partition(LABELS, 4, 0), 60, 1, 1000, 0, absent=True)
+    null = audit_set(partition(LABELS, 4, 0), of_holdout(60), 1, 1000, 0, absent=True)
     assert [(null.kind == kind).sum() for kind in (MEMBER, OFL)] == [30, 30]
     with pytest.raises(UserError, match="no outside non-members"):
-        audit_set(partition(LABELS, 4, 0), 1, 1, 1000, 0, absent=True)
+        audit_set(partition(LABELS, 4, 0), of_holdout(1), 1, 1000, 0, absent=True)
 
 
 def test_the_null_of_all_clients_together_and_of_a_group_is_drawn_from_their_holdout():
     shards = partition(LABELS, 4, 0)
-    everybody = attack_set(shards, 60, 1, 20, 30, 0, absent=True)
+    everybody = attack_set(shards, of_holdout(60), 1, 20, 30, 0, absent=True)
     assert everybody.target == EVERYBODY and (everybody.ids >= 400).all() and (everybody.owner == -1).all()
-    some = group_set(shards, 60, 1, "b", np.array([1, 3]), 10, 20, 0, absent=True)
+    clients = np.array([1, 3])
+    like_theirs = whole(shards, 60).outsiders(clients, "group 'b'")
+    some = group_set(shards, like_theirs, 1, "b", clients, 10, 20, 0, absent=True)
     assert some.target == group(1) and np.isin((some.ids - 400) % 4, [1, 3]).all() and (some.owner == -1).all()
     for audit, members, nonmembers in ((everybody, 20, 30), (some, 10, 20)):
         assert [(audit.kind == kind).sum() for kind in (MEMBER, OFL)] == [members, nonmembers]
         assert len(np.unique(audit.ids)) == len(audit.ids)
     with pytest.raises(UserError, match=r"audit.nonmembers = 30, but the hold-out beside the members has 20 samples"):
-        attack_set(shards, 60, 1, 40, 30, 0, absent=True)
+        attack_set(shards, of_holdout(60), 1, 40, 30, 0, absent=True)
     with pytest.raises(UserError, match=r"audit.members = 70, but the hold-out has 60 samples"):
-        attack_set(shards, 60, 1, 70, 30, 0, absent=True)
+        attack_set(shards, of_holdout(60), 1, 70, 30, 0, absent=True)
 
 
 def test_positions_tell_nothing_about_membership():
-    a = audit_set(partition(LABELS, 10, 0), 60, 3, 3000, 0)
+    a = audit_set(partition(LABELS, 10, 0), of_holdout(60), 3, 3000, 0)
     ranks = np.flatnonzero(a.kind == MEMBER)
     n, m = len(a.ids), len(ranks)
     assert abs(ranks.mean() - (n - 1) / 2) < 4 * n / np.sqrt(12 * m)
@@ -145,14 +153,14 @@ def test_positions_tell_nothing_about_membership():
 
 def test_the_pool_holds_every_candidate_once():
     shards = partition(LABELS, 10, 0)
-    audits = [audit_set(shards, 60, t, 500, 0) for t in (0, 4)]
+    audits = [audit_set(shards, of_holdout(60), t, 500, 0) for t in (0, 4)]
     pool = pool_of(audits)
     assert np.array_equal(pool, np.unique(pool)) and all(np.isin(a.ids, pool).all() for a in audits)
 
 
 def test_no_holdout_is_an_error():
     with pytest.raises(UserError, match="no outside non-members"):
-        audit_set(partition(LABELS, 10, 0), 60, 0, 5, 0)
+        audit_set(partition(LABELS, 10, 0), of_holdout(60), 0, 5, 0)
 
 
 @given(share=st.floats(0, 1), classes=st.integers(2, 10), seed=st.integers(0, 5))

@@ -33,6 +33,7 @@ from fedbench.core.population.audit import (
     refuse_overlap,
 )
 from fedbench.core.population.partition import partition
+from fedbench.core.population.parts import Outsiders
 from fedbench.core.population.target import EVERYBODY
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import Recorder, observe
@@ -278,19 +279,25 @@ def shards_of(clients=4, n=40):
     return partition(np.arange(n) % 3, clients, seed=0)
 
 
+def of_holdout(n: int) -> Outsiders:
+    """All of a hold-out of ``n`` samples, behind 40 training samples."""
+    return Outsiders(ids=40 + np.arange(n))
+
+
 def test_the_attack_set_asks_about_honest_clients_and_the_hold_out():
     shards = shards_of()
-    audit = attack_set(shards, 20, malicious=1, members=9, nonmembers=6, seed=3)
+    audit = attack_set(shards, of_holdout(20), malicious=1, members=9, nonmembers=6, seed=3)
     members, outside = audit.ids[audit.kind == MEMBER], audit.ids[audit.kind == OFL]
     assert audit.target == EVERYBODY and len(members) == 9 and len(outside) == 6 and len(set(audit.ids)) == 15
     assert np.isin(members, np.concatenate(shards[:3])).all() and (outside >= 40).all()
     for i, k in zip(audit.ids[audit.kind == MEMBER], audit.owner[audit.kind == MEMBER], strict=True):
         assert i in shards[k]
-    assert audit.digest() == attack_set(shards, 20, 1, 9, 6, seed=3).digest() != attack_set(shards, 20, 1, 9, 6, 4).digest()
+    same, other = (attack_set(shards, of_holdout(20), 1, 9, 6, seed) for seed in (3, 4))
+    assert audit.digest() == same.digest() != other.digest()
     with pytest.raises(UserError, match=r"audit\.members = 31, but all honest clients together has 30"):
-        attack_set(shards, 20, 1, 31, 6, 0)
+        attack_set(shards, of_holdout(20), 1, 31, 6, 0)
     with pytest.raises(UserError, match=r"audit\.nonmembers = 21, but the hold-out has 20"):
-        attack_set(shards, 20, 1, 3, 21, 0)
+        attack_set(shards, of_holdout(20), 1, 3, 21, 0)
 
 
 def test_the_mask_set_is_the_adversarys_own_and_no_larger_than_that():
@@ -303,17 +310,17 @@ def test_the_mask_set_is_the_adversarys_own_and_no_larger_than_that():
 
 def test_the_root_set_is_disjoint_from_training_and_audit_and_an_overlap_is_refused():
     shards = shards_of()
-    audits = [attack_set(shards, 20, 1, 9, 12, seed=3)]
+    audits = [attack_set(shards, of_holdout(20), 1, 9, 12, seed=3)]
     free = free_holdout(40, 20, audits)
     root = own_set(free, 8, "the rule's root set", seed=0)
     assert (root >= 40).all() and not np.isin(root, audits[0].ids).any() and len(set(root)) == 8
-    refuse_overlap(root, shards, audits)
+    refuse_overlap(root, 40, audits)
     with pytest.raises(UserError, match="the rule's root set wants 9 samples, but only 8 of the hold-out"):
         own_set(free, 9, "the rule's root set", seed=0)
     with pytest.raises(UserError, match="overlaps the audit in 1 samples"):
-        refuse_overlap(np.append(root, audits[0].ids[audits[0].kind == OFL][0]), shards, audits)
-    with pytest.raises(UserError, match="overlaps the training data"):
-        refuse_overlap(np.append(root, 5), shards, [replace(audits[0], ids=np.array([50]))])
+        refuse_overlap(np.append(root, audits[0].ids[audits[0].kind == OFL][0]), 40, audits)
+    with pytest.raises(UserError, match="overlaps the clients' data"):
+        refuse_overlap(np.append(root, 5), 40, [replace(audits[0], ids=np.array([50]))])
 
 
 def test_an_attack_that_follows_one_client_skips_the_question_about_all():
@@ -329,9 +336,9 @@ def test_who_is_asked_about_does_not_collude():
 
     shards = shards_of()
     job = SimpleNamespace(clients=4, members=())
-    together = attack_set(shards, 20, malicious=1, members=29, nonmembers=6, seed=3)
+    together = attack_set(shards, of_holdout(20), malicious=1, members=29, nonmembers=6, seed=3)
     assert list(_by_colluders(job, Colludes(), [together])) == [(3,)]
-    everyone = attack_set(shards, 20, malicious=0, members=39, nonmembers=6, seed=3)
+    everyone = attack_set(shards, of_holdout(20), malicious=0, members=39, nonmembers=6, seed=3)
     with pytest.raises(SkipCell, match="1 colluders wanted, 0 clients there whose samples are not asked about"):
         _by_colluders(job, Colludes(), [everyone])
 
@@ -347,7 +354,7 @@ def test_shadow_models_do_not_judge_redrawn_candidates():
 
 def test_a_group_of_malicious_clients_alone_cannot_be_asked_about():
     with pytest.raises(UserError, match="group 'b': no client is left to ask about"):
-        group_set(shards_of(), 20, 1, "b", np.zeros(0, np.int64), 3, 3, 0)
+        group_set(shards_of(), of_holdout(20), 1, "b", np.zeros(0, np.int64), 3, 3, 0)
 
 
 # -- what the setting may ask ------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.metrics import combined_interval, tpr_at_fpr
 from fedbench.core.population.audit import audit_set
+from fedbench.core.population.parts import Outsiders
 from fedbench.core.population.target import client
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import COALITION, GLOBAL, Recorder, observe
@@ -302,9 +303,9 @@ def test_candidates_are_the_same_for_every_attack_and_defense(plan, leaking):
 
 
 def test_the_candidates_of_a_seed_and_target_never_change():
-    shards = [np.arange(k, 60, 4) for k in range(4)]
-    assert audit_set(shards, 20, 1, 32, 0).digest() == PINNED
-    others = {audit_set(shards, 20, t, n, s).digest() for t, n, s in ((1, 32, 1), (2, 32, 0), (1, 36, 0))}
+    shards, strangers = [np.arange(k, 60, 4) for k in range(4)], Outsiders(ids=60 + np.arange(20))
+    assert audit_set(shards, strangers, 1, 32, 0).digest() == PINNED
+    others = {audit_set(shards, strangers, t, n, s).digest() for t, n, s in ((1, 32, 1), (2, 32, 0), (1, 36, 0))}
     assert PINNED not in others and len(others) == 3
 
 

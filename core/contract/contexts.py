@@ -46,8 +46,9 @@ class MemberData:
 
     ``x``: [n, *input], byte images as stored (``ctx.normalise`` gives floats); ``y``: [n] int64. ``soft``: None or
     [n, C] target probabilities, used instead of ``y`` by the default loss. ``held_out``: [n] bool, samples this member
-    keeps out of training (a validation part); they leave the audit lists, since they are neither trained on nor
-    strangers. Build a changed copy with ``dataclasses.replace``.
+    keeps out of training: the federation's validation part, where its setting has one, and what a ``prepare`` adds to it.
+    They leave the audit lists, since they are neither trained on nor strangers. Build a changed copy with
+    ``dataclasses.replace``.
     """
 
     x: torch.Tensor
@@ -102,8 +103,9 @@ class Selection:
 class CoalitionContext(Randomness):
     """What the coalition's coordinator knows: public facts, its members and their data volumes.
 
-    ``members``: ids of the clients that defend; ``sizes``: how many samples each of them has; ``weights``: each member's
-    aggregation weight, |D_k| / sum over ALL clients; ``round`` counts from 1 and is 0 in ``begin``.
+    ``members``: ids of the clients that defend; ``sizes``: how many samples each of them has to train on; ``weights``: each
+    member's aggregation weight, |D_k| (or 1, where the setting weighs all alike) / sum over ALL clients; ``round`` counts
+    from 1 and is 0 in ``begin``.
     ``present``: the members whose rows ``coordinate`` was given (all of them in ``begin``). ``memory`` persists over the
     run and is shared with nobody.
     """

@@ -74,7 +74,7 @@ def split_of(data: Data, setting: Setting, targets: tuple[Target, ...], seed: in
     """The digest of who trains on what and of whom is asked about: all that is kept of a scene."""
     require_room(len(targets), setting, len(data.train_y), len(data.holdout_y))
     scene = make_scene(data, setting, targets, seed, **who)
-    return split_digest(scene.shards, scene.audits)
+    return split_digest(scene.split, scene.audits)
 
 
 def stem_of(job: Job, attack: ComponentUse, key: str) -> str:

@@ -96,14 +96,11 @@ def finished(job: Job, run: Run, analysis: Analysis) -> FinishedRun:
     """The run as an analysis sees it: copies, so that what it writes to is its own, and the rows of its view alone, so that
     what it finds does not depend on what else was measured."""
     scene, trained = run.scene, run.trained
-    owners = np.full(len(scene.names), -1)
-    for k, shard in enumerate(scene.shards):
-        owners[shard] = k
     seen = rows_of({analysis.view}, job.clients, job.members, run.n_models) if analysis.needs else []
     return FinishedRun(
         clients=job.clients, members=job.members, facts=deepcopy(trained.facts), rounds=trained.rounds.copy(),
         malicious=tuple(range(job.clients - job.malicious, job.clients)) if job.attacker else (),
-        rows=tuple(seen), signals=_needed(trained, analysis.needs, seen), pool=owners[scene.pool],
+        rows=tuple(seen), signals=_needed(trained, analysis.needs, seen), pool=scene.split.trained_by()[scene.pool],
         assignment=trained.assignment.copy(), test_y=scene.data.test_y.copy(), predicted=trained.predicted.copy(),
         test_group=scene.test_group.copy(), group_names=scene.groups.names if scene.groups else (),
         group_of=scene.groups.of_client.copy() if scene.groups else None,

@@ -146,7 +146,8 @@ NOT_OF_SHADOW_MODELS = frozenset({
     "setting.audit.every", "setting.audit.nonmembers", "setting.audit.members", "setting.audit.targets",
     "setting.federation.clients", "setting.federation.rounds", "setting.federation.local_epochs",
     "setting.federation.local_batches", "setting.federation.weight_order", "setting.federation.participation",
-    "setting.federation.max_delay",
+    "setting.federation.max_delay", "setting.federation.weights", "setting.federation.validation", "setting.federation.test",
+    "setting.federation.validation_on",
 })  # fmt: skip
 
 

@@ -144,11 +144,8 @@ def _positions(job: Job, scene: Scene, trained: Trained, pool: np.ndarray, audit
     pick = np.searchsorted(pool, audit.ids)
     if scene.aligned:
         return pick
-    owners = np.full(len(scene.names), -1)
-    for k, shard in enumerate(scene.shards):
-        owners[shard] = k
     shape = (len(trained.rounds), job.clients)
-    return redrawn(pick, audit.owner, owners[pool], shape, job.seed, audit.target.code)
+    return redrawn(pick, audit.owner, scene.redrawn_from(audit)[pool], shape, job.seed, audit.target.code)
 
 
 def _audit(job: Job, ids: np.ndarray, scene: Scene, target: int) -> Audit:

@@ -94,6 +94,6 @@ def made_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
         unpack_labels(meta, arrays), job.setting, job.targets, job.seed, adversary=job.adversary,
         poisoned=job.attacker is not None, root=meta["root"],
     )  # fmt: skip
-    if split_digest(scene.shards, scene.audits) != job.digests["split"]:
+    if split_digest(scene.split, scene.audits) != job.digests["split"]:
         raise UserError("the split of the data is not the one that was planned: the data set's labels have changed since")
     return Run(scene=scene, trained=unpack(meta, arrays), shadows=shadows, n_models=meta["n_models"])

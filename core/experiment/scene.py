@@ -22,6 +22,7 @@ from fedbench.core.population.audit import (
 )
 from fedbench.core.population.groups import Groups, deform, make_groups, thresholds
 from fedbench.core.population.partition import Shards, partition
+from fedbench.core.population.parts import Split, cut_all
 from fedbench.core.population.target import Target
 from fedbench.core.spec.suite import Adversary, Setting
 
@@ -31,7 +32,7 @@ class Scene:
     """A run's data: who trains on what, and whom the attacks are asked about."""
 
     data: Data
-    shards: Shards
+    split: Split
     audits: list[AuditSet]
     names: np.ndarray  # what an attack calls a sample: it must not learn the position in train ++ holdout
     aligned: bool = True
@@ -43,9 +44,23 @@ class Scene:
     thresholds: np.ndarray | None = None  # [K] the accuracy of membership inference that each client tolerates
 
     @property
+    def shards(self) -> Shards:
+        """What each client trains on."""
+        return self.split.train
+
+    @property
     def pool(self) -> np.ndarray:
-        """Sorted ids of every audited sample (positions in train ++ holdout); all of them where lists are redrawn."""
-        return pool_of(self.audits) if self.aligned else np.arange(len(self.names))
+        """Sorted ids of every audited sample (positions in train ++ holdout); all that can be where lists are redrawn."""
+        return pool_of(self.audits) if self.aligned else np.setdiff1d(np.arange(len(self.names)), self.split.validated())
+
+    def redrawn_from(self, audit: AuditSet) -> np.ndarray:
+        """[n] for each sample, in whose place it may be redrawn: a client's, -1 an outside candidate's, -2 nobody's."""
+        owners = self.split.trained_by()
+        if self.split.has_test and audit.target.client is not None:
+            own = self.split.test[audit.target.client]
+            outside = np.setdiff1d(np.flatnonzero(owners < 0), own)
+            owners[outside] = -2
+        return owners
 
     @property
     def presented(self) -> np.ndarray:
@@ -61,11 +76,12 @@ class Scene:
     def client_of(self, audit: AuditSet) -> np.ndarray:
         """[n] the client through whose model a candidate is looked at: the target, or the candidate's own.
 
-        A hold-out sample of nobody belongs with client i mod K, whose images it looks like.
+        A sample of a test part is looked at through its client's; one of the hold-out belongs with client i mod K, whose
+        images it looks like.
         """
         if (client := audit.target.client) is not None:
             return np.full(len(audit.ids), client)
-        return np.where(audit.owner >= 0, audit.owner, (audit.ids - len(self.data.train_y)) % len(self.shards))
+        return np.where(audit.owner >= 0, audit.owner, self.split.home()[audit.ids])
 
     def x_of(self, ids: np.ndarray) -> np.ndarray:
         """[n, *input] samples of these ids."""
@@ -95,7 +111,7 @@ def set_scene(job: Job, parts: Parts) -> Scene:
         data, job.setting, job.targets, job.seed, adversary=job.adversary, poisoned=job.attacker is not None,
         root=parts.defense.root_samples,
     )  # fmt: skip
-    return scene if scene.groups is None else replace(scene, data=_deformed(data, scene.shards, scene.groups))
+    return scene if scene.groups is None else replace(scene, data=_deformed(data, scene.split, scene.groups))
 
 
 def make_scene(
@@ -106,35 +122,37 @@ def make_scene(
     ``poisoned``; ``root``: how many samples the server's rule wants."""
     clients, n_train, n_holdout = setting.federation.clients, len(data.train_y), len(data.holdout_y)
     shards = partition(data.train_y, clients, seed, **setting.partition.model_dump(exclude_none=True))
+    split = cut_all(
+        data.train_y, shards, n_holdout, seed, validation=setting.federation.validation, test=setting.federation.test,
+        on_test=setting.federation.validation_on == "nonmembers", rule=setting.partition.name,
+    )  # fmt: skip
     kinds = make_groups([g.model_dump() for g in setting.groups], clients, seed) if setting.groups else None
     if kinds is not None:
         deform(data.train_x[:1], np.zeros(1, np.int64), kinds)  # says at once what is no image
         if len(data.test_y) < clients:
             raise UserError(f"groups need a test image for every client: {len(data.test_y)} are fewer than {clients} clients")
     malicious = adversary.malicious(clients) if adversary else 0
-    audits = [candidates_of(target, shards, n_holdout, setting.audit, seed, malicious, kinds) for target in targets]
+    audits = [candidates_of(target, split, setting.audit, seed, malicious, kinds) for target in targets]
     names = opaque_names(n_train + n_holdout, seed)
-    mask = mask_set(shards, malicious, adversary.mask_set, seed) if adversary and poisoned else np.zeros(0, np.int64)
+    mask = mask_set(split.train, malicious, adversary.mask_set, seed) if adversary and poisoned else np.zeros(0, np.int64)
     free = free_holdout(n_train, n_holdout, audits)
     shadow = own_set(free, setting.audit.shadow.samples if setting.audit.shadow else 0, "audit.shadow", seed)
     roots = own_set(np.setdiff1d(free, shadow), root, "the rule's root set", seed)
-    refuse_overlap(np.concatenate([roots, shadow]), shards, audits)
+    refuse_overlap(np.concatenate([roots, shadow]), n_train, audits)
     limits = thresholds(setting.thresholds[0], setting.thresholds[1], clients, seed) if setting.thresholds else None
     return Scene(
-        data=data, shards=shards, audits=audits, names=names, aligned=setting.audit.align_nonmembers, malicious=malicious,
+        data=data, split=split, audits=audits, names=names, aligned=setting.audit.align_nonmembers, malicious=malicious,
         mask=mask, root=roots, shadow=shadow, groups=kinds, thresholds=limits,
     )  # fmt: skip
 
 
-def _deformed(data: Data, shards: Shards, groups: Groups) -> Data:
-    """Every client's images its own way; test and hold-out sample i as client i mod K's."""
-    owner = np.empty(len(data.train_y), np.int64)
-    for k, shard in enumerate(shards):
-        owner[shard] = k
+def _deformed(data: Data, split: Split, groups: Groups) -> Data:
+    """Every client's images its own way, whatever it does with them; test and hold-out sample i as client i mod K's."""
+    home, clients = split.home(), len(split.train)
     return replace(
-        data, train_x=deform(data.train_x, owner, groups),
-        test_x=deform(data.test_x, np.arange(len(data.test_y)) % len(shards), groups),
-        holdout_x=deform(data.holdout_x, np.arange(len(data.holdout_y)) % len(shards), groups),
+        data, train_x=deform(data.train_x, home[: split.n_train], groups),
+        test_x=deform(data.test_x, np.arange(len(data.test_y)) % clients, groups),
+        holdout_x=deform(data.holdout_x, home[split.n_train :], groups),
     )  # fmt: skip
 
 

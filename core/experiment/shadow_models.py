@@ -13,8 +13,9 @@ from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.defense import Defense
 from fedbench.core.experiment.job import NOT_OF_SHADOW_MODELS, Job, identity
 from fedbench.core.experiment.parts import Parts
+from fedbench.core.experiment.samples import samples_of
 from fedbench.core.experiment.scene import Scene
-from fedbench.core.experiment.train import Trained, fresh_models, samples_of
+from fedbench.core.experiment.train import Trained, fresh_models
 from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.rng import key_for, numpy_rng

@@ -22,6 +22,7 @@ from fedbench.core.contract.threat import LEVELS
 from fedbench.core.experiment.job import Job, Look
 from fedbench.core.experiment.parts import Parts, defense_of
 from fedbench.core.experiment.process import log_failure
+from fedbench.core.experiment.samples import held_out, own_data, quirks, samples_of
 from fedbench.core.experiment.scene import Scene
 from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, signals_of, views_of
 from fedbench.core.federation.guard import PhaseError
@@ -90,7 +91,7 @@ def train(
     x, y = samples_of(scene, scene.pool, device)
     recorder = Recorder(
         setup.flat, x, y, forward, gradients=bool(wanted & GRADIENT_SIGNALS), clients=len(setup.clients),
-        members=job.members, views=views_of(attacks, job.looks.values()), sizes=[len(s) for s in scene.shards],
+        members=job.members, views=views_of(attacks, job.looks.values()), sizes=setup.weighing,
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
@@ -106,10 +107,7 @@ def _setup(
     job: Job, parts: Parts, scene: Scene, attacks: Sequence[Attack | Look], wanted: set[str], device: torch.device
 ) -> Setup:
     flat, initial = fresh_models(job, parts.model, scene.data, device, models_of(parts.defense, job.clients))
-    clients = [
-        MemberData(torch.from_numpy(scene.data.train_x[s]).to(device), torch.from_numpy(scene.data.train_y[s]).to(device))
-        for s in scene.shards
-    ]
+    clients = [own_data(scene, k, device) for k in range(job.clients)]
     return Setup(
         config=job.setting.federation, seed=job.seed, flat=flat, clients=clients, n_classes=scene.data.n_classes,
         defense=parts.defense, members=job.members, initial=initial, insider=_insider(job, scene, attacks, device),
@@ -134,11 +132,6 @@ def _good_start(job: Job, parts: Parts, scene: Scene, setup: Setup) -> Training:
         if picked.min() >= least:
             return training
     raise Diverged(f"none of {_DRAWS} draws of {n} initial models had each picked by {least:.0%} of the members")
-
-
-def samples_of(scene: Scene, ids: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x, y) of these samples on the device."""
-    return torch.from_numpy(scene.x_of(ids)).to(device), torch.from_numpy(scene.y_of(ids)).to(device)
 
 
 def _insider(job: Job, scene: Scene, attacks: Sequence[Attack | Look], device: torch.device) -> Insider | None:
@@ -185,15 +178,15 @@ def _run_rounds(
         on_round(t)
     cpu, wall = _now() - began - signals
     facts, complaints = _facts(training)
-    held = [s[c.held_out.cpu().numpy()] for s, c in zip(scene.shards, training.clients, strict=True) if c.held_out is not None]
     return Trained(
         rows=recorder.rows, rounds=np.array(recorder.rounds), signals=recorder.arrays(),
-        held_out=np.sort(np.concatenate(held)) if held else np.zeros(0, np.int64), test_correct=predicted == scene.data.test_y,
+        held_out=held_out(scene, training.clients), test_correct=predicted == scene.data.test_y,
         history=history,
         measured={"train_cpu_s": float(cpu), "train_wall_s": float(wall), "signals_cpu_s": float(signals[0])},
         rejected=tuple(rejected), assignment=np.array(assignments), predicted=predicted,
         logits=_final_logits(training, scene) if shadow_models else None, facts=facts,
-        complaints=complaints, failed=recorder.failed, notes=_notes(training), signal_notes=recorder.notes,
+        complaints=complaints, failed=recorder.failed, notes=_notes(training) + quirks(job.setting.federation),
+        signal_notes=recorder.notes,
     )  # fmt: skip
 
 
@@ -267,11 +260,12 @@ def _predicted(training: Training, x: torch.Tensor) -> np.ndarray:
 
 
 def _train_loss(training: Training) -> float:
-    """Mean cross-entropy of each client's global model on (up to 200 of) its own samples."""
+    """Mean cross-entropy of each client's global model on (up to 200 of) its training samples."""
     losses = []
     for k, data in enumerate(training.setup.clients):
-        logits = _logits(training, training.assignment[k], data.x[:200])
-        losses.append(torch.nn.functional.cross_entropy(logits, data.y[:200]))
+        some = data.trainable[:200]
+        logits = _logits(training, training.assignment[k], data.x[some])
+        losses.append(torch.nn.functional.cross_entropy(logits, data.y[some]))
     return float(torch.stack(losses).mean())
 
 

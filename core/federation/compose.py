@@ -24,6 +24,7 @@ from fedbench.core.contract.defense import Defense, FactValue, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.federation.guard import AsksEach, act, require_served, where_of
+from fedbench.core.federation.setup import still_held_out
 from fedbench.core.numerics.rng import key_for
 
 Context = TypeVar("Context", MemberContext, CoalitionContext, ServerContext)
@@ -107,10 +108,8 @@ class Composite(AsksEach, Defense):
     def _prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         """Chained; what one part holds out stays held out, also when a later one holds out more."""
         for i in self._acting("prepare"):
-            view, before = replace(self._view(i, ctx), data=data), data.held_out
-            data = act(self.parts[i], "prepare", data, view, where=where_of(ctx))
-            if before is not None:
-                data = replace(data, held_out=before if data.held_out is None else before | data.held_out)
+            view = replace(self._view(i, ctx), data=data)
+            data = still_held_out(act(self.parts[i], "prepare", data, view, where=where_of(ctx)), data)
         return data
 
     def _select(self, ctx: MemberContext) -> Selection | None:

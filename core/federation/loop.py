@@ -21,7 +21,7 @@ from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, require_nothing, where_of
 from fedbench.core.federation.local import LocalTrainer
 from fedbench.core.federation.parties import Parties
-from fedbench.core.federation.setup import RoundResult, Setup, Uploads
+from fedbench.core.federation.setup import RoundResult, Setup, Uploads, still_held_out
 from fedbench.core.federation.stale import StaleModels
 from fedbench.core.numerics.precision import matmuls
 from fedbench.core.numerics.rng import key_for, numpy_rng
@@ -45,7 +45,7 @@ class Training:
         self.parties, self.causes = Parties(setup), Causes(setup)
         self._rooms: dict[str, torch.Tensor] = {}
         self._trained: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        self._sizes = torch.tensor([float(len(d.y)) for d in setup.clients], device=setup.device)
+        self._weighing = torch.tensor(setup.weighing, device=setup.device)
         if setup.members:  # the coordinator's key of round 0
             act(self.defense, "begin", self.parties.coalition("coordinate", 0, setup.members), where="before round 1")
         self.clients = [self._prepare(k) for k in range(len(setup.clients))]
@@ -63,7 +63,7 @@ class Training:
                 f"{type(self.defense).__name__}.prepare (client {k}) returned {len(prepared.y)} samples for "
                 f"{len(data.y)}; mark those kept out of training in `held_out`"
             )
-        return prepared
+        return still_held_out(prepared, data)
 
     def first_choice(self) -> list[int]:
         """The global model that each member would pick of the initial ones, [members]."""
@@ -239,13 +239,13 @@ class Training:
         return params + bench.train(x, y, epochs, ctx.generator)
 
     def _aggregate(self, t: int, uploads: Uploads, rejected: int) -> torch.Tensor:
-        """[s, P] steps; a model that nobody chose keeps still. Weights are |D_k|, renormalised among those present."""
+        """[s, P] steps; a model that nobody chose keeps still. Weights are the setup's, renormalised among those present."""
         steps = torch.zeros_like(self.models)
         for j in range(len(self.models)):
             rows = [r for r, m in enumerate(uploads.model_of) if m == j]
             if not rows:
                 continue
-            weights = self._sizes[[uploads.participants[r] for r in self._weight_order(t, rows)]]
+            weights = self._weighing[[uploads.participants[r] for r in self._weight_order(t, rows)]]
             weights = weights / weights.sum()
             everyone = len(rows) == len(uploads.model_of)
             mine = uploads.updates if everyone else uploads.updates[rows]

@@ -21,13 +21,13 @@ class MemberTools:
 
 
 class Parties:
-    """The parties of one training. ``shares``: [K] each client's part of all data."""
+    """The parties of one training. ``shares``: [K] what each client's update weighs among all."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._memories: dict[Any, dict[str, Any]] = {}
-        sizes = torch.tensor([float(len(d.y)) for d in setup.clients], dtype=torch.float64)
-        self.shares = tuple(float(w) for w in sizes / sizes.sum())
+        weighing = torch.tensor(setup.weighing, dtype=torch.float64)
+        self.shares = tuple(float(w) for w in weighing / weighing.sum())
 
     def memory(self, who: Any) -> dict[str, Any]:
         """A party's own, from its first phase to its last."""
@@ -52,7 +52,7 @@ class Parties:
         setup, members = self._setup, self._setup.members
         return CoalitionContext(
             key=self.key(phase, round), device=setup.device, federation=setup.facts, members=members, present=present,
-            sizes=tuple(len(setup.clients[k].y) for k in members), weights=tuple(self.shares[k] for k in members),
+            sizes=tuple(setup.sizes[k] for k in members), weights=tuple(self.shares[k] for k in members),
             round=round, memory=self.memory("coalition"),
         )  # fmt: skip
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -23,6 +24,13 @@ def public_facts(
         participation=config.participation, n_classes=n_classes, n_params=n_params, assumed_malicious=expected_malicious,
         thresholds=thresholds,
     )  # fmt: skip
+
+
+def still_held_out(data: MemberData, before: MemberData) -> MemberData:
+    """``data``, which a defense made of ``before``, with what was held out of training then held out as ever."""
+    if before.held_out is None:
+        return data
+    return replace(data, held_out=before.held_out if data.held_out is None else before.held_out | data.held_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +78,16 @@ class Setup:
     def device(self) -> torch.device:
         """Where everything lives."""
         return self.flat.params.device
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """[K] how many samples each client trains on; what a defense holds out on top counts, as clients do not tell."""
+        return tuple(len(d.trainable) for d in self.clients)
+
+    @property
+    def weighing(self) -> tuple[float, ...]:
+        """[K] what the server weighs each client's update by, to be divided by the sum over those who are present."""
+        return tuple(1.0 if self.config.weights == "equal" else float(n) for n in self.sizes)
 
     @property
     def facts(self) -> Federation:

@@ -11,6 +11,7 @@ from fedbench.core.contract.candidates import EXCLUDED, IFL, MEMBER, OFL
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.partition import Shards
+from fedbench.core.population.parts import Outsiders, Split
 from fedbench.core.population.target import EVERYBODY, Target
 
 
@@ -39,37 +40,36 @@ class AuditSet:
 
 
 def audit_set(
-    shards: Shards, n_holdout: int, client: int, nonmembers: int, seed: int, alike: np.ndarray | None = None, *,
+    shards: Shards, outsiders: Outsiders, client: int, nonmembers: int, seed: int, alike: np.ndarray | None = None, *,
     outside: int | None = None, absent: bool = False,
 ) -> AuditSet:  # fmt: skip
-    """All of one client's samples against ``nonmembers // K`` from the hold-out and from each other client.
+    """All samples that one client trains on (``shards``) against ``nonmembers // K`` of ``outsiders`` and of each other client.
 
-    ``alike``: [k] clients whose images are deformed as the client's are, if groups are; non-members are theirs then.
-    ``outside``: so many from the hold-out in place of an equal share; those beyond it join the list that is there without
-    them. ``absent``: the null of every attack: as many members, but of the hold-out (at most half of it), against the rest
-    of it. The other clients' samples are asked about as ever and count nowhere: they were trained on, and a colluder has
+    ``alike``: [k] clients whose images are deformed as the client's are, if groups are; inside non-members are theirs then.
+    ``outside``: so many of the outsiders in place of an equal share; those beyond it join the list that is there without
+    them. ``absent``: the null of every attack: as many members, but of the outsiders (at most half of them), against the rest
+    of them. The other clients' samples are asked about as ever and count nowhere: they were trained on, and a colluder has
     nothing to learn from without its own.
 
     Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members for K = 10;
-    docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no hold-out sample to draw.
+    docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no outsider to draw.
     """
-    n_train = sum(len(s) for s in shards)
     others = np.arange(len(shards)) if alike is None else alike
-    free = np.flatnonzero(np.isin(np.arange(n_holdout) % len(shards), others))
+    free = outsiders.ids
     rng = numpy_rng(seed, "audit", client=client)
     members, owner = shards[client], client
     if absent:
         taken = rng.choice(free, min(len(members), len(free) // 2), replace=False)
-        free, members, owner = np.setdiff1d(free, taken), n_train + taken, -1
+        free, members, owner = np.setdiff1d(free, taken), taken, -1
     share = min(nonmembers // len(others), len(free))
     strangers = share if outside is None else min(outside, len(free))
     if strangers < 1 or not len(members):
         raise UserError(
-            f"no outside non-members: audit.nonmembers = {nonmembers} over {len(others)} clients with a hold-out of "
-            f"{len(free)} samples leaves none; raise audit.nonmembers, audit.outside or the dataset's hold-out"
+            f"no outside non-members: audit.nonmembers = {nonmembers} over {len(others)} clients with {outsiders.where} of "
+            f"{len(free)} samples leaves none; raise audit.nonmembers, audit.outside or {outsiders.more}"
         )
     equal = rng.choice(free, share, replace=False)
-    parts = [(members, MEMBER, owner), (n_train + equal[:strangers], OFL, -1)]
+    parts = [(members, MEMBER, owner), (equal[:strangers], OFL, -1)]
     for k in others.tolist() if share else ():
         if k != client:
             drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
@@ -82,7 +82,7 @@ def audit_set(
     )  # fmt: skip
     if strangers <= share:
         return mix
-    wide = _joined_by(mix, n_train + rng.choice(np.setdiff1d(free, equal), strangers - share, replace=False), rng)
+    wide = _joined_by(mix, rng.choice(np.setdiff1d(free, equal), strangers - share, replace=False), rng)
     # without inside non-members there is no mix to keep
     return wide if share and not absent else replace(wide, extra=mix.extra)
 
@@ -101,51 +101,50 @@ def _joined_by(mix: AuditSet, ids: np.ndarray, rng: np.random.Generator) -> Audi
 
 
 def attack_set(
-    shards: Shards, n_holdout: int, malicious: int, members: int, nonmembers: int, seed: int, *, absent: bool = False
+    shards: Shards, outsiders: Outsiders, malicious: int, members: int, nonmembers: int, seed: int, *, absent: bool = False
 ) -> AuditSet:
-    """``members`` drawn from all honest clients' samples together against ``nonmembers`` from the hold-out.
+    """``members`` drawn from all honest clients' samples together against ``nonmembers`` of the ``outsiders``.
 
     The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA, docs/methods/protocol.md#audit-sets:
     150 and 150)? The last ``malicious`` clients' samples are not asked about. Raises ``UserError`` where there are too few.
     """
     honest = np.arange(len(shards) - malicious)
-    outside = np.arange(n_holdout)
     rng = numpy_rng(seed, "attack set")
-    return _together(EVERYBODY, "all honest clients", shards, honest, outside, members, nonmembers, rng, absent)
+    return _together(EVERYBODY, "all honest clients", shards, honest, outsiders, members, nonmembers, rng, absent)
 
 
 def group_set(
-    shards: Shards, n_holdout: int, group: int, name: str, clients: np.ndarray, members: int, nonmembers: int, seed: int, *,
-    absent: bool = False,
+    shards: Shards, outsiders: Outsiders, group: int, name: str, clients: np.ndarray, members: int, nonmembers: int, seed: int,
+    *, absent: bool = False,
 ) -> AuditSet:  # fmt: skip
-    """The same for one group's ``clients``; the outsiders are deformed as these clients' images are, or a glance at the
-    image would tell members from the rest (hold-out sample i looks as client i mod K's)."""
-    outside = np.flatnonzero(np.isin(np.arange(n_holdout) % len(shards), clients))
+    """The same for one group's ``clients``; the ``outsiders`` are deformed as these clients' images are, or a glance at the
+    image would tell members from the rest."""
     rng = numpy_rng(seed, "group set", client=group)
     target = Target(kind="group", index=group)
-    return _together(target, f"group '{name}'", shards, clients, outside, members, nonmembers, rng, absent)
+    return _together(target, f"group '{name}'", shards, clients, outsiders, members, nonmembers, rng, absent)
 
 
 def _together(
-    target: Target, who: str, shards: Shards, clients: np.ndarray, outside: np.ndarray, members: int, nonmembers: int,
+    target: Target, who: str, shards: Shards, clients: np.ndarray, outsiders: Outsiders, members: int, nonmembers: int,
     rng: np.random.Generator, absent: bool,
 ) -> AuditSet:  # fmt: skip
     if not len(clients):
         raise UserError(f"{who}: no client is left to ask about, all of them are malicious; use fewer or other groups")
-    n_train = sum(len(s) for s in shards)
+    outside = outsiders.ids
     owner_of = np.concatenate([np.full(len(shards[k]), k) for k in clients])
     every = np.concatenate([shards[k] for k in clients])
     if absent:
         taken = rng.choice(outside, min(members, len(outside)), replace=False)
-        outside, every, owner_of = np.setdiff1d(outside, taken), n_train + taken, np.full(len(taken), -1)
-    hold_out = "the hold-out" if target == EVERYBODY else f"the hold-out of {who}"
-    here, rest = (hold_out, f"{hold_out} beside the members") if absent else (f"{who} together", hold_out)
-    sides = (("members", members, len(every), here), ("nonmembers", nonmembers, len(outside), rest))
-    for what, wanted, there, where in sides:
-        if wanted > there:
-            raise UserError(f"audit.{what} = {wanted}, but {where} has {there} samples: lower it or load more data")
+        outside, every, owner_of = np.setdiff1d(outside, taken), taken, np.full(len(taken), -1)
+    there = outsiders.where
+    here, rest = (there, f"{there} beside the members") if absent else (f"{who} together", there)
+    own = ("members", members, len(every), here, f"raise {outsiders.more}" if absent else "load more data")
+    sides = (own, ("nonmembers", nonmembers, len(outside), rest, f"raise {outsiders.more}"))
+    for what, wanted, found, where, more in sides:
+        if wanted > found:
+            raise UserError(f"audit.{what} = {wanted}, but {where} has {found} samples: lower it, or {more}")
     mine = rng.choice(len(every), members, replace=False)
-    strangers = n_train + rng.choice(outside, nonmembers, replace=False)
+    strangers = rng.choice(outside, nonmembers, replace=False)
     order = rng.permutation(members + nonmembers)
     ids = np.concatenate([every[mine], strangers])[order].astype(np.int64)
     kind = np.repeat([MEMBER, OFL], [members, nonmembers])[order].astype(np.int64)
@@ -182,10 +181,10 @@ def own_set(free: np.ndarray, size: int, who: str, seed: int) -> np.ndarray:
     return np.sort(numpy_rng(seed, who).choice(free, size, replace=False))
 
 
-def refuse_overlap(root: np.ndarray, shards: Shards, audits: list[AuditSet]) -> None:
-    """Raise ``UserError`` if the server's root set shares a sample with training data or an audit list: it would be leaked
-    membership, or a defense tuned on the answers."""
-    for what, ids in (("the training data", np.concatenate(shards)), ("the audit", pool_of(audits))):
+def refuse_overlap(root: np.ndarray, n_train: int, audits: list[AuditSet]) -> None:
+    """Raise ``UserError`` if the server's root set shares a sample with the clients' data (ids below ``n_train``) or an audit
+    list: it would be leaked membership, or a defense tuned on the answers."""
+    for what, ids in (("the clients' data", np.arange(n_train)), ("the audit", pool_of(audits))):
         if both := np.intersect1d(root, ids).tolist():
             raise UserError(f"the root set overlaps {what} in {len(both)} samples (first id {both[0]}): refused")
 
@@ -203,11 +202,9 @@ def pool_of(audits: list[AuditSet]) -> np.ndarray:
     return np.unique(np.concatenate([a.ids for a in audits]))
 
 
-def split_digest(shards: Shards, audits: list[AuditSet]) -> str:
-    """Hex sha256 of who trains on what and of every audit list."""
-    h = hashlib.sha256()
-    for s in shards:
-        h.update(len(s).to_bytes(8, "little") + np.ascontiguousarray(s, dtype=np.int64).tobytes())
+def split_digest(split: Split, audits: list[AuditSet]) -> str:
+    """Hex sha256 of who trains, validates and is tested on what, and of every audit list."""
+    h = hashlib.sha256(split.digest().encode())
     for a in audits:
         h.update(a.digest().encode())
     return h.hexdigest()

@@ -32,6 +32,16 @@ def dirichlet(y: np.ndarray, clients: int, rng: np.random.Generator, beta: float
     return [np.sort(np.concatenate(p)) for p in parts]
 
 
+def dirichlet_sizes(y: np.ndarray, clients: int, rng: np.random.Generator, beta: float) -> Shards:
+    """One draw from Dirichlet(beta * 1_K) gives the clients' SIZES; who gets which sample is random, so labels stay IID.
+
+    Source: MemberShield's released code, whose "Dirichlet non-IID" this is (docs/methods/quirks.md#m2).
+    """
+    share = np.full(clients, 1 / clients) if np.isinf(beta) else rng.dirichlet(np.full(clients, beta))
+    cuts = np.round(np.cumsum(share)[:-1] * len(y)).astype(int)
+    return [np.sort(part) for part in np.split(rng.permutation(len(y)), cuts)]
+
+
 def group_bias(y: np.ndarray, clients: int, rng: np.random.Generator, bias: float) -> Shards:
     """Label skew by groups of clients: a sample goes to its label's group with probability ``bias`` (q), to each other
     group with (1 - q) / (G - 1); a group's clients get equal random shares of it.
@@ -56,8 +66,15 @@ def group_bias(y: np.ndarray, clients: int, rng: np.random.Generator, bias: floa
     return shards
 
 
-_RULES: dict[str, Callable[..., Shards]] = {"iid": iid, "dirichlet": dirichlet, "group-bias": group_bias}
-_REMEDY = {"dirichlet": "a larger beta, ", "group-bias": "a smaller bias, "}
+_RULES: dict[str, Callable[..., Shards]] = {
+    "iid": iid, "dirichlet": dirichlet, "dirichlet-sizes": dirichlet_sizes, "group-bias": group_bias,
+}  # fmt: skip
+_REMEDY = {"dirichlet": "a larger beta, ", "dirichlet-sizes": "a larger beta, ", "group-bias": "a smaller bias, "}
+
+
+def remedy_of(name: str) -> str:
+    """What to change in the rule ``name`` when a client has too few samples, with a comma behind; nothing for equal shares."""
+    return _REMEDY.get(name, "")
 
 
 def partition(
@@ -65,21 +82,26 @@ def partition(
 ) -> Shards:
     """Sorted sample positions of each client; disjoint, together all of ``y``.
 
-    ``beta`` is dirichlet's concentration, ``bias`` (0..1) group-bias's probability of a label's own group. Raises
-    ``UserError`` when there are fewer samples than clients, the bias is no probability, or a client ends below
-    ``min_samples``.
+    ``beta`` is the concentration of dirichlet and dirichlet-sizes, ``bias`` (0..1) group-bias's probability of a label's own
+    group. Raises ``UserError`` when there are fewer samples than clients, the bias is no probability, or a client ends below
+    ``min_samples``, all its parts together.
     """
     if not 0 <= bias <= 1:
         raise UserError(f"partition.bias is a probability, 0..1, not {bias}")
     if len(y) < clients:
         raise UserError(f"{len(y)} training samples for {clients} clients: use fewer clients or more data")
     rng = numpy_rng(seed, f"partition:{name}")
-    shards = _RULES[name](y, clients, rng, **{"dirichlet": {"beta": beta}, "group-bias": {"bias": bias}}.get(name, {}))
+    shards = _RULES[name](y, clients, rng, **_given(name, beta, bias))
     short = [(k, len(s)) for k, s in enumerate(shards) if len(s) < min_samples]
     if short:
         k, n = short[0]
         raise UserError(
             f"the {name} partition leaves client {k} with {n} samples (at least {min_samples} wanted; "
-            f"{len(short)} of {clients} clients are short, seed {seed}): use {_REMEDY.get(name, '')}fewer clients or more data"
+            f"{len(short)} of {clients} clients are short, seed {seed}): use {remedy_of(name)}fewer clients or more data"
         )
     return shards
+
+
+def _given(name: str, beta: float, bias: float) -> dict[str, float]:
+    """The parameter of a rule."""
+    return {"group-bias": {"bias": bias}, "iid": {}}.get(name, {"beta": beta})

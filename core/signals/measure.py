@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -70,7 +70,7 @@ class Recorder:
 
     def __init__(
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
-        clients: int, members: tuple[int, ...], views: Iterable[View], sizes: list[int], one_start: bool = True,
+        clients: int, members: tuple[int, ...], views: Iterable[View], sizes: Sequence[float], one_start: bool = True,
         n_models: int = 1, who: Mapping[str, str] | None = None, on_failure: Callable[[Exception], None] = lambda error: None,
     ) -> None:  # fmt: skip
         self.flat, self.x, self.y, self._on_failure = flat, x, y, on_failure

@@ -71,6 +71,20 @@ class FederationSpec(SpecModel):
         None, ge=1, le=most.SAMPLES, description="train on only so many of each local epoch's shuffled batches; by default on all"
     )
     batch_size: int = Field(ge=1, le=most.SAMPLES, description="samples a training step")
+    validation: float = Field(
+        0.0, ge=0, lt=1, description="share of each client's own samples, by class, that it validates on and never trains on"
+    )
+    test: float = Field(
+        0.0, ge=0, lt=1,
+        description="share of each client's own samples, by class, that nobody trains on: its outside non-members, in place of "
+        "the hold-out's",
+    )  # fmt: skip
+    validation_on: Literal["own", "nonmembers"] = Field(
+        "own", description="nonmembers: each client validates on its test part, as in MemberShield's released code"
+    )
+    weights: Literal["size", "equal"] = Field(
+        "size", description="what the server weighs an update by: the samples its client trains on; equal: all alike"
+    )
     weight_order: Literal["clients", "shuffled"] = Field(
         "clients", description="shuffled: updates get other clients' FedAvg weights, as in FedMIA's released code"
     )
@@ -88,3 +102,13 @@ class FederationSpec(SpecModel):
     @classmethod
     def _recipe(cls, value: object) -> object:
         return with_recipe(value)
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> FederationSpec:
+        if self.validation + self.test >= 1:
+            raise mistake(f"validation {self.validation:g} and test {self.test:g} leave nothing to train on: lower them")
+        if self.validation_on == "nonmembers" and (self.validation or not self.test):
+            raise mistake("validation_on: nonmembers validates on the test part: give test a share, and no validation")
+        if self.weights == "equal" and self.weight_order == "shuffled":
+            raise mistake("weight_order: shuffled has no effect with weights: equal: remove one of them")
+        return self

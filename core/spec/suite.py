@@ -25,17 +25,19 @@ class Partition(SpecModel):
 
     short_form = "a name"
 
-    name: Literal["iid", "dirichlet", "group-bias"] = Field(
-        "iid", description="iid: equal random shares; dirichlet: label skew; group-bias: clients grouped by label"
-    )
+    name: Literal["iid", "dirichlet", "dirichlet-sizes", "group-bias"] = Field(
+        "iid",
+        description="iid: equal random shares; dirichlet: label skew; dirichlet-sizes: unequal random shares, one label mix; "
+        "group-bias: clients grouped by label",
+    )  # fmt: skip
     beta: float | None = Field(
         None, gt=0, allow_inf_nan=True,
-        description="concentration of dirichlet, 0.0001 to 1000000: smaller is more skewed; .inf is even",
+        description="concentration of dirichlet and dirichlet-sizes, 0.0001 to 1000000: smaller is more skewed; .inf is even",
     )
     bias: float | None = Field(
         None, ge=0, le=1, description="group-bias: probability that a sample goes to its own label's group of clients"
     )
-    min_samples: int = Field(1, ge=1, le=most.SAMPLES, description="fewest samples of a client")
+    min_samples: int = Field(1, ge=1, le=most.SAMPLES, description="fewest samples of a client, all its parts together")
 
     @field_validator("beta")
     @classmethod
@@ -56,9 +58,10 @@ class Partition(SpecModel):
 
     @model_validator(mode="after")
     def _beta_of_dirichlet(self) -> Partition:
-        if self.name == "dirichlet" and self.beta is None:
-            raise mistake("dirichlet needs beta, e.g. {name: dirichlet, beta: 0.5}")
-        if self.name != "dirichlet" and self.beta is not None:
+        drawn = self.name in ("dirichlet", "dirichlet-sizes")
+        if drawn and self.beta is None:
+            raise mistake(f"{self.name} needs beta, e.g. {{name: {self.name}, beta: 0.5}}")
+        if not drawn and self.beta is not None:
             raise mistake(f"{self.name} takes no beta: remove it, or use the name dirichlet")
         if self.name == "group-bias" and self.bias is None:
             raise mistake("group-bias needs bias, e.g. {name: group-bias, bias: 0.5}")

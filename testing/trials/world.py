@@ -127,7 +127,7 @@ def job_of(
     parts = Parts(dataset=dataset.make()[0], model=model.make()[0], defense=defense_of(defense))
     data, root = parts.dataset.load(seed), parts.defense.root_samples
     scene = make_scene(data, setting, job.targets, seed, adversary=adversary, poisoned=active, root=root)
-    job = replace(job, digests={"engine": "", "data": data.digest(), "split": split_digest(scene.shards, scene.audits)})
+    job = replace(job, digests={"engine": "", "data": data.digest(), "split": split_digest(scene.split, scene.audits)})
     job = replace(job, run_key=key_of_run(job))
     read = {*made.needs} if made is not None else {*PlainLoss.needs}
     names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted(read.union(*(m.needs for _, m in analyses)))}

@@ -60,7 +60,9 @@ class CoFedMID(Defense):
             None, ge=1, description="with fewer assigned samples a member trains on recycled ones only; null: one batch"
         )
 
-        val_fraction: float = Field(0.05, gt=0, le=0.2, description="share of a member's samples held out to validate")
+        val_fraction: float = Field(
+            0.05, gt=0, le=0.2, description="share of a member's samples held out to validate, where no part of them is already"
+        )
         val_min: int = Field(100, ge=1, description="fewest held-out samples; never more than a fifth of the member's")
         recycle_from: int = Field(10, ge=1, description="t', first round that recycles")
         n_intervals: int = Field(10, ge=2, description="M, loss intervals, the arms of the bandit")
@@ -129,7 +131,7 @@ class CoFedMID(Defense):
     # before round 1: a member
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
-        if not self.params.compensation:
+        if not self.params.compensation or data.held_out is not None:  # a validation part is there already
             return data
         n = len(data.y)
         count = min(max(round(self.params.val_fraction * n), self.params.val_min), n // 5)
