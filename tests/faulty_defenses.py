@@ -277,7 +277,7 @@ class SearchesMemory(Defense):
     """Looks for everybody's data among all objects."""
 
     def protect(self, update, ctx):
-        return update + 0 * (len(gc.get_referents(ctx.run_epochs)) if ctx.client == 0 else 1)
+        return update + 0 * (len(gc.get_referents(ctx.training)) if ctx.client == 0 else 1)
 
 
 class WalksTheStack(Defense):

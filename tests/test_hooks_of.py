@@ -52,7 +52,7 @@ def test_a_hook_of_a_narrower_class_names_the_class():
     assert named(ActiveAttack, "craft") == named(ActiveAttack, "score") == []
 
 
-@pytest.mark.parametrize("name", [*PHASES, "check"])
+@pytest.mark.parametrize("name", [*PHASES, "check", "remarks"])
 def test_every_phase_is_known(name):
     assert named(Defense, name) == []
 
@@ -114,7 +114,7 @@ def test_no_built_in_component_has_any():
 
 
 def test_hooks_are_the_contracts_own_methods():
-    assert set(hooks_of(Defense)) == {*PHASES, "check"}
+    assert set(hooks_of(Defense)) == {*PHASES, "check", "remarks"}
     assert hooks_of(ActiveAttack) == {"craft": ActiveAttack, "fit": Attack, "score": Attack, "score_rounds": Attack}
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.live import LiveModel
 from fedbench.core.contract.randomness import Randomness
 
 if TYPE_CHECKING:
@@ -91,12 +92,16 @@ class Batch:
 class Selection:
     """What ``select`` returns: ``index`` [m] int64 positions to train on; ``flag`` None or [m] per-sample flags.
 
-    ``batches``: train on only so many of each local epoch's shuffled batches; None: on all.
+    ``batches``: train on only so many of each local epoch's shuffled batches; None: on all. ``poisson``: an epoch is
+    ceil(m / B) batches, B the federation's batch size, and each of them holds every selected sample independently with
+    probability B / m. Such a batch may be empty: ``local_step`` is asked about it all the same (``transform`` is not), and
+    where it answers None, or there is none, an empty batch is no step.
     """
 
     index: torch.Tensor
     flag: torch.Tensor | None = None
     batches: int | None = None
+    poisson: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +126,16 @@ class CoalitionContext(Randomness):
     memory: dict[str, Any] = field(default_factory=dict)
 
 
+class LocalTraining(Protocol):
+    """The standard local training of one member in one round, as the engine runs it for the context of ``local_train``."""
+
+    def epochs(self) -> Iterator[int]:
+        """See :meth:`MemberContext.epochs`."""
+
+    def restart(self) -> None:
+        """See :meth:`MemberContext.restart`."""
+
+
 class Tools(Protocol):
     """What the engine computes for a member; a context hands it on, so that the contract itself imports no engine."""
 
@@ -132,7 +147,7 @@ class Tools(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberContext(Randomness):
+class MemberContext(Randomness, LiveModel):
     """What one coalition member knows in one round: its own data, the model it received, its own memory.
 
     ``client``: its id; ``data``: its own samples, as ``prepare`` left them. ``round`` counts from 1 and is 0 in
@@ -140,7 +155,7 @@ class MemberContext(Randomness):
     + e``). ``model`` is the live module being trained, ``params`` its parameters as one live [P] vector (write to it in
     place), ``start`` [P] the global parameters received this round. ``memory`` persists over rounds and is private to
     this member. ``privacy_threshold``: the accuracy of membership inference that this member tolerates (0.5..1), where
-    the setting gives its clients one. ``tools`` and ``run_epochs``: the engine's part of the methods below.
+    the setting gives its clients one. ``tools`` and ``training``: the engine's part of the methods below.
     """
 
     key: int
@@ -155,42 +170,36 @@ class MemberContext(Randomness):
     start: torch.Tensor
     memory: dict[str, Any]
     tools: Tools
-    run_epochs: Callable[[], None] | None = None
+    training: LocalTraining | None = None
     privacy_threshold: float | None = None
 
+    def epochs(self) -> Iterator[int]:
+        """The standard local training (with this defense's other phases), one local epoch at a time: the number of the epoch,
+        0, 1, ..., after each; who stops iterating stops training. In ``local_train`` only, while it runs.
+
+        Iterated again it goes on with the epoch after the last one trained. Where all were trained, another pass over them
+        begins, from the parameters and the optimiser as they are, with random draws of its own.
+        """
+        return self._training("epochs").epochs()
+
     def train(self) -> None:
-        """Run the standard local training of this round (all local epochs, with this defense's other phases)."""
-        if self.run_epochs is None:
-            raise RuntimeError("ctx.train() is available in local_train only")
-        self.run_epochs()
+        """Run the standard local training of this round: all of ``epochs``."""
+        for _ in self._training("train").epochs():
+            pass
+
+    def restart(self) -> None:
+        """Undo this round's training: parameters and buffers as received, the optimiser as it began the round. The next of
+        ``epochs`` is epoch 0, in another order and with random draws of its own. In ``local_train`` only."""
+        self._training("restart").restart()
+
+    def _training(self, asked: str) -> LocalTraining:
+        if self.training is None:
+            raise RuntimeError(f"ctx.{asked}() is available in local_train only")
+        return self.training
 
     def normalise(self, x: torch.Tensor) -> torch.Tensor:
         """[n, *input] float32 as the model takes it: byte images normalised, anything else unchanged."""
         return self.tools.normalise(self.model, x)
-
-    def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy [n] of the live model in eval mode, without gradients; leaves the mode as it was."""
-        import torch
-        from torch.nn.functional import cross_entropy
-
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                chunks = range(0, len(x), 1024)
-                parts = [cross_entropy(self.model(x[i : i + 1024]), y[i : i + 1024], reduction="none") for i in chunks]
-                return torch.cat(parts) if parts else x.new_zeros(0)
-        finally:
-            self.model.train(was_training)
-
-    def gradient(self, loss: torch.Tensor) -> torch.Tensor:
-        """[P]: gradient of a scalar ``loss`` with respect to the live parameters, in the order of ``params``; zero where a
-        parameter has no part in it. What a ``local_step`` that clips or adds noise starts from; the graph is freed."""
-        import torch
-
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
-        return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in zip(trained, found, strict=True)])
 
     def per_sample_gradients(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Gradients of the cross-entropy at the live parameters, [B, P], one row a sample."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedbench.core.contract.contexts import (
@@ -52,6 +52,12 @@ class Defense(Configured):
 
     def check(self, federation: Federation) -> None:
         """Raise ``UserError`` for a federation this defense cannot serve; asked before anything is trained."""
+
+    def remarks(self, federation: Federation) -> Sequence[str]:
+        """What a user should know of this defense in this federation before anything is trained, in whole sentences: a patience
+        that never stops, noise that drowns the updates. Printed with a plan, kept as notes of the records; a mistake is for
+        ``check``."""
+        return ()
 
     def begin(self, ctx: CoalitionContext) -> None:
         """Plan once, before round 1, from public facts only."""

@@ -23,7 +23,7 @@ from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, spl
 from fedbench.core.experiment.candidates import targets_of
 from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, key_of_run
 from fedbench.core.experiment.parts import defense_of
-from fedbench.core.federation.guard import require_served
+from fedbench.core.federation.guard import remarks_of, require_served
 from fedbench.core.federation.setup import public_facts
 from fedbench.core.numerics.precision import check_precision
 from fedbench.core.registry.components import Registry
@@ -64,6 +64,7 @@ class _Planner:
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
+        self.remarks: dict[tuple[str, str], list[str]] = {}  # of a setting and a defense
         self.models = TriedModels()
         self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
@@ -217,16 +218,20 @@ class _Planner:
         )  # fmt: skip
         place = f"{self.refusals.place_of('defense', row.use)}: in {where}"
         self.refusals.ask(place, f"defense '{row.use.name}'", lambda: require_served(row.defense, facts))
+        said = self.refusals.ask(place, f"defense '{row.use.name}'", lambda: remarks_of(row.defense, facts)) or []
+        self.remarks[setting.name, row.use.label] = [f"defense '{row.use.label}' in setting '{setting.name}': {t}" for t in said]
 
     def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
         job = replace(base, run_key=key_of_run(base))
         read = {name for use, made in self.analyses if use in job.analyses for name in made.needs}
         cells, signals = [], self.signals.uses
+        said = self.remarks.get((job.setting.name, job.defense.label), [])
         for use, made in attacks:
             named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
             used = {n: signals[own] for n, own in named if own in signals}
             key = keys_of(made_of := cell_identity(job, use, used))[1]
-            notes = tuple(self.misspelt.of([job.dataset, job.model, job.defense, use, *job.analyses, *used.values()]))
+            odd = self.misspelt.of([job.dataset, job.model, job.defense, use, *job.analyses, *used.values()])
+            notes = (*odd, *said)
             self.notes |= dict.fromkeys(notes)
             stem = stem_of(job, use, key)
             cells.append(Cell(key=key, stem=stem, attack=use, look=Look.of(made), identity=made_of, notes=notes))

@@ -119,7 +119,7 @@ def _selection(answer: Any, ctx: Any) -> Fits:
         return misfit
     if answer.batches is not None and not (type(answer.batches) is int and answer.batches >= 0):
         return Misfit(f"batches that are {found(answer.batches)}", "None, or an integer >= 0")
-    return None
+    return None if type(answer.poisson) is bool else Misfit(f"poisson that is {found(answer.poisson)}", "True or False")
 
 
 def _batch(answer: Any, batch: Batch, ctx: Any) -> Fits:

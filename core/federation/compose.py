@@ -23,7 +23,7 @@ from fedbench.core.contract.contexts import (
 from fedbench.core.contract.defense import Defense, FactValue, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import PHASES, phases
-from fedbench.core.federation.guard import AsksEach, act, require_served, where_of
+from fedbench.core.federation.guard import AsksEach, act, remarks_of, require_served, where_of
 from fedbench.core.federation.setup import still_held_out
 from fedbench.core.numerics.rng import key_for
 
@@ -87,6 +87,10 @@ class Composite(AsksEach, Defense):
         for part in self.parts:
             require_served(part, federation)
 
+    def remarks(self, federation: Federation) -> list[str]:
+        """Every part's, led by its class."""
+        return [f"{type(part).__name__}: {text}" for part in self.parts for text in remarks_of(part, federation)]
+
     # the ways to combine
 
     def _chain(self, name: str, value: Any, ctx: Any) -> Any:
@@ -115,7 +119,8 @@ class Composite(AsksEach, Defense):
     def _select(self, ctx: MemberContext) -> Selection | None:
         """The samples that every part selects, in the order (and as often as) the last one has them.
 
-        Each part selects by itself, from all samples. At most one may set flags, and they go with their samples.
+        Each part selects by itself, from all samples. At most one may set flags, and they go with their samples. Batches are
+        drawn by Poisson sampling where a part asks for that.
         """
         answers = [(i, self._ask("select", i, ctx=ctx)) for i in self._acting("select")]
         chosen = [(i, selection) for i, selection in answers if selection is not None]
@@ -178,9 +183,10 @@ def _intersection(selections: list[Selection], data: MemberData, flagged: Select
         wanted &= torch.zeros_like(wanted).index_fill(0, other.index, True)
     keep = wanted[index]
     batches = min((s.batches for s in selections if s.batches is not None), default=None)
+    poisson = any(s.poisson for s in selections)
     if flagged is None or flagged.flag is None:
-        return Selection(index[keep], batches=batches)
+        return Selection(index[keep], batches=batches, poisson=poisson)
     if flagged is selections[-1]:
-        return Selection(index[keep], flagged.flag[keep], batches)
+        return Selection(index[keep], flagged.flag[keep], batches, poisson)
     flags = flagged.flag.new_zeros(len(data.y)).index_copy(0, flagged.index, flagged.flag)
-    return Selection(index[keep], flags[index[keep]], batches)
+    return Selection(index[keep], flags[index[keep]], batches, poisson)

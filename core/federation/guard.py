@@ -12,9 +12,11 @@ from fedbench.core.contract.contexts import CoalitionContext, Federation, Member
 from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.contract.phases import phase
-from fedbench.core.federation.answers import CHECKS, vector
+from fedbench.core.federation.answers import CHECKS, found, vector
 from fedbench.core.federation.handed import Watch
-from fedbench.core.words.explain import told
+from fedbench.core.words.explain import one_line, told
+
+_LONGEST_REMARK, _MOST_REMARKS = 400, 20  # characters of a remark, remarks of a defense
 
 
 class PhaseError(RuntimeError):
@@ -47,6 +49,16 @@ def require_nothing(defense: Defense, answer: object) -> None:
     if answer is not None:
         found = f"{type(defense).__name__}.check returned {type(answer).__name__}"
         raise UserError(f"{found}; expected None, or UserError raised with the reason")
+
+
+def remarks_of(defense: Defense, federation: Federation) -> list[str]:
+    """What a defense says of a federation before it is trained, each remark on one line of bounded length, none twice. Raises
+    ``UserError`` where its ``remarks`` answers anything but texts."""
+    answer: object = defense.remarks(federation)
+    texts = list(answer) if isinstance(answer, list | tuple) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise UserError(f"{type(defense).__name__}.remarks returned {found(answer)}; expected a list of texts")
+    return list(dict.fromkeys(one_line(text, _LONGEST_REMARK) for text in map(str, texts)))[:_MOST_REMARKS]
 
 
 def call_for_rows(plugin: Any, phase: str, like: torch.Tensor, *args: Any, where: str) -> torch.Tensor:

@@ -12,6 +12,7 @@ from fedbench.core.contract.contexts import Batch, MemberContext, MemberData, Se
 from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.federation.diverged import Causes, finite
+from fedbench.core.federation.epochs import Epochs, picks
 from fedbench.core.federation.guard import PhaseError, act, backward, forward, where_of
 from fedbench.core.federation.optimizer import make_optimizer
 from fedbench.core.federation.schedule import lr_at
@@ -32,13 +33,23 @@ class LocalTrainer:
 
     def begin(self, start: torch.Tensor, buffers: torch.Tensor, round: int, client: int) -> torch.Generator:
         """Load the received model, start the client's optimiser, and give the client's shuffling generator of this round."""
-        self.flat.params.copy_(start)
-        self.flat.buffers.copy_(buffers)
+        self._received = start, buffers
+        self._load()
         self.flat.bind_grad()
         self.optimizer.reset(client)
         self.flat.module.train()
         self.key_module(round, client)
         return torch.Generator().manual_seed(key_for(self.setup.seed, "shuffle", round, client) >> 1)
+
+    def _load(self) -> None:
+        """The received model, of which nobody may change a number."""
+        start, buffers = self._received
+        self.flat.params.copy_(start)
+        self.flat.buffers.copy_(buffers)
+
+    def _restart(self) -> None:
+        self._load()
+        self.optimizer.restart()
 
     def key_module(self, round: int, client: int, purpose: str = "module") -> None:
         """Dropout and third-party code may draw from torch's own generators: key those too, so that order never matters."""
@@ -78,26 +89,28 @@ class LocalTrainer:
             raise PhaseError(f"{type(defense).__name__}.select ({where}) selected samples that `prepare` held out")
         self.flat.module.train()
 
-        def run_epochs() -> None:
-            for e in range(self.setup.config.local_epochs):
-                self._epoch(ctx, selection, e, shuffle)
-
+        epochs = Epochs(
+            self.setup.config.local_epochs, lambda n, e: self._epoch(ctx, selection, n, e, shuffle), lambda: self._restart()
+        )
         key = key_for(self.setup.seed, "defense:local_train", ctx.round, ctx.client)
-        act(defense, "local_train", replace(ctx, key=key, run_epochs=run_epochs), where=where)
+        with epochs.open():
+            act(defense, "local_train", replace(ctx, key=key, training=epochs), where=where)
 
-    def _epoch(self, ctx: MemberContext, selection: Selection, e: int, shuffle: torch.Generator) -> None:
+    def _epoch(self, ctx: MemberContext, selection: Selection, n: int, e: int, shuffle: torch.Generator) -> None:
+        """Epoch ``e`` of the ``n``-th pass over this round's epochs, which has draws of its own."""
         config, defense, phases = self.setup.config, self.setup.defense, self.phases
         where = where_of(ctx)
-        key = key_for(self.setup.seed, f"defense:epoch{e}", ctx.round, ctx.client)
+        key = key_for(self.setup.seed, f"defense:pass{n}:epoch{e}" if n else f"defense:epoch{e}", ctx.round, ctx.client)
         epoch_ctx = replace(ctx, key=key, epoch=(ctx.round - 1) * config.local_epochs + e)
         lr = lr_at(config, ctx.round)
-        order = torch.randperm(len(selection.index), generator=shuffle).to(selection.index.device)
         most = [b for b in (selection.batches, config.local_batches) if b is not None]
-        for pick in order.split(config.batch_size)[: min(most, default=None)]:
+        for pick in picks(selection, config.batch_size, shuffle)[: min(most, default=None)]:
             batch = _batch(self.flat.module, ctx.data, selection, pick)
-            if phases["transform"]:
+            if phases["transform"] and len(pick):
                 batch = act(defense, "transform", batch, epoch_ctx, where=where)
             gradient = act(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
+            if gradient is None and not len(pick):
+                continue  # nothing to learn from
             if gradient is None:
                 logits, own = forward(self.flat.module, batch.x, where), phases["loss"]
                 asked = logits, batch, epoch_ctx

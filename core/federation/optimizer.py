@@ -25,6 +25,10 @@ class FlatSGD:
         """Forget the momentum."""
         self._velocity.zero_()
 
+    def restart(self) -> None:
+        """As ``reset`` left it."""
+        self._velocity.zero_()
+
     def step(self, lr: float) -> None:
         """One step on ``flat.grad`` (which it may overwrite)."""
         p, g = self._flat.params, self._flat.grad
@@ -58,6 +62,7 @@ class FlatAdam:
         self._states: dict[int, tuple[torch.Tensor, list[int]]] = {}
         self._fresh = torch.zeros(2, flat.params.numel(), device=flat.params.device), [0]
         self._moments, self._steps = self._fresh
+        self._began: tuple[torch.Tensor, int] | None = None
 
     def reset(self, client: int | None = None) -> None:
         """Fresh moments, or the client's own from its last round."""
@@ -65,8 +70,18 @@ class FlatAdam:
             if client not in self._states:
                 self._states[client] = torch.zeros_like(self._fresh[0]), [0]
             self._moments, self._steps = self._states[client]
+            self._began = self._moments.clone(), self._steps[0]
             return
         self._moments, self._steps = self._fresh
+        self._began = None
+        self.restart()
+
+    def restart(self) -> None:
+        """As ``reset`` left it: fresh, or what the client came with."""
+        if self._began is not None:
+            self._moments.copy_(self._began[0])
+            self._steps[0] = self._began[1]
+            return
         self._moments.zero_()
         self._steps[0] = 0
 

@@ -19,7 +19,7 @@ from fedbench.testing.watch.prints import print_of
 
 # a rule's rows, the coalition's and a member's own update are copies that it may write to
 _ITS_OWN = ("protect", "coordinate", "aggregate")
-_LIVE = ("params", "model", "memory", "tools", "run_epochs", "logits", "train", "step", "sample_steps", "rule")
+_LIVE = ("params", "model", "memory", "tools", "training", "logits", "train", "step", "sample_steps", "rule")
 
 
 def inputs_not_mutated(subject: Subject) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.defense import Defense
+from fedbench.core.federation.guard import remarks_of
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.flat import FlatModel
@@ -94,7 +95,9 @@ def run(made: Defense, how: Federated | None = None) -> dict[str, Any]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if how.double else torch.float32)
     try:
-        training, said = Training(setup_of(made, how)), dict[str, Any]()
+        setup = setup_of(made, how)
+        training, said = Training(setup), dict[str, Any]()
+        remarks_of(made, setup.facts)  # as planning asks, which takes texts alone
         for result in training.rounds():
             t = result.uploads.round
             for k, row in zip(result.uploads.participants, result.uploads.updates, strict=True):

@@ -11,7 +11,7 @@ from fedbench.core.contract.phases import PHASES
 from fedbench.core.registry.kinds import BASES
 
 HOOKS: dict[str, tuple[str, ...]] = {
-    "defense": ("check", *PHASES),
+    "defense": ("check", "remarks", *PHASES),
     "attack": ("fit", "score", "score_rounds", "craft"),
     "analysis": ("applies", "analyse"),
     "dataset": ("load",),
