@@ -24,12 +24,16 @@ class Look:
     view: View
     colluders: int = 0
     needs_shadow_models: bool = False
+    also: frozenset[View] = frozenset()
 
     @classmethod
     def of(cls, made: Any) -> Look:
         """What an attack or an analysis declares."""
         colluders, shadow_models = getattr(made, "colluders", 0), bool(getattr(made, "needs_shadow_models", False))
-        return cls(needs=frozenset(made.needs), view=made.view, colluders=colluders, needs_shadow_models=shadow_models)
+        return cls(
+            needs=frozenset(made.needs), view=made.view, colluders=colluders, needs_shadow_models=shadow_models,
+            also=frozenset(getattr(made, "also", ())),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
