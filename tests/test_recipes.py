@@ -20,7 +20,8 @@ def test_a_recipe_alone_is_a_federation(name):
         return
     if name.startswith("membershield"):
         assert (spec.clients, spec.rounds, spec.local_epochs, spec.batch_size, spec.participation) == (5, 10, 50, 200, 1.0)
-        assert (spec.optimizer.name, spec.optimizer.lr, spec.optimizer.momentum, spec.optimizer.weight_decay) == ("sgd", 0.001, 0.99, 0)
+        rule = spec.optimizer
+        assert (rule.name, rule.lr, rule.momentum, rule.weight_decay) == ("sgd", 0.001, 0.99, 0)
         own, released = ("own", 0.1, 0.2, "size"), ("nonmembers", 0.0, 0.2, "equal")
         given = (spec.validation_on, spec.validation, spec.test, spec.weights)
         assert given == (released if name.endswith("released") else own)
