@@ -29,7 +29,8 @@ from fedbench.core.population.groups import rotate
 from fedbench.core.population.target import group
 from fedbench.core.registry.components import Registry
 from fedbench.core.signals.logits import Loss
-from fedbench.core.signals.measure import Recorder, global_row, observe
+from fedbench.core.signals.measure import Recorder, global_row
+from fedbench.core.signals.observe import observe
 from fedbench.core.spec.resolve import load_and_check
 
 SUITE = """

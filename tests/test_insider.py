@@ -36,7 +36,8 @@ from fedbench.core.population.partition import partition
 from fedbench.core.population.parts import Outsiders
 from fedbench.core.population.target import EVERYBODY
 from fedbench.core.signals.logits import Loss
-from fedbench.core.signals.measure import Recorder, observe
+from fedbench.core.signals.measure import Recorder
+from fedbench.core.signals.observe import observe
 from fedbench.plugins.defenses.rules.trimmed_mean import TrimmedMean
 
 CPU = torch.device("cpu")

@@ -27,7 +27,8 @@ from fedbench.core.population.audit import audit_set
 from fedbench.core.population.parts import Outsiders
 from fedbench.core.population.target import client
 from fedbench.core.signals.logits import Loss
-from fedbench.core.signals.measure import COALITION, GLOBAL, Recorder, observe
+from fedbench.core.signals.measure import COALITION, GLOBAL, Recorder
+from fedbench.core.signals.observe import observe
 from fedbench.core.spec.suite import Adversary
 from fedbench.plugins.defenses.cofedmid import CoFedMID
 

@@ -34,7 +34,7 @@ def run_of(leak=(0.0, 0.0, 2.0), seed=0, own_parts=False, **change):
         ease[1, k, k == POOL] += more
     p = 1 / (1 + np.exp(-ease))
     signals = {
-        "confidence": p, "modified-entropy": -2 * (1 - p) * np.log(p), GRADIENT: (1 - p[:, :1]) ** 2,
+        "confidence": p, "modified-entropy": -2 * (1 - p) * np.log(p), GRADIENT: (1 - p) ** 2,
         "loss": -np.log(p), "margin": ease,
     }  # fmt: skip
     part = np.where(POOL == -1, np.arange(len(POOL)) % K, -1) if own_parts else np.full(len(POOL), -1)

@@ -13,7 +13,6 @@ from sklearn.metrics import roc_auc_score
 
 from fedbench.core import Audit, Colluder, Observations, Probe
 from fedbench.core.signals import fedbench_signals
-from fedbench.core.signals.measure import GRADIENT_SIGNALS
 
 TARGET, COLLUDER = 2, 0
 
@@ -24,8 +23,8 @@ def component(c):
 
 
 def of_logits():
-    """The announced signals that a probe is enough for."""
-    return [c for c in fedbench_signals() if c.name not in GRADIENT_SIGNALS]
+    """The announced signals that logits and labels are enough for."""
+    return [c for c in fedbench_signals() if c.target.startswith("fedbench.core.signals.logits:")]
 
 
 def measured(name: str, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -90,7 +89,7 @@ def world(leak: float, members: int = 2000, strangers: int = 10_000, rounds: int
     label = torch.from_numpy(y).expand(rounds, clients, n)
     logits.scatter_add_(3, label.unsqueeze(3), torch.from_numpy(margin).unsqueeze(3))
     flat, flat_y = logits.reshape(-1, 4), label.reshape(-1)
-    signals = {c.name: measured(c.name, flat, flat_y).reshape(rounds, clients, n).numpy() for c in of_logits()}
+    signals = {c.name: measured(c.name, flat, flat_y).unflatten(0, (rounds, clients, n)).numpy() for c in of_logits()}
     sq, update_sq = rng.lognormal(size=(rounds, 1, n)), rng.lognormal(size=(rounds, clients, 1))
     cosine = 0.05 * (rng.normal(size=n) + rng.normal(size=(rounds, clients, n)) + leak * trained)
     signals |= {"grad-dot": cosine * np.sqrt(sq * update_sq), "grad-sq": sq, "update-sq": update_sq}

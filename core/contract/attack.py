@@ -45,8 +45,8 @@ class Observations:
     ``rounds``: [R] audited rounds, counted from 1. ``clients``: [M] ids of the rows of the client axis, and ``target``
     the POSITION of the target's row on it. Views other than ``server`` have one row: the global model (``client``,
     ``external``; id -1) or the coalition's weighted mean (``coalition``; id -2).
-    ``signals[name]``: float32 [R, M, n]; an axis along which a signal does not vary may have length 1
-    (``grad-sq``: [R, 1, n], ``update-sq``: [R, M, 1]), so plain broadcasting combines them.
+    ``signals[name]``: float32 [R, M, n], of a vector signal [R, M, n, d]; an axis along which a signal does not vary may have
+    length 1 (``grad-sq``: [R, 1, n], ``update-sq``: [R, M, 1]), so plain broadcasting combines them.
     A client that did not take part in a round has NaN there. ``shadow_models``: shadow models, for an attack that needs them.
     """
 
@@ -65,16 +65,17 @@ class Observations:
         return self.signals[name]
 
     def of_target(self, name: str) -> np.ndarray:
-        """[R, n]: the signal on the target's row."""
+        """[R, n]: the signal on the target's row; [R, n, d] of a vector signal."""
         a = self[name]
         return a[:, self.target if a.shape[1] > 1 else 0]
 
     def of_others(self, name: str) -> np.ndarray:
-        """[R, M-1, n]: the signal on every other client's row; raises ``SkipCell`` when there is none."""
+        """[R, M-1, n]: the signal on every other client's row, [R, M-1, n, d] of a vector signal; raises ``SkipCell`` when there
+        is none."""
         a = self[name]
         if len(self.clients) < 2:
             raise SkipCell(f"the view '{self.view}' shows no other client to compare with")
-        return np.delete(np.broadcast_to(a, (a.shape[0], len(self.clients), a.shape[2])), self.target, axis=1)
+        return np.delete(np.broadcast_to(a, (a.shape[0], len(self.clients), *a.shape[2:])), self.target, axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +97,13 @@ class Audit(Randomness):
 
 @dataclass(frozen=True, kw_only=True)
 class Colluder:
-    """A colluding client: its observations of the whole sample pool, and which of the samples are its own.
+    """What an attack learns from: samples with what is seen of them, and which of them were trained on.
 
-    ``client``: its id; ``observations.target`` is the colluder's row; ``ids``: [N]; ``y``: [N]; ``member``: [N] bool.
-    ``defended``: whether the colluder is itself in the coalition.
+    Of a colluding client: ``observations`` of the whole sample pool, through the attack's view: its own row (``server``,
+    ``coalition``), or the global model that serves it (``client``, ``external``); ``member``: [N] bool, which of the samples
+    are its own. Of an attack that knows half: the half of the target's candidates that it is not asked about.
+    ``client``: the colluder's id, or the target's code; ``observations.target`` is its row; ``ids``: [N]; ``y``: [N].
+    ``defended``: whether that client is itself in the coalition.
     """
 
     client: int
@@ -115,12 +119,15 @@ class Attack(Configured):
 
     ``needs``: names of the signals it reads; it is shown no others, whatever the suite's other attacks read. ``view``: what it
     may see. ``colluders``: how many clients (never the target, undefended ones first) share their own membership with the
-    attacker; ``fit`` then receives them. All three may be properties that depend on ``self.params``.
+    attacker; ``fit`` then receives them. ``knows_half``: whether it is the supervised adversary of the papers, who knows the
+    membership of a random half of the target's candidates and is asked about the other half; it has no colluders and no
+    ``threshold`` then. All four may be properties that depend on ``self.params``.
     """
 
     needs: frozenset[str] = frozenset()
     view: View = "server"
     colluders: int = 0
+    knows_half: bool = False
     needs_shadow_models: bool = False
     """whether it needs shadow models; how many, and on how much data, is the setting's ``audit.shadow``"""
     threshold: float | None = None
@@ -128,9 +135,12 @@ class Attack(Configured):
     yields accuracy, precision and recall (the poisoning papers' metrics) beside AUC and TF01."""
 
     def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
-        """Learn from colluding clients; called before ``score`` when ``colluders`` > 0.
+        """Learn from samples whose membership is known; called before ``score`` when ``colluders`` > 0 or ``knows_half``.
 
-        Called once per distinct set of colluders; ``audit`` here holds the whole pool (``target_client`` is -1).
+        With colluders: once per distinct set of them; ``audit`` here holds the whole pool (``target_client`` is -1).
+        With ``knows_half``: twice a target, each time on a fresh copy of the attack, with one :class:`Colluder`, a half of the
+        candidates, and ``audit`` of that half; ``score`` of that copy is then asked about the other half. Scores of the two
+        halves are put on one scale by their ranks within each half.
         """
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A signal: a per-sample number measured on an uploaded model in an audited round."""
+"""A signal: what is measured of a sample on an uploaded model in an audited round, a number or a vector."""
 
 from __future__ import annotations
 
@@ -27,12 +27,27 @@ class Probe:
     y: torch.Tensor
     logits: torch.Tensor
 
+    def normalise(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, *input] as the model takes them inside: byte images as normalised floats, anything else unchanged.
+
+        The model answers the same to both, so that a signal may perturb the floats. The engine's probes know the data's
+        normalisation; one that is made by hand has none.
+        """
+        return x
+
 
 class Signal(Configured):
-    """Base of a signal plugin."""
+    """Base of a signal plugin.
+
+    ``vector``: whether it measures a vector of a sample instead of one number.
+    """
+
+    vector: bool = False
 
     def measure(self, probe: Probe) -> torch.Tensor:
         """[n] float32 on the device of ``probe.y``, finite wherever the logits are; un-augmented inputs, eval mode.
+
+        Of a ``vector`` signal [n, d], d >= 1 the same in every call of a run.
 
         One that raises or answers anything else is not asked again in this run: the cells that need it fail and say why.
         """

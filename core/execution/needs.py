@@ -45,8 +45,10 @@ class Signals:
                 raise UserError(f"'{name}': signals of the gradient are measured of what was uploaded alone; write '{own}'")
             return
         try:
-            self.uses[own].make()
+            vector = self.uses[own].make()[0].vector
         except BaseException as error:  # somebody's constructor
             pass_on_interrupt(error)
             remedy = "a suite sets its parameters under `signals:`"
             raise UserError(f"signal {self.uses[own]} cannot be made: {explain(error)}; {remedy}") from error
+        if type(vector) is not bool:
+            raise UserError(f"signal {self.uses[own]}: its vector is {vector!r:.60}, expected True or False")

@@ -37,6 +37,15 @@ def declaration_mistake(made: Any) -> str:
     if isinstance(made, Attack):
         if not (type(made.colluders) is int and made.colluders >= 0):
             return f"colluders is {made.colluders!r}, expected an integer >= 0"
+        if type(made.knows_half) is not bool:
+            return f"knows_half is {made.knows_half!r}, expected True or False"
+        if made.knows_half and made.colluders:
+            return f"knows_half with colluders = {made.colluders}: an attack learns from one of the two; expected colluders = 0"
+        if made.knows_half and made.threshold is not None:
+            return (
+                f"knows_half with threshold = {made.threshold!r:.60}: its scores are ranks within each half, where a threshold "
+                "means nothing; expected None"
+            )
         if made.threshold is not None and not (isinstance(made.threshold, int | float) and math.isfinite(made.threshold)):
             return f"threshold is {made.threshold!r}, expected a finite number or None"
     if isinstance(made, ActiveAttack) and made.knowledge not in LEVELS:

@@ -24,6 +24,7 @@ class Look:
     view: View
     colluders: int = 0
     needs_shadow_models: bool = False
+    knows_half: bool = False
     also: frozenset[View] = frozenset()
 
     @classmethod
@@ -32,7 +33,7 @@ class Look:
         colluders, shadow_models = getattr(made, "colluders", 0), bool(getattr(made, "needs_shadow_models", False))
         return cls(
             needs=frozenset(made.needs), view=made.view, colluders=colluders, needs_shadow_models=shadow_models,
-            also=frozenset(getattr(made, "also", ())),
+            knows_half=bool(getattr(made, "knows_half", False)), also=frozenset(getattr(made, "also", ())),
         )  # fmt: skip
 
 
@@ -95,6 +96,12 @@ class Job:
     def clients(self) -> int:
         """K."""
         return self.setting.federation.clients
+
+    @property
+    def audited_rounds(self) -> set[int]:
+        """every, 2 every, ..., and always the last round."""
+        rounds, every = self.setting.federation.rounds, self.setting.audit.every
+        return {*range(every, rounds + 1, every), rounds}
 
     @property
     def malicious(self) -> int:

@@ -12,17 +12,19 @@ import torch
 
 from fedbench.core.apart.channel import Message
 from fedbench.core.contract.attack import Attack, Audit, Colluder, Observations, ShadowModels
-from fedbench.core.contract.candidates import MEMBER
+from fedbench.core.contract.candidates import EXCLUDED, MEMBER
 from fedbench.core.contract.errors import SkipCell, UserError
+from fedbench.core.experiment.halves import NOTE, fresh, in_second_half, part_of, ranks
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.redraw import redrawn
 from fedbench.core.experiment.scene import Scene
 from fedbench.core.experiment.shadow_models import ShadowLogits, of_audit
-from fedbench.core.experiment.train import Trained
+from fedbench.core.experiment.train import Trained, kinds_of
+from fedbench.core.experiment.wanted import shared_view
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.population.target import Target
-from fedbench.core.signals.measure import observe
+from fedbench.core.signals.observe import observe
 
 
 class BadScores(UserError):
@@ -71,7 +73,10 @@ def ask(
         if colluders:
             notes.append(_collude(job, attack, colluders, scene, trained, pool))
         for audit in audits:
-            scores[audit.target], by_round[audit.target] = _scores_of(job, attack, audit, scene, trained, shadows)
+            said = _supervised if attack.knows_half else _scores_of
+            scores[audit.target], by_round[audit.target] = said(job, attack, audit, scene, trained, shadows)
+    if attack.knows_half:
+        notes.append(NOTE)
     targets = [audit.target for audit in scene.audits]
     return Answers(
         scores=[scores[t] for t in targets], by_round=[by_round[t] for t in targets], notes=notes,
@@ -121,6 +126,62 @@ def _scores_of(
     job: Job, attack: Attack, audit: AuditSet, scene: Scene, trained: Trained, shadows: ShadowLogits | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """([n] scores, [R, n] those of every round for a single-round attack)."""
+    observations = _observations(job, attack, audit, scene, trained, shadows)
+    return _said(attack, _shown(observations), _audit(job, audit.ids, scene, audit.target.code))
+
+
+def _said(attack: Attack, seen: Observations, asked: Audit) -> tuple[np.ndarray, np.ndarray | None]:
+    scores = _real(attack.score(seen, asked), "score")
+    by_round = attack.score_rounds(seen, asked)
+    return scores, None if by_round is None else _real(by_round, "score_rounds")
+
+
+def _supervised(
+    job: Job, attack: Attack, audit: AuditSet, scene: Scene, trained: Trained, shadows: ShadowLogits | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The same of an attack that knows half: each half of the candidates by a copy that was fitted to the other half."""
+    if attack.colluders or attack.threshold is not None:
+        raise UserError("an attack that knows half of the candidates has neither colluders nor a threshold: its scores are ranks")
+    if not scene.aligned:
+        raise SkipCell("half of the candidates are known, and align_nonmembers: false redraws them in every round")
+    kind, n = kinds_of(audit, trained), len(audit.ids)
+    second = in_second_half(kind, scene.names[audit.ids], job.seed, audit.target)
+    seen = _observations(job, attack, audit, scene, trained, shadows)
+    scores, by_round = np.empty(n), None
+    for judged in (~second, second):
+        known = np.flatnonzero(~judged & (kind != EXCLUDED))
+        known = known[np.argsort(scene.names[audit.ids[known]])]
+        where, own = np.flatnonzero(judged), fresh(attack)
+        lesson = _lesson(audit.target.code, part_of(seen, known), audit.ids[known], kind[known] == MEMBER, scene, job)
+        _fit(own, [lesson], _audit(job, audit.ids[known], scene, audit.target.code))
+        asked = _audit(job, audit.ids[where], scene, audit.target.code)
+        said, rounds = _said(own, _shown(part_of(seen, where)), asked)
+        if said.shape != (len(where),):
+            whom = f"half of the candidates of {audit.target.words()}"
+            raise BadScores(f"score returned shape {list(said.shape)} for {whom}; expected [{len(where)}]")
+        scores[where] = ranks(said, kind[where] != EXCLUDED)
+        by_round = _both(by_round, rounds, where, kind, len(seen.rounds))
+    return scores, by_round
+
+
+def _both(
+    so_far: np.ndarray | None, rounds: np.ndarray | None, where: np.ndarray, kind: np.ndarray, n_rounds: int
+) -> np.ndarray | None:
+    """[R, n] ranks of every round, of one half after the other."""
+    if rounds is None:
+        return so_far
+    if rounds.shape != (n_rounds, len(where)):
+        found = f"score_rounds returned shape {list(rounds.shape)} for half of the candidates"
+        raise BadScores(f"{found}; expected [{n_rounds}, {len(where)}]")
+    whole = np.full((n_rounds, len(kind)), np.nan) if so_far is None else so_far
+    whole[:, where] = ranks(rounds, kind[where] != EXCLUDED)
+    return whole
+
+
+def _observations(
+    job: Job, attack: Attack, audit: AuditSet, scene: Scene, trained: Trained, shadows: ShadowLogits | None
+) -> Observations:
+    """What the attack sees of one target's candidates."""
     if attack.needs_shadow_models and not scene.aligned:
         raise SkipCell("shadow models answer for fixed candidates, and align_nonmembers: false redraws them in every round")
     pick = _positions(job, scene, trained, scene.pool, audit)
@@ -133,10 +194,7 @@ def _scores_of(
         raise SkipCell(f"the view '{attack.view}' is empty in this run (coalition: {job.coalition})")
     if attack.needs and not observations.signals and not attack.needs_shadow_models:
         raise SkipCell(f"the view '{attack.view}' holds none of the signals that it needs ({', '.join(sorted(attack.needs))})")
-    asked, seen = _audit(job, audit.ids, scene, audit.target.code), _shown(observations)
-    scores = _real(attack.score(seen, asked), "score")
-    by_round = attack.score_rounds(seen, asked)
-    return scores, None if by_round is None else _real(by_round, "score_rounds")
+    return observations
 
 
 def _positions(job: Job, scene: Scene, trained: Trained, pool: np.ndarray, audit: AuditSet) -> np.ndarray:
@@ -181,15 +239,24 @@ def _collude(
     for j in colluders:
         own = np.isin(shown, scene.shards[j]) & ~np.isin(shown, trained.held_out)
         where = order if scene.aligned else _redrawn_pool(job, trained, order, own, j)
-        seen = observe("server", j, trained.rows, trained.rounds, trained.signals, where)
-        colluding.append(Colluder(
-            client=j, observations=_shown(seen), ids=_read_only(scene.names[shown]), y=_read_only(scene.y_of(shown)),
-            member=_read_only(own), defended=j in job.members,
-        ))  # fmt: skip
-    answer = attack.fit(colluding, _audit(job, shown, scene, -1))  # type: ignore[func-returns-value]
+        served = trained.assignment[:, np.full(len(shown), j)]
+        seen = observe(shared_view(attack.view), j, trained.rows, trained.rounds, trained.signals, where, served)
+        colluding.append(_lesson(j, seen, shown, own, scene, job))
+    _fit(attack, colluding, _audit(job, shown, scene, -1))
+    return f"colluding with client {', '.join(f'{c.client}' + (' (defended)' if c.defended else '') for c in colluding)}"
+
+
+def _lesson(code: int, seen: Observations, ids: np.ndarray, member: np.ndarray, scene: Scene, job: Job) -> Colluder:
+    return Colluder(
+        client=code, observations=_shown(seen), ids=_read_only(scene.names[ids]), y=_read_only(scene.y_of(ids)),
+        member=_read_only(member), defended=code in job.members,
+    )  # fmt: skip
+
+
+def _fit(attack: Attack, lessons: list[Colluder], audit: Audit) -> None:
+    answer = attack.fit(lessons, audit)  # type: ignore[func-returns-value]
     if answer is not None:  # a generator has not even begun
         raise BadScores(f"fit returned {type(answer).__name__}, expected None: what it learns stays on the attack")
-    return f"colluding with client {', '.join(f'{c.client}' + (' (defended)' if c.defended else '') for c in colluding)}"
 
 
 def _redrawn_pool(job: Job, trained: Trained, order: np.ndarray, own: np.ndarray, j: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from fedbench.core.experiment.parts import Parts, defense_of
 from fedbench.core.experiment.process import log_failure
 from fedbench.core.experiment.samples import held_out, own_data, quirks, samples_of
 from fedbench.core.experiment.scene import Scene
-from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, signals_of, views_of
+from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, require_use, signals_of, views_of
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, Setup
@@ -75,11 +75,6 @@ class Trained:
         return {"test_correct": self.test_correct} | ({"assignment": self.assignment[-1].astype(np.int32)} if several else {})
 
 
-def audited_rounds(rounds: int, every: int) -> set[int]:
-    """every, 2 every, ..., and always the last round."""
-    return {*range(every, rounds + 1, every), rounds}
-
-
 def train(
     job: Job, parts: Parts, scene: Scene, attacks: Sequence[Attack | Look], on_round: Callable[[int], None]
 ) -> Trained:
@@ -95,9 +90,10 @@ def train(
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
-        on_failure=log_failure,
+        on_failure=log_failure, rounds=len(job.audited_rounds),
     )  # fmt: skip
     recorder.failed |= failed
+    require_use(recorder.refused, (*attacks, *job.looks.values()))
     training = _good_start(job, parts, scene, setup)
     shadow_models = any(a.needs_shadow_models for a in attacks)
     return _run_rounds(job, scene, training, recorder, on_round, shadow_models)
@@ -155,7 +151,7 @@ def _run_rounds(
 ) -> Trained:
     device = training.setup.device
     test_x = torch.from_numpy(scene.data.test_x).to(device)
-    audited = audited_rounds(training.setup.config.rounds, job.setting.audit.every)
+    audited = job.audited_rounds
     history: list[dict[str, Any]] = []
     rejected: list[tuple[int, int]] = []
     assignments: list[tuple[int, ...]] = []

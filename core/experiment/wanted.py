@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedbench.core.apart.channel import pass_on_interrupt
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.attack import Attack
 from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.signal import Signal
 from fedbench.core.contract.threat import View
 from fedbench.core.experiment.job import Job, Look
@@ -27,14 +28,27 @@ def measurable(job: Job, signals: set[str]) -> set[str]:
 
 
 def views_of(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()) -> set[View]:
-    """The views that a run measures: those of its attacks and analyses, and the server's for what colluding clients share."""
+    """The views that a run measures: those of its attacks and analyses, and what colluding clients share."""
     views = {a.view for a in attacks} | {view for a in analyses if a.needs for view in (a.view, *a.also)}
-    return views | ({"server"} if any(a.colluders for a in attacks) else set())
+    return views | {shared_view(a.view) for a in attacks if a.colluders}
+
+
+def shared_view(view: View) -> View:
+    """Through which view a colluder of an attack sees the pool: as the attack does the global models; its own rows where the
+    attack looks at a client's, or at the coalition, of which no colluder has a row."""
+    return view if view in ("client", "external") else "server"
 
 
 def needed_rows(job: Job, n_models: int, attacks: Sequence[Attack | Look]) -> set[int]:
     """Ids of the rows that the attacks and analyses of a run with so many global models look at."""
     return set(rows_of(views_of(attacks, job.looks.values()), job.clients, job.members, n_models))
+
+
+def require_use(refused: Mapping[str, str], looks: Iterable[Attack | Analysis | Look]) -> None:
+    """Raise ``UserError`` where signals were refused before training, and each attack and analysis needs one of them: nothing
+    would be told of the training. ``refused``: name -> why."""
+    if refused and all(look.needs & refused.keys() for look in looks):
+        raise UserError(*(refused[name] for name in sorted(refused)))
 
 
 def models_of(defense: Defense, clients: int) -> int:

@@ -22,6 +22,16 @@ def fedbench_signals():
         "Song & Mittal, USENIX Security 2021",
     )  # fmt: skip
     yield Component("margin", f"{_LOGITS}:Margin", "logit of the label minus the largest other", "Carlini et al., S&P 2022")
+    yield Component("logits", f"{_LOGITS}:Logits", "the logits, a vector", "Shokri et al., S&P 2017")
+    yield Component("uniform-loss", f"{_LOGITS}:UniformLoss", "cross-entropy of a uniform label, mean of -ln p over the classes")
+    yield Component(
+        "robustness", "fedbench.core.signals.robustness:Robustness", "share of perturbed copies that keep the label: labels only",
+        "Choquette-Choo et al., ICML 2021",
+    )  # fmt: skip
     yield Component("grad-dot", f"{_GRADIENTS}:GradDot", "product of sample gradient and update", "Li et al., ICLR 2023")
     yield Component("grad-sq", f"{_GRADIENTS}:GradSq", "squared norm of the sample gradient", "Nasr et al., CCS 2018")
+    yield Component(
+        "upload-grad-sq", f"{_GRADIENTS}:UploadGradSq", "squared norm of the sample gradient at the uploaded model",
+        "Nasr et al., S&P 2019",
+    )  # fmt: skip
     yield Component("update-sq", f"{_GRADIENTS}:UpdateSq", "squared norm of the update", "Li et al., ICLR 2023")

@@ -13,6 +13,7 @@ from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.apart.global_state import kept
 from fedbench.core.contract.signal import Probe, Signal
 from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.normalise import as_floats
 from fedbench.core.words.explain import told
 
 # Logits beyond it can differ by more than float32 holds: then a signal may overflow without being wrong.
@@ -27,10 +28,10 @@ class OwnProbe(Probe):
     """A probe whose parts are copies, each made when it is first asked for: most signals look at two of the five."""
 
     @classmethod
-    def of(cls, **parts: Callable[[], Any]) -> OwnProbe:
-        """``parts``: how each field is made."""
+    def of(cls, module: nn.Module, **parts: Callable[[], Any]) -> OwnProbe:
+        """``parts``: how each field is made; ``module``: the engine's, which knows how the data are normalised."""
         probe: OwnProbe = object.__new__(cls)
-        probe.__dict__["_parts"] = parts
+        probe.__dict__ |= {"_parts": parts, "_module": module}
         return probe
 
     def __getattr__(self, name: str) -> Any:
@@ -39,6 +40,9 @@ class OwnProbe(Probe):
             raise AttributeError(f"a probe has no '{name}'; it has model, update, x, y and logits")
         made = self.__dict__[name] = parts[name]()
         return made
+
+    def normalise(self, x: torch.Tensor) -> torch.Tensor:
+        return as_floats(self.__dict__["_module"], x)
 
 
 class _OwnModel:
@@ -88,19 +92,23 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class Asked:
-    """A signal of one run. ``who``: its name with its package; ``flat``: the engine's model, which it never sees."""
+    """A signal of one run. ``who``: its name with its package; ``flat``: the engine's model, which it never sees.
+
+    ``vector``: whether it answers vectors; ``width``: (d,), which its first answer settles; () before that, and of numbers.
+    """
 
     def __init__(self, signal: Signal, who: str, flat: FlatModel) -> None:
-        self.who = who
-        self._signal = signal
+        self.who, self.vector = who, bool(signal.vector)
+        self.width: tuple[int, ...] = ()
+        self._signal, self._flat = signal, flat
         self._model = _OwnModel(flat)
 
     def row(
         self, update: torch.Tensor, samples: Sequence[tuple[torch.Tensor, torch.Tensor]], logits: Sequence[torch.Tensor]
     ) -> torch.Tensor:
-        """[N] float32: the signal on one model, which the engine's module holds. ``samples``, ``logits``: chunk by chunk.
+        """[N] or [N, d] float32: the signal on one model, which the engine's module holds.
 
-        Raises :class:`SignalError`.
+        ``samples``, ``logits``: chunk by chunk. Raises :class:`SignalError`.
         """
         self._model.next_row()
         with at_work(f"signal {self.who}"), kept():
@@ -113,24 +121,42 @@ class Asked:
         return values
 
     def _chunk(self, update: torch.Tensor, x: torch.Tensor, y: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        probe = OwnProbe.of(model=self._model.get, update=update.clone, x=x.clone, y=y.clone, logits=logits.clone)
+        probe = OwnProbe.of(
+            self._flat.module, model=self._model.get, update=update.clone, x=x.clone, y=y.clone, logits=logits.clone
+        )
         try:
             with torch.no_grad():
                 answer = self._signal.measure(probe)
         except BaseException as error:
             pass_on_interrupt(error)
             raise SignalError(told(error)) from error
-        expected = y.float()
-        if not isinstance(answer, torch.Tensor) or _found(answer) != _found(expected):
-            raise SignalError(f"it returned {_found(answer)}; expected {_found(expected)}")
+        width = self.width or self._first_width(answer)
+        expected = y.new_empty((len(y), *width), dtype=torch.float32)
+        if not isinstance(answer, torch.Tensor) or _found(answer) != _found(expected) or (self.vector and not width):
+            raise SignalError(f"it returned {_found(answer)}; expected {self._wanted(y)}")
+        self.width = width
         # plain, and the engine's own: nothing of a subclass runs outside, and a buffer that is used again changes nothing
         return torch.empty_like(expected).copy_(answer.detach().as_subclass(torch.Tensor))
 
+    def _first_width(self, answer: object) -> tuple[int, ...]:
+        """(d,) of the first answer of a vector signal; () of numbers, and of what is no vectors."""
+        vectors = self.vector and isinstance(answer, torch.Tensor) and answer.dim() == 2 and answer.shape[1] > 0
+        return (answer.shape[1],) if vectors and isinstance(answer, torch.Tensor) else ()
+
+    def _wanted(self, y: torch.Tensor) -> str:
+        n, d = len(y), self.width[0] if self.width else "d"
+        if not self.vector:
+            return f"float32 [{n}] on {y.device}"
+        why = "as long as its first answer" if self.width else "d >= 1, since its `vector` is True"
+        return f"float32 [{n}, {d}] on {y.device}, {why}"
+
     def _require_finite(self, values: torch.Tensor, logits: torch.Tensor) -> None:
         plain = (logits.abs() < _LARGEST_LOGIT).all(1)  # false of NaN, too
-        bad = int((~torch.isfinite(values) & plain).sum())
+        finite = torch.isfinite(values).reshape(len(values), -1).all(1)
+        bad = int((~finite & plain).sum())
         if bad:
-            raise SignalError(f"{bad} of its {len(values)} numbers are not finite, though the logits are")
+            what = "vectors" if self.vector else "numbers"
+            raise SignalError(f"{bad} of its {len(values)} {what} are not finite, though the logits are")
 
 
 def _found(answer: object) -> str:

@@ -57,6 +57,27 @@ class Entropy(Signal):
         return -(log_p.exp() * log_p).sum(1).float()
 
 
+class Logits(Signal):
+    """The logits themselves, [n, C], as the model gives them: what an attack that learns reads."""
+
+    vector = True
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        return probe.logits.float()
+
+
+class UniformLoss(Signal):
+    """Mean over the classes of -ln p_c = logsumexp(z) - mean(z): the cross-entropy of a label that says nothing.
+
+    In float64, where no class saturates. What a defense by soft labels lowers on members (MemberShield's labels hold a share
+    of it), and an attacker who knows of it can subtract.
+    """
+
+    def measure(self, probe: Probe) -> torch.Tensor:
+        logits = probe.logits.double()
+        return (logits.logsumexp(1) - logits.mean(1)).float()
+
+
 class Margin(Signal):
     """Logit margin z_y - max_{j != y} z_j: > 0 exactly where the label alone has the largest logit (a tie gives 0).
 

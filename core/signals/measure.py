@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import torch
 
-from fedbench.core.contract.attack import Observations
-from fedbench.core.contract.errors import SkipCell
+from fedbench.core.apart.global_state import kept
 from fedbench.core.contract.signal import Signal
 from fedbench.core.contract.threat import View
 from fedbench.core.federation.setup import RoundResult, Uploads
@@ -16,6 +15,7 @@ from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.signals.ask import Asked, SignalError
+from fedbench.core.signals.room import room_for
 from fedbench.core.words.explain import told
 
 GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis; of several global models, see `global_row`
@@ -23,9 +23,10 @@ GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
 # A signal measured on the local model as it was BEFORE its protection, which no server sees: FedMIA's released code
 # does so for the loss (docs/methods/quirks.md#f4). Named `loss@pre-defense`; an attack that asks for it says so in its label.
 PRE_DEFENSE = "@pre-defense"
+_TRIED = 16  # samples that a vector signal is asked of before anything is trained
 # Input bytes a chunk on the CPU: larger ones fall out of the caches and pay page faults (measured on a small CNN with
 # 32x32 images: forward 2x, gradient features 1.9x slower at 2,048 and 512 samples than at 128 and 64).
-_FORWARD_BYTES, _GRADIENT_BYTES = 1_500_000, 800_000
+_FORWARD_BYTES, GRADIENT_BYTES = 1_500_000, 800_000
 
 
 def global_row(model: int) -> int:
@@ -33,7 +34,7 @@ def global_row(model: int) -> int:
     return GLOBAL if model == 0 else -1000 - model
 
 
-def _model_of(row: int) -> int | None:
+def model_of_row(row: int) -> int | None:
     """Which global model a row is, if any."""
     if row == GLOBAL:
         return 0
@@ -57,7 +58,7 @@ def rows_of(views: set[View], clients: int, members: tuple[int, ...], n_models: 
 
 
 class Recorder:
-    """Collects signals over the audited rounds as arrays with the axes (round, client, sample).
+    """Collects signals over the audited rounds as arrays with the axes (round, client, sample), of vectors (.., component).
 
     ``signals``: name -> :class:`Signal` for the forward signals wanted; ``gradients``: whether to measure the gradient
     features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` = |I_k|^2 with g_i the gradient of sample i
@@ -66,15 +67,19 @@ class Recorder:
     ``one_start``: whether all clients receive the same model in every round, so that one row of ``grad-sq`` says it all.
     ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not among the arrays; the first failure
     ends its part in the run, and nothing else's. ``notes``: what the records of cells that read a signal should say of it.
+    ``rounds``: how many will be audited. A vector signal is asked once before the first, of a few samples: how long it is, and
+    whether there is room for all of it (:func:`room_for`); ``refused`` says of which there is none.
     """
 
     def __init__(
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
         clients: int, members: tuple[int, ...], views: Iterable[View], sizes: Sequence[float], one_start: bool = True,
         n_models: int = 1, who: Mapping[str, str] | None = None, on_failure: Callable[[Exception], None] = lambda error: None,
+        rounds: int = 1,
     ) -> None:  # fmt: skip
         self.flat, self.x, self.y, self._on_failure = flat, x, y, on_failure
         self.failed: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
         self.notes: dict[str, str] = {}
         self._who = {n: f"'{n}'" for n in (*signals, *GRADIENT_SIGNALS)} | dict(who or {})
         self.asked = {n: Asked(s, self._who[n], flat) for n, s in signals.items()}
@@ -83,13 +88,15 @@ class Recorder:
         self.rows = rows_of(set(views), clients, members, n_models)
         self.rounds: list[int] = []
         self._columns: dict[str, list[np.ndarray]] = {}
+        for name in [n for n, asked in self.asked.items() if asked.vector]:
+            self._try_out(name, rounds)
 
     def record(self, result: RoundResult) -> None:
         """Measure one round: on what the server really received, in eval mode, on un-augmented inputs."""
         uploads = result.uploads
         present = [
             r for r in self.rows
-            if _model_of(r) is not None or r in uploads.participants or self._coalition_present(r, uploads)
+            if model_of_row(r) is not None or r in uploads.participants or self._coalition_present(r, uploads)
         ]  # fmt: skip
         if not present:  # nobody whom the views see took part
             self._blank(uploads.round)
@@ -114,7 +121,7 @@ class Recorder:
 
     def _blank(self, round: int) -> None:
         m, n = len(self.rows), len(self.y)
-        shapes = {name: (m, n) for name in self.asked}
+        shapes: dict[str, tuple[int, ...]] = {name: (m, n, *asked.width) for name, asked in self.asked.items()}
         if self.gradients:
             shapes |= {"grad-dot": (m, n), "update-sq": (m, 1), "grad-sq": (1 if self.one_start else m, n)}
         for name, shape in shapes.items() if m else ():
@@ -122,7 +129,7 @@ class Recorder:
         self.rounds.append(round)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """name -> [R, M, N] float32 (length 1 on an axis along which the signal does not vary)."""
+        """name -> [R, M, N] float32, of vectors [R, M, N, d] (length 1 on an axis along which the signal does not vary)."""
         return {name: np.stack(column) for name, column in self._columns.items()}
 
     def _coalition_present(self, row: int, uploads: Uploads) -> bool:
@@ -138,7 +145,7 @@ class Recorder:
         position = {k: i for i, k in enumerate(uploads.participants)}
         updates, buffers, starts = [], [], []
         for row in present:
-            if (j := _model_of(row)) is not None:
+            if (j := model_of_row(row)) is not None:
                 updates.append(result.steps[j])
                 buffers.append(result.buffers[j])
                 starts.append(j)
@@ -159,14 +166,33 @@ class Recorder:
                 starts.append(uploads.start_of[position[row]])
         return updates, torch.stack(buffers), starts
 
-    def _put(self, name: str, shape: tuple[int, int], where: list[int] | slice, values: torch.Tensor) -> None:
-        column = np.full(shape, np.nan, np.float32)
+    def _put(self, name: str, rows: int, where: list[int], values: torch.Tensor) -> None:
+        column = np.full((rows, *values.shape[1:]), np.nan, np.float32)
         column[where] = values.to(torch.float32).cpu().numpy()
         self._columns.setdefault(name, []).append(column)
 
-    def _drop(self, name: str, round: int, why: str) -> None:
+    @torch.no_grad()
+    def _try_out(self, name: str, rounds: int) -> None:
+        """Ask a vector signal of a few samples on the model as it stands."""
+        x, y = self.x[:_TRIED], self.y[:_TRIED]
+        was_training = self.flat.module.training
+        self.flat.module.eval()
+        try:
+            with kept():
+                logits = self.flat.module(x)
+            self.asked[name].row(torch.zeros_like(self.flat.params), [(x, y)], [logits])
+            if why := room_for(rounds, len(self.rows), len(self.y), self.asked[name].width):
+                self._drop(name, "before round 1", why)
+                self.refused[name] = self.failed[name]
+        except SignalError as error:
+            self._on_failure(error)
+            self._drop(name, "before round 1", str(error))
+        finally:
+            self.flat.module.train(was_training)
+
+    def _drop(self, name: str, when: str, why: str) -> None:
         """A signal that failed is not asked again, and what it said before does not count."""
-        self.failed[name] = f"signal {self._who[name]}: round {round}: {why}"
+        self.failed[name] = f"signal {self._who[name]}: {when}: {why}"
         self.asked.pop(name, None)
         self._columns.pop(name, None)
 
@@ -189,10 +215,10 @@ class Recorder:
                     measured[name].append(signals[name].row(update, samples, logits))
                 except SignalError as error:
                     self._on_failure(error)
-                    self._drop(name, uploads.round, str(error))
+                    self._drop(name, f"round {uploads.round}", str(error))
                     del measured[name]
         for name, rows in measured.items():
-            self._put(name, (len(self.rows), len(self.y)), where, torch.stack(rows))
+            self._put(name, len(self.rows), where, torch.stack(rows))
 
     def _try_gradients(self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads) -> None:
         """A model whose gradients cannot be had for each sample costs the attacks that read them, and no training."""
@@ -202,7 +228,7 @@ class Recorder:
             self.gradients = False
             self._on_failure(error)
             for name in sorted(GRADIENT_SIGNALS):
-                self._drop(name, uploads.round, told(error))
+                self._drop(name, f"round {uploads.round}", told(error))
         if why := why_one_by_one(self.flat.module, training=False):
             self.notes |= dict.fromkeys(("grad-dot", "grad-sq"), why)
 
@@ -219,56 +245,13 @@ class Recorder:
             self.flat.buffers.copy_(uploads.start_buffers[j])
             # the pseudo-gradient is received minus uploaded: the sign is turned on the results, not on [m, P]
             features = gradient_features(
-                self.flat.module, self.x, self.y, torch.stack([updates[r] for r in rows]), chunk_of(self.x, _GRADIENT_BYTES)
+                self.flat.module, self.x, self.y, torch.stack([updates[r] for r in rows]), chunk_of(self.x, GRADIENT_BYTES)
             )
             dot[rows], sq[rows] = -features.dot.to(dot), features.sq.to(sq)  # a model may compute in float64
             norm[rows, 0] = features.update_sq.to(norm)
-        self._put("grad-dot", (m, n), where, dot)
-        self._put("update-sq", (m, 1), where, norm)
+        self._put("grad-dot", m, where, dot)
+        self._put("update-sq", m, where, norm)
         if self.one_start:
-            self._put("grad-sq", (1, n), [0], sq[:1])
+            self._put("grad-sq", 1, [0], sq[:1])
         else:
-            self._put("grad-sq", (m, n), where, sq)
-
-
-def observe(
-    view: View, target: int | None, rows: list[int], rounds: np.ndarray, arrays: Mapping[str, np.ndarray], pick: np.ndarray,
-    served: np.ndarray | None = None,
-) -> Observations:  # fmt: skip
-    """What ``view`` sees of the samples at positions ``pick`` of the pool; the target's row where it has one.
-
-    ``pick``: [n], or [R, M, n] where every round and client has candidates of its own (the released code's quirk).
-    ``target`` is a client id (None for views without client rows). ``served``: [R, n] which of several global models
-    serves each candidate's client: the global views see the candidate through that one. Signals a view does not contain
-    are not there.
-    """
-    clients = [i for i, r in enumerate(rows) if r >= 0]
-    models = [i for i, r in enumerate(rows) if _model_of(r) is not None]
-    keep = {"server": clients, "client": models, "external": models}
-    keep["coalition"] = [rows.index(COALITION)] if COALITION in rows else []
-    chosen = keep[view]
-    last = slice(-1, None) if view == "external" else slice(None)
-    through = served[last] if served is not None and view in ("client", "external") and len(models) > 1 else None
-
-    def cut(a: np.ndarray) -> np.ndarray:
-        seen = a[last]
-        seen = seen[:, chosen] if a.shape[1] > 1 or len(rows) == 1 else seen
-        if a.shape[2] > 1 and pick.ndim == 1:
-            seen = seen[:, :, pick]
-        elif a.shape[2] > 1:
-            mine = pick[last][:, : len(chosen)]
-            seen = np.take_along_axis(np.broadcast_to(seen, (*mine.shape[:2], a.shape[2])), mine, axis=2)
-        if through is not None and seen.shape[1] > 1:
-            wide = np.broadcast_to(seen, (*seen.shape[:2], through.shape[1]))
-            seen = np.take_along_axis(wide, through[:, None], axis=1)
-        return seen.copy() if np.may_share_memory(seen, a) else seen  # what an attack writes to is its own
-
-    # An outsider holds the final model, not the step that led to it.
-    hidden = GRADIENT_SIGNALS if view == "external" else frozenset()
-    signals = {name: cut(a) for name, a in arrays.items() if name not in hidden} if chosen else {}
-    ids = np.array([rows[i] for i in (chosen if through is None else chosen[:1])], dtype=np.int64)
-    mine = np.flatnonzero(ids == target)
-    if view == "server" and len(mine) == 0:
-        raise SkipCell("it follows one client's rows, but the audit asks about many clients together")
-    position = int(mine[0]) if view == "server" else 0
-    return Observations(view=view, rounds=rounds[last].copy(), clients=ids, target=position, signals=signals)
+            self._put("grad-sq", m, where, sq)

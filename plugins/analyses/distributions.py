@@ -14,7 +14,7 @@ from fedbench.core import Params as Base
 from fedbench.plugins.analyses.distribution_figure import distribution_figure
 from fedbench.plugins.analyses.sides import advantage, clients_of, members_of, outsiders_of
 
-GRADIENT = "grad-sq"
+GRADIENT = "upload-grad-sq"
 EDGES = {  # fixed, so that panels can be compared; the outer bins hold what lies beyond
     "confidence": np.linspace(0, 1, 41),
     "modified entropy": np.logspace(-6, 2, 41),
