@@ -101,3 +101,44 @@ def fedbench_attacks():
         "rmia", f"{_HERE}.shadow_models.rmia:RMIA", "likelihood ratio against that of a population, with shadow models",
         "Zarifzadeh et al., ICML 2024",
     )  # fmt: skip
+    yield Component(
+        "threshold-confidence", f"{_HERE}.thresholds.signals:ThresholdConfidence", "confidence in the label above a threshold",
+        "Song & Mittal, USENIX Security 2021",
+    )  # fmt: skip
+    yield Component(
+        "threshold-entropy", f"{_HERE}.thresholds.signals:ThresholdEntropy", "entropy of the prediction below a threshold",
+        "Salem et al., NDSS 2019",
+    )  # fmt: skip
+    yield Component(
+        "threshold-modified-entropy", f"{_HERE}.thresholds.signals:ThresholdModifiedEntropy",
+        "modified entropy below a threshold", "Song & Mittal, USENIX Security 2021",
+    )  # fmt: skip
+    yield Component(
+        "threshold-loss", f"{_HERE}.thresholds.signals:ThresholdLoss", "loss below a threshold", "Yeom et al., CSF 2018",
+    )  # fmt: skip
+    yield Component(
+        "label-only", f"{_HERE}.thresholds.label_only:LabelOnly", "how well the label holds under augmentations and noise",
+        "Choquette-Choo et al., ICML 2021",
+    )  # fmt: skip
+    yield Component(
+        "logistic-regression", f"{_HERE}.trained.logistic_regression:LogisticRegressionAttack",
+        "regression on logits, loss and gradient length", "Shokri et al., S&P 2017",
+    )  # fmt: skip
+    yield Component(
+        "knn", f"{_HERE}.trained.knn:KNN", "nearest neighbours among logits, losses and gradient lengths", "Shokri et al., S&P 2017",
+    )  # fmt: skip
+    yield Component(
+        "random-forest", f"{_HERE}.trained.random_forest:RandomForest", "forest on logits, loss and gradient length",
+        "Shokri et al., S&P 2017",
+    )  # fmt: skip
+    yield Component(
+        "mlp", f"{_HERE}.trained.mlp:MLPAttack", "net on logits, loss and gradient length", "Nasr et al., S&P 2019",
+    )  # fmt: skip
+    yield Component(
+        "stacked", f"{_HERE}.trained.stacked:Stacked", "ensemble of all signals and rounds, trained on colluding clients",
+        "NIST genomics privacy-preserving federated learning red team, 2025",
+    )  # fmt: skip
+    yield Component(
+        "adaptive-membershield", f"{_HERE}.adaptive_membershield:AdaptiveMemberShield",
+        "loss against MemberShield's soft labels, known to the adversary", "Song & Mittal, USENIX Security 2021",
+    )  # fmt: skip

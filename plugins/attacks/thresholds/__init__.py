@@ -1,0 +1,1 @@
+"""Attacks that compare one signal of one round with a threshold."""

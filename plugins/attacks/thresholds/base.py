@@ -1,0 +1,93 @@
+"""What the threshold attacks share: a measurement of one round minus a threshold that a teacher's samples have chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from fedbench.core import Audit, Colluder, Observations
+from fedbench.plugins.attacks.measures import MEASURES, Measure, of_target
+from fedbench.plugins.attacks.taught import TaughtByRound, Teaching
+from fedbench.plugins.attacks.thresholds.choose import best_threshold, class_thresholds
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """``everybody``: for all classes; ``of_class``: for those that have their own."""
+
+    everybody: float
+    of_class: dict[int, float]
+
+    def at(self, y: np.ndarray) -> np.ndarray:
+        """[n]: the threshold of each label of ``y`` [n]."""
+        return np.array([self.of_class.get(c, self.everybody) for c in y.tolist()], np.float64)
+
+
+class Threshold(TaughtByRound):
+    """Score = a measurement of one round minus a threshold, positive for those whom the attack calls members.
+
+    The threshold is the one of the largest advantage on the teacher's samples, in each round, for all classes together or
+    for each by itself. A class with fewer than ``least`` members or non-members among the lessons has that of all classes.
+    Two folds have two thresholds, chosen on one half of the samples for the other. What lies above its own has the lower
+    one subtracted, what lies below it the higher one: so the choice decides who is called a member, and candidates of one
+    class rank as the measurement ranks them, save those between both thresholds.
+    Without a teacher the score is the measurement itself, and nobody is called a member.
+    """
+
+    class Params(Teaching):
+        teacher: Literal["none", "colluder", "half"] = Field(
+            "colluder",
+            description="whose membership chooses the threshold: a colluding client's, that of a random half of the candidates "
+            "(judged on the other half), or none: the measurement as it is",
+        )
+        classes: bool = Field(False, description="a threshold for each class instead of one for all")
+        least: int = Field(
+            5, ge=1, description="members and non-members a class needs among the lessons; with fewer, the threshold of all classes"
+        )
+
+        @model_validator(mode="after")
+        def _classes_need_a_teacher(self):
+            if self.classes and self.teacher == "none":
+                raise ValueError("thresholds per class are chosen on a teacher's samples: set teacher, or classes to false")
+            return self
+
+    measure: ClassVar[str]
+
+    @property
+    def reads(self) -> Measure:
+        """The measurement."""
+        return MEASURES[self.measure]
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """The signals of the measurement."""
+        return self.reads.needs
+
+    @property
+    def threshold(self) -> float | None:  # type: ignore[override]
+        """0; None without a teacher."""
+        return None if self.params.teacher == "none" else 0.0
+
+    def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
+        if self.params.teacher != "none":
+            super().fit(shadows, audit)
+
+    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
+        return of_target(self.reads.of(observations), observations)[..., None]
+
+    def _learn(self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Thresholds:
+        value = x[:, 0]
+        own = class_thresholds(value, member, y, np.unique(y), self.params.least) if self.params.classes else {}
+        return Thresholds(best_threshold(value, member), own)
+
+    def _round(self, r: int, x: np.ndarray, audit: Audit) -> np.ndarray:
+        return x[:, 0] if self.params.teacher == "none" else super()._round(r, x, audit)
+
+    def _answer(self, models: Sequence[Thresholds], fold: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        each = np.stack([model.at(y) for model in models])  # [folds, n]
+        own, value = each[fold, np.arange(len(y))], x[:, 0]
+        return value - np.where(value > own, each.min(axis=0), each.max(axis=0))
