@@ -33,7 +33,8 @@ An `outcome` is one of {", ".join(f"`{o}`" for o in typing.get_args(Outcome))}; 
 _TAIL = """
 ## The scores beside a record
 
-One-dimensional arrays, no pickle; `T` is the number of a target. Their order is that of the candidates.
+One-dimensional arrays, no pickle; `T` is the number of a target. Their order is that of the candidates; the nulls have an entry a
+shuffle, in the same order for every attack of a run.
 
 | array | type | meaning |
 |---|---|---|
@@ -43,6 +44,8 @@ One-dimensional arrays, no pickle; `T` is the number of a target. Their order is
 | `tT_canary` | bool | whether its label was made wrong on purpose |
 | `tT_owner` | int32 | whose it is, -1 nobody's |
 | `tT_in_mix` | bool | whether it counts in the group `mix` |
+| `tT_null_auc` | float32 | the target's largest AUC over the rounds under each of 200 shuffled memberships |
+| `tT_null_advantage` | float32 | the same of its largest advantage |
 | `test_correct` | bool | which test samples the final model classifies correctly |
 | `ANALYSIS:NAME` | float64 | a vector that an analysis found |
 """

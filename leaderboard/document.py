@@ -24,11 +24,13 @@ from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.submissions.marks import Marks
+from fedbench.leaderboard.tables.across import across_settings
 from fedbench.leaderboard.tables.attacks import attack_tables, group_table, remarks
 from fedbench.leaderboard.tables.costs import adversary_table, paired_table, pareto_table
 from fedbench.leaderboard.tables.counts import counts_note
 from fedbench.leaderboard.tables.decisions import decision_tables
 from fedbench.leaderboard.tables.facts import fact_table
+from fedbench.leaderboard.tables.maximum import maximum_table
 from fedbench.leaderboard.tables.provenance import mixed_note, provenance_blocks, unscored_blocks
 from fedbench.leaderboard.tables.published import beside_papers
 from fedbench.leaderboard.tables.ranking import ranking_table
@@ -90,6 +92,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     blocks += mixed_note(current)
     analyses = drawers(source.analyses, sections)
     trust = source.marks.of_row if source.marks is not None and source.marks.needed(current) else None
+    blocks += across_settings(sections)
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
             blocks += _introduced(section, sections)
@@ -136,7 +139,7 @@ def _section(
         Heading(3, heading), counts_note(section), ranking_table(section, trust), *remarks(section), *attack_tables(section),
         *fact_table(section),
         *decision_tables(section), *found, *adversary_table(section), group_table(section), *paired_table(section),
-        *pareto_table(section), *costs, *round_table(section),
+        *pareto_table(section), *costs, *round_table(section), *maximum_table(section),
         *_images([tradeoff_figure(section), roc_figure(section)], section, plots), *trade_offs,
         *_images([decision_figure(section)], section, plots), *seen,
     ]  # fmt: skip

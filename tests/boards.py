@@ -14,7 +14,8 @@ from fedbench.core.metrics.decision import decision_report
 from fedbench.core.population.target import EVERYBODY, Target
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.record import DecisionScores, Found, Measured, Record, RoundRow, TargetScores, Utility
+from fedbench.core.store.record import Found, Measured, Record, RoundRow, Utility
+from fedbench.core.store.scores import DecisionScores, TargetScores
 from fedbench.leaderboard.document import Source, document
 from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.statistics.build import build_sections

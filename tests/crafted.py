@@ -315,6 +315,29 @@ SCORES: dict[str, Crafted] = {
     "a best round below the last": _number(
         lambda r: r["targets"][0]["rounds"].update(best_auc=0.01), "the best round's AUC 0.01 is below",
     ),
+    "a forged maximum": _number(
+        lambda r: r["targets"][0]["maximum"].update(auc=0.01), "the largest AUC 0.01 is below the last round's",
+    ),
+    "a forged maximum of a trajectory": _number(
+        lambda r: r["targets"][0]["maximum"].update(advantage=0.9), "the largest advantage is 0.9, its scores give",
+        "loss-series",
+    ),
+    "a trajectory of many looks": _number(
+        lambda r: r["targets"][0]["maximum"].update(rounds=9), "its maximum is of 9 rounds, but it has one score",
+        "loss-series",
+    ),
+    "a maximum less": _number(lambda r: r["targets"][0].update(maximum=None), "the maximum of a target is missing"),
+    "a null that is too low": _score(
+        lambda a: a["t0_null_auc"].__setitem__(slice(None), 0.1), "the null of the largest AUC is not what its scores give",
+    ),
+    "a null that is too high": _score(
+        lambda a: a["t0_null_advantage"].__setitem__(slice(None), 0.9), "the null of the largest advantage is not", "loss-series",
+    ),
+    "a null that is none": _score(
+        lambda a: a["t0_null_auc"].__setitem__(0, np.nan), "'t0_null_auc' holds values that are not between 0 and 1",
+    ),
+    "no null": _score(lambda a: a.pop("t0_null_auc"), "the array 't0_null_auc' is missing"),
+    "a null of two lengths": _score(lambda a: a.update(t0_null_auc=a["t0_null_auc"][:9]), "are empty or differ in length"),
     "a forged decision": _number(
         lambda r: r["targets"][0]["decision"].update(last_accuracy=0.99, last_recall=1.0), "no threshold on its scores gives",
         "passive",

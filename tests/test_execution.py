@@ -489,7 +489,7 @@ def test_a_record_says_how_long_its_training_took_by_the_clock(tmp_path):
     path, folder = suite(tmp_path, attacks=["loss-series", "fedmia-i"]), tmp_path / "r"
     invoke(path, "--results", folder)
     (took,) = {r["measured"]["train_wall_s"] for r in records(folder).values()}
-    assert took > 0 and {r["schema_version"] for r in records(folder).values()} == {5}
+    assert took > 0 and {r["schema_version"] for r in records(folder).values()} == {6}
     invoke(path, "--results", folder, "--rerun", "always")  # the training comes from the cache, and so does its time
     assert {r["measured"]["train_wall_s"] for r in records(folder).values()} == {took}
 

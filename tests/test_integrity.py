@@ -195,6 +195,18 @@ def test_a_record_of_schema_4_is_read_with_what_its_identity_says(spoilt):
     assert "components is missing" in refused(path)
 
 
+def test_a_record_of_schema_5_is_read_without_its_maxima(spoilt):
+    path = an_ok_record(spoilt)
+    content = json.loads(path.read_text())
+    assert all(0.5 <= t["maximum"]["auc"] <= 1 for t in content["targets"])
+    content["targets"] = [{k: v for k, v in t.items() if k != "maximum"} for t in content["targets"]]
+    path.write_bytes(sealed(content | {"schema_version": 5}))
+    loaded = read_record(path)
+    assert (loaded.schema, loaded.record.schema_version) == (5, 5) and all(t.maximum is None for t in loaded.record.targets)
+    path.write_bytes(sealed(content))
+    assert "the maximum of a target is missing" in refused(path)
+
+
 # -- the scores --------------------------------------------------------------------------------------------------------
 
 

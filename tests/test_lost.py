@@ -122,7 +122,7 @@ def test_a_marker_is_written_again_with_the_next_record(finished):
     _, folder = finished
     (one, _) = load_records(folder)
     Results(folder).write(one.path.stem, one.record, one.path.with_suffix(".npz").read_bytes())
-    assert Results.open(folder).marker() == {"schema_version": 5, "suite": "tiny", "cells": [], "plans": []}
+    assert Results.open(folder).marker() == {"schema_version": 6, "suite": "tiny", "cells": [], "plans": []}
     assert read_record(one.path).record == one.record
 
 

@@ -16,9 +16,10 @@ from fedbench.core.experiment.train import Trained, kinds_of
 from fedbench.core.metrics.bestround import round_report
 from fedbench.core.metrics.decision import decision_report
 from fedbench.core.metrics.groups import Score, score_groups
+from fedbench.core.metrics.maximum import Maximum, maximum
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.core.population.audit import AuditSet
-from fedbench.core.store.record import DecisionScores, RoundScores, TargetScores
+from fedbench.core.population.audit import AuditSet, shuffle_rng
+from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,8 @@ def verdict(job: Job, cell: Cell, scene: Scene, trained: Trained, answers: Answe
         rounds = _rounds(job, said, kind, code, trained.rounds)
         by_round = s[None] if said is None else said
         decision = _decision(job, answers.threshold, by_round, kind, code, trained.rounds)
-        targets.append(TargetScores(target=code, groups=groups, rounds=rounds, decision=decision))
+        largest = maximum(by_round, kind, shuffle_rng(job.seed, code))
+        targets.append(TargetScores(target=code, groups=groups, rounds=rounds, decision=decision, maximum=_maximum(largest)))
         everyone.append((s, kind, canary, audit.in_mix()))
         model_of = trained.assignment[-1][scene.client_of(audit)]
         group = audit.target.index if audit.target.kind == "group" else None
@@ -53,6 +55,7 @@ def verdict(job: Job, cell: Cell, scene: Scene, trained: Trained, answers: Answe
         prefix = f"t{code}_"
         arrays |= {f"{prefix}scores": s, f"{prefix}kind": kind.astype(np.int8), f"{prefix}ids": audit.ids}
         arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32), f"{prefix}in_mix": audit.in_mix()}
+        arrays |= _null(largest, prefix)
     pooled = _groups(job, -1, *(np.concatenate(parts) for parts in zip(*everyone, strict=True)))
     judgement = Judgement(attack=cell.attack.label, threshold=answers.threshold, targets=tuple(judged))
     of_signals = [trained.signal_notes[n] for n in sorted(cell.look.needs) if n in trained.signal_notes]
@@ -68,6 +71,17 @@ def _checked(audit: AuditSet, answers: Answers, i: int) -> tuple[np.ndarray, np.
     if not np.isfinite(scores).all():
         raise BadScores(f"{int((~np.isfinite(scores)).sum())} of {len(scores)} scores of {whom} are not finite")
     return scores, answers.by_round[i]
+
+
+def _maximum(found: Maximum | None) -> MaximumScores | None:
+    return None if found is None else MaximumScores(auc=found.auc, advantage=found.advantage, rounds=found.looks)
+
+
+def _null(found: Maximum | None, prefix: str) -> dict[str, np.ndarray]:
+    if found is None:
+        return {}
+    values = {"null_auc": found.null_auc, "null_advantage": found.null_advantage}
+    return {f"{prefix}{name}": a.astype(np.float32) for name, a in values.items()}
 
 
 def _rejections(trained: Trained) -> list[str]:

@@ -189,6 +189,11 @@ def refuse_overlap(root: np.ndarray, n_train: int, audits: list[AuditSet]) -> No
             raise UserError(f"the root set overlaps {what} in {len(both)} samples (first id {both[0]}): refused")
 
 
+def shuffle_rng(seed: int, target: int) -> np.random.Generator:
+    """What shuffles the membership of a target's candidates: nothing of the attack, the view or the defense is in its key."""
+    return numpy_rng(seed, "shuffled membership", client=target)
+
+
 def opaque_names(n: int, seed: int) -> np.ndarray:
     """[n] what each sample of train ++ hold-out is called in front of an attack: a keyed permutation of 0..n-1.
 

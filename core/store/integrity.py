@@ -15,6 +15,8 @@ PROTECTED_SINCE = 4
 """the record schema that brought ``digest`` and ``identity``; what says an earlier one has neither"""
 NAMES_COMPONENTS_SINCE = 5
 """the one that brought ``components``"""
+NAMES_MAXIMA_SINCE = 6
+"""the one that brought ``maximum`` of a target, and its null beside the scores"""
 _SINCE = {"digest": PROTECTED_SINCE, "identity": PROTECTED_SINCE, "components": NAMES_COMPONENTS_SINCE}
 _SETTING = ("partition", "federation", "audit", "groups", "thresholds")  # stand in the identity as they are described
 _MOST_SHOWN = 80  # characters of a value

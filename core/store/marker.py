@@ -9,8 +9,9 @@ from typing import Any
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_making_room
 from fedbench.core.store.integrity import broken_seal, sealed
+from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.plans import stored_plans
-from fedbench.core.store.reading import parse_json, read_bare, read_each, record_paths
+from fedbench.core.store.reading import read_bare, read_each, record_paths
 from fedbench.core.store.record import SCHEMA_VERSION
 
 MARKER = "fedbench.json"

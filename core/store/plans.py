@@ -16,7 +16,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.files import write_making_room
 from fedbench.core.store.integrity import broken_seal, sealed
-from fedbench.core.store.reading import parse_json
+from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.record import SCHEMA_VERSION
 
 SUITES = "suites"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -16,15 +15,20 @@ from pydantic import ValidationError
 from fedbench.core.contract.errors import UserError
 from fedbench.core.metrics.registry import METRICS
 from fedbench.core.store.arrays import ArrayFile, Malformed
-from fedbench.core.store.integrity import NAMES_COMPONENTS_SINCE, PROTECTED_SINCE, broken_seal, disagreements
+from fedbench.core.store.integrity import (
+    NAMES_COMPONENTS_SINCE,
+    NAMES_MAXIMA_SINCE,
+    PROTECTED_SINCE,
+    broken_seal,
+    disagreements,
+)
+from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.upgrade import upgraded
 from fedbench.core.words.explain import one_line
 
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 100_000
-MAX_DEPTH = 40
-LARGEST = 2**64  # seeds and sizes are below
 RERUN = "delete it and run its suite again to compute the cell anew"
 _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 
@@ -70,6 +74,12 @@ class LoadedRecord:
         with self._arrays() as arrays:
             return arrays.read("test_correct", np.bool_)
 
+    def null_maxima(self, target: int) -> tuple[np.ndarray, np.ndarray]:
+        """(AUC [B], advantage [B]) float64: the target's ``maximum`` under each shuffled membership."""
+        with self._arrays() as arrays:
+            auc = _null(arrays, target, "auc", None)
+            return auc, _null(arrays, target, "advantage", len(auc))
+
     def array(self, analysis: str, name: str) -> np.ndarray:
         """[n] float64: a vector that an analysis found."""
         with self._arrays() as arrays:
@@ -87,6 +97,11 @@ class LoadedRecord:
                 for part, dtype in (("kind", np.int8), ("ids", np.int64), ("canary", np.bool_)):
                     if arrays.length(f"t{t.target}_{part}", dtype) != n:
                         raise Malformed(f"'t{t.target}_{part}' and 't{t.target}_scores' differ in length")
+                if t.maximum is not None:
+                    nulls = [f"t{t.target}_null_{of}" for of in ("auc", "advantage")]
+                    auc, advantage = (arrays.length(name, np.float32) for name in nulls)
+                    if auc != advantage or not auc:
+                        raise Malformed(f"'{nulls[0]}' and '{nulls[1]}' are empty or differ in length")
 
     def _arrays(self) -> ArrayFile:
         again = "and run its suite again to compute the cell anew"
@@ -105,6 +120,13 @@ def _candidates(arrays: ArrayFile, target: int) -> Candidates:
     if kind.size and not -1 <= kind.min() <= kind.max() <= 2:
         raise Malformed(f"'t{target}_kind' holds values outside -1..2")
     return Candidates(scores, kind, ids, in_mix)
+
+
+def _null(arrays: ArrayFile, target: int, of: str, length: int | None) -> np.ndarray:
+    values = arrays.read(f"t{target}_null_{of}", np.float32, length)
+    if not ((values >= 0) & (values <= 1)).all():  # NaN is neither
+        raise Malformed(f"'t{target}_null_{of}' holds values that are not between 0 and 1")
+    return values.astype(np.float64)
 
 
 def load_records(folder: Path | str) -> list[LoadedRecord]:
@@ -160,65 +182,6 @@ def read_bare(path: Path) -> LoadedRecord:
     return LoadedRecord(_validated(content, path), path, content["schema_version"])
 
 
-def parse_json(path: Path, most: int, remedy: str) -> Any:
-    """What a JSON file of at most ``most`` bytes holds. UserError for anything that is not one, FIFOs included."""
-    try:
-        if not path.is_file():
-            raise UserError(f"{path}: not a regular file; {remedy}")
-        if path.stat().st_size > most:
-            raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}")
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
-    return parse_bytes(content, str(path), remedy)
-
-
-def parse_bytes(given: bytes, name: str, remedy: str) -> Any:
-    """What JSON holds no deeper and with no larger numbers than anything of fedbench; ``name`` leads the error."""
-    try:
-        content = json.loads(given.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_once)
-        _refuse_deep(content)
-        _refuse_extreme(content if isinstance(content, dict | list) else [content])
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{name}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
-    return content
-
-
-def _refuse_deep(content: Any) -> None:
-    """Nothing that fedbench writes is nested deeper; what reads it may recurse."""
-    level = [content]
-    for _ in range(MAX_DEPTH):
-        boxes = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
-        level = [inner for box in boxes for inner in box]
-        if not level:
-            return
-    raise ValueError(f"nested deeper than {MAX_DEPTH}")
-
-
-def _refuse_extreme(content: Any) -> None:
-    """Numbers that no arithmetic of a board survives: JSON's 1e999 is infinite, and its integers have no end."""
-    level = [content]
-    while level:
-        inner = [item for box in level for item in (box.values() if isinstance(box, dict) else box)]
-        for item in inner:
-            if (isinstance(item, float) and not math.isfinite(item)) or (type(item) is int and abs(item) > LARGEST):
-                raise ValueError(f"the number {item!r:.40} is out of range")
-        level = [item for item in inner if isinstance(item, dict | list)]
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a name that stands there twice, some readers take the first and some the last."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' stands there twice")
-    return found
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
 def _validated(content: Any, path: Path) -> Record:
     if not isinstance(content, dict) or "schema_version" not in content:
         raise UserError(f"{path}: not a fedbench record (it has no schema_version); move it out of the results folder")
@@ -267,6 +230,11 @@ def _impossible(record: Record) -> Iterator[str]:
             yield f"the error of {m.name} is not between 0 and {m.high - m.low:g}"
     if any(not 0 <= n <= 2**53 for s in scores for n in (s.n_members, s.n_nonmembers)):
         yield "a number of candidates is not between 0 and 2^53"
+    for found in (t.maximum for t in record.targets if t.maximum is not None):
+        if not (0 <= found.auc <= 1 and 0 <= found.advantage <= 1 and found.rounds >= 1):
+            yield "a maximum over rounds is not between 0 and 1, or of no round"
+    if record.schema_version >= NAMES_MAXIMA_SINCE and any("ofl" in t.groups and t.maximum is None for t in record.targets):
+        yield "the maximum of a target is missing"
     if not all(0 <= v < math.inf for v in (record.measured.train_cpu_s, record.measured.wall_s)):
         yield "measured times are negative or not finite"
     if not all(0 <= row.accuracy <= 1 for row in record.history):

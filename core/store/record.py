@@ -4,91 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fedbench.core.contract.analysis import Number
 from fedbench.core.contract.candidates import Group
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.metrics.groups import Score
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.store.scores import RecordPart, TargetScores
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 # Everything a cell can end as. `ok` has scores; every other outcome has a reason.
 Outcome = Literal["ok", "failed", "timeout", "diverged", "skipped"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class RoundScores(_Part):
-    """A single-round attack by how its round is chosen; TF01 in percent, None with too few non-members."""
-
-    last_auc: float
-    """AUC of the last audited round"""
-    last_tf01: float | None
-    """TF01 of the last audited round"""
-    calibrated_auc: float | None
-    """round chosen on a random half of the candidates, judged on the other half"""
-    calibrated_tf01: float | None
-    """the same of TF01"""
-    best_round: int
-    """which round the oracle chose"""
-    best_auc: float
-    """labelled oracle: the round is chosen on the very answers; read it only beside its null value"""
-    best_tf01: float | None
-    """the same of TF01"""
-    null_best_auc: float
-    """the oracle's mean over shuffled memberships"""
-    null_best_tf01: float | None
-    """the same of TF01"""
-
-
-class DecisionScores(_Part):
-    """What an attack with a threshold of its own says, by how its round is chosen; fractions.
-
-    Accuracy is (TPR + TNR) / 2; precision is None where nobody was called a member.
-    """
-
-    last_accuracy: float
-    """of the last audited round"""
-    last_precision: float | None
-    """of the last audited round"""
-    last_recall: float
-    """of the last audited round"""
-    calibrated_accuracy: float | None
-    """round chosen on a random half of the candidates, judged on the other half"""
-    calibrated_precision: float | None
-    """the same of precision"""
-    calibrated_recall: float | None
-    """the same of recall"""
-    best_round: int
-    """which round the oracle chose"""
-    best_accuracy: float
-    """labelled oracle, as the poisoning papers report; read it only beside its null value"""
-    best_precision: float | None
-    """the same of precision"""
-    best_recall: float
-    """the same of recall"""
-    null_best_accuracy: float
-    """the oracle's mean over shuffled memberships"""
-
-
-class TargetScores(_Part):
-    """One target client (-3: all honest clients together); the groups a dataset does not have (no canaries) are absent."""
-
-    target: int
-    """a client's id; -3: all honest clients together; -10, -11, ...: a group of clients"""
-    groups: dict[Group, Score]
-    """every metric, by group of candidates: `mix`, `ofl`, `ifl`, `canary`"""
-    rounds: RoundScores | None = None
-    """only of attacks that use a single round"""
-    decision: DecisionScores | None = None
-    """only of attacks with a threshold of their own"""
-
-
-class Utility(_Part):
+class Utility(RecordPart):
     """What the federation is worth: the final global model on the clean test set."""
 
     accuracy: float
@@ -97,7 +28,7 @@ class Utility(_Part):
     """how many test samples there are"""
 
 
-class RoundRow(_Part):
+class RoundRow(RecordPart):
     """One audited round."""
 
     round: int
@@ -114,7 +45,7 @@ class RoundRow(_Part):
     """test accuracy of each group of clients, in the setting's order"""
 
 
-class Found(_Part):
+class Found(RecordPart):
     """What one analysis found; its vectors are in the .npz beside the record, ``<analysis>:<name>``."""
 
     numbers: dict[str, Number] = Field(default_factory=dict)
@@ -123,7 +54,7 @@ class Found(_Part):
     """name of each vector -> its unit"""
 
 
-class Measured(_Part):
+class Measured(RecordPart):
     """Figures that differ from run to run; everything else in a record, but the digest that covers them too, is reproducible
     bit by bit on the same type of CPU."""
 
@@ -145,7 +76,7 @@ class Measured(_Part):
     """of the largest process, MB"""
 
 
-class Provenance(_Part):
+class Provenance(RecordPart):
     """Where a record came from."""
 
     fedbench: str
@@ -181,7 +112,7 @@ class Provenance(_Part):
         return f"{self.cpu} ({self.cpu_capability})" if self.cpu_capability else self.cpu
 
 
-class Identity(_Part):
+class Identity(RecordPart):
     """What a record's keys are the hashes of, as JSON values: see ``store/integrity.py``."""
 
     run: dict[str, Any]
@@ -194,7 +125,7 @@ class Identity(_Part):
     """those that compute something in this setting, by label"""
 
 
-class Components(_Part):
+class Components(RecordPart):
     """What took part beside the defense and the attack, each with its package and version."""
 
     dataset: ComponentUse
@@ -207,7 +138,7 @@ class Components(_Part):
     """those that compute something in this setting, by label"""
 
 
-class Record(_Part):
+class Record(RecordPart):
     """One cell = run x attack."""
 
     schema_version: int = SCHEMA_VERSION

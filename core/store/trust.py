@@ -13,8 +13,9 @@ from typing import Any, Literal, get_args
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import write_atomically
 from fedbench.core.store.integrity import broken_seal, content_digest, sealed
+from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.marker import MARKER, TRUST, read_marker
-from fedbench.core.store.reading import LoadedRecord, parse_json
+from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import SCHEMA_VERSION
 
 # `claimed`: somebody else's, whose numbers its scores give; `reproduced`: run again here, within tolerance;

@@ -16,7 +16,7 @@ from fedbench.core.contract.section import ClientGroup
 from fedbench.core.metrics import Group, Interval, Score
 from fedbench.core.population.target import Target
 from fedbench.core.store.reading import LoadedRecord
-from fedbench.core.store.record import DecisionScores, RoundScores, TargetScores
+from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
 from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.rates import tf01_of
@@ -97,6 +97,16 @@ class Entry:
     def single_rounds(self) -> list[RoundScores]:
         """By how its round is chosen, of each seed x target, where the attack uses a single one."""
         return [t.rounds for _, t in self._judged() if t.rounds is not None]
+
+    @cached_property
+    def maxima(self) -> dict[Unit, MaximumScores]:
+        """The largest value over the rounds, of each seed x target whose record knows it."""
+        return {(seed, t.target): t.maximum for seed, t in self._judged() if t.maximum is not None}
+
+    def null_maxima(self, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
+        """(AUC [B], advantage [B]): the same under shuffled memberships, of a unit that has one."""
+        seed, target = unit
+        return self.records[seed].null_maxima(target)
 
     def attack_accuracy(self, best: bool = False) -> Interval | None:
         """Attack accuracy in the last round (or the oracle's best) with its 95 % interval over seeds x targets; fractions."""

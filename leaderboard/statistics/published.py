@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from typing import Any
 
 from fedbench.core import UserError
 from fedbench.leaderboard.statistics.entry import Entry
+from fedbench.leaderboard.statistics.maximum import Largest, row_maximum
+from fedbench.leaderboard.statistics.papers import VIEW_OF, comparable, plain, published
 from fedbench.leaderboard.statistics.rounds import decision_mean
 from fedbench.leaderboard.statistics.section import Section
 
-QUANTITIES = ("auc", "tf01", "hypervolume", "attack_accuracy", "mia_accuracy", "test_acc")
+QUANTITIES = (
+    "auc", "tf01", "hypervolume", "attack_accuracy", "mia_accuracy", "auc_max", "advantage_max", "test_acc", "runtime",
+)  # fmt: skip
 _COLUMNS = ("table", "dataset", "model", "partition")
 
 
@@ -28,7 +29,7 @@ class Ours:
     last: float | None = None
     """attack accuracy only: ours in the last round, where no answer was looked at"""
     null: float | None = None
-    """attack accuracy only: our best round's mean under shuffled membership"""
+    """attack accuracy: our best round's mean under shuffled membership; maxima: the mean of ours under it"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,8 @@ class Pair:
     """of clients, where the number is of one"""
     paper: float
     paper_std: float | None
+    paper_range: tuple[float, float] | None = None
+    """maxima: smallest and largest over the paper's clients, whose mean is compared, since their data are not our clients'"""
     ours: Ours | None
 
     @property
@@ -66,21 +69,6 @@ class Match:
         return [p for p in self.pairs if p.quantity == quantity]
 
 
-@cache
-def published(source: str) -> tuple[dict[str, str], ...]:
-    """The rows of ``leaderboard/reference/<source>.csv``; raises ``UserError`` for a paper that is not there."""
-    folder = files("fedbench.leaderboard.reference")
-    names = sorted(f.name.removesuffix(".csv") for f in folder.iterdir() if f.name.endswith(".csv"))
-    if source not in names:
-        raise UserError(f"no reference numbers of '{source}'; there are {', '.join(names)}")
-    return tuple(csv.DictReader((folder / f"{source}.csv").read_text(encoding="utf-8").splitlines()))
-
-
-def plain(name: str) -> str:
-    """A method's name without punctuation: ``fedmia-ii`` and ``fedmia_ii``, ``dp-sgd`` and ``dpsgd`` are the same."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
 def match(entry: dict[str, Any], sections: Sequence[Section]) -> list[Match]:
     """The cells of a suite's entry of published numbers beside ours, for every coalition that the paper has.
 
@@ -89,9 +77,8 @@ def match(entry: dict[str, Any], sections: Sequence[Section]) -> list[Match]:
     Raises ``UserError`` when the paper has no such rows.
     """
     where = {c: str(v) for c, v in entry.get("where", {}).items()}
-    rows = [
-        r for r in published(entry["source"]) if all(r[c] == v for c, v in where.items()) and r["metric"] in QUANTITIES
-    ]
+    known = comparable(published(entry["source"]))
+    rows = [r for r in known if all(r[c] == v for c, v in where.items()) and r["metric"] in QUANTITIES]
     if not rows:
         have = sorted({tuple(r[c] for c in _COLUMNS) for r in published(entry["source"])})
         raise UserError(f"reference {entry['source']} has no rows where {where}; it has {', '.join(map(str, have))}")
@@ -107,7 +94,7 @@ def match(entry: dict[str, Any], sections: Sequence[Section]) -> list[Match]:
 
 def _asked(row: dict[str, str]) -> bool:
     """Whether a published number is of one attack, or of the model alone; means over attacks are left out."""
-    return row["metric"] == "test_acc" or row["attack"] not in ("", "avg")
+    return row["metric"] in ("test_acc", "runtime") or row["attack"] not in ("", "avg")
 
 
 def _pair(row: dict[str, str], sections: Sequence[Section], entry: dict[str, Any]) -> Pair:
@@ -118,6 +105,7 @@ def _pair(row: dict[str, str], sections: Sequence[Section], entry: dict[str, Any
     return Pair(
         quantity=row["metric"], defense=defense, attack=attack, group=group, paper=float(row["mean"]),
         paper_std=float(row["std"]) if row["std"] else None,
+        paper_range=(float(row["low"]), float(row["high"])) if "low" in row else None,
         ours=next((o for s in sections if (o := find(s, plain(defense), plain(attack)))), None),
     )  # fmt: skip
 
@@ -159,6 +147,21 @@ def _test_accuracy(section: Section, defense: str, _: str) -> Ours | None:
     return Ours(value=found.mean, half_width=found.half_width) if found else None
 
 
+def _largest(section: Section, defense: str, attack: str, metric: str) -> Ours | None:
+    """The maximum over attacks and rounds of the view that an adversary of the paper has."""
+    row = next((row for row in section.rows if plain(row.label) == defense), None)
+    if row is None or section.view != VIEW_OF.get(attack) or (found := row_maximum(row)) is None:
+        return None
+    largest: Largest = getattr(found, metric)
+    return Ours(value=largest.found.mean, half_width=largest.found.half_width, null=largest.null_mean)
+
+
+def _runtime(section: Section, defense: str, _: str) -> Ours | None:
+    """Relative to the undefended run: hardware differs."""
+    found = next((section.compared[r.label].runtime for r in section.rows if plain(r.label) == defense), None)
+    return Ours(value=found.mean, half_width=found.half_width) if found else None
+
+
 def _hypervolume(section: Section, defense: str, attack: str) -> Ours | None:
     """Over the strengths of the defense that were run, whatever their number; without an interval."""
     for sweep in section.sweeps(least=1):
@@ -173,7 +176,10 @@ _FIND: dict[str, Callable[[Section, str, str], Ours | None]] = {
     "tf01": partial(_interval, metric="tf01"),
     "hypervolume": _hypervolume,
     "attack_accuracy": _attack_accuracy,
+    "auc_max": partial(_largest, metric="auc"),
+    "advantage_max": partial(_largest, metric="advantage"),
     "test_acc": _test_accuracy,
+    "runtime": _runtime,
 }
 
 

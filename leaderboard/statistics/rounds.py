@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedbench.core.store.record import DecisionScores, RoundScores
+from fedbench.core.store.scores import DecisionScores, RoundScores
 from fedbench.leaderboard.statistics.entry import Entry
 from fedbench.leaderboard.statistics.intervals import mean_of
 

@@ -14,6 +14,7 @@ import numpy as np
 from fedbench.core.store.reading import Candidates, LoadedRecord
 
 _OF_TARGET = ("scores", "kind", "ids", "canary", "owner", "in_mix")
+_OF_MAXIMUM = ("null_auc", "null_advantage")
 _OF_TRAINING = ("test_correct", "assignment")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _LONGEST_EXTRA = 20  # numpy writes the sizes of 64 bits there
@@ -77,6 +78,7 @@ def stowaway(loaded: LoadedRecord) -> str | None:
     found = loaded.record.analyses.items()
     named = {*_OF_TRAINING, *(f"{analysis}:{name}" for analysis, f in found for name in f.arrays)}
     named |= {f"t{t.target}_{part}" for t in loaded.record.targets for part in _OF_TARGET}
+    named |= {f"t{t.target}_{part}" for t in loaded.record.targets if t.maximum is not None for part in _OF_MAXIMUM}
     path = loaded.path.with_suffix(".npz")
     with zipfile.ZipFile(path) as z:
         names = [info.filename for info in z.infolist()]

@@ -18,9 +18,10 @@ from pathlib import Path
 from fedbench.core import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.integrity import PROTECTED_SINCE
+from fedbench.core.store.json_file import parse_bytes
 from fedbench.core.store.marker import MARKER, read_marker, write_marker
 from fedbench.core.store.plans import read_plan
-from fedbench.core.store.reading import LoadedRecord, parse_bytes, read_all, record_paths
+from fedbench.core.store.reading import LoadedRecord, read_all, record_paths
 from fedbench.core.store.stems import stems_of_record
 from fedbench.core.store.trust import claimed, write_trust
 from fedbench.core.words.explain import one_line

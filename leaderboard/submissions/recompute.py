@@ -10,16 +10,20 @@ import numpy as np
 
 from fedbench.core import EXCLUDED, MEMBER
 from fedbench.core.metrics import Group, Score, score_groups
+from fedbench.core.metrics.maximum import maximum
 from fedbench.core.metrics.registry import METRICS, metric
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.population.audit import shuffle_rng
+from fedbench.core.store.integrity import NAMES_MAXIMA_SINCE
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.core.store.record import DecisionScores, TargetScores
+from fedbench.core.store.scores import DecisionScores, TargetScores
 
 _TOLERANCE = 1e-9  # relative; sums may be rounded in another order on another processor
+_ROUNDED = 1e-6  # null values are stored in single precision
 _POOLED = -1  # the target under which a run draws the bootstrap of all targets together
 # What stands in a record and no score file decides, in the words of docs/submissions.md.
 NOT_RECOMPUTED = (
-    "single rounds: the calibrated and the best round, and their null values (the scores of every round are not kept)",
+    "single rounds: calibrated and best round, maximum, and the null values of these (the scores of every round are not kept)",
     "decisions: the threshold itself, the calibrated and the best round (some threshold gives what is said of the last one)",
     "the test accuracy and the training loss of rounds before the last",
     "findings of analyses, facts of defenses, notes",
@@ -39,6 +43,7 @@ def recompute(loaded: LoadedRecord) -> list[str]:
         again = _groups(record.seed, target.target, candidates, canary)
         found += _of_groups(loaded, f"target {target.target}", target.groups, again)
         found += _of_rounds(f"target {target.target}", target, candidates)
+        found += _of_maximum(loaded, target, candidates)
         if target.decision is not None:
             found += _of_decision(f"target {target.target}", target.decision, candidates)
     parts = ("scores", "kind", "ids", "in_mix")
@@ -101,6 +106,30 @@ def _of_rounds(where: str, said: TargetScores, c: Candidates) -> Iterator[str]:
     numbers = [v for v in rounds.model_dump(exclude={"best_round"}).values() if v is not None]
     if not all(0 <= v <= 100 for v in numbers):
         yield f"{where}: a number of its single rounds is no AUC or TF01"
+
+
+def _of_maximum(loaded: LoadedRecord, said: TargetScores, c: Candidates) -> Iterator[str]:
+    """Of an attack on the whole trajectory, its null included; over single rounds it is no less than the last one's."""
+    where, rng = f"target {said.target}", shuffle_rng(loaded.record.seed, said.target)
+    again = maximum(c.scores[None], c.kind, rng)
+    if said.maximum is None or again is None:
+        if loaded.schema >= NAMES_MAXIMA_SINCE and (said.maximum is None) != (again is None):
+            yield f"{where}: its scores do not say {'why it has a' if again is None else 'that it has no'} maximum over rounds"
+        return
+    pairs = [("AUC", said.maximum.auc, again.auc), ("advantage", said.maximum.advantage, again.advantage)]
+    nulls = list(zip(("AUC", "advantage"), loaded.null_maxima(said.target), (again.null_auc, again.null_advantage), strict=True))
+    if said.rounds is not None:
+        low = [(name, v, w) for name, v, w in pairs if v < w - _TOLERANCE]
+        yield from (f"{where}: the largest {name} {v!r} is below the last round's {w!r}" for name, v, w in low)
+    else:
+        other = [(name, v, w) for name, v, w in pairs if not _same(v, w)]
+        yield from (f"{where}: the largest {name} is {v!r}, its scores give {w!r}" for name, v, w in other)
+        if said.maximum.rounds != 1:
+            yield f"{where}: its maximum is of {said.maximum.rounds} rounds, but it has one score"
+    for name, of, found in nulls:
+        below = len(of) != len(found) or (of < found - _ROUNDED).any()
+        if below or (said.rounds is None and (of > found + _ROUNDED).any()):
+            yield f"{where}: the null of the largest {name} is not what its scores give in the same shuffles"
 
 
 def _of_decision(where: str, said: DecisionScores, c: Candidates) -> Iterator[str]:

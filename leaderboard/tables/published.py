@@ -14,9 +14,14 @@ from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, joined
 
 _NAMES = {
     "auc": "AUC", "tf01": "TF01 (%)", "hypervolume": "hypervolume", "attack_accuracy": "best_round attack accuracy",
-    "mia_accuracy": "MIA accuracy in the last round", "test_acc": "test accuracy",
+    "mia_accuracy": "MIA accuracy in the last round", "auc_max": "max auR", "advantage_max": "max Adv",
+    "test_acc": "test accuracy", "runtime": "runtime over the undefended one's",
 }  # fmt: skip
-_DIGITS = {"tf01": 2, "hypervolume": 4}
+_DIGITS = {"tf01": 2, "hypervolume": 4, "runtime": 2}
+_MORE = {
+    "attack_accuracy": ("ours in the last round", "ours, null of best_round"),
+    "auc_max": ("null of ours", "above the null"), "advantage_max": ("null of ours", "above the null"),
+}  # fmt: skip
 
 
 def beside_papers(entries: Sequence[dict[str, Any]], sections: Sequence[Section]) -> list[Block]:
@@ -55,13 +60,13 @@ def _agreement(quantity: str, pairs: Sequence[Pair]) -> str:
 
 def _table(quantity: str, pairs: Sequence[Pair]) -> Table:
     digits = _DIGITS.get(quantity, 3)
-    more = ("ours in the last round", "ours, null of best_round") if quantity == "attack_accuracy" else ()
+    more = _MORE.get(quantity, ())
     columns = (
         DEFENSE, ATTACK, Column(name=Words(f"ours {_NAMES[quantity]}"), digits=digits),
         Column(name=Words("paper"), digits=digits), Column(name=Words("difference"), digits=digits, signed=True),
         *(Column(name=Words(name), digits=digits) for name in more),
     )  # fmt: skip
-    rows = tuple((p.defense, _attack(p), *_numbers(p), *(_more(p) if more else ())) for p in pairs)
+    rows = tuple((p.defense, _attack(p), *_numbers(p), *_more(p, more)) for p in pairs)
     return Table(title="", columns=columns, rows=rows)
 
 
@@ -70,11 +75,21 @@ def _attack(pair: Pair) -> Text:
 
 
 def _numbers(p: Pair) -> tuple[Content, ...]:
-    paper = Value(mean=p.paper, half_width=p.paper_std)
+    paper = Value(mean=p.paper, half_width=p.paper_std, suffix=_clients(p))
     if p.ours is None:
         return Words("not run"), paper, ""
     return Value(mean=p.ours.value, half_width=p.ours.half_width), paper, Value(mean=p.difference)
 
 
-def _more(p: Pair) -> tuple[Content, ...]:
-    return ("", "") if p.ours is None else (Value(mean=p.ours.last), Value(mean=p.ours.null))
+def _clients(p: Pair) -> Text:
+    """The paper's clients, where its number is their mean."""
+    return () if p.paper_range is None else Words(f" ({p.paper_range[0]:g} to {p.paper_range[1]:g})")
+
+
+def _more(p: Pair, names: Sequence[str]) -> tuple[Content, ...]:
+    if p.ours is None or not names:
+        return ("",) * len(names)
+    if p.quantity == "attack_accuracy":
+        return Value(mean=p.ours.last), Value(mean=p.ours.null)
+    above = None if p.ours.null is None else p.ours.value - p.ours.null
+    return Value(mean=p.ours.null), Value(mean=above)

@@ -1,0 +1,73 @@
+"""JSON made by anybody: bounded, complete, without what no arithmetic survives."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.contract.errors import UserError
+from fedbench.core.words.explain import one_line
+
+MAX_DEPTH = 40
+LARGEST = 2**64  # seeds and sizes are below
+
+
+def parse_json(path: Path, most: int, remedy: str) -> Any:
+    """What a JSON file of at most ``most`` bytes holds. UserError for anything that is not one, FIFOs included."""
+    try:
+        if not path.is_file():
+            raise UserError(f"{path}: not a regular file; {remedy}")
+        if path.stat().st_size > most:
+            raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}")
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    return parse_bytes(content, str(path), remedy)
+
+
+def parse_bytes(given: bytes, name: str, remedy: str) -> Any:
+    """What JSON holds no deeper and with no larger numbers than anything of fedbench; ``name`` leads the error."""
+    try:
+        content = json.loads(given.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_once)
+        _refuse_deep(content)
+        _refuse_extreme(content if isinstance(content, dict | list) else [content])
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{name}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
+    return content
+
+
+def _refuse_deep(content: Any) -> None:
+    """Nothing that fedbench writes is nested deeper; what reads it may recurse."""
+    level = [content]
+    for _ in range(MAX_DEPTH):
+        boxes = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [inner for box in boxes for inner in box]
+        if not level:
+            return
+    raise ValueError(f"nested deeper than {MAX_DEPTH}")
+
+
+def _refuse_extreme(content: Any) -> None:
+    """Numbers that no arithmetic of a board survives: JSON's 1e999 is infinite, and its integers have no end."""
+    level = [content]
+    while level:
+        inner = [item for box in level for item in (box.values() if isinstance(box, dict) else box)]
+        for item in inner:
+            if (isinstance(item, float) and not math.isfinite(item)) or (type(item) is int and abs(item) > LARGEST):
+                raise ValueError(f"the number {item!r:.40} is out of range")
+        level = [item for item in inner if isinstance(item, dict | list)]
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a name that stands there twice, some readers take the first and some the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' stands there twice")
+    return found
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a JSON number")
