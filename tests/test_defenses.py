@@ -50,6 +50,7 @@ def test_every_announced_defense_exists_and_documents_its_params():
         "perturb", "quantize", "data-augmentation", "data-sampling", "instahide",
         "fedavg", "server-dp", "top-k", "median", "trimmed-mean", "krum", "multi-krum", "fang", "deepsight", "atm",
         "norm-clipping", "geometric-median", "bulyan", "ifca", "ifca-mir", "local-only",
+        "label-smoothing", "confidence-penalty", "weight-decay", "dropout",
     ]  # fmt: skip
     assert sorted(names) == sorted(expected)
     for component in components:
@@ -208,7 +209,10 @@ def test_dp_sgd_reports_its_epsilon_where_it_can_claim_one():
         return DPSGD(**params).report(ctx)
 
     said = facts(sigma=2.0)
-    assert said == {"epsilon": dp_sgd.epsilon(2.0, 12, 1e-5), "delta": 1e-5, "unit of privacy": "example"}
+    assert said == {
+        "epsilon": dp_sgd.epsilon(2.0, 12, 1e-5), "delta": 1e-5, "unit of privacy": "example", "noise multiplier": 2.0,
+        "sampling": "shuffled", "accountant": "exact, Gaussian composition",
+    }  # fmt: skip
     assert facts(sigma=0.0) == facts(sigma=2.0, mode="client") == {}
 
 

@@ -38,6 +38,22 @@ def fedbench_defenses():
         "Chen & Pattabiraman, NDSS 2024",
     )
     yield Component(
+        "label-smoothing", f"{_HERE}.label_smoothing:LabelSmoothing", "targets that share some probability with all classes",
+        "Szegedy et al., CVPR 2016",
+    )  # fmt: skip
+    yield Component(
+        "confidence-penalty", f"{_HERE}.confidence_penalty:ConfidencePenalty", "reward the entropy of the predictions",
+        "Pereyra et al., ICLR workshop 2017",
+    )  # fmt: skip
+    yield Component(
+        "weight-decay", f"{_HERE}.weight_decay:WeightDecay", "an L2 penalty on the last fully connected layers",
+        "Krogh & Hertz, NeurIPS 1991",
+    )  # fmt: skip
+    yield Component(
+        "dropout", f"{_HERE}.dropout:Dropout", "zero inputs of the last fully connected layers at random, in training",
+        "Srivastava et al., JMLR 2014",
+    )  # fmt: skip
+    yield Component(
         "cofedmid", f"{_HERE}.cofedmid:CoFedMID",
         "coalition: class partition, sample recycling, noise that cancels in the aggregate",
         "Bai et al., CoFedMID",

@@ -2,40 +2,76 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
+from torch.nn.functional import cross_entropy
 
-from fedbench.core import Batch, Defense, FactValue, MemberContext, Params, ReportContext, UserError, norm, norms
+from fedbench.core import (
+    Batch,
+    Defense,
+    FactValue,
+    Federation,
+    MemberContext,
+    Params,
+    ReportContext,
+    Selection,
+    UserError,
+    norm,
+    norms,
+)
+from fedbench.plugins.defenses.dp_accounting import Steps, epsilon, epsilon_after, least_epsilon, noise_for, out_of_reach
 
-DELTA = 1e-5  # at which epsilon is reported
+SIGMA = 0.1  # where neither sigma nor epsilon is given
 _BUDGET = 2**26  # per-sample gradient elements held at a time: 256 MB in float32
+_ACCOUNTANTS = {
+    "exact": "exact, Gaussian composition", "prv": "prv (Opacus)", "rdp": "rdp (Opacus)", "gdp": "gdp (Opacus), approximate"
+}  # fmt: skip
+
+__all__ = ["DPSGD", "clip_factors", "clip_to", "epsilon", "random_views"]
 
 
 class DPSGD(Defense):
     """Differentially private local training: by example in every step, or by client on the update.
 
     ``example``: each sample's gradient is clipped to the norm C, the batch is averaged and N(0, (sigma C / B)^2) is
-    added, B being the batch's own size (Abadi et al., CCS 2016, algorithm 1). With ``augment_multiplicity`` k > 1 a
-    sample's gradient is the mean over k random views of it before it is clipped, so its contribution is still bounded
-    by C (De et al., 2022, section 3.2).
+    added (Abadi et al., CCS 2016, algorithm 1). With ``sampling: shuffled`` B is the batch's own size; with ``poisson``
+    a batch holds each sample independently, and B is the expected size: an empty batch is a step of noise. With
+    ``augment_multiplicity`` k > 1 a sample's gradient is the mean over k random views of it before it is clipped, so
+    its contribution is still bounded by C (De et al., 2022, section 3.2).
 
     ``client``: the update is scaled down to the norm C_delta and N(0, (sigma C_delta)^2) is added to every parameter
     (McMahan et al., ICLR 2018). ``clip_update: median`` takes the median norm of the member's updates in earlier
     rounds, and in round 1, which has none, the norm of the update itself (nothing is clipped then). A bound
     computed from private data supports no epsilon.
 
-    What epsilon would mean: see :func:`epsilon`. It would hold for one member's example (or the member) against whoever
+    ``epsilon`` instead of ``sigma``: the noise is what that epsilon asks for over all rounds and local epochs, each
+    member's own where its number of samples counts (poisson). A client that is drawn may be drawn every time.
+
+    What epsilon means: see ``dp_accounting``. It holds for one member's example (or the member) against whoever
     reads that member's uploads, not for the coalition, and only if nothing else depends on the data: a fixed
     clipping norm, no batch statistics in the model. The noise multipliers usual in this literature (.05 to .2) give
     an epsilon in the thousands: an empirical defense, not a guarantee.
+
+    ``clip_unit: batch`` and ``account: one-round`` are MemberShield's released code; no epsilon is claimed with them.
     """
 
     class Params(Params):
         mode: Literal["example", "client"] = Field("example", description="whose contribution is clipped and hidden")
-        sigma: float = Field(0.1, ge=0, description="noise multiplier, in units of the clipping norm")
+        sigma: Annotated[float, Field(ge=0)] | None = Field(
+            None, description="noise multiplier, in units of the clipping norm; .1 where no epsilon is given either"
+        )
+        epsilon: Annotated[float, Field(gt=0)] | None = Field(
+            None, description="instead of sigma: the epsilon at delta that all rounds together may cost"
+        )
+        delta: float = Field(1e-5, gt=0, lt=1, description="the probability at which epsilon is stated")
+        sampling: Literal["shuffled", "poisson"] = Field(
+            "shuffled", description="`shuffled`: each sample once an epoch; `poisson`: in each batch with probability B/n"
+        )
+        accountant: Literal["prv", "rdp", "gdp"] = Field(
+            "prv", description="of Opacus, for sampling poisson; shuffled batches are accounted exactly"
+        )
         clip: float = Field(1.0, gt=0, description="C, largest L2 norm of one example's gradient (mode example)")
         clip_update: Annotated[float, Field(gt=0)] | Literal["median"] = Field(
             1.0, description="C_delta, largest L2 norm of an update, or `median` of the past ones (mode client)"
@@ -45,29 +81,124 @@ class DPSGD(Defense):
         )
         shift: int = Field(4, ge=0, description="largest shift of a view, in pixels, zero padded")
         flip: bool = Field(False, description="whether a view is mirrored left to right with probability 1/2")
+        clip_unit: Literal["example", "batch"] = Field(
+            "example", description="`batch`: the whole batch's gradient is clipped, noise sigma C undivided (released code)"
+        )
+        account: Literal["all", "one-round"] = Field(
+            "all", description="rounds that epsilon is calibrated for; `one-round`: the released code, nothing is claimed"
+        )
+
+        @model_validator(mode="after")
+        def _consistent(self):
+            if self.epsilon is not None and self.sigma is not None:
+                raise ValueError("epsilon and sigma both set the noise: give one of them")
+            if self.mode == "client" and self.epsilon is not None and self.clip_update == "median":
+                raise ValueError("a median of private norms supports no epsilon: give clip_update a number, or sigma")
+            if self.mode == "client" and (self.sampling == "poisson" or self.clip_unit == "batch"):
+                raise ValueError("sampling and clip_unit are about batches: leave them out with mode client")
+            return self
+
+    def check(self, federation: Federation) -> None:
+        """An epsilon must be in reach; what depends on a member's number of samples is asked in its first round."""
+        p = self.params
+        if p.epsilon is None:
+            return
+        if p.sampling == "shuffled":
+            noise_for(p.epsilon, self._steps(federation, 0), p.delta)
+        elif (least := least_epsilon(p.accountant, p.delta)) > p.epsilon:
+            passes = self._rounds(federation) * federation.local_epochs  # at least so many steps
+            raise out_of_reach(p.epsilon, Steps(passes, accountant=p.accountant), p.delta, least)
+
+    def select(self, ctx: MemberContext) -> Selection | None:
+        """All samples, to be drawn as ``sampling`` says. The noise is kept for the report."""
+        usable = ctx.data.trainable
+        if self.params.mode == "example":
+            ctx.memory.update({"samples": len(usable), "noise multiplier": self._noise(ctx.federation, len(usable))})
+        return Selection(usable, poisson=True) if self.params.sampling == "poisson" else None
 
     def local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
-        if self.params.mode == "client":
+        p = self.params
+        if p.mode == "client":
             return None
-        size = len(batch.hard_labels("dp-sgd"))
+        size, samples = len(batch.hard_labels("dp-sgd")), 0
+        if p.sampling == "poisson":
+            samples = len(ctx.data.trainable)
+            size = min(samples, ctx.federation.batch_size)  # as expected: the size of a batch tells who is in it
+        sigma = self._noise(ctx.federation, samples)
+        if p.clip_unit == "batch":
+            mean = clip_to(self._mean_gradient(batch, ctx), p.clip)
+            return mean + (sigma * p.clip) * ctx.randn_like(mean)
         mean = self._clipped_sum(batch, ctx) / size
-        return mean + (self.params.sigma * self.params.clip / size) * ctx.randn_like(mean)
+        return mean + (sigma * p.clip / size) * ctx.randn_like(mean)
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         if self.params.mode == "example":
             return update
-        bound = self._update_bound(update, ctx)
-        return clip_to(update, bound) + (self.params.sigma * bound) * ctx.randn_like(update)
+        sigma, bound = self._noise(ctx.federation, 0), self._update_bound(update, ctx)
+        # buffers (running statistics) are sent as they are: with them nothing can be claimed
+        ctx.memory.update({"noise multiplier": sigma, "buffers": any(True for _ in ctx.model.buffers())})
+        return clip_to(update, bound) + (sigma * bound) * ctx.randn_like(update)
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """Mode example: the epsilon of one member's example against whoever reads that member's uploads; see :func:`epsilon`.
+        """The epsilon of one example (or one client) against whoever reads that member's uploads; see ``dp_accounting``.
 
-        Nothing is claimed without noise, nor in mode client, where running statistics go out unclipped.
+        Nothing is claimed without noise, nor by client with a median bound or where running statistics go out
+        unclipped. With ``clip_unit: batch`` or ``account: one-round`` the false epsilon is called a claimed one.
         """
-        if self.params.mode == "client" or self.params.sigma == 0:
+        p, memories = self.params, [ctx.of_member[k] for k in sorted(ctx.of_member)]
+        seen = [m for m in memories if "noise multiplier" in m]
+        unclipped = p.mode == "client" and (p.clip_update == "median" or not seen or any(m["buffers"] for m in seen))
+        if p.sigma == 0 or unclipped or (p.sampling == "poisson" and not seen):
             return {}
-        steps = ctx.federation.rounds * ctx.federation.local_epochs  # an example is in at most one batch of an epoch
-        return {"epsilon": epsilon(self.params.sigma, steps, DELTA), "delta": DELTA, "unit of privacy": "example"}
+        samples = sorted({m["samples"] for m in seen}) if p.mode == "example" else []
+        cost = max(self._cost(ctx.federation, n) for n in samples or [0]) if p.epsilon is None else p.epsilon
+        noises = [m["noise multiplier"] for m in seen] or [self._noise(ctx.federation, 0)]
+        facts: dict[str, FactValue] = {self._called(): cost, "delta": p.delta, "unit of privacy": p.mode}
+        facts["noise multiplier"] = noises[0] if len(set(noises)) == 1 else noises
+        if p.mode == "example":
+            facts["sampling"] = p.sampling
+        facts["accountant"] = _ACCOUNTANTS[self._steps(ctx.federation, 1).accountant]
+        if p.delta * max(samples, default=0) > 0.1:  # a mechanism that publishes one sample in ten runs has such a delta
+            facts["delta times samples"] = p.delta * max(samples)
+        return facts
+
+    def _called(self) -> str:
+        if self.params.account == "one-round":
+            return "claimed epsilon (one round)"
+        return "epsilon" if self.params.clip_unit == "example" else "claimed epsilon (batch clipped)"
+
+    def _rounds(self, federation: Federation) -> int:
+        """A bound on a client's participations: each round draws anew, and may draw the same ones."""
+        return federation.rounds if self.params.account == "all" else 1
+
+    def _steps(self, federation: Federation, samples: int) -> Steps:
+        """The steps that a member with so many samples takes, as far as the account goes."""
+        rounds = self._rounds(federation)
+        if self.params.mode == "client":
+            return Steps(rounds)
+        if self.params.sampling == "shuffled":
+            return Steps(rounds * federation.local_epochs)  # an example is in at most one batch of an epoch
+        batches = max(1, -(-samples // federation.batch_size))
+        rate = min(1.0, federation.batch_size / max(1, samples))
+        return Steps(rounds * federation.local_epochs * batches, rate, self.params.accountant)
+
+    def _noise(self, federation: Federation, samples: int) -> float:
+        p = self.params
+        if p.epsilon is not None:
+            return noise_for(p.epsilon, self._steps(federation, samples), p.delta)
+        return SIGMA if p.sigma is None else p.sigma
+
+    def _cost(self, federation: Federation, samples: int) -> float:
+        return epsilon_after(self._noise(federation, samples), self._steps(federation, samples), self.params.delta)
+
+    def _mean_gradient(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+        """[P]: of the mean loss of the whole batch (and of its views); zero for an empty batch."""
+        if len(batch.y) == 0:
+            return torch.zeros_like(ctx.params)
+        views, x, y = self.params.augment_multiplicity, batch.x, batch.y
+        if views > 1:
+            x, y = self._views(x, ctx), y.repeat_interleave(views)
+        return ctx.gradient(cross_entropy(ctx.model(x), y))
 
     def _clipped_sum(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
         """[P]: the sum of the clipped gradients, a few samples at a time to bound memory."""
@@ -126,27 +257,3 @@ def random_views(x: torch.Tensor, views: int, shift: int, flip: bool, generator:
     sample = torch.arange(n, device=x.device)
     # n=views r=rows c=columns: picking [n, r, c] puts the channels last
     return padded.movedim(1, -1)[sample[:, None, None], rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
-
-
-def epsilon(sigma: float, participations: int, delta: float) -> float:
-    """The epsilon at ``delta`` after an example (or client) took part in ``participations`` noisy steps.
-
-    Without subsampling amplification, which shuffled batches do not earn: a step is 1/sigma-Gaussian-DP when the
-    neighbour replaces the example by one without gradient, steps compose to mu = sqrt(participations)/sigma, and
-    delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) (Dong, Roth & Su, JRSS-B 2022, corollaries 2.13, 3.3).
-    By example: participations = rounds * local epochs; by client: rounds. Infinite for sigma = 0.
-    """
-    if sigma == 0:
-        return math.inf
-    mu = math.sqrt(participations) / sigma
-    low, high = 0.0, mu * mu / 2 + 40 * mu + 1  # 40 standard deviations beyond the mean of the privacy loss
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _delta(middle, mu) > delta else (low, middle)
-    return high
-
-
-def _delta(eps: float, mu: float) -> float:
-    tails = torch.tensor([mu / 2 - eps / mu, -mu / 2 - eps / mu], dtype=torch.float64)
-    log_upper, log_lower = torch.special.log_ndtr(tails).tolist()
-    return math.exp(log_upper) - math.exp(eps + log_lower)

@@ -1,0 +1,149 @@
+"""What noise costs in epsilon, and what noise an epsilon asks for: exactly, or by Opacus' accountants."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+
+from fedbench.core import UserError
+
+MOST_NOISE = 1e4  # noise multipliers that are looked at: more buries any gradient, less hides none
+LEAST_NOISE = 1e-2
+PRV_ERROR = 0.005  # least error of an epsilon of `prv`, which it is raised by; a five-hundredth of larger ones
+PRV_LARGEST = 500.0  # beyond, e^epsilon leaves the range of float64: there `prv` is `rdp`
+Accountant = Literal["exact", "prv", "rdp", "gdp"]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What is composed: ``count`` noisy steps, each holding an example (or client) with probability ``rate``.
+
+    ``exact``: the rate is 1. The others: Opacus' accountants of batches that hold each example independently.
+    """
+
+    count: int
+    rate: float = 1.0
+    accountant: Accountant = "exact"
+
+
+def epsilon(sigma: float, participations: int, delta: float) -> float:
+    """The epsilon at ``delta`` after an example (or client) took part in ``participations`` noisy steps.
+
+    Without subsampling amplification, which shuffled batches do not earn: a step is 1/sigma-Gaussian-DP when the
+    neighbour replaces the example by one without gradient, steps compose to mu = sqrt(participations)/sigma, and
+    delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) (Dong, Roth & Su, JRSS-B 2022, corollaries 2.13, 3.3).
+    By example: participations = rounds * local epochs; by client: rounds. Infinite for sigma = 0.
+    """
+    return math.inf if sigma == 0 else _epsilon(math.sqrt(participations) / sigma, delta)
+
+
+def epsilon_after(sigma: float, steps: Steps, delta: float) -> float:
+    """The epsilon at ``delta`` of noise ``sigma`` in all of these steps; never more than without sampling."""
+    whole = epsilon(sigma, steps.count, delta)
+    if steps.accountant == "exact" or sigma == 0:
+        return whole
+    found = _by_gdp(sigma, steps, delta) if steps.accountant == "gdp" else _by_opacus(sigma, steps, delta)
+    return min(found, whole)
+
+
+@lru_cache(maxsize=1024)
+def noise_for(target: float, steps: Steps, delta: float) -> float:
+    """The noise multiplier at which all of these steps cost at most ``target`` at ``delta``: the least one, to five digits
+    where an accountant is asked. Raises ``UserError`` where none up to ``MOST_NOISE`` is enough."""
+    reachable = epsilon_after(MOST_NOISE, steps, delta)
+    if reachable > target:
+        raise out_of_reach(target, steps, delta, reachable)
+    if steps.accountant == "exact":
+        return math.sqrt(steps.count) / _mu(target, delta)
+    if epsilon_after(LEAST_NOISE, steps, delta) <= target:
+        return LEAST_NOISE
+    from scipy.optimize import brentq
+
+    def excess(log_sigma: float) -> float:
+        return math.log(epsilon_after(math.exp(log_sigma), steps, delta) / target)
+
+    sigma = math.exp(brentq(excess, math.log(LEAST_NOISE), math.log(MOST_NOISE), xtol=1e-6))
+    while epsilon_after(sigma, steps, delta) > target:  # the search ends on either side; a promise needs the dear one
+        sigma *= 1 + 1e-5
+    return sigma
+
+
+def least_epsilon(accountant: Accountant, delta: float) -> float:
+    """Below this no noise leads, whatever the sampling: what the accountant says of no step at all."""
+    if accountant == "rdp":
+        return _opacus("rdp", 1.0, 1.0, 0, delta)
+    return PRV_ERROR if accountant == "prv" else 0.0
+
+
+def out_of_reach(target: float, steps: Steps, delta: float, reachable: float) -> UserError:
+    """The one message for an epsilon that no noise reaches."""
+    sampled = f", each sample in a batch with probability {steps.rate:.3g}" if steps.rate < 1 else ""
+    other = ", or `accountant: prv`, which has no such floor" if steps.accountant == "rdp" else ""
+    return UserError(
+        f"dp-sgd: no noise reaches epsilon {target:g} at delta {delta:g} after {steps.count:,} steps{sampled}: with a noise "
+        f"multiplier of {MOST_NOISE:,.0f} it is {reachable:.3g} (accountant {steps.accountant}); ask for a larger epsilon or "
+        f"delta, or for fewer rounds or local epochs{other}"
+    )
+
+
+def _by_opacus(sigma: float, steps: Steps, delta: float) -> float:
+    """``rdp``, an upper bound; or ``prv``, the estimate plus its own error, where that can be computed."""
+    bound = _opacus("rdp", sigma, steps.rate, steps.count, delta)
+    if steps.accountant == "rdp" or bound > PRV_LARGEST:
+        return bound
+    error = max(PRV_ERROR, bound / 500)
+    return _opacus("prv", sigma, steps.rate, steps.count, delta, eps_error=error)
+
+
+def _opacus(accountant: str, sigma: float, rate: float, count: int, delta: float, **how: float) -> float:
+    import numpy as np
+    from opacus.accountants import create_accountant  # a second: only where somebody asks for it
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # that the best order is an extreme one: the bound holds all the same
+        asked = create_accountant(mechanism=accountant)
+        asked.history = [(sigma, rate, count)]
+        return float(asked.get_epsilon(delta=delta, **how))
+
+
+def _by_gdp(sigma: float, steps: Steps, delta: float) -> float:
+    """The central limit of subsampled steps; Opacus' mu, with an inversion that does not end at 500."""
+    import numpy as np
+    from opacus.accountants.analysis.gdp import compute_mu_poisson
+
+    with np.errstate(over="ignore"):
+        mu = float(compute_mu_poisson(steps=steps.count, noise_multiplier=sigma, sample_rate=steps.rate))
+    return _epsilon(mu, delta) if math.isfinite(mu) else math.inf
+
+
+def _epsilon(mu: float, delta: float) -> float:
+    low, high = 0.0, mu * mu / 2 + 40 * mu + 1  # 40 standard deviations beyond the mean of the privacy loss
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _delta(middle, mu) > delta else (low, middle)
+    return high
+
+
+def _mu(target: float, delta: float) -> float:
+    """The largest mu whose epsilon at ``delta`` is at most ``target``: delta(eps) grows with mu."""
+    high = 1.0
+    while _delta(target, high) <= delta:
+        high *= 2
+    low = 0.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _delta(target, middle) <= delta else (low, middle)
+    return low
+
+
+def _delta(eps: float, mu: float) -> float:
+    if mu == 0:
+        return 0.0
+    tails = torch.tensor([mu / 2 - eps / mu, -mu / 2 - eps / mu], dtype=torch.float64)
+    log_upper, log_lower = torch.special.log_ndtr(tails).tolist()
+    return math.exp(log_upper) - math.exp(eps + log_lower)
