@@ -17,8 +17,10 @@ from fedbench.testing.one import run_check
 from fedbench.testing.subject import Subject, subject_of
 from fedbench.testing.table import checks_of
 
-# a learning attack need not learn for long to be deterministic
-PARAMS: dict[str, dict[str, Any]] = {"seqmia": {"epochs": 2}}
+# what learns need not learn for long, nor be large, to be deterministic
+PARAMS: dict[str, dict[str, Any]] = {
+    "seqmia": {"epochs": 2}, "adv-reg": {"of_prediction": [16], "of_label": [8], "shared": [8]},
+}  # fmt: skip
 HEAVY = {"resnet18", "wrn-16-4", "leaf-cnn", "alexnet", "resnet20", "vgg16", "vgg19", "seqmia", "board"}
 LIGHT_DATA = {"digits", "image-folder"}
 

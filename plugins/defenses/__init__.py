@@ -78,6 +78,23 @@ def fedbench_defenses():
         "instahide", f"{_HERE}.instahide:InstaHide", "train on sign-masked mixtures of images", "Huang et al., ICML 2020"
     )
     yield Component(
+        "membershield", f"{_HERE}.membershield:MemberShield",
+        "soft labels, and early stopping that keeps the global model where no epoch beats it",
+        "Ahmed et al., Neural Networks 2025 (MemberShield)",
+    )  # fmt: skip
+    yield Component(
+        "early-stopping", f"{_HERE}.early_stopping:EarlyStopping", "stop a round when the validation loss no longer falls",
+        "Prechelt, 1998",
+    )  # fmt: skip
+    yield Component(
+        "kd", f"{_HERE}.kd:SelfDistillation", "upload a student of the member's own teacher",
+        "Shejwalkar & Houmansadr, AAAI 2021",
+    )  # fmt: skip
+    yield Component(
+        "adv-reg", f"{_HERE}.adv_reg:AdvReg", "train against an inference network on a reference set of one's own",
+        "Nasr et al., CCS 2018",
+    )  # fmt: skip
+    yield Component(
         "fedavg", f"{_HERE}.rules.fedavg:FedAvg", "server: the mean of the rows, weighted by data or equally",
         "McMahan et al., AISTATS 2017",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from fedbench.testing.checks.repeatable import steady
 from fedbench.testing.checks.runs import located
 from fedbench.testing.results import Failed, Skipped
 from fedbench.testing.subject import Subject
-from fedbench.testing.trials.defense import Federated, run, setup_of
+from fedbench.testing.trials.defense import Federated, begun, run
 from fedbench.testing.trials.trial import reference
 from fedbench.testing.watch.hooks import hooked, overridden, state_of
 from fedbench.testing.watch.prints import storages
@@ -117,8 +117,7 @@ def order_of_clients(subject: Subject) -> None:
         raise Skipped("its members' updates are changed together")
     uploads = []
     for training in (Training, _Backwards):
-        setup = setup_of(subject.make(), Federated(rounds=1))
-        first = next(training(setup).rounds()).uploads
+        first = next(begun(subject.make(), Federated(rounds=1), training).rounds()).uploads
         uploads.append({k: row.clone() for k, row in zip(first.participants, first.updates, strict=True)})
     different = [k for k in uploads[0] if not torch.equal(uploads[0][k], uploads[1][k])]
     if different:

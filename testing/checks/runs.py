@@ -72,7 +72,9 @@ def cost(subject: Subject) -> str:
     """What it costs, as a multiple of plain training; never a failure."""
     reference(subject)
     if subject.kind == "defense":
-        ratio = _seconds(lambda: trial(subject)) / _seconds(lambda: defenses.run(Defense()))
+        clients = defenses.begun(subject.make(), defenses.Federated()).setup.clients  # more samples for some defenses
+        plain = defenses.Federated(sizes=tuple(len(data.y) for data in clients))
+        ratio = _seconds(lambda: trial(subject)) / _seconds(lambda: defenses.run(Defense(), plain))
     else:
         ratio = _seconds(lambda: trial(subject)) / _seconds(whole.plain_training)
     text = f"{ratio:.2g} x the small plain training"

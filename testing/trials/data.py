@@ -14,7 +14,7 @@ from fedbench.core.contract.model import Model
 from fedbench.core.contract.params import Params as Base
 
 CLASSES = 4
-_TRAIN, _TEST = 160, 40
+_TEST = 40
 
 
 class TinyPictures(Dataset):
@@ -22,6 +22,7 @@ class TinyPictures(Dataset):
 
     class Params(Base):
         holdout: int = Field(400, ge=1, le=100_000, description="outside non-members, never trained on")
+        train: int = Field(160, ge=1, le=100_000, description="training samples of all clients together")
 
     licence = "CC0"
     size_mb = 0.0
@@ -35,7 +36,7 @@ class TinyPictures(Dataset):
             x = np.clip(pictures[y] + 0.3 * rng.normal(size=(n, 1, 8, 8)), 0, 1).astype(np.float32)
             return x, np.where(rng.random(n) < noise, rng.integers(0, CLASSES, n), y).astype(np.int64)
 
-        (train_x, train_y), (test_x, test_y) = split(_TRAIN, 0.3), split(_TEST, 0)
+        (train_x, train_y), (test_x, test_y) = split(self.params.train, 0.3), split(_TEST, 0)
         holdout_x, holdout_y = split(self.params.holdout, 0.3)
         return Data(
             train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, holdout_x=holdout_x, holdout_y=holdout_y,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.errors import UserError
 from fedbench.core.federation.guard import remarks_of
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Setup
@@ -19,7 +20,7 @@ from fedbench.core.numerics.flat import FlatModel
 from fedbench.testing.tiny import tiny_federation
 
 SHAPE, CLASSES = (1, 8, 8), 3
-_SIZES = (8, 8, 8, 8, 8)
+_SIZES, _LARGER = (8,) * 5, (120,) * 5
 
 
 def images(sizes: Sequence[int], shape: tuple[int, ...] = SHAPE, classes: int = CLASSES) -> list[MemberData]:
@@ -89,15 +90,25 @@ def setup_of(made: Defense, how: Federated) -> Setup:
     )  # fmt: skip
 
 
+def begun(made: Defense, how: Federated, kind: type[Training] = Training) -> Training:
+    """A training before its first round. A defense that refuses the usual few samples a client, since it needs more to validate,
+    is asked again with many."""
+    try:
+        return kind(setup_of(made, how))
+    except UserError:
+        if how.sizes != _SIZES:
+            raise
+        return kind(setup_of(made, replace(how, sizes=_LARGER)))
+
+
 def run(made: Defense, how: Federated | None = None) -> dict[str, Any]:
     """Every upload, every global model and the facts. Raises whatever the engine makes of a mistake."""
     how = how or Federated()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if how.double else torch.float32)
     try:
-        setup = setup_of(made, how)
-        training, said = Training(setup), dict[str, Any]()
-        remarks_of(made, setup.facts)  # as planning asks, which takes texts alone
+        training, said = begun(made, how), dict[str, Any]()
+        remarks_of(made, training.setup.facts)  # as planning asks, which takes texts alone
         for result in training.rounds():
             t = result.uploads.round
             for k, row in zip(result.uploads.participants, result.uploads.updates, strict=True):

@@ -1,0 +1,148 @@
+"""Adversarial regularisation: train against an inference network of the member's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn.functional import cross_entropy, logsigmoid, one_hot
+
+from fedbench.core import Batch, Defense, FactValue, Federation, MemberContext, MemberData, Params, ReportContext
+from fedbench.plugins.defenses.stopping import with_validation_part
+
+Width = Annotated[int, Field(ge=1, le=4096)]
+
+
+class AdvReg(Defense):
+    """Min-max game: an inference network h learns to tell the member's samples from a reference set, the model to fool it.
+
+    In every batch h takes ``steps`` ascents of mean log h(f(x), y) over own training samples plus mean log(1 - h) over
+    reference samples, as many of each as the federation's batches hold, and the model a step down the gradient of CE +
+    lambda mean log h over its batch (Eqs. 4 and 8, algorithm 1). h sees f(x) as probabilities, of the model in eval mode for
+    both sets while it learns, and the label; it lives on from round to round. The reference set is the member's own validation
+    part, held out of the training and of every audit list: never anybody's non-members, as in MemberShield's released code.
+    ``from_epoch: 20`` is that code's gate: before the round's local epoch 20 the model learns without the term (h learns on).
+    Source: Nasr, Shokri & Houmansadr (CCS 2018), sections 4 and 7; lambda 3 is theirs for Purchase100 and MemberShield's.
+    """
+
+    class Params(Params):
+        weight: float = Field(3.0, ge=0, description="lambda, weight of the members' mean log h in the loss")
+        steps: int = Field(1, ge=1, le=100, description="k, steps of the inference network in every batch")
+        rate: float = Field(0.001, gt=0, description="learning rate of the inference network's Adam")
+        from_epoch: int = Field(0, ge=0, description="first local epoch of a round whose loss has the term (released: 20)")
+        sort: bool = Field(False, description="whether h sees the probabilities in descending order")
+        of_prediction: tuple[Width, ...] = Field((1024, 512, 64), min_length=1, description="widths of h's part that reads f(x)")
+        of_label: tuple[Width, ...] = Field((512, 64), min_length=1, description="widths of h's part that reads the label")
+        shared: tuple[Width, ...] = Field((256, 64), description="widths of h's part that reads both, before its one output")
+        validation: float = Field(
+            0.1, gt=0, lt=1, description="share of a member's samples held out, where the setting gives it no validation part"
+        )
+
+    def remarks(self, federation: Federation) -> Sequence[str]:
+        """Whether the gate ever opens."""
+        first, epochs = self.params.from_epoch, federation.local_epochs
+        if first < epochs:
+            return ()
+        return [f"from_epoch {first} is not below the {epochs} local epochs of a round: the term never acts"]
+
+    def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
+        return with_validation_part(data, ctx, self.params.validation, "adv-reg")
+
+    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+        y = batch.hard_labels("adv-reg")
+        if "network" not in ctx.memory:
+            ctx.memory["network"] = self._fresh(logits, ctx)
+        network, optimizer = ctx.memory["network"]
+        for _ in range(self.params.steps):
+            self._learn(network, optimizer, ctx)
+        loss = cross_entropy(logits, y)
+        if ctx.epoch % ctx.federation.local_epochs < self.params.from_epoch:
+            return loss
+        return loss + self.params.weight * logsigmoid(network(logits.softmax(1), y)).mean()
+
+    def report(self, ctx: ReportContext) -> dict[str, FactValue]:
+        """How well the members' networks told their own samples from the reference set, over all batches of the run."""
+        games = [m["game"] for m in ctx.of_member.values() if "game" in m]
+        tries = sum(g["steps"] for g in games)
+        if not tries:
+            return {}
+        gain = sum(float(g["advantage"]) for g in games) / tries
+        return {"mean advantage of the inference network": gain}
+
+    def _fresh(self, like: torch.Tensor, ctx: MemberContext) -> tuple[InferenceNetwork, torch.optim.Optimizer]:
+        p = self.params
+        network = InferenceNetwork(like.shape[1], p.of_prediction, p.of_label, p.shared, p.sort).to(like)
+        network.draw(ctx.generator)
+        network.requires_grad_(False)  # the model's loss goes through it and trains the model alone
+        return network, torch.optim.Adam(network.parameters(), lr=p.rate)
+
+    def _learn(self, network: InferenceNetwork, optimizer: torch.optim.Optimizer, ctx: MemberContext) -> None:
+        """One step of the inference network."""
+        data, m = ctx.data, ctx.federation.batch_size
+        reference = torch.nonzero(data.held_out).reshape(-1)
+        members, others = (_some(pool, m, ctx) for pool in (data.trainable, reference))
+        of_members, of_others = (ctx.logits(data.x[i]).softmax(1) for i in (members, others))
+        network.requires_grad_(True)
+        inside, outside = network(of_members, data.y[members]), network(of_others, data.y[others])
+        optimizer.zero_grad()
+        loss = -(logsigmoid(inside).mean() + logsigmoid(-outside).mean())
+        for p, g in zip(network.parameters(), torch.autograd.grad(loss, list(network.parameters())), strict=True):
+            p.grad = g
+        optimizer.step()
+        network.requires_grad_(False)
+        game = ctx.memory.setdefault("game", {"steps": 0, "advantage": 0.0})
+        game["steps"] += 1
+        game["advantage"] += (inside.detach() > 0).double().mean() - (outside.detach() > 0).double().mean()
+
+
+def _some(pool: torch.Tensor, count: int, ctx: MemberContext) -> torch.Tensor:
+    """``count`` of the positions at random, without repetition; all where there are not so many."""
+    return pool[ctx.randperm(len(pool))[:count]]
+
+
+class InferenceNetwork(nn.Module):
+    """h as logits [n]: one part reads the prediction [n, C], one the label, a shared one both (Nasr et al., section 7.2).
+
+    ReLU between layers; weights N(0, .01^2), biases 0. The first of the widths that the paper lists, 100, is Purchase100's
+    number of classes, hence the input's.
+    """
+
+    def __init__(
+        self, classes: int, of_prediction: Sequence[int], of_label: Sequence[int], shared: Sequence[int], sort: bool = False
+    ) -> None:
+        super().__init__()
+        self._classes, self._sort = classes, sort
+        self.of_prediction, self.of_label = _layers(classes, of_prediction), _layers(classes, of_label)
+        both = of_prediction[-1] + of_label[-1]
+        self.shared = _layers(both, shared)
+        self.out = _linear((both, *shared)[-1], 1)
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Initial weights, drawn on the CPU."""
+        with torch.no_grad():
+            for name, p in self.named_parameters():
+                p.copy_(0.01 * torch.randn(p.shape, generator=generator) if name.endswith("weight") else torch.zeros(p.shape))
+
+    def forward(self, probabilities: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if self._sort:
+            probabilities = probabilities.sort(1, descending=True).values
+        label = one_hot(y, self._classes).to(probabilities)
+        both = torch.cat([self.of_prediction(probabilities), self.of_label(label)], 1)
+        out: torch.Tensor = self.out(self.shared(both)).squeeze(1)
+        return out
+
+
+def _layers(width: int, widths: Sequence[int]) -> nn.Sequential:
+    found: list[nn.Module] = []
+    for before, after in zip((width, *widths), widths, strict=False):
+        found += [_linear(before, after), nn.ReLU()]
+    return nn.Sequential(*found)
+
+
+def _linear(before: int, after: int) -> nn.Linear:
+    """Without torch's own draw, which would be from everybody's generator."""
+    linear: nn.Linear = torch.nn.utils.skip_init(nn.Linear, before, after)  # type: ignore[no-untyped-call]
+    return linear
