@@ -35,6 +35,17 @@ def member(module: nn.Module | None = None, **fields) -> MemberContext:
     return member_context(module, data, known, weights=7, **fields)
 
 
+class Training:
+    """A local training of one epoch."""
+
+    def __init__(self, epoch) -> None:
+        self._epoch = epoch
+
+    def epochs(self):
+        self._epoch()
+        yield 0
+
+
 def batch(n: int = 8, seed: int = 0) -> Batch:
     g = generator(seed)
     x, y = torch.randn(n, 6, generator=g, dtype=torch.float64), torch.randint(0, CLASSES, (n,), generator=g)
@@ -125,7 +136,7 @@ def recorded(ctx_of, rate: float = 0.5, layers: int | str = 1, training: bool = 
         module.train(training)
         outputs.extend(module(batch().x).detach() for _ in range(3))
 
-    Dropout(rate=rate, layers=layers).local_train(ctx_of(module, run_epochs=run))
+    Dropout(rate=rate, layers=layers).local_train(ctx_of(module, training=Training(run)))
     return outputs, module
 
 
@@ -156,7 +167,7 @@ def test_dropout_acts_before_as_many_of_the_last_layers_as_it_is_told(layers, re
 
     for i in (0, 2, 4):
         module[i].register_forward_hook(look)
-    ctx = member(module, run_epochs=lambda: module.train()(batch(200).x))
+    ctx = member(module, training=Training(lambda: module.train()(batch(200).x)))
     Dropout(rate=0.5, layers=layers).local_train(ctx)
     assert zeroed == reached
 
@@ -168,7 +179,7 @@ def test_dropout_leaves_no_hook_behind_even_when_training_fails():
     module = three_layers()
     before = [len(layer._forward_pre_hooks) for layer in module]
     with pytest.raises(ValueError, match="no more"):
-        Dropout().local_train(member(module, run_epochs=fails))
+        Dropout().local_train(member(module, training=Training(fails)))
     assert [len(layer._forward_pre_hooks) for layer in module] == before == [0] * 5
 
 
@@ -181,7 +192,7 @@ def test_dropout_gives_each_sample_of_dp_sgd_a_mask_of_its_own():
         module.train()
         found["rows"] = member(module).per_sample_gradients(same.x, same.y)
 
-    Dropout(rate=0.5).local_train(member(module, run_epochs=run))
+    Dropout(rate=0.5).local_train(member(module, training=Training(run)))
     assert len(found["rows"].unique(dim=0)) > 1
     plain = member(module).per_sample_gradients(same.x, same.y)
     torch.testing.assert_close(plain, plain[:1].expand_as(plain))

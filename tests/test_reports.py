@@ -229,6 +229,35 @@ def test_facts_are_means_over_seeds_with_their_range_and_words_where_they_are_no
     assert {r["defense"] for r in rows_of(text, "**What the defenses say")} == {r"dp\|"}
 
 
+def test_whichever_defense_claims_an_epsilon_has_it_in_its_row(tmp_path):
+    folder = Folder(tmp_path / "r", {"none": 1.0, "dp": 0.2, "two": 0.3, "half": 0.4, "odd": 0.5}).fill(seeds=())
+    for seed in range(2):
+        two = {f"{who}: {name}": value for who, epsilon in (("A 1", 2.0), ("B 2", [3.5, 1500.0])) for name, value in
+               {"epsilon": epsilon, "delta": 1e-6, "unit of privacy": "client"}.items()}  # fmt: skip
+        said = {
+            "none": {}, "dp": {"epsilon": 7.5 + seed / 2, "delta": 1e-5, "unit of privacy": "<b>|ex"}, "two": two,
+            "half": {"epsilon": 1.0, "delta": 1e-5} | ({"unit of privacy": "example"} if seed else {}),
+            "odd": {"epsilon": "small", "delta": 1e-5, "unit of privacy": "example", "claimed epsilon (one round)": 1.0},
+        }  # fmt: skip
+        for label, attack in ((label, a) for label in folder.leak for a in folder.attacks):
+            folder.add(label, attack, seed, facts=said[label])
+    shown = {
+        "none (undefended)": "", "half": "", "odd": "", "dp": "\u03b5 = 7.5 to 8, \u03b4 = 1e-05, &lt;b&gt;\\|ex",
+        "two": "\u03b5 = 2, \u03b4 = 1e-06, client; \u03b5 = 3.5 to 1,500, \u03b4 = 1e-06, client",
+    }  # fmt: skip
+    assert {r["defense"]: r["claims"] for r in rows_of(board(folder), "**Ranking**")} == shown
+    summary = MarkdownBoard().summary(folder.root)
+    told = {row[summary.headers.index("defense")]: row[summary.headers.index("claims")] for row in summary.rows}
+    assert told["dp"] == "\u03b5 = 7.5 to 8, \u03b4 = 1e-05, <b>|ex"
+    assert told["two"] == shown["two"]
+
+
+def test_a_board_without_claims_has_no_column_for_them(tmp_path):
+    folder = Folder(tmp_path / "r", LEAK).fill(seeds=(0,), facts={"claimed epsilon (one round)": 4.0, "delta": 1e-5})
+    assert "claims" not in rows_of(board(folder), "**Ranking**")[0]
+    assert "claims" not in MarkdownBoard().summary(folder.root).headers
+
+
 def test_a_board_without_facts_says_nothing_of_them(tmp_path):
     assert "What the defenses say" not in board(Folder(tmp_path / "r", LEAK).fill(seeds=(0,)))
 

@@ -120,7 +120,7 @@ class Composite(AsksEach, Defense):
         """The samples that every part selects, in the order (and as often as) the last one has them.
 
         Each part selects by itself, from all samples. At most one may set flags, and they go with their samples. Batches are
-        drawn by Poisson sampling where a part asks for that.
+        drawn by Poisson sampling where a part asks for that, which counts on its rate: no other part may leave samples out.
         """
         answers = [(i, self._ask("select", i, ctx=ctx)) for i in self._acting("select")]
         chosen = [(i, selection) for i, selection in answers if selection is not None]
@@ -131,7 +131,15 @@ class Composite(AsksEach, Defense):
             return None
         if len(self.parts) == 1:
             return chosen[0][1]
-        return _intersection([s for _, s in chosen], ctx.data, flagged[0][1] if flagged else None)
+        found = _intersection([s for _, s in chosen], ctx.data, flagged[0][1] if flagged else None)
+        for i, s in chosen:
+            if s.poisson and not torch.equal(s.index.sort().values, found.index.sort().values):
+                others = self._names([j for j, _ in chosen if j != i])
+                raise UserError(
+                    f"{self._names([i])} draws batches by Poisson sampling from {len(s.index)} samples, and with {others} "
+                    f"{len(found.index)} are left: each would be drawn at another rate than it counts on; keep one of them"
+                )
+        return found
 
     def _local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
         gradient = self._one("local_step", batch, ctx)

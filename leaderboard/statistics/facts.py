@@ -26,6 +26,42 @@ def facts(section: Section) -> list[Fact]:
     ]
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What a row claims of differential privacy: least and greatest ``epsilon`` and ``delta`` over seeds and members, and
+    whose data one ``unit`` of it is."""
+
+    epsilon: tuple[float, float]
+    delta: tuple[float, float]
+    units: tuple[str, ...]
+
+
+_CLAIM = ("epsilon", "delta", "unit of privacy")
+
+
+def claims(row: Row) -> list[Claim]:
+    """Of a row whose every seed has the three facts ``epsilon``, ``delta`` (numbers, or lists of them) and ``unit of privacy``;
+    of several defenses in one, which lead the names of their facts, one claim each."""
+    found = _of_row(row)
+    runs = sum(bool(row.utility_run(seed)) for seed in row.seeds)
+    made = []
+    for name in found:
+        lead = name.removesuffix(_CLAIM[0])
+        said = [found.get(lead + part, []) for part in _CLAIM]
+        if name == lead + _CLAIM[0] and (not lead or lead.endswith(": ")) and all(len(values) == runs for values in said):
+            epsilons, deltas = (_numbers(values) for values in said[:2])
+            units = dict.fromkeys(str(unit) for value in said[2] for unit in (value if isinstance(value, list) else [value]))
+            if epsilons and deltas:
+                made.append(Claim((min(epsilons), max(epsilons)), (min(deltas), max(deltas)), tuple(units)))
+    return made
+
+
+def _numbers(values: list[FactValue]) -> list[float]:
+    """All numbers of the values; nothing where anything else is among them."""
+    flat = [x for value in values for x in (value if isinstance(value, list) else [value])]
+    return [float(x) for x in flat if type(x) in (int, float)] if all(type(x) in (int, float) for x in flat) else []
+
+
 def _of_row(row: Row) -> dict[str, list[FactValue]]:
     found: dict[str, list[FactValue]] = {}
     for seed in row.seeds:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fedbench.core.contract.board import Column, Table, Text, Words
+from fedbench.core.contract.board import Column, Part, Table, Text, Words
 from fedbench.core.contract.defense import FactValue
-from fedbench.leaderboard.statistics.facts import Fact, facts
+from fedbench.leaderboard.statistics.facts import Claim, Fact, claims, facts
+from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, joined
 
@@ -24,6 +25,27 @@ def fact_table(section: Section) -> list[Table]:
     columns = (DEFENSE, Column(name=Words("fact"), align="left"), Column(name=Words("value"), align="left"))
     rows = tuple((f.label, f.name, _said(f)) for f in found)
     return [Table(title="What the defenses say of their runs", caption=Words(", means over seeds"), columns=columns, rows=rows)]
+
+
+def claimed(row: Row) -> tuple[Part, ...]:
+    """``epsilon = 8, delta = 1e-05, example``: what a row claims of differential privacy, as its facts say; empty: nothing."""
+    return joined([_claim(claim) for claim in claims(row)], "; ")
+
+
+def claim_text(row: Row) -> str:
+    """The same for a terminal."""
+    parts = claimed(row)
+    return "".join(part if isinstance(part, str) else part.text for part in parts)
+
+
+def _claim(claim: Claim) -> tuple[Part, ...]:
+    numbers = f"\u03b5 = {_span(claim.epsilon, _shown)}, \u03b4 = {_span(claim.delta, '{:.3g}'.format)}, "
+    return Words(numbers), *joined(claim.units, " / ")
+
+
+def _span(ends: tuple[float, float], shown: Callable[[float], str]) -> str:
+    low, high = map(shown, ends)
+    return low if low == high else f"{low} to {high}"
 
 
 def _said(fact: Fact) -> Text:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words, value
 from fedbench.leaderboard.statistics.compare import Comparison, smallest_difference
+from fedbench.leaderboard.statistics.facts import claims
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, RANK, ranked, with_attack
+from fedbench.leaderboard.tables.facts import claimed
 
 _COLUMNS = (
     RANK, DEFENSE, Column(name=Words("worst case AUC"), direction="lower"),
@@ -19,6 +21,7 @@ _COLUMNS = (
     Column(name=Words("members' share"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
     Column(name=Words("runtime"), direction="lower", digits=2),
 )  # fmt: skip
+_CLAIMED = Column(name=Words("claims"), align="left")
 _TRUST = Column(name=Words("trust"), align="left")
 
 
@@ -30,8 +33,11 @@ def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None)
     )
     rows = tuple(_row(section, row, front) for row, front in ranked(section))
     columns: tuple[Column, ...] = _COLUMNS
+    if any(claims(row) for row in section.rows):
+        columns = (*columns, _CLAIMED)
+        rows = tuple((*cells, claimed(row)) for cells, (row, _) in zip(rows, ranked(section), strict=True))
     if trust is not None:
-        columns = (*_COLUMNS, _TRUST)
+        columns = (*columns, _TRUST)
         rows = tuple((*cells, trust(row)) for cells, (row, _) in zip(rows, ranked(section), strict=True))
     return Table(title="Ranking", caption=caption, columns=columns, rows=rows, footnotes=_power(section))
 

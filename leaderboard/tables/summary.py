@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from fedbench.core.contract.report import Summary
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.registry import Metric
+from fedbench.leaderboard.statistics.facts import claims
 from fedbench.leaderboard.statistics.metrics import raw_metrics
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import rank_of
+from fedbench.leaderboard.tables.facts import claim_text
 
 _HEADERS = ["setting", "coalition", "view", "#", "defense", "worst AUC", "by", "mean AUC", "worst TF01 %", "delta-acc pp",
             "members' share pp", "runtime", "cells"]  # fmt: skip
@@ -19,14 +21,18 @@ _HEADERS = ["setting", "coalition", "view", "#", "defense", "worst AUC", "by", "
 def summary(sections: Sequence[Section]) -> Summary:
     """One row a defense of each setting, coalition and view, in the board's order.
 
-    Skipped, failed and missing cells are counted in the last column.
+    What a defense claims of differential privacy stands in a column where some row claims any. Skipped, failed and missing
+    cells are counted in the last column.
     """
+    claimed = any(claims(row) for s in sections for row in s.rows)
     rows = [
         [s.setting, s.coalition, s.view, _rank(s, row), row.label, *_found(s, row), *_costs(s, row), *_more(s, row),
+         *([claim_text(row)] if claimed else []),
          ", ".join(f"{n} {what}" for what, n in sorted(row.outcomes.items()) if n)]
         for s in sections for row in s.rows
     ]  # fmt: skip
-    return Summary([*_HEADERS[:-1], *(f"worst {m.title} {m.unit}".rstrip() for m in _further()), _HEADERS[-1]], rows)
+    further = [f"worst {m.title} {m.unit}".rstrip() for m in _further()]
+    return Summary([*_HEADERS[:-1], *further, *(["claims"] if claimed else []), _HEADERS[-1]], rows)
 
 
 def _rank(section: Section, row: Row) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -124,6 +126,7 @@ class DPSGD(Defense):
         if p.sampling == "poisson":
             samples = len(ctx.data.trainable)
             size = min(samples, ctx.federation.batch_size)  # as expected: the size of a batch tells who is in it
+        self._count(batch, ctx)
         sigma = self._noise(ctx.federation, samples)
         if p.clip_unit == "batch":
             mean = clip_to(self._mean_gradient(batch, ctx), p.clip)
@@ -150,17 +153,36 @@ class DPSGD(Defense):
         unclipped = p.mode == "client" and (p.clip_update == "median" or not seen or any(m["buffers"] for m in seen))
         if p.sigma == 0 or unclipped or (p.sampling == "poisson" and not seen):
             return {}
-        samples = sorted({m["samples"] for m in seen}) if p.mode == "example" else []
-        cost = max(self._cost(ctx.federation, n) for n in samples or [0]) if p.epsilon is None else p.epsilon
         noises = [m["noise multiplier"] for m in seen] or [self._noise(ctx.federation, 0)]
-        facts: dict[str, FactValue] = {self._called(): cost, "delta": p.delta, "unit of privacy": p.mode}
-        facts["noise multiplier"] = noises[0] if len(set(noises)) == 1 else noises
+        facts: dict[str, FactValue] = {self._called(): self._claim(ctx.federation, seen), "delta": p.delta}
+        facts |= {"unit of privacy": p.mode, "noise multiplier": noises[0] if len(set(noises)) == 1 else noises}
         if p.mode == "example":
             facts["sampling"] = p.sampling
         facts["accountant"] = _ACCOUNTANTS[self._steps(ctx.federation, 1).accountant]
-        if p.delta * max(samples, default=0) > 0.1:  # a mechanism that publishes one sample in ten runs has such a delta
-            facts["delta times samples"] = p.delta * max(samples)
-        return facts
+        at_risk = p.delta * max((m["samples"] for m in seen if "samples" in m), default=0)
+        return facts | ({"delta times samples": at_risk} if at_risk > 0.1 else {})  # publishing a sample at random has delta 1/n
+
+    def _claim(self, federation: Federation, seen: Sequence[Mapping[str, Any]]) -> float:
+        """The epsilon of the member that it costs most: of the steps that were planned or, where another defense trained
+        longer, of those that were taken."""
+        found = [0.0 if self.params.epsilon is None else self.params.epsilon]
+        for memory in seen or [{}]:
+            planned = self._steps(federation, memory.get("samples", 0))
+            steps = replace(planned, count=max(planned.count, self._taken(memory)))
+            if self.params.epsilon is None or steps != planned:
+                found.append(epsilon_after(self._noise(federation, memory.get("samples", 0)), steps, self.params.delta))
+        return max(found)
+
+    def _count(self, batch: Batch, ctx: MemberContext) -> None:
+        """How often each example has been in a step: squared copies, as their noise counts; and the steps."""
+        copies = torch.bincount(batch.index, minlength=len(ctx.data.y))
+        ctx.memory["taken"] = ctx.memory.get("taken", 0) + copies.square()
+        ctx.memory["steps"] = ctx.memory.get("steps", 0) + 1
+
+    def _taken(self, memory: Mapping[str, Any]) -> int:
+        if self.params.account == "one-round" or "taken" not in memory:
+            return 0
+        return int(memory["steps"]) if self.params.sampling == "poisson" else int(memory["taken"].max())
 
     def _called(self) -> str:
         if self.params.account == "one-round":
@@ -187,9 +209,6 @@ class DPSGD(Defense):
         if p.epsilon is not None:
             return noise_for(p.epsilon, self._steps(federation, samples), p.delta)
         return SIGMA if p.sigma is None else p.sigma
-
-    def _cost(self, federation: Federation, samples: int) -> float:
-        return epsilon_after(self._noise(federation, samples), self._steps(federation, samples), self.params.delta)
 
     def _mean_gradient(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
         """[P]: of the mean loss of the whole batch (and of its views); zero for an empty batch."""
