@@ -278,6 +278,27 @@ def test_markup_from_records_is_inert(tmp_path):
     assert len(names) == 4 and all(re.fullmatch(r"[a-z0-9-]+\.(png|svg)", name) for name in names)
 
 
+@pytest.mark.parametrize(
+    ("federation", "said"),
+    [
+        ({"validation": 0.1, "test": 0.2, "validation_on": "own"}, "each client's samples: 70% to train on, test 20%, "
+         "validation 10%; outside non-members: the target's own test part, which nobody trains on"),
+        ({"validation": 0.0, "test": 0.2, "validation_on": "nonmembers"}, "each client's samples: 80% to train on, test 20%, "
+         "validation the test part again; outside non-members: the target's own test part, which nobody trains on"),
+        ({"validation": 0.1, "test": 0.0, "validation_on": "own"}, "each client's samples: 90% to train on, validation 10%; "
+         "outside non-members: samples of the hold-out"),
+    ],
+)  # fmt: skip
+def test_a_board_says_how_samples_are_cut_and_who_the_outsiders_are(tmp_path, federation, said):
+    folder = Folder(tmp_path / "r", {"none": 1.0}, attacks=("a",)).fill(seeds=(0,), described={"federation": federation})
+    assert f"- {said}\n" in board(folder).replace("\\", "")
+
+
+def test_a_board_of_clients_that_train_on_all_they_hold_says_nothing_of_parts(tmp_path):
+    folder = Folder(tmp_path / "r", {"none": 1.0}, attacks=("a",)).fill(seeds=(0,))
+    assert "each client's samples" not in board(folder)
+
+
 def test_escape_cuts_and_keeps_ordinary_names():
     assert escape("fedmia-ii") == "fedmia-ii"
     assert len(escape("x" * 999)) == 200

@@ -163,7 +163,7 @@ def test_the_server_weighs_by_the_samples_trained_on_or_all_alike(weights, expec
 @pytest.mark.parametrize("weights", ["size", "equal"])
 def test_noise_that_cancels_cancels_with_the_weights_of_the_server(weights):
     setup = tiny_setup(
-        CoFedMID(partition=False, compensation=False, sigma=1.0), (0, 1), clients=uneven(), weights=weights,
+        CoFedMID(partition=False, compensation=False, sigma=10.0), (0, 1), clients=uneven(), weights=weights,
         keep_unprotected=True, rounds=1,
     )  # fmt: skip
     (first, *_) = train_all(setup)[1]

@@ -34,6 +34,7 @@ def setting_bullets(records: Sequence[LoadedRecord]) -> Bullets:
     lines: list[Text] = [(part, Words(": "), *joined(values)) for part, values in _by_part(found).items()]
     rounds = sorted({row.round for r in records for row in r.record.history})
     lines += [Words(f"audited rounds: {_series(rounds)}")] if rounds else []
+    lines += [Words(text) for text in dict.fromkeys(map(_samples, (r.record.described for r in records))) if text]
     lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
     views = sorted({r.record.view for r in records if r.record.outcome == "ok"})
     return Bullets((*lines, *map(_threat, views)))
@@ -41,6 +42,24 @@ def setting_bullets(records: Sequence[LoadedRecord]) -> Bullets:
 
 def _threat(view: str) -> Text:
     return Words("threat model, "), view, Words(f" view: the adversary {VIEWS.get(view, 'is not described')}")
+
+
+def _samples(described: Mapping[str, Any]) -> str:
+    """How each client's samples are cut and who the outside non-members are; nothing where clients train on all they hold."""
+    federation = described.get("federation")
+    given = federation if isinstance(federation, Mapping) else {}
+    validation, test = (_share(given.get(name)) for name in ("validation", "test"))
+    if not validation and not test:
+        return ""
+    watched = "the test part again" if given.get("validation_on") == "nonmembers" else f"{validation:.0%}" if validation else ""
+    parts = [f"{1 - validation - test:.0%} to train on", f"test {test:.0%}" if test else ""]
+    parts += [f"validation {watched}" if watched else ""]
+    outside = "the target's own test part, which nobody trains on" if test else "samples of the hold-out"
+    return f"each client's samples: {', '.join(p for p in parts if p)}; outside non-members: {outside}"
+
+
+def _share(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1 else 0.0
 
 
 def _flat(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Quote]]:
