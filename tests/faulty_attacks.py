@@ -18,6 +18,31 @@ class SoundAttack(Attack):
         return -np.nanmean(observations.of_target("loss").astype(np.float64), axis=0)
 
 
+class SoundHalf(Attack):
+    """A linear model of the logits and the loss, fitted to the half that it knows."""
+
+    needs = frozenset({"logits", "loss"})
+    knows_half = True
+
+    def _x(self, seen):
+        last = seen.of_target("logits")[-1].astype(np.float64)
+        x = np.column_stack([last, seen.of_target("loss")[-1], np.ones(len(last))])
+        return np.where(np.isnan(x), 0, x)
+
+    def fit(self, shadows, audit):
+        x = self._x(shadows[0].observations)
+        self._weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ shadows[0].member)
+
+    def score(self, observations, audit):
+        return self._x(observations) @ self._weights
+
+
+class TwoTeachers(SoundHalf):
+    """Knows half and has a colluder as well."""
+
+    colluders = 1
+
+
 class UnknownSignal(SoundAttack):
     """A signal that nobody announces."""
 
@@ -167,6 +192,8 @@ class NoBuffersInside(SoundActive):
 # class -> the checks that must fail, and no others
 FAILED = {
     SoundAttack: (),
+    SoundHalf: (),
+    TwoTeachers: ("declares_known_signals",),
     UnknownSignal: ("declares_known_signals",),
     UnknownView: ("declares_known_signals",),
     Undeclared: ("reads_declared_signals",),

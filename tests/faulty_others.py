@@ -173,6 +173,31 @@ class Constant(Signal):
         return torch.ones(len(probe.y))
 
 
+class SoundVector(Signal):
+    """The probabilities."""
+
+    vector = True
+
+    def measure(self, probe):
+        return probe.logits.softmax(1)
+
+
+class ConstantVector(Signal):
+    """The classes, of every sample."""
+
+    vector = True
+
+    def measure(self, probe):
+        return torch.arange(probe.logits.shape[1]).float().expand_as(probe.logits)
+
+
+class UndeclaredVector(Signal):
+    """Does not say that it is a vector."""
+
+    def measure(self, probe):
+        return probe.logits.softmax(1)
+
+
 class WritesToLogits(Signal):
     """The margin, in place."""
 
@@ -274,6 +299,9 @@ FAILED = {
     SoundSignal: (),
     BatchMean: ("chunk_independent",),
     Constant: (),
+    SoundVector: (),
+    ConstantVector: (),
+    UndeclaredVector: ("runs",),
     WritesToLogits: ("inputs_not_mutated",),
     TrainsTheModel: ("runs",),
     SoundAnalysis: (),
@@ -286,4 +314,4 @@ FAILED = {
     Refuses: ("runs",),
 }
 # class -> the checks that must warn
-WARNED = {Constant: ("varies",)}
+WARNED = {Constant: ("varies",), ConstantVector: ("varies",)}

@@ -86,11 +86,9 @@ class FinishedRun:
     the analysis' ``needs``, on the ``rows`` that its ``view`` and ``also`` see (clients' ids; -1, -1001, ... the global
     models; -2 the coalition's mean). ``pool``: [N] the client that trained on each sample of the pool, -1 outside, -2 held
     out by its owner; ``pool_y``: [N] their labels; ``outsider_of``: [N] the client in whose own test part a sample lies, -1
-    where it lies in none.
-    ``test_y``, ``predicted``: [n_test] true and final classes; ``test_group``: [n_test] group of the client that each test
-    sample looks like. ``group_names`` and ``group_of``: [K], where the setting has groups of clients; ``thresholds``: [K] the
-    accuracy of membership inference that each client tolerates, where it has one.
-    ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
+    where it lies in none. ``test_y``, ``predicted``: [n_test] true and final classes; ``test_group``: [n_test] group of the
+    client that each test sample looks like. ``group_names`` and ``group_of``: [K], where the setting has groups of clients;
+    ``thresholds``: [K] the accuracy of membership inference that each client tolerates, where it has one. ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
     """
 
     clients: int

@@ -99,11 +99,11 @@ class Audit(Randomness):
 class Colluder:
     """What an attack learns from: samples with what is seen of them, and which of them were trained on.
 
-    Of a colluding client: ``observations`` of the whole sample pool, through the attack's view: its own row (``server``,
-    ``coalition``), or the global model that serves it (``client``, ``external``); ``member``: [N] bool, which of the samples
-    are its own. Of an attack that knows half: the half of the target's candidates that it is not asked about.
-    ``client``: the colluder's id, or the target's code; ``observations.target`` is its row; ``ids``: [N]; ``y``: [N].
-    ``defended``: whether that client is itself in the coalition.
+    ``client``: the colluder's id; ``observations``: what the attack's view shows of it and the whole sample pool, its own row
+    (``server``, ``coalition``) or the global model that serves it (the other views); ``observations.target`` is that row;
+    ``ids``: [N]; ``y``: [N]; ``member``: [N] bool, which of the samples are its own; ``defended``: whether that client is itself
+    in the coalition. With ``knows_half`` the target takes the colluder's place, by its code, and the half of its candidates
+    that is not asked about the pool's.
     """
 
     client: int

@@ -69,8 +69,7 @@ class Logits(Signal):
 class UniformLoss(Signal):
     """Mean over the classes of -ln p_c = logsumexp(z) - mean(z): the cross-entropy of a label that says nothing.
 
-    In float64, where no class saturates. What a defense by soft labels lowers on members (MemberShield's labels hold a share
-    of it), and an attacker who knows of it can subtract.
+    In float64, where no class saturates. Training on soft labels lowers it on members, beside the loss of the label.
     """
 
     def measure(self, probe: Probe) -> torch.Tensor:

@@ -39,7 +39,8 @@ _DEVIATIONS = 4.5  # of the null's AUC: of a thousand sound attacks, none should
 
 
 def declares_known_signals(subject: Subject) -> None:
-    """`needs`, `view`, `colluders` and `threshold` are of their kinds, and every signal in `needs` is installed."""
+    """`needs`, `view`, `colluders`, `knows_half` and `threshold` are of their kinds and go together, and every signal in `needs`
+    is installed."""
     if mistake := declared_mistake(subject.make()):
         raise subject.failed(f"its {mistake}")
 

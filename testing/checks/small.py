@@ -159,7 +159,7 @@ def refuses_inputs_with_a_reason(subject: Subject) -> None:
 
 
 def chunk_independent(subject: Subject) -> None:
-    """A sample's number does not depend on which samples are measured with it."""
+    """A sample's numbers do not depend on which samples are measured with it."""
     reference(subject)
     made: Signal = subject.make()
     whole, parts = (measure(subject, made, chunk)["the numbers"] for chunk in (23, 5))
@@ -172,11 +172,12 @@ def chunk_independent(subject: Subject) -> None:
 
 
 def varies(subject: Subject) -> None:
-    """It is not the same number for every sample."""
+    """It is not the same for every sample."""
     reference(subject)
     numbers = measure(subject, subject.make())["the numbers"].numpy()
-    if np.ptp(numbers) == 0:
-        raise Warned(f"it is {numbers[0]:g} of all {len(numbers)} samples: no attack can tell anything from it")
+    if not np.ptp(numbers, axis=0).any():
+        what = f"{numbers[0]:g}" if numbers.ndim == 1 else f"one vector of length {numbers.shape[1]}"
+        raise Warned(f"it is {what} of all {len(numbers)} samples: no attack can tell anything from it")
 
 
 # --- analyses ---------------------------------------------------------------------------------------------------------

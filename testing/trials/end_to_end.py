@@ -102,7 +102,8 @@ def reads_only(signal: str) -> Attack:
         needs = frozenset({signal})
 
         def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-            return np.nan_to_num(observations.of_target(signal)[-1].astype(np.float64))
+            last = np.nan_to_num(observations.of_target(signal)[-1].astype(np.float64))
+            return last if last.ndim == 1 else last[:, 0]  # any number of a vector will do
 
     return Reads()
 

@@ -116,7 +116,7 @@ class Bench:
         self.update = torch.randn(self.flat.params.shape, generator=torch.Generator().manual_seed(2)) * 0.1
 
     def measured(self, made: Signal, who: str, chunk: int = 23) -> torch.Tensor:
-        """[23]: as the engine asks, so many samples at a time. Raises the engine's ``SignalError``."""
+        """[23] or [23, d]: as the engine asks, so many samples at a time. Raises the engine's ``SignalError``."""
         pairs = list(zip(self.x.split(chunk), self.y.split(chunk), strict=True))
         with torch.no_grad():
             logits = [self.flat.module(x) for x, _ in pairs]
