@@ -88,7 +88,7 @@ def test_the_fuzzer_sees_records_that_are_not_protected(folder, spoilt):
 
 def test_a_run_writes_records_of_every_outcome_with_their_protection(folder):
     loaded = load_records(folder)
-    assert {r.record.outcome for r in loaded} == OUTCOMES and {r.schema for r in loaded} == {5}
+    assert {r.record.outcome for r in loaded} == OUTCOMES and {r.schema for r in loaded} == {6}
     assert all(len(r.record.digest) == 64 for r in loaded)
     for r in loaded:
         assert keys_of(r.record.identity.model_dump()) == (r.record.run_key, r.record.key)
@@ -226,13 +226,13 @@ FORGED: dict[str, tuple[Callable[[dict], None], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", [3, 5])
+@pytest.mark.parametrize("schema", [3, 6])
 @pytest.mark.parametrize(("change", "message"), FORGED.values(), ids=FORGED)
 def test_a_board_shows_no_number_that_the_scores_do_not_give(spoilt, change, message, schema):
     path = an_ok_record(spoilt)
     if schema == 3:
         path.write_text(json.dumps(unprotected(path)))
-    changed(path, change, seal=schema == 5)
+    changed(path, change, seal=schema == 6)
     read_record(path)  # by itself nothing is wrong with it
     with pytest.raises(UserError, match=message) as caught:
         source_of(spoilt)

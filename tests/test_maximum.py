@@ -53,6 +53,15 @@ def test_chunks_change_nothing(monkeypatch):
     assert len(whole.null_auc) == SHUFFLES
 
 
+def test_whole_numbers_are_wide_enough_for_many_candidates():
+    n = 47_000  # n squared is above 2^31, n x members / 2 is not
+    scores, kind = np.arange(n, dtype=float)[None], np.repeat([OFL, MEMBER], [100, n - 100])
+    found = maximum(scores, kind, shuffle_rng(0, 0), 2)
+    assert (found.auc, found.advantage) == (1, 1) and (found.null_advantage < 0.5).all()
+    below = n - 700  # the largest number of candidates whose square a 32-bit number holds is in between
+    assert maximum(scores[:, :below], kind[:below], shuffle_rng(0, 0), 2).advantage == 1
+
+
 def test_auc_and_advantage_are_each_the_largest_for_themselves():
     kind = np.repeat([MEMBER, OFL], 10)
     middle = np.r_[np.full(5, 1.0), np.zeros(5), np.zeros(10)]  # advantage .5, AUC .75

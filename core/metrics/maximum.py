@@ -81,37 +81,37 @@ def _largest(rounds: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, np.ndar
     size."""
     members, m = int(flags[0].sum()), flags.shape[1]
     others = m - members
-    sorted_rounds = [_descending(row) for row in rounds]
-    ranks = np.stack([rank for _, _, rank in sorted_rounds])  # [R, m]
-    called = members * np.arange(1, m + 1)
-    aucs, advantages = [], []
-    for part in _chunks(flags):
-        sums = ranks @ part.T.astype(np.float64)  # [R, S]: Mann-Whitney's rank sums
-        aucs.append((sums.max(axis=0) - members * (members + 1) / 2) / (members * others))
-        best = np.zeros(len(part), np.int64)
-        for order, ends, _ in sorted_rounds:
-            # (TPR - FPR) x members x others = m x (true positives) - members x (all that are called members): whole numbers
-            found = np.cumsum(part.take(order, axis=1), axis=1, dtype=np.int64)
-            found *= m
-            found -= called
-            np.maximum(best, (found if len(ends) == m else found[:, ends]).max(axis=1), out=best)
-        advantages.append(best / (members * others))
-    return np.concatenate(aucs), np.concatenate(advantages)
+    whole = np.int32 if m * m < 2**31 else np.int64  # half the memory, where it holds the largest product
+    looked = [_descending(row) for row in rounds]
+    sums, bests = np.zeros(len(flags)), np.zeros(len(flags), np.int64)
+    for rows in _chunks(flags):
+        for order, called, weights in looked:
+            found = np.cumsum(flags[rows].take(order, axis=1), axis=1, dtype=whole)  # [s, m] true positives
+            if len(called) < m:
+                found = found[:, called - 1]
+            ranks = found.sum(axis=1, dtype=np.int64) if len(called) == m else np.einsum("sg,g->s", found, weights)
+            np.maximum(sums[rows], ranks, out=sums[rows])
+            # (TPR - FPR) x members x others = m x true positives - members x all that are called members
+            found *= whole(m)
+            found -= (members * called).astype(whole)
+            np.maximum(bests[rows], found.max(axis=1), out=bests[rows])
+    return (sums - members * (members + 1) / 2) / (members * others), bests / (members * others)
 
 
 def _descending(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(order [m] from the largest score down; ends [g]: the last place of every group of equal ones; midrank [m] of each
-    candidate, 1 the lowest)."""
+    """(order [m] from the largest score down; called [g]: how many a threshold at each distinct score calls members; weights [g]
+    of the true positives there: they add up to the members' rank sum, 1 the lowest, ties in the middle).
+
+    A member of rank r (no ties) is a true positive at r thresholds, so that without ties every weight is 1.
+    """
     order = np.argsort(-row, kind="stable")
     values = row[order]
-    ends = np.flatnonzero(np.concatenate([values[1:] != values[:-1], [True]]))
-    firsts = np.concatenate([[0], ends[:-1] + 1])
-    ranks = np.empty(len(row))
-    ranks[order] = np.repeat(len(row) - (firsts + ends) / 2, ends - firsts + 1)
-    return order, ends, ranks
+    called = np.flatnonzero(np.concatenate([values[1:] != values[:-1], [True]])) + 1
+    middle = len(row) + 0.5 - (np.concatenate([[0], called[:-1]]) + called) / 2
+    return order, called, middle - np.concatenate([middle[1:], [0.0]])
 
 
-def _chunks(flags: np.ndarray) -> Iterator[np.ndarray]:
+def _chunks(flags: np.ndarray) -> Iterator[slice]:
     size = max(1, _CHUNK // flags.shape[1])
     for start in range(0, len(flags), size):
-        yield flags[start : start + size]
+        yield slice(start, start + size)
