@@ -88,7 +88,8 @@ class FinishedRun:
     out by its owner; ``pool_y``: [N] their labels; ``outsider_of``: [N] the client in whose own test part a sample lies, -1
     where it lies in none. ``test_y``, ``predicted``: [n_test] true and final classes; ``test_group``: [n_test] group of the
     client that each test sample looks like. ``group_names`` and ``group_of``: [K], where the setting has groups of clients;
-    ``thresholds``: [K] the accuracy of membership inference that each client tolerates, where it has one. ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
+    ``thresholds``: [K] the accuracy of membership inference that each client tolerates, where it has one.
+    ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
     """
 
     clients: int

@@ -19,7 +19,8 @@ def distribution_figure(
     section: Section, label: str, edges: Mapping[str, np.ndarray], sides: tuple[str, ...], oracle: bool
 ) -> Figure:
     """Shares of each bin, all seeds together; one column a number, one row a defense that has findings."""
-    return Figure("distributions-worst" if oracle else "distributions", "Members and non-members", partial(_draw, section, label, edges, sides, oracle))
+    kind = "distributions-worst" if oracle else "distributions"  # a suite may have both
+    return Figure(kind, "Members and non-members", partial(_draw, section, label, edges, sides, oracle))
 
 
 def _draw(
