@@ -50,6 +50,11 @@ class Taught(Attack):
         """Whether it is taught by half of the candidates."""
         return self.params.teacher == "half"
 
+    @property
+    def threshold(self) -> float | None:  # type: ignore[override]
+        """0; None where half of the candidates teaches: two halves are put on one scale by ranks, which have no zero."""
+        return None if self.knows_half else 0.0
+
     def _folds(self, ids: np.ndarray) -> np.ndarray:
         """[n] which model scores each sample: the one that has not learnt from it. The engine keeps the halves apart itself."""
         return np.zeros(len(ids), np.int64) if self.knows_half else folds(ids, self._key)
@@ -102,9 +107,18 @@ class TaughtByRound(Taught):
         x, member, y = self._features(shadow.observations, shadow.y), np.asarray(shadow.member), np.asarray(shadow.y)
         lessons = self._lessons(shadow.ids, member)
         taught = rounds_taught(x)
+        rounds = sorted({*taught})
+        draws = audit.rng.spawn(len(rounds))
         with threadpool_limits(1):  # sums in one order: the same bits wherever it runs
-            learnt = {r: [self._learn(x[r][seen], member[seen], y[seen], audit.rng) for seen in lessons] for r in sorted({*taught})}
+            learnt = {r: self._models_of(x[r], member, y, lessons, rng) for r, rng in zip(rounds, draws, strict=True)}
         self._models = [learnt[r] for r in taught]
+
+    def _models_of(
+        self, x: np.ndarray, member: np.ndarray, y: np.ndarray, lessons: list[np.ndarray], rng: np.random.Generator
+    ) -> list[Any]:
+        """One round's models; each has draws of its own, so that what one learns changes nothing in another."""
+        draws = rng.spawn(len(lessons))
+        return [self._learn(x[seen], member[seen], y[seen], own) for seen, own in zip(lessons, draws, strict=True)]
 
     def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
         """[R, n]; a row of NaN for a round without the target."""

@@ -69,8 +69,8 @@ class Threshold(TaughtByRound):
 
     @property
     def threshold(self) -> float | None:  # type: ignore[override]
-        """0; None without a teacher."""
-        return None if self.params.teacher == "none" else 0.0
+        """0; None without a teacher and where half of the candidates teaches."""
+        return None if self.params.teacher == "none" else super().threshold
 
     def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
         if self.params.teacher != "none":

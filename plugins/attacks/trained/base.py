@@ -46,8 +46,6 @@ class TrainedAttack(TaughtByRound):
             "logits-loss-gradient", description="what the classifier reads; logits-loss: as TF-Privacy's"
         )
 
-    threshold = 0.0
-
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         """The signals of its features."""
