@@ -121,7 +121,7 @@ def _side(run: FinishedRun, values: np.ndarray, models: list[tuple[int, int]], w
 def _distances(name: str, sides: list[_Side], size: int, rng: np.random.Generator) -> dict[str, Number]:
     whole = [s.counts(size) for s in sides]
     drawn = [
-        total_variation(*(s.counts(size, rng.poisson(1.0, s.bins.shape[1])) for s in sides)) for _ in range(_REPEATS)
+        total_variation(*(s.counts(size, rng.poisson(1.0, (s.bins.shape[1],))) for s in sides)) for _ in range(_REPEATS)
     ]
     shares = sum(whole) / sum(w.sum() for w in whole)
     null = [total_variation(*(rng.multinomial(s.samples, shares) for s in sides)) for _ in range(_REPEATS)]
