@@ -36,7 +36,10 @@ LEAST = {
     "mlp": (1, 2, 2), "mlp-512-128": (1, 2, 2), "leaf-cnn": (3, 4, 4),
     "cnn-small": (3, 4, 4), "resnet18": (3, 8, 8), "wrn-16-4": (3, 4, 4),
     "alexnet": (3, 13, 13), "resnet20": (3, 8, 8),
+    "membershield-cnn2": (3, 16, 16), "membershield-cnn3": (1, 8, 8), "membershield-mlp4": (1, 2, 2),
+    "vgg16": (3, 32, 32), "vgg19": (3, 32, 32),
 }  # fmt: skip
+NARROW = {"vgg16": {"divide": 16}, "vgg19": {"divide": 16}}  # where 30 million parameters would show nothing more
 CLASSES = 3
 
 
@@ -47,7 +50,7 @@ def model(name: str, **params) -> Model:
 def built(name: str, shape: tuple[int, ...], classes: int = CLASSES, seed: int = 0, **params) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
-        return model(name, **params).build(shape, classes)
+        return model(name, **NARROW.get(name, {}) | params).build(shape, classes)
 
 
 def randn(*shape: int, seed: int = 1, dtype=torch.float64) -> torch.Tensor:
@@ -197,6 +200,99 @@ def test_published_sizes(name, classes, published, exact):
     assert found == exact and f"{found / 1e6:.2f}" == published
 
 
+# MemberShield, section 6.2, layer by layer as it is written there; input 32x32x3 (CIFAR-10), 64x64x1 (CH-MNIST), 600
+MEMBERSHIELD = {
+    "membershield-cnn2": ((3, 32, 32), 10, [
+        20 * 3 * 5 * 5 + 20,  # 32 - 4 = 28, pooled 14
+        50 * 20 * 5 * 5 + 50,  # 14 - 4 = 10, pooled 5
+        500 * 50 * 5 * 5 + 500, 10 * 500 + 10,
+    ]),
+    "membershield-cnn3": ((1, 64, 64), 8, [
+        128 * 1 * 5 * 5 + 128,  # 64, padded; pooled 32
+        64 * 128 * 3 * 3 + 64,  # 32, padded; pooled 16
+        64 * 64 * 3 * 3 + 64,  # 16, padded; pooled 8
+        256 * 64 * 8 * 8 + 256, 64 * 256 + 64, 32 * 64 + 32, 8 * 32 + 8,
+    ]),
+    "membershield-mlp4": ((600,), 100, [
+        1024 * 600 + 1024, 512 * 1024 + 512, 256 * 512 + 256, 128 * 256 + 128, 100 * 128 + 100,
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEMBERSHIELD)
+def test_membershields_networks_have_the_sizes_of_its_layers(name):
+    shape, classes, layers = MEMBERSHIELD[name]
+    module = built(name, shape, classes)
+    weighted = [m for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert [size(m) for m in weighted] == layers and size(module) == sum(layers)
+    assert f"{sum(layers):,} parameters" in (type(model(name)).__doc__ or "")
+
+
+# Convolutions of configurations D and E (Simonyan and Zisserman, table 1): 138,357,544 and 143,667,240 parameters for ImageNet's
+# 224x224 and 1000 classes, less the three linear layers 7*7*512-4096-4096-1000
+LINEAR = (25_088 * 4096 + 4096) + (4096 * 4096 + 4096) + (4096 * 1000 + 1000)
+
+
+@pytest.mark.parametrize(("name", "convolutions", "published"), [("vgg16", 13, 138_357_544), ("vgg19", 16, 143_667_240)])
+def test_vgg_has_its_published_size(name, convolutions, published):
+    with torch.device("meta"):
+        imagenet, cifar = (model(name).build(shape, n) for shape, n in (((3, 224, 224), 1000), ((3, 32, 32), 10)))
+    stacks = [[m for m in module.modules() if isinstance(m, nn.Conv2d)] for module in (imagenet, cifar)]
+    assert size(imagenet) == published
+    assert [sum(map(size, s)) for s in stacks] == [published - LINEAR] * 2 and [len(s) for s in stacks] == [convolutions] * 2
+    assert size(cifar) == published - LINEAR + (512 * 4096 + 4096) + (4096 * 4096 + 4096) + (4096 * 10 + 10)
+    assert f"{size(cifar):,} parameters" in type(model(name)).__doc__ and f"{published - LINEAR:,}" in type(model(name)).__doc__
+    assert not [m for m in cifar.modules() if isinstance(m, nn.Dropout | nn.BatchNorm2d)]
+
+
+STARTS = ["membershield-cnn2", "membershield-cnn3", "membershield-mlp4", "vgg16", "vgg19"]
+
+
+def weights_and_biases(name: str, **params) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    module = built(name, LEAST[name], 100, **params)
+    return [(m.weight.detach(), m.bias.detach()) for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_the_start_is_as_named(name):
+    """Standard deviations within 5 of their own standard errors, 1/sqrt(2n); a uniform's are smaller."""
+    for weight, bias in weights_and_biases(name, init="normal-0.01"):
+        assert abs(float(weight.std()) / 0.01 - 1) < 5 / (2 * weight.numel()) ** 0.5 and bool(bias.any())
+    for weight, bias in weights_and_biases(name, init="glorot"):
+        fan_in, fan_out = weight[0].numel(), weight[:, 0].numel()
+        limit = (6 / (fan_in + fan_out)) ** 0.5
+        assert weight.abs().max() <= limit and not bias.any()
+        assert abs(float(weight.std()) * 3**0.5 / limit - 1) < 5 / (2 * weight.numel()) ** 0.5
+
+
+@pytest.mark.parametrize("name", ["vgg16", "vgg19"])
+def test_vgg_keeps_the_scale_of_what_goes_through_it(name):
+    """Torch's own start would leave a millionth of the signal after so many layers."""
+    module, x = built(name, (3, 32, 32), 10, divide=4), randn(16, 3, 32, 32, dtype=torch.float32)
+    found = module(x).detach()
+    assert 0.1 < float(found.std()) < 10
+    for layer in module:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.reset_parameters()
+            nn.init.zeros_(layer.bias)
+    assert float(module(x).detach().std()) < 1e-5
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_the_default_start_trains(name):
+    """Twelve samples of three classes are learnt, each class a pattern of its own in noise."""
+    shape = LEAST[name]
+    y = torch.arange(12) % 3
+    x = (3 * randn(3, *shape, seed=5)[y] + randn(12, *shape)).float()
+    module = built(name, shape, divide=4) if "vgg" in name else built(name, shape)
+    step = torch.optim.SGD(module.parameters(), lr=0.001 if "vgg" in name else 0.02, momentum=0.9)
+    for _ in range(80):
+        step.zero_grad()
+        cross_entropy(module(x), y).backward()
+        step.step()
+    assert (module(x).argmax(1) == y).all()
+
+
 def test_wrn_weights_have_unit_gain_and_no_tails():
     kept = truncnorm.std(-2, 2)
     for layer in built("wrn-16-4", (3, 8, 8), 100).modules():
@@ -217,7 +313,7 @@ def test_the_engines_seed_decides_the_initial_weights(name):
 # -- what does not fit -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in LEAST if not n.startswith("mlp")])
+@pytest.mark.parametrize("name", [n for n in LEAST if "mlp" not in n])
 def test_the_least_input_fits_and_a_smaller_one_is_refused(name):
     channels, least, _ = LEAST[name]
     x = randn(2, channels, least, 2 * least, dtype=torch.float32)

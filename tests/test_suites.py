@@ -53,11 +53,19 @@ PARTS = {
     "papers/ifca_mir_deformation": ["cifar10-dark-majority"],
     "papers/ifca_mir_convergence": ["mnist-every-round"],
     "papers/ifca_mir_trajectory": ["cifar10-clients"],
+    "papers/membershield_cifar10_cnn2": ["cnn2-beta1"],
+    "papers/membershield_table12": ["cnn2", "mlp4"],
+    "papers/membershield_cifar10_vgg": ["vgg16-beta1"],
+    "papers/membershield_chmnist": ["cnn3-beta1"],
+    "papers/membershield_purchase100": ["mlp4-beta1"],
     "what_the_bugs_do": ["leaky-misaligned", "noniid-weights"],
 }
 # Every rule and attack is run once (Tables 2 and 5); the other suites of that paper keep these alone, one run each pair.
 _FEW = {"none", "atm", "passive", "fedpoisonmia", "fedpoisonmia-greedy", "fedpoisonmia-random"}
 FEW = {name: _FEW for name in PARTS if "fedpoisonmia" in name and not name.endswith(("table2", "table5"))}
+# Of MemberShield every row is run once, on its smallest network, and the others with what differs between the tasks
+_TASK = {"none", "membershield", "aof-dropout-0.5-l2", "kd", "threshold-loss", "knn", "threshold-loss-global"}
+FEW |= {f"papers/membershield_{task}": _TASK for task in ("cifar10_vgg", "chmnist", "purchase100")}
 
 
 def toy(name: str, images, folder):
@@ -76,6 +84,8 @@ def toy(name: str, images, folder):
         s["federation"] = {**s["federation"], **small}
         if "groups" in s:
             grouped(s)
+        elif "membershield" in name:
+            overfitted(s, images)
         elif "location30" in str(s["dataset"]):
             s["dataset"] = {"name": "digits", "params": {"test": 1000, "holdout": 200}}
         elif "texas100" in str(s["dataset"]):
@@ -88,9 +98,11 @@ def toy(name: str, images, folder):
             s["partition"] = {"name": "dirichlet", "beta": 10.0}
     for kind in ("defenses", "attacks") if name in FEW else ():
         spec[kind] = [u for u in spec[kind] if (u if isinstance(u, str) else u.get("label", u["name"])) in FEW[name]]
+        for s in spec["settings"]:
+            s |= {kind: [label for label in s[kind] if label in FEW[name]]} if kind in s else {}
     for d in spec["defenses"]:
         if isinstance(d, dict) and "grid" in d:
-            d["grid"] = {k: v[:2] for k, v in d["grid"].items()}
+            d["grid"] = {k: v[-2:] if d["name"] == "dp-sgd" else v[:2] for k, v in d["grid"].items()}  # the least noise
         if isinstance(d, dict) and d.get("name") == "ifca-mir":
             d["params"] |= {"every": 1, "shadows": 1, "shadow_samples": 60, "epochs": 1}
     spec["published"] = [r for r in spec.get("published", []) if r["setting"] in {s["name"] for s in spec["settings"]}]
@@ -98,6 +110,17 @@ def toy(name: str, images, folder):
     with path.open("w") as f:
         yaml.dump(spec, f)
     return path
+
+
+def overfitted(s, images):
+    """A setting of MemberShield's, in place: images as large as its networks need, and parts that no class is missing from."""
+    model = s["model"] if isinstance(s["model"], str) else s["model"]["name"]
+    s["federation"] |= {"clients": 2, "validation": 0.3, "optimizer": {"lr": 0.01}}
+    s["audit"] |= {"targets": [0, 1], "nonmembers": 30, "outside": 20}
+    if "vgg" in model:
+        s["model"] = {"name": model, "params": {"divide": 16}}
+    size = {"vgg16": 32, "membershield-mlp4": 8}.get(model, 16)
+    s["dataset"] = {"name": "image-folder", "params": {"path": str(images), "size": size, "test": 8, "holdout": 8}}
 
 
 def grouped(s):

@@ -82,12 +82,14 @@ class FinishedRun:
 
     ``clients``: how many; ``members``: those that defend; ``malicious``: those that an adversary controlled.
     ``facts``: what the defense said of its run. ``rounds``: [R] audited rounds; ``assignment``: [R, K] each client's
-    global model in them; ``signals[name]``: [R, M, N] over the sample pool, of vectors [R, M, N, d], of those in the analysis'
-    ``needs``, on the ``rows`` that its ``view`` sees (clients' ids; -1, -1001, ... the global models; -2 the coalition's mean).
-    ``pool``: [N] owner of each sample of the pool, -1 outside. ``test_y``, ``predicted``: [n_test] true and final classes;
-    ``test_group``: [n_test] group of the client that each test sample looks like. ``group_names`` and ``group_of``: [K],
-    where the setting has groups of clients; ``thresholds``: [K] the accuracy of membership inference that each client
-    tolerates, where it has one. ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
+    global model in them; ``signals[name]``: [R, M, N] over the sample pool (a vector signal's [R, M, N, d]), of the signals in
+    the analysis' ``needs``, on the ``rows`` that its ``view`` and ``also`` see (clients' ids; -1, -1001, ... the global
+    models; -2 the coalition's mean). ``pool``: [N] the client that trained on each sample of the pool, -1 outside, -2 held
+    out by its owner; ``pool_y``: [N] their labels; ``outsider_of``: [N] the client in whose own test part a sample lies, -1
+    where it lies in none. ``test_y``, ``predicted``: [n_test] true and final classes; ``test_group``: [n_test] group of the
+    client that each test sample looks like. ``group_names`` and ``group_of``: [K], where the setting has groups of clients;
+    ``thresholds``: [K] the accuracy of membership inference that each client tolerates, where it has one.
+    ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
     """
 
     clients: int
@@ -105,6 +107,8 @@ class FinishedRun:
     group_names: tuple[str, ...] = ()
     group_of: np.ndarray | None = None
     thresholds: np.ndarray | None = None
+    pool_y: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    outsider_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     rng: Callable[[str], np.random.Generator]
 
 
@@ -114,11 +118,15 @@ class Analysis(Configured):
     ``needs``: names of the signals it reads, of the rows that ``view`` sees. ``analyse`` runs once a cell, where the run is
     trained; what it returns is stored in the cell's record under the label that the suite gives the analysis. ``draw`` runs
     where a board is made, from records alone. ``place``: where a section shows what it draws, beside what the attacks find
-    or what the defenses cost.
+    or what the defenses cost. ``also``: other views whose rows it is shown, behind those of ``view``. ``by_default``: of the
+    built-in ones, whether a suite that lists no analyses has it; one that reads signals makes every run of a suite dearer, so
+    it waits to be named.
     """
 
     needs: frozenset[str] = frozenset()
     view: View = "server"
+    also: frozenset[View] = frozenset()
+    by_default: bool = True
     place: Place = "attacks"
 
     def applies(self, setting: Mapping[str, Any]) -> bool:

@@ -30,6 +30,8 @@ def declaration_mistake(made: Any) -> str:
         return f"needs is {made.needs!r}, expected a frozenset of names of signals"
     if isinstance(made, Attack | Analysis) and made.view not in get_args(View):
         return f"view is {made.view!r}, expected one of {', '.join(get_args(View))}"
+    if isinstance(made, Analysis) and not (_all_text(made.also) and {*made.also} <= {*get_args(View)}):
+        return f"also is {made.also!r}, expected a frozenset of {', '.join(get_args(View))}"
     if isinstance(made, Analysis) and made.place not in PLACES:
         return f"place is {made.place!r}, expected one of {', '.join(PLACES)}"
     if isinstance(made, Attack):

@@ -14,6 +14,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.process import settle
 from fedbench.core.experiment.run import Run
+from fedbench.core.experiment.scene import Scene
 from fedbench.core.experiment.train import Trained
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.registry.use import ComponentUse
@@ -93,20 +94,27 @@ def _number(name: str, number: object) -> Number:
 
 
 def finished(job: Job, run: Run, analysis: Analysis) -> FinishedRun:
-    """The run as an analysis sees it: copies, so that what it writes to is its own, and the rows of its view alone, so that
+    """The run as an analysis sees it: copies, so that what it writes to is its own, and the rows of its views alone, so that
     what it finds does not depend on what else was measured."""
     scene, trained = run.scene, run.trained
-    seen = rows_of({analysis.view}, job.clients, job.members, run.n_models) if analysis.needs else []
+    seen = rows_of({analysis.view, *analysis.also}, job.clients, job.members, run.n_models) if analysis.needs else []
     return FinishedRun(
         clients=job.clients, members=job.members, facts=deepcopy(trained.facts), rounds=trained.rounds.copy(),
         malicious=tuple(range(job.clients - job.malicious, job.clients)) if job.attacker else (),
-        rows=tuple(seen), signals=_needed(trained, analysis.needs, seen), pool=scene.split.trained_by()[scene.pool],
+        rows=tuple(seen), signals=_needed(trained, analysis.needs, seen), pool=_trained_by(scene, trained),
+        pool_y=scene.y_of(scene.pool), outsider_of=scene.split.tested_by()[scene.pool],
         assignment=trained.assignment.copy(), test_y=scene.data.test_y.copy(), predicted=trained.predicted.copy(),
         test_group=scene.test_group.copy(), group_names=scene.groups.names if scene.groups else (),
         group_of=scene.groups.of_client.copy() if scene.groups else None,
         thresholds=None if scene.thresholds is None else scene.thresholds.copy(),
         rng=lambda purpose: numpy_rng(job.seed, purpose),
     )  # fmt: skip
+
+
+def _trained_by(scene: Scene, trained: Trained) -> np.ndarray:
+    """[N] the client that trained on each sample of the pool, -1 nobody, -2 nobody since its owner held it out."""
+    pool = scene.pool
+    return np.where(np.isin(pool, trained.held_out), -2, scene.split.trained_by()[pool])
 
 
 def _needed(trained: Trained, needs: frozenset[str], rows: list[int]) -> dict[str, np.ndarray]:

@@ -25,6 +25,7 @@ class Look:
     colluders: int = 0
     needs_shadow_models: bool = False
     knows_half: bool = False
+    also: frozenset[View] = frozenset()
 
     @classmethod
     def of(cls, made: Any) -> Look:
@@ -32,7 +33,7 @@ class Look:
         colluders, shadow_models = getattr(made, "colluders", 0), bool(getattr(made, "needs_shadow_models", False))
         return cls(
             needs=frozenset(made.needs), view=made.view, colluders=colluders, needs_shadow_models=shadow_models,
-            knows_half=bool(getattr(made, "knows_half", False)),
+            knows_half=bool(getattr(made, "knows_half", False)), also=frozenset(getattr(made, "also", ())),
         )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def measurable(job: Job, signals: set[str]) -> set[str]:
 
 def views_of(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()) -> set[View]:
     """The views that a run measures: those of its attacks and analyses, and what colluding clients share."""
-    views = {a.view for a in attacks} | {a.view for a in analyses if a.needs}
+    views = {a.view for a in attacks} | {view for a in analyses if a.needs for view in (a.view, *a.also)}
     return views | {shared_view(a.view) for a in attacks if a.colluders}
 
 

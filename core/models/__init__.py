@@ -35,3 +35,24 @@ def fedbench_models():
         "leaf-cnn", f"{_HERE}.leaf_cnn:LeafCNN", "two 5x5 convolutions and a hidden layer of 2048, LEAF's for FEMNIST",
         "Caldas et al., arXiv 1812.01097, 2018",
     )  # fmt: skip
+    paper = "Ahmed et al., MemberShield, Neural Networks 2025"
+    yield Component(
+        "membershield-cnn2", f"{_HERE}.membershield:MemberShieldCNN2",
+        "two 5x5 convolutions (20, 50) and a hidden layer of 500, MemberShield's for CIFAR-10", paper,
+    )  # fmt: skip
+    yield Component(
+        "membershield-cnn3", f"{_HERE}.membershield:MemberShieldCNN3",
+        "three convolutions (128, 64, 64) and hidden layers of 256, 64, 32, MemberShield's for CH-MNIST", paper,
+    )  # fmt: skip
+    yield Component(
+        "membershield-mlp4", f"{_HERE}.membershield:MemberShieldMLP4",
+        "hidden layers of 1024, 512, 256, 128 with tanh, MemberShield's for Purchase100", paper,
+    )  # fmt: skip
+    yield Component(
+        "vgg16", f"{_HERE}.vgg:VGG16", "VGG16 for small images: 13 convolutions, two hidden layers of 4096, no norm",
+        "Simonyan and Zisserman, ICLR 2015",
+    )  # fmt: skip
+    yield Component(
+        "vgg19", f"{_HERE}.vgg:VGG19", "VGG19 for small images: 16 convolutions, two hidden layers of 4096, no norm",
+        "Simonyan and Zisserman, ICLR 2015",
+    )  # fmt: skip

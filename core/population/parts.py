@@ -55,6 +55,10 @@ class Split:
         """[n_train + n_holdout] the client that trains on a sample, -1 for nobody."""
         return self._whose(self.train)
 
+    def tested_by(self) -> np.ndarray:
+        """[n_train + n_holdout] the client in whose test part a sample lies, -1 where it lies in none."""
+        return self._whose(self.test)
+
     def home(self) -> np.ndarray:
         """[n_train + n_holdout] the client whose sample it is; of the hold-out, client i mod K, whose images it looks like."""
         whose = self._whose(self.train, self.validation, self.test)

@@ -186,8 +186,8 @@ class _Resolver:
         del self.problems[before:]  # of the defaults: a signal may have none
 
     def add_own_analyses(self) -> None:
-        """The analyses of a suite that names none: those that come with the harness."""
-        for i, found in enumerate(self._registry.own("analysis")):
+        """The analyses of a suite that names none: those that come with the harness, but for what waits to be named."""
+        for i, found in enumerate(c for c in self._registry.own("analysis") if c.load().by_default):
             self.add("analysis", ("analyses", i), Use(name=found.name), [Point(found.name, {}, {})])
 
     def _params(self, registered: RegisteredComponent, component: Any, loc: Loc, point: Point) -> dict[str, Any] | None:

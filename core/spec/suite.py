@@ -184,7 +184,7 @@ class SuiteSpec(SpecModel):
     attacks: list[MethodUse] = Field(min_length=1, max_length=most.USES, description="the attacks that judge them")
     analyses: list[MethodUse] | None = Field(
         None, max_length=most.USES,
-        description="what is made of finished runs, beside scores; by default all that come with fedbench",
+        description="what is made of finished runs, beside scores; by default those of fedbench that read no signals",
     )  # fmt: skip
     signals: list[Use] = Field(
         default_factory=list, max_length=most.USES,

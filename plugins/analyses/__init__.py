@@ -28,3 +28,16 @@ def fedbench_analyses() -> Iterator[Component]:
         "sweep", f"{_HERE}.sweep:StrengthSweep", "hypervolume and trade-off of a defense over its strengths",
         "Zhu et al., FedMIA, CVPR 2025",
     )  # fmt: skip
+    paper = "Ahmed et al., MemberShield, Neural Networks 2025"
+    yield Component(
+        "distributions", f"{_HERE}.distributions:Distributions",
+        "members and non-members by confidence, modified entropy and gradient norm under local models", paper,
+    )  # fmt: skip
+    yield Component(
+        "generalisation-error", f"{_HERE}.generalisation_error:GeneralisationError",
+        "how much better local models do on what they trained on, class by class", paper,
+    )  # fmt: skip
+    yield Component(
+        "client-models", f"{_HERE}.client_models:ClientModels",
+        "losses and accuracies of every client's model and of the global one in a round", paper,
+    )  # fmt: skip

@@ -65,3 +65,8 @@ def fedbench_datasets():
         "handwritten digits and letters 28x28, grey, 62 classes; LEAF's, brought by you, or EMNIST, downloaded",
         "Caldas et al., arXiv 2018; Cohen et al., IJCNN 2017",
     )  # fmt: skip
+    yield Component(
+        "ch-mnist", f"{_HERE}.ch_mnist:ChMnist",
+        "5,000 tiles of colorectal tissue at 64x64, grey, 8 classes; downloaded, or Kaggle's table brought by you",
+        "Kather et al., Scientific Reports 2016",
+    )  # fmt: skip
