@@ -105,6 +105,26 @@ class Sweep(Protocol):
         """Area between the front (undefended point included) and (1, 1); larger = better defense, weaker attack."""
 
 
+class Duel(Protocol):
+    """Two defenses of a section, the ``first`` minus the ``second``."""
+
+    @property
+    def first(self) -> str: ...
+    @property
+    def second(self) -> str: ...
+    @property
+    def worst(self) -> Interval | None:
+        """Of the worst case AUC, paired on the same candidates; None where one of them has none."""
+
+    @property
+    def shown(self) -> bool:
+        """Whether that is told from none, at 95 % for all pairs asked for together."""
+
+    @property
+    def accuracy(self) -> Interval | None:
+        """Of the test accuracy, seed by seed, as a fraction."""
+
+
 class Section(Protocol):
     """All defenses of one setting, coalition and view."""
 
@@ -140,3 +160,6 @@ class Section(Protocol):
 
     def sweeps(self, least: int = 2) -> Sequence[Sweep]:
         """Every defense with at least so many strengths, in the order of the names."""
+
+    def duels(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Duel]:
+        """Those pairs of labels whose rows are both here."""

@@ -51,6 +51,11 @@ def smallest_difference(section: Section) -> float | None:
     return smallest_shown(float(np.sqrt(np.mean(np.square(found)))), len(section.seeds)) if found else None
 
 
+def accuracy_difference(one: Row, other: Row, section: Section) -> Interval | None:
+    """Test accuracy of one row minus another's, seed by seed."""
+    return _difference(_pairs(one, other, section), f"accuracy/{_place(section)}/{one.label}/{other.label}")
+
+
 def _of_row(row: Row, section: Section) -> Comparison:
     against = [] if row is section.base else _pairs(row, section.base, section)
     deltas = [float(a.test_correct().mean() - b.test_correct().mean()) for a, b in against]

@@ -227,6 +227,14 @@ class Contest:
         adjusted = holm({(label, reference): told_apart(self.parts, rivals[label], theirs)[1] for label in found})
         return {label: Difference(i, adjusted[label, reference]) for label, i in found.items()}
 
+    def between(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Difference]:
+        """Worst case of the first minus that of the second, of the pairs that have both; adjusted for their number."""
+        rivals = {pair: (self._worst_rival(pair[0]), self._worst_rival(pair[1])) for pair in pairs}
+        intervals = {pair: over_units(differences(self.parts, a.picked, b.picked)) for pair, (a, b) in rivals.items()}
+        found = {pair: i for pair, i in intervals.items() if i is not None}
+        adjusted = holm({pair: told_apart(self.parts, *rivals[pair])[1] for pair in found})
+        return {pair: Difference(i, adjusted[pair]) for pair, i in found.items()}
+
 
 def _reaching(interval: Interval, largest: float) -> Interval:
     """Never too narrow for the plain maximum: where none stands out, what is picked on other folds can be far too low."""

@@ -39,6 +39,17 @@ class Difference:
         return self.p <= 1 - LEVEL
 
 
+@dataclass(frozen=True, kw_only=True)
+class Duel:
+    """Row ``first`` minus row ``second``: worst case AUC (``shown``: told from none, all asked pairs together) and accuracy."""
+
+    first: str
+    second: str
+    worst: Interval | None
+    shown: bool
+    accuracy: Interval | None
+
+
 def told_apart(parts: Sequence[Part], one: Rival, other: Rival) -> tuple[float, float]:
     """(mean difference of what is picked, p-value of none); (0, 1) where no unit has both.
 

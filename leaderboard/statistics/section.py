@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 from fedbench.core.contract.section import ClientGroup
 from fedbench.core.metrics import Group, Score
 from fedbench.core.store.reading import LoadedRecord
-from fedbench.leaderboard.statistics.compare import Comparison, compare
+from fedbench.leaderboard.statistics.compare import Comparison, accuracy_difference, compare
 from fedbench.leaderboard.statistics.contest import Contest
 from fedbench.leaderboard.statistics.groups import groups_in
+from fedbench.leaderboard.statistics.rivals import Duel
 from fedbench.leaderboard.statistics.row import FREE_RIDER, Row
 from fedbench.leaderboard.statistics.spread import Unit
 from fedbench.leaderboard.statistics.sweeps import Sweep, sweeps
@@ -85,6 +86,16 @@ class Section:
     def scores(self, group: Group) -> list[Score]:
         """All scores over that group of candidates."""
         return [s for row in self.rows for entry in row.entries.values() for s in entry.units(group).values()]
+
+    def duels(self, pairs: Sequence[tuple[str, str]]) -> list[Duel]:
+        """The first defense minus the second, of those pairs whose rows are both here."""
+        rows = {r.label: r for r in self.rows}
+        here = [(a, b) for a, b in pairs if a in rows and b in rows and a != b]
+        found = self.contest.between(here)
+        return [Duel(
+            first=a, second=b, worst=found[a, b].found if (a, b) in found else None,
+            shown=(a, b) in found and found[a, b].shown, accuracy=accuracy_difference(rows[a], rows[b], self),
+        ) for a, b in here]  # fmt: skip
 
     def sweeps(self, least: int = 2) -> list[Sweep]:
         """Every defense with at least ``least`` strengths, in the order of the names."""

@@ -1,0 +1,50 @@
+"""Two defenses side by side: by how much one leaks more, and is more accurate, than the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import Field
+
+from fedbench.core import Analysis, Block, Column, Duel, Params, Section, Table, Words, value
+
+
+class PairedDifferences(Analysis):
+    """The first defense of each pair minus the second, on the same candidates and test samples of the same seeds.
+
+    Reads scores and accuracies alone; asks nothing of a run. Verdicts are for all pairs of a section together (Holm).
+    """
+
+    by_default = False
+    place = "costs"
+
+    class Params(Params):
+        pairs: list[tuple[str, str]] = Field(
+            min_length=1, max_length=50, description="labels of two defenses: the first minus the second"
+        )
+
+    def draw(self, section: Section, label: str) -> Iterator[Block]:
+        """A row a pair; a pair of which a defense is not in the section is left out."""
+        found = section.duels(self.params.pairs)
+        if found:
+            yield _table(found)
+
+
+def _table(found: Sequence[Duel]) -> Table:
+    columns = (
+        Column(name=Words("first"), align="left"), Column(name=Words("second"), align="left"),
+        Column(name=Words("worst case AUC, first minus second"), direction="lower", signed=True),
+        Column(name=Words("first leaks"), align="left"),
+        Column(name=Words("accuracy, first minus second"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
+    )  # fmt: skip
+    rows = tuple((d.first, d.second, value(d.worst), Words(_verdict(d)), value(d.accuracy)) for d in found)
+    caption = Words(", on the same candidates and seeds; verdicts at 95 % for all pairs of the section together (Holm)")
+    return Table(title="Pairs compared", caption=caption, columns=columns, rows=rows)
+
+
+def _verdict(duel: Duel) -> str:
+    if duel.worst is None:
+        return "n/a"
+    if not duel.shown:
+        return "no difference shown"
+    return "less" if duel.worst.mean < 0 else "MORE"
