@@ -39,14 +39,14 @@ class Threshold(TaughtByRound):
     """
 
     class Params(Teaching):
-        teacher: Literal["none", "colluder", "half"] = Field(
+        teacher: Literal["none", "colluder", "half"] = Field(  # type: ignore[assignment]
             "colluder",
             description="whose membership chooses the threshold: a colluding client's, that of a random half of the candidates "
             "(judged on the other half), or none: the measurement as it is",
         )
         classes: bool = Field(False, description="a threshold for each class instead of one for all")
         least: int = Field(
-            5, ge=1, description="members and non-members a class needs among the lessons; with fewer, the threshold of all classes"
+            5, ge=1, description="members and non-members a class needs among the lessons; with fewer, it has that of all classes"
         )
 
         @model_validator(mode="after")
