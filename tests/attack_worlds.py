@@ -35,13 +35,17 @@ def rich_world(leak: float, members: int = 400, strangers: int = 1600, seed: int
 
 
 def shown(w: World, view: str = "server", client: int = TARGET, rows: np.ndarray | None = None) -> Observations:
-    """What a view shows of a client's samples; the global model is the clients' mean, and so are its signals here."""
+    """What a view shows of a client's samples. The global model has learnt everybody's: of each it says what its owner's says."""
     seen = w.observations
     pick = np.arange(len(w.ids)) if rows is None else rows
     signals = {n: a[:, :, pick] if a.shape[2] > 1 else a for n, a in seen.signals.items()}
     if view == "server":
         return replace(seen, target=client, signals=signals)
-    one = {n: np.nanmean(a, axis=1, keepdims=True) for n, a in signals.items()}
+    row = np.maximum(w.owner, 0)[None, None, pick]
+    one = {
+        n: np.take_along_axis(a, row if a.ndim == 3 else row[..., None], axis=1) if a.shape[1:3] == (6, len(pick)) else a[:, :1]
+        for n, a in signals.items()
+    }  # fmt: skip
     return replace(seen, view="client", clients=np.array([-1]), target=0, signals=one)
 
 

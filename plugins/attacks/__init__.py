@@ -125,8 +125,7 @@ def fedbench_attacks():
         "regression on logits, loss and gradient length", "Shokri et al., S&P 2017",
     )  # fmt: skip
     yield Component(
-        "knn", f"{_HERE}.trained.knn:KNN", "nearest neighbours among logits, losses and gradient lengths",
-        "Shokri et al., S&P 2017",
+        "knn", f"{_HERE}.trained.knn:KNN", "nearest neighbours of logits, loss and gradient length", "Shokri et al., S&P 2017",
     )  # fmt: skip
     yield Component(
         "random-forest", f"{_HERE}.trained.random_forest:RandomForest", "forest on logits, loss and gradient length",

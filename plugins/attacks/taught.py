@@ -12,13 +12,13 @@ from threadpoolctl import threadpool_limits
 from fedbench.core import Attack, Audit, Colluder, Observations, Params, SkipCell
 from fedbench.plugins.attacks.crossfit import FOLDS, folds
 
-VIEW: Any = Field("server", description="whose models it reads: the target's uploads (server), or the global model (client)")
-
 
 class Teaching(Params):
     """Whose models an attack reads, and who teaches it."""
 
-    view: Literal["server", "client"] = VIEW
+    view: Literal["server", "client"] = Field(
+        "server", description="whose models it reads: the target's uploads (server), or the global model (client)"
+    )
     teacher: Literal["colluder", "half"] = Field(
         "colluder",
         description="whose membership it knows: a colluding client's (its own samples against the rest of the pool), or that "
@@ -34,7 +34,7 @@ class Taught(Attack):
     """
 
     Params = Teaching
-    _key: int
+    _key = 0
 
     @property
     def view(self) -> Literal["server", "client"]:  # type: ignore[override]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,7 @@ def engine_leaves_torch_alone() -> Iterator[None]:
 
 
 _TORCH_DEFAULT = torch.Generator().initial_seed()
+_NAME = "uuid.uuid4()"
 
 
 class Unseeded:
@@ -92,7 +95,8 @@ class Unseeded:
         ]
         places += [(random, "Random", self._class(random.Random, "random.Random()"))]
         places += [(torch, "Generator", self._torch_generator())]
-        entropy = [(os, "urandom"), (uuid, "uuid4"), (torch, "seed"), (secrets, "randbits"), (secrets, "token_bytes")]
+        places += [(uuid, "uuid4", self._drawn(uuid.uuid4, _NAME)), (os, "urandom", self._drawn(os.urandom, "os.urandom()"))]
+        entropy = [(torch, "seed"), (secrets, "randbits"), (secrets, "token_bytes")]
         places += [(home, n, self._entropy(getattr(home, n), f"{home.__name__}.{n}()")) for home, n in entropy]
         return [*places, (random, "SystemRandom", self._entropy(random.SystemRandom, "random.SystemRandom()"))]
 
@@ -107,7 +111,11 @@ class Unseeded:
     def _class(self, cls: type, what: str) -> type:
         note = self.note
 
-        class StandIn(cls):  # type: ignore[misc, valid-type]
+        class Kind(type):
+            def __instancecheck__(self, instance: Any) -> bool:  # what it makes is the original's: libraries ask of what kind
+                return isinstance(instance, cls)
+
+        class StandIn(cls, metaclass=Kind):  # type: ignore[misc, valid-type]
             def __new__(new, *args: Any, **more: Any) -> Any:
                 if (not args or args[0] is None) and all(v is None for v in more.values()):
                     note(what)
@@ -118,6 +126,23 @@ class Unseeded:
     def _entropy(self, made: Callable[..., Any], what: str) -> Callable[..., Any]:
         def stand_in(*args: Any, **more: Any) -> Any:
             self.note(what)
+            return made(*args, **more)
+
+        return stand_in
+
+    def _drawn(self, made: Callable[..., Any], what: str) -> Callable[..., Any]:
+        """Of system randomness that also makes names: a library may name its own things (scikit-learn does so with every fit,
+        joblib with every loop), so a name counts where the component's own code asks for it."""
+
+        def stand_in(*args: Any, **more: Any) -> Any:
+            frame: FrameType = sys._getframe(1)
+            names = what == _NAME
+            home = str(frame.f_globals.get("__name__"))
+            while frame.f_back is not None and home in (uuid.__name__, __name__):
+                names, frame = True, frame.f_back
+                home = str(frame.f_globals.get("__name__"))
+            if not names or self._own.has(home):
+                self.note(what)
             return made(*args, **more)
 
         return stand_in

@@ -46,7 +46,7 @@ class Threshold(TaughtByRound):
         )
         classes: bool = Field(False, description="a threshold for each class instead of one for all")
         least: int = Field(
-            5, ge=1, description="members and non-members a class needs among the lessons; with fewer it has that of all classes"
+            5, ge=1, description="members and non-members a class needs among the lessons; with fewer, it has that of all classes"
         )
 
         @model_validator(mode="after")
