@@ -25,8 +25,8 @@ class MemGuard(Defense):
     Adam on the mean of the members' losses, which is what federated averaging of one gradient each a step gives, without
     anybody's confidence vectors leaving it. In each loss training samples and references weigh the same.
     The server's view is what it would be without it: training is plain, but for what a member holds out itself.
-    Source: Jia, Salem, Backes, Zhang & Gong, CCS 2019, section 4, algorithm 1; sizes and epochs of g as in their
-    setting. They defend one model with one owner: the members' parts in g, its optimiser and the key of the coin are ours.
+    Source: Jia, Salem, Backes, Zhang & Gong, CCS 2019, section 4, algorithm 1; sizes of g as in their setting.
+    They defend one model with one owner: the members' parts in g, its optimiser and epochs, and the key of the coin are ours.
     """
 
     class Params(Params):
@@ -37,7 +37,7 @@ class MemGuard(Defense):
             (256, 128, 64), min_length=1, description="widths of g's hidden layers of ReLUs"
         )
         order: Literal["sorted", "plain"] = Field("sorted", description="g reads the confidences largest first, or by class")
-        epochs: int = Field(400, ge=1, le=100_000, description="steps of g's training, each on all that the members know")
+        epochs: int = Field(100, ge=1, le=100_000, description="steps of g's training, each on all that the members know")
         steps: int = Field(300, ge=1, le=10_000, description="most steps of phase I for each weight of the distance")
         validation: float = Field(
             0.1, gt=0, lt=1, description="share of its samples that a member holds out where the setting gives it none"
