@@ -31,7 +31,10 @@ from fedbench.core.population.target import EVERYBODY
 from fedbench.core.registry.components import Registry
 
 ATTACKS = [c.name for c in Registry.discover().own("attack")]
-QUICK = {"seqmia": {"epochs": 5}}  # a net that learns for long takes longer to find as little
+PARAMS = {
+    "seqmia": {"epochs": 5},  # a net that learns for long takes longer to find as little
+    "adaptive-membershield": {"theta": 0.1},  # nobody here trains on the soft labels of its default
+}
 WEAK = {"shadow"}  # its net learns too little from the few shadow samples that digits has left
 LARGEST_Z, LEAST_CHANCE = 4.0, 3e-5  # four standard deviations, and the chance beyond them on one side
 FPR = 0.01  # the hold-out is too small for 0.1 % of one unit
@@ -138,7 +141,7 @@ def ran(folder: Path, members_from: str, seeds: int, outside: int = 300) -> Ran:
     together = {"every": 20, "targets": "honest", "members": 400, "nonmembers": 500, "members_from": members_from}
     spec = {
         "schema": 1, "name": "nulls", "seeds": list(range(seeds)), "coalitions": ["none"], "defenses": ["none"], "floors": [],
-        "attacks": [{"name": a, "label": a, "params": QUICK.get(a, {})} for a in ATTACKS],
+        "attacks": [{"name": a, "label": a, "params": PARAMS.get(a, {})} for a in ATTACKS],
         "settings": [
             {"name": "clients", **common, "audit": clients, "attacks": [a for a in ATTACKS if a not in active]},
             {"name": "honest", **common, "audit": together, "attacks": active,
