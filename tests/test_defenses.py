@@ -47,7 +47,7 @@ def test_every_announced_defense_exists_and_documents_its_params():
     names = [c.name for c in components]
     expected = [
         "none", "free-rider", "placebo", "grad-sparse", "grad-noise", "dp-sgd", "mixup", "relaxloss", "hamp", "cofedmid",
-        "perturb", "quantize", "data-augmentation", "data-sampling", "instahide",
+        "memguard", "perturb", "quantize", "data-augmentation", "data-sampling", "instahide",
         "fedavg", "server-dp", "top-k", "median", "trimmed-mean", "krum", "multi-krum", "fang", "deepsight", "atm",
         "norm-clipping", "geometric-median", "bulyan", "ifca", "ifca-mir", "local-only",
         "label-smoothing", "confidence-penalty", "weight-decay", "dropout",
