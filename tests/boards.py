@@ -298,3 +298,17 @@ def finished_run(**change):
         "predicted": np.zeros(8, int), "test_group": np.zeros(8, int), "rng": lambda purpose: np.random.default_rng(0),
     }  # fmt: skip
     return FinishedRun(**{**fields, **change})
+
+
+def worlds(root, leaks, views=("server",), seeds=range(6)):
+    """A folder with a setting for each entry of ``leaks``, seen from each of ``views``."""
+    folder = Folder(root, {})
+    for setting, leak in leaks.items():
+        folder.leak = leak
+        for view in views:
+            for seed in seeds:
+                for defense in leak:
+                    attack = f"fedmia-{view}"
+                    stem = "-".join(map(escape_stem, (setting, view, defense, str(seed))))
+                    folder.add(defense, attack, seed, setting=setting, view=view, stem=stem)
+    return folder

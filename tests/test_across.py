@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from boards import Folder, blocks_of, board, escape_stem, rows_of, sections_of, table_of
+from boards import blocks_of, board, rows_of, sections_of, table_of, worlds
 
 from fedbench.core import Table
 from fedbench.leaderboard.statistics.across import travellers
@@ -17,23 +17,9 @@ LEAKS = {
 }
 
 
-def worlds(root, leaks=LEAKS, views=("server",), seeds=range(6)):
-    """A folder with a setting for each entry of ``leaks``, seen from each of ``views``."""
-    folder = Folder(root, {})
-    for setting, leak in leaks.items():
-        folder.leak = leak
-        for view in views:
-            for seed in seeds:
-                for defense in leak:
-                    attack = f"fedmia-{view}"
-                    stem = "-".join(map(escape_stem, (setting, view, defense, str(seed))))
-                    folder.add(defense, attack, seed, setting=setting, view=view, stem=stem)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return worlds(tmp_path_factory.mktemp("across") / "results")
+    return worlds(tmp_path_factory.mktemp("across") / "results", LEAKS)
 
 
 def test_a_defense_that_wins_in_its_own_world_need_not_win_in_the_other(folder):

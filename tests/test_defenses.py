@@ -51,6 +51,7 @@ def test_every_announced_defense_exists_and_documents_its_params():
         "fedavg", "server-dp", "top-k", "median", "trimmed-mean", "krum", "multi-krum", "fang", "deepsight", "atm",
         "norm-clipping", "geometric-median", "bulyan", "ifca", "ifca-mir", "local-only",
         "label-smoothing", "confidence-penalty", "weight-decay", "dropout",
+        "membershield", "early-stopping", "kd", "adv-reg",
     ]  # fmt: skip
     assert sorted(names) == sorted(expected)
     for component in components:

@@ -267,11 +267,16 @@ def test_a_composite_samples_as_the_part_that_asks_for_it():
         def select(self, ctx):
             return Selection(torch.arange(6))
 
+    class Everything(Defense):
+        def select(self, ctx):
+            return Selection(ctx.data.trainable)
+
     alone, both = Sparse(), Sparse()
     trained(alone, members=(0,), rounds=1)
-    trained(composed([First(), both]), members=(0,), rounds=1)
-    assert len(set(both.sizes)) > 2 and len(both.sizes) == 4 * 2  # ceil(6 / 5) batches in 4 epochs
-    assert len(alone.sizes) == 4 * 3
+    trained(composed([Everything(), both]), members=(0,), rounds=1)
+    assert len(set(both.sizes)) > 2 and len(both.sizes) == len(alone.sizes) == 4 * 3
+    with pytest.raises(UserError, match="each would be drawn at another rate"):
+        trained(composed([First(), Sparse()]), members=(0,), rounds=1)
 
 
 def test_poisson_is_true_or_false():

@@ -249,7 +249,7 @@ def records_of(folder, text):
 
 def test_they_wait_to_be_named():
     own = {c.name: c.load().by_default for c in Registry.discover().own("analysis")}
-    assert sorted(name for name, by_default in own.items() if not by_default) == sorted(OVERFITTING)
+    assert sorted(name for name, by_default in own.items() if not by_default) == sorted([*OVERFITTING, "paired-differences"])
 
 
 def test_a_suite_that_names_them_has_them_and_one_that_does_not_keeps_its_signals(tmp_path):

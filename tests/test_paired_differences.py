@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from boards import sections_of
-from test_across import worlds
+from boards import sections_of, worlds
 
 from fedbench.plugins.analyses.paired_differences import PairedDifferences
 

@@ -16,7 +16,9 @@ from click.testing import CliRunner
 from fedbench.core.cli.main import cli
 from fedbench.core.contract.errors import UserError
 from fedbench.core.metrics import score_groups
+from fedbench.core.metrics.maximum import maximum
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.population.audit import shuffle_rng
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.integrity import keys_of, sealed
 from fedbench.core.store.reading import load_records, read_record
@@ -164,6 +166,10 @@ def forged(bundle: Path, shift: float) -> bytes:
             arrays[f"{t}scores"] = scores + shift * scores.std() * (kind == 0)
             parts.append([arrays[t + part] for part in ("scores", "kind", "canary", "in_mix")])
             target["groups"] = _groups(*parts[-1], record["seed"], target["target"])
+            largest = maximum(arrays[f"{t}scores"][None], kind, shuffle_rng(record["seed"], target["target"]))
+            target["maximum"] = {"auc": largest.auc, "advantage": largest.advantage, "rounds": 1}
+            nulls = {"null_auc": largest.null_auc, "null_advantage": largest.null_advantage}
+            arrays |= {f"{t}{name}": a.astype(np.float32) for name, a in nulls.items()}
         record["pooled"] = _groups(*map(np.concatenate, zip(*parts, strict=True)), record["seed"], -1)
         files = with_scores(files, name, npz_bytes(arrays))
         files = edited(files, name, lambda r, new=record: r.update(targets=new["targets"], pooled=new["pooled"]))

@@ -202,7 +202,7 @@ def test_an_attack_reads_vectors_after_packing_and_from_the_cache(tmp_path):
 def test_an_analysis_sees_vectors():
     job, scene, trained = trained_for(ReadsLogits())
     run = finished(job, Run(scene=scene, trained=trained, shadows=None, n_models=1),
-                   SimpleNamespace(needs=frozenset({"logits"}), view="server"))  # fmt: skip
+                   SimpleNamespace(needs=frozenset({"logits"}), view="server", also=()))  # fmt: skip
     assert run.signals["logits"].shape == (2, 4, len(scene.pool), trained.signals["logits"].shape[3])
 
 
