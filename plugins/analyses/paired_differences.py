@@ -32,13 +32,12 @@ class PairedDifferences(Analysis):
 
 def _table(found: Sequence[Duel]) -> Table:
     columns = (
-        Column(name=Words("first"), align="left"), Column(name=Words("second"), align="left"),
-        Column(name=Words("worst case AUC, first minus second"), direction="lower", signed=True),
-        Column(name=Words("first leaks"), align="left"),
-        Column(name=Words("accuracy, first minus second"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
+        Column(name=Words("pair"), align="left"), Column(name=Words("worst case AUC"), direction="lower", signed=True),
+        Column(name=Words("the first leaks"), align="left"),
+        Column(name=Words("accuracy"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
     )  # fmt: skip
-    rows = tuple((d.first, d.second, value(d.worst), Words(_verdict(d)), value(d.accuracy)) for d in found)
-    caption = Words(", on the same candidates and seeds; verdicts at 95 % for all pairs of the section together (Holm)")
+    rows = tuple(((d.first, Words(" minus "), d.second), value(d.worst), Words(_verdict(d)), value(d.accuracy)) for d in found)
+    caption = Words(", the first minus the second, on the same candidates and seeds; verdicts at 95 % for all pairs of the section together (Holm)")
     return Table(title="Pairs compared", caption=caption, columns=columns, rows=rows)
 
 
