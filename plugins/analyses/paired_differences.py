@@ -20,7 +20,7 @@ class PairedDifferences(Analysis):
 
     class Params(Params):
         pairs: list[tuple[str, str]] = Field(
-            default_factory=list, max_length=50, description="labels of two defenses: the first minus the second"
+            [], max_length=50, description="labels of two defenses: the first minus the second"
         )
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
