@@ -37,7 +37,10 @@ def _table(found: Sequence[Duel]) -> Table:
         Column(name=Words("accuracy"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
     )  # fmt: skip
     rows = tuple(((d.first, Words(" minus "), d.second), value(d.worst), Words(_verdict(d)), value(d.accuracy)) for d in found)
-    caption = Words(", the first minus the second, on the same candidates and seeds; verdicts at 95 % for all pairs of the section together (Holm)")
+    caption = Words(
+        ", the first minus the second, on the same candidates and seeds; verdicts at 95 % for all pairs of the section together "
+        "(Holm)"
+    )
     return Table(title="Pairs compared", caption=caption, columns=columns, rows=rows)
 
 
