@@ -65,6 +65,10 @@ _FEW = {"none", "atm", "passive", "fedpoisonmia", "fedpoisonmia-greedy", "fedpoi
 FEW = {name: _FEW for name in PARTS if "fedpoisonmia" in name and not name.endswith(("table2", "table5"))}
 # Of MemberShield every row is run once, on its smallest network, and the others with what differs between the tasks
 _TASK = {"none", "membershield", "aof-dropout-0.5-l2", "kd", "threshold-loss", "knn", "threshold-loss-global"}
+FEW |= {
+    "overfitting": {"none", "membershield", "memguard", "dropout+l2", "confidence", "supervised", "label-only", "global-stacked"},
+    "across_worlds": {"none", "membershield", "cofedmid", "atm", "loss-series", "fedpoisonmia", "stacked"},
+}
 FEW |= {f"papers/membershield_{task}": _TASK for task in ("cifar10_vgg", "chmnist", "purchase100")}
 
 
@@ -86,6 +90,9 @@ def toy(name: str, images, folder):
             grouped(s)
         elif "membershield" in name:
             overfitted(s, images)
+        elif name in ("overfitting", "across_worlds"):  # as many samples a client as those who stop early need to judge by
+            s["federation"]["validation"] = 0.3
+            s["dataset"] = {"name": "digits", "params": {"test": 700, "holdout": 200, "label_noise": 0.3}}
         elif "location30" in str(s["dataset"]):
             s["dataset"] = {"name": "digits", "params": {"test": 1000, "holdout": 200}}
         elif "texas100" in str(s["dataset"]):
