@@ -99,8 +99,9 @@ class Audit(Randomness):
 class Colluder:
     """What an attack learns from: samples with what is seen of them, and which of them were trained on.
 
-    ``client``: the colluder's id; ``observations``: what the attack's view shows of it and the whole sample pool, its own row
-    (``server``, ``coalition``) or the global model that serves it (the other views); ``observations.target`` is that row;
+    ``client``: the colluder's id; ``observations``: what the attack's view shows of it and its samples, its own row (``server``,
+    ``coalition``) or the global model that serves it (the other views); ``observations.target`` is that row. The samples are
+    the whole pool or, where clients have a test part, those it trained on and its own test part: each colluder's are others;
     ``ids``: [N]; ``y``: [N]; ``member``: [N] bool, which of the samples are its own; ``defended``: whether that client is itself
     in the coalition. With ``knows_half`` the target takes the colluder's place, by its code, and the half of its candidates
     that is not asked about the pool's.

@@ -21,16 +21,18 @@ class Teaching(Params):
     )
     teacher: Literal["colluder", "half"] = Field(
         "colluder",
-        description="whose membership it knows: a colluding client's (its own samples against the rest of the pool), or that "
-        "of a random half of the candidates, judged on the other half (the papers' supervised attacker, an upper bound)",
+        description="whose membership it knows: a colluding client's (its own samples against its test part or, where clients "
+        "have none, the rest of the pool), or that of a random half of the candidates, judged on the other half (the papers' "
+        "supervised attacker, an upper bound)",
     )
 
 
 class Taught(Attack):
     """What every attack with a teacher declares.
 
-    Lessons of a colluder are of its own models in the view ``server``, and of the global model in the view ``client``: there
-    the other participants' samples are among its non-members, since it does not know whose they are.
+    Lessons of a colluder are of its own models in the view ``server``, and of the global model in the view ``client``. Where
+    clients have no test part, the other participants' samples are among its non-members there, since it does not know whose
+    they are.
     """
 
     Params = Teaching

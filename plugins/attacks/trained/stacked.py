@@ -60,9 +60,11 @@ class Stacked(Taught):
             raise SkipCell("no client other than the target is left to collude with the attacker")
         self._key = audit.key
         lessons = [(s.ids, _normal_scores(features(s.observations)), np.asarray(s.member)) for s in shadows]
-        if self.view == "client":  # one model: what one colluder does not own, another may
-            lessons = [(*lessons[0][:2], np.any([member for _, _, member in lessons], axis=0))]
         ids, x, member = (np.concatenate(parts) for parts in zip(*lessons, strict=True))
+        if self.view == "client":  # one model: what one colluder does not own, another may
+            member = np.isin(ids, ids[member])
+            once = np.sort(np.unique(ids, return_index=True)[1])
+            ids, x, member = ids[once], x[once], member[once]
         seed = int(audit.rng.integers(2**31))
         with threadpool_limits(1):  # sums in one order: the same bits wherever it runs
             self._models = [_ensemble(x[seen], member[seen], seed) for seen in self._lessons(ids, member)]
