@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.live import LiveModel
@@ -22,7 +22,9 @@ class Federation:
     ``clients``: how many there are; ``rounds``, ``local_epochs`` and ``batch_size`` of the training; ``participation``: the
     share of the clients drawn in a round; ``n_classes``: C; ``n_params``: P, the trainable parameters of the model.
     ``assumed_malicious``: how many malicious clients the server is told to expect, not the real number. ``thresholds``:
-    whether each client has an accuracy of membership inference that it tolerates.
+    whether each client has an accuracy of membership inference that it tolerates. ``aggregation``: ``mean``, or the class of
+    the rule that takes its place at the server. ``weights``: of the mean: by ``size`` of the clients' data, ``equal``, or
+    ``shuffled``, other clients' sizes (the released code's quirk).
     """
 
     clients: int
@@ -34,6 +36,8 @@ class Federation:
     n_params: int
     assumed_malicious: int = 0
     thresholds: bool = False
+    aggregation: str = "mean"
+    weights: Literal["size", "equal", "shuffled"] = "size"
 
     @property
     def cohort(self) -> int:

@@ -120,7 +120,10 @@ class Defense(Configured):
         return logits
 
     def report(self, ctx: ReportContext) -> Mapping[str, FactValue]:
-        """Facts about the finished run, for its records: epsilon, a bandit's choices, bytes sent, assignments missed."""
+        """Facts about the finished run, for its records: epsilon, a bandit's choices, bytes sent, assignments missed.
+
+        ``remarks``, a list of whole sentences, is what a reader of the row must know of the run (noise that did not cancel, a
+        part of the classes that nobody trained on): a board prints them under its ranking."""
         return {}
 
 

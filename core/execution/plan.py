@@ -212,7 +212,7 @@ class _Planner:
         size = self.refusals.ask(where, f"model '{used.model.name}'", lambda: self.models.size(used.dataset, used.model, data))
         self.refusals.ask(where, "precision", lambda: check_precision(federation.precision, self.device))
         facts = public_facts(
-            federation, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,
+            federation, defense=row.defense, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,
             expected_malicious=row.adversary.expected(federation.clients) if row.adversary else 0,
             thresholds=setting.thresholds is not None,
         )  # fmt: skip

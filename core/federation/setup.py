@@ -9,20 +9,23 @@ import torch
 
 from fedbench.core.contract.attack import ActiveAttack
 from fedbench.core.contract.contexts import Federation, MemberData
-from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.defense import Defense, overrides
 from fedbench.core.contract.threat import KnowledgeLevel
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.spec.federation import FederationSpec
 
 
 def public_facts(
-    config: FederationSpec, *, clients: int, n_classes: int, n_params: int, expected_malicious: int, thresholds: bool
-) -> Federation:
+    config: FederationSpec, *, defense: Defense, clients: int, n_classes: int, n_params: int, expected_malicious: int,
+    thresholds: bool,
+) -> Federation:  # fmt: skip
     """What everybody knows before round 1."""
+    rules = [part for part in defense.parts or (defense,) if overrides(part, "aggregate")]
     return Federation(
         clients=clients, rounds=config.rounds, local_epochs=config.local_epochs, batch_size=config.batch_size,
         participation=config.participation, n_classes=n_classes, n_params=n_params, assumed_malicious=expected_malicious,
-        thresholds=thresholds,
+        thresholds=thresholds, aggregation=type(rules[0]).__name__ if rules else "mean",
+        weights="shuffled" if config.weight_order == "shuffled" else config.weights,
     )  # fmt: skip
 
 
@@ -93,7 +96,7 @@ class Setup:
     def facts(self) -> Federation:
         """The public facts."""
         return public_facts(
-            self.config, clients=len(self.clients), n_classes=self.n_classes, n_params=self.flat.params.numel(),
+            self.config, defense=self.defense, clients=len(self.clients), n_classes=self.n_classes, n_params=self.flat.params.numel(),
             expected_malicious=self.expected_malicious, thresholds=self.thresholds is not None,
         )  # fmt: skip
 
