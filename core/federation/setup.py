@@ -96,8 +96,9 @@ class Setup:
     def facts(self) -> Federation:
         """The public facts."""
         return public_facts(
-            self.config, defense=self.defense, clients=len(self.clients), n_classes=self.n_classes, n_params=self.flat.params.numel(),
-            expected_malicious=self.expected_malicious, thresholds=self.thresholds is not None,
+            self.config, defense=self.defense, clients=len(self.clients), n_classes=self.n_classes,
+            n_params=self.flat.params.numel(), expected_malicious=self.expected_malicious,
+            thresholds=self.thresholds is not None,
         )  # fmt: skip
 
     @property
