@@ -158,6 +158,7 @@ def test_failed_seeds_are_left_out_and_boards_without_groups_have_no_such_sectio
     assert "Groups of clients" not in board(template) and "by group of clients" not in board(template)
 
 
+@pytest.mark.slow
 def test_the_figure_of_groups_shows_every_group_and_the_rounds(clustered, template):
     (section,) = sections_of(clustered)
     bars, accuracy, moved = group_figure(section).draw(style).axes

@@ -47,6 +47,7 @@ def test_cases_have_the_ids_that_the_docs_promise_and_raise_one_message():
         cases["AnswersDouble-announced"]()
 
 
+@pytest.mark.slow
 def test_the_decorator_makes_a_case_of_each_check(tmp_path):
     (tmp_path / "test_mine.py").write_text(textwrap.dedent("""
         from fedbench.testing import parametrize_with_checks

@@ -261,6 +261,7 @@ TOGETHER = """
 """
 
 
+@pytest.mark.slow
 def test_what_one_package_brings_is_checked_together(site):
     install(site, "together", TOGETHER)
     result = check("by-second", "second", "sentences", "reader")

@@ -134,6 +134,7 @@ class Twice(Defense):
         ctx.train()
 
 
+@pytest.mark.slow
 def test_a_target_is_what_is_claimed_with_noise_of_its_own_for_every_member():
     clients = tiny_clients(clients=2, samples=12) + tiny_clients(clients=1, samples=30)
     said = claims(DPSGD(epsilon=8.0, sampling="poisson"), clients=clients, members=(0, 2))

@@ -437,6 +437,7 @@ def rewritten(folder, **provenance):
         path.write_text(json.dumps(record))
 
 
+@pytest.mark.slow
 def test_records_of_another_type_of_cpu_are_reported(tmp_path):
     one, two = suite(tmp_path), tmp_path / "two"
     two.mkdir()

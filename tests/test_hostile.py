@@ -59,7 +59,7 @@ class Package:
 
 
 # These call the command line most often, or wait; the others run with every `pytest`.
-SLOW = {"dreams", "leaks", "leaves_later", "liars", "never_moves", "odd_scores", "reports_nothing", "stale"}
+SLOW = {"chatters", "dreams", "leaks", "leaves_later", "liars", "never_moves", "odd_scores", "reports_nothing", "stale"}
 CASES = [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if p.name in SLOW else []) for p in PACKAGES]
 
 

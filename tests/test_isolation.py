@@ -396,6 +396,7 @@ def test_a_defect_of_the_worker_blames_no_plugin(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA counts all memory on Linux alone")
+@pytest.mark.slow
 def test_a_memory_limit_above_what_the_machine_grants_is_what_the_machine_grants(tmp_path, site):
     def bound() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (64 << 30, 64 << 30))
@@ -482,6 +483,7 @@ def test_ctrl_c_while_the_server_of_workers_imports_is_answered_by_the_command_a
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the server among the processes")
+@pytest.mark.slow
 def test_a_server_of_workers_that_is_ended_blames_nobody(tmp_path, ill):
     process = start(suite(tmp_path, defenses=["ill-spawns"]), tmp_path / "r", ill)
     wait_for(lambda: (tmp_path / "pids").exists(), process)

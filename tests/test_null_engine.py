@@ -30,6 +30,8 @@ from fedbench.core.metrics.counts import allowed_false_positives
 from fedbench.core.population.target import EVERYBODY
 from fedbench.core.registry.components import Registry
 
+pytestmark = pytest.mark.slow  # trains federations for every attack; tests/test_null.py has the quick null tests
+
 ATTACKS = [c.name for c in Registry.discover().own("attack")]
 PARAMS = {
     "seqmia": {"epochs": 5},  # a net that learns for long takes longer to find as little

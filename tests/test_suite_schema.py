@@ -80,7 +80,7 @@ def test_a_shipped_suite_begins_with_its_schema_and_fits_it(path):
 
 
 @given(suite=nearly())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_the_loader_accepts_the_schema_accepts(folder, suite):
     path = folder / "suite.yaml"
     path.write_text(written(suite))
