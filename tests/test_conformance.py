@@ -22,7 +22,9 @@ PARAMS: dict[str, dict[str, Any]] = {
     "seqmia": {"epochs": 2}, "adv-reg": {"of_prediction": [16], "of_label": [8], "shared": [8]},
     "memguard": {"epochs": 20, "steps": 20, "hidden": [8]},
 }  # fmt: skip
-HEAVY = {"adv-reg", "random-forest", "resnet18", "wrn-16-4", "leaf-cnn", "alexnet", "resnet20", "vgg16", "vgg19", "seqmia", "board"}
+HEAVY = {
+    "adv-reg", "random-forest", "resnet18", "wrn-16-4", "leaf-cnn", "alexnet", "resnet20", "vgg16", "vgg19", "seqmia", "board",
+}  # fmt: skip
 LIGHT_DATA = {"digits", "image-folder"}
 
 

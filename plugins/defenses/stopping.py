@@ -58,17 +58,21 @@ def with_validation_part(data: MemberData, ctx: MemberContext, share: float, who
     return data
 
 
+def validation_loss(ctx: MemberContext, target: torch.Tensor) -> float:
+    """Mean cross-entropy of the model at hand on the member's validation part; ``target``: [n] labels or [n, C] probabilities."""
+    held = ctx.data.held_out
+    return ctx.losses(ctx.data.x[held], target[held]).double().mean().item()
+
+
 def train_with_patience(ctx: MemberContext, target: torch.Tensor, patience: int, guarded: bool, keep: Keep) -> None:
     """The round's local training, stopped by the validation loss against ``target`` ([n] labels or [n, C] probabilities).
 
     ``guarded``: the received model's loss is the first bar. ``best``: what is left is the best-validated model, with its
     batch statistics; where no epoch gets under the bar, the received one.
     """
-    held = ctx.data.held_out
-    x, target = ctx.data.x[held], target[held]
 
     def loss() -> float:
-        return ctx.losses(x, target).double().mean().item()
+        return validation_loss(ctx, target)
 
     rule = Patience(patience, loss() if guarded else math.inf)
     kept, beaten, epochs = ctx.snapshot() if keep == "best" else None, False, 0
