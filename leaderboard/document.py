@@ -26,6 +26,7 @@ from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.submissions.marks import Marks
 from fedbench.leaderboard.tables.across import across_settings
 from fedbench.leaderboard.tables.attacks import attack_tables, group_table, remarks
+from fedbench.leaderboard.tables.canaries import canary_table
 from fedbench.leaderboard.tables.costs import adversary_table, paired_table, pareto_table
 from fedbench.leaderboard.tables.counts import counts_note
 from fedbench.leaderboard.tables.decisions import decision_tables
@@ -136,7 +137,8 @@ def _section(
     costs, trade_offs = images_last([b for a in analyses if a.place == "costs" for b in drawn(a, section, plots)])
     heading = (Words("Coalition "), section.coalition, Words(", "), section.view, Words(" view"))
     return [
-        Heading(3, heading), counts_note(section), ranking_table(section, trust), *remarks(section), *attack_tables(section),
+        Heading(3, heading), counts_note(section), ranking_table(section, trust), *canary_table(section),
+        *remarks(section), *attack_tables(section),
         *fact_table(section),
         *decision_tables(section), *found, *adversary_table(section), group_table(section), *paired_table(section),
         *pareto_table(section), *costs, *round_table(section), *maximum_table(section),

@@ -53,9 +53,10 @@ def world(aucs, error=1e-6, labels=None):
     return contest
 
 
-def judged(scores, kind, ids=None):
+def judged(scores, kind, ids=None, canary=None):
     """A contest of what was said of candidates. ``scores``: label -> attack -> seed -> target -> [n] (None: it failed);
-    ``kind`` [n], or label -> [n], or seed -> target -> [n]; ``ids`` [n]: by default those of the seed and target."""
+    ``kind`` [n], or label -> [n], or seed -> target -> [n]; ``ids`` [n]: by default those of the seed and target; ``canary``
+    [n] bool: by default none."""
     targets: dict[int, set[int]] = {}
     for attacks in scores.values():
         for seeds in attacks.values():
@@ -66,7 +67,7 @@ def judged(scores, kind, ids=None):
     for label, attacks in scores.items():
         entries = {}
         for attack, seeds in attacks.items():
-            own = {seed: _loaded(of, _kinds(kind, label, seed), ids) for seed, of in seeds.items()}
+            own = {seed: _loaded(of, _kinds(kind, label, seed), ids, canary) for seed, of in seeds.items()}
             entries[attack] = Entry(attack, own, targets)
         rows.append(Row(label, label, entries, tuple(targets)))
     names = sorted({a for attacks in scores.values() for a in attacks})
@@ -79,7 +80,7 @@ def _kinds(kind, label, seed):
     return kind
 
 
-def _loaded(of, kind, ids):
+def _loaded(of, kind, ids, canary):
     known = {t: s for t, s in of.items() if s is not None}
 
     def candidates_of(targets):
@@ -87,7 +88,8 @@ def _loaded(of, kind, ids):
         for t in targets:
             k = kind[t] if isinstance(kind, dict) else kind
             mine = np.arange(len(k)) if ids is None else ids
-            found[t] = Candidates(np.asarray(known[t], float), np.asarray(k, np.int8), mine, np.ones(len(k), bool))
+            odd = np.zeros(len(k), bool) if canary is None else np.asarray(canary)
+            found[t] = Candidates(np.asarray(known[t], float), np.asarray(k, np.int8), mine, np.ones(len(k), bool), odd)
         return found
 
     record = SimpleNamespace(

@@ -36,12 +36,14 @@ _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 @dataclass(frozen=True)
 class Candidates:
     """One attack's judgement of one target: ``scores`` [n] float64, ``kind`` [n] int8, ``ids`` [n] int64, ``in_mix`` [n]
-    bool: who makes up the mix of outside and inside non-members (all, in records before schema 3)."""
+    bool: who makes up the mix of outside and inside non-members (all, in records before schema 3); ``canary`` [n] bool: the
+    mislabelled ones."""
 
     scores: np.ndarray
     kind: np.ndarray
     ids: np.ndarray
     in_mix: np.ndarray
+    canary: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class LoadedRecord:
         """(each target's candidates, and which of them [n] bool are canaries; ``test_correct``), from one opening."""
         with self._arrays() as arrays:
             codes = [t.target for t in self.record.targets]
-            judged = [(_candidates(arrays, t), arrays.read(f"t{t}_canary", np.bool_)) for t in codes]
-            return judged, arrays.read("test_correct", np.bool_)
+            judged = [_candidates(arrays, t) for t in codes]
+            return [(c, c.canary) for c in judged], arrays.read("test_correct", np.bool_)
 
     def test_correct(self) -> np.ndarray:
         """[n_test] bool: which test samples the final model classifies correctly."""
@@ -119,7 +121,7 @@ def _candidates(arrays: ArrayFile, target: int) -> Candidates:
         raise Malformed(f"'t{target}_scores' holds values that are not finite")
     if kind.size and not -1 <= kind.min() <= kind.max() <= 2:
         raise Malformed(f"'t{target}_kind' holds values outside -1..2")
-    return Candidates(scores, kind, ids, in_mix)
+    return Candidates(scores, kind, ids, in_mix, arrays.read(f"t{target}_canary", np.bool_, n))
 
 
 def _null(arrays: ArrayFile, target: int, of: str, length: int | None) -> np.ndarray:

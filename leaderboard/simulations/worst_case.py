@@ -36,7 +36,7 @@ def _parts(unit: tuple[int, int], rng: np.random.Generator) -> Iterator[Part]:
     n = MEMBERS + NONMEMBERS
     kind, everybody = np.repeat([MEMBER, OFL], [MEMBERS, NONMEMBERS]).astype(np.int8), np.ones(n, bool)
     ids = np.arange(n)
-    found = {(ROW, a): Candidates(rng.standard_normal(n), kind, ids, everybody) for a in ATTACKS}
+    found = {(ROW, a): Candidates(rng.standard_normal(n), kind, ids, everybody, ~everybody) for a in ATTACKS}
     return part_of(unit[0], unit, found, everybody)
 
 

@@ -20,7 +20,7 @@ from fedbench.leaderboard.statistics.ranks import holm
 from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
 from fedbench.leaderboard.statistics.rivals import Difference, Rival, differences, ranges, told_apart, weighted
 from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.sheet import Part, parts_of
+from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of
 from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_of_candidates, p_value
 
 
@@ -45,15 +45,20 @@ class WorstRate:
 
 
 class Contest:
-    """``rows`` against ``attacks`` on ``units``; everything is worked out when asked for, once."""
+    """``rows`` against ``attacks`` on ``units``, of ``only`` the candidates that are clean, or mislabelled; everything is worked
+    out when asked for, once."""
 
-    def __init__(self, rows: Sequence[Row], attacks: Sequence[str], units: Sequence[Unit]) -> None:
-        self.rows, self.attacks, self.units = tuple(rows), tuple(attacks), tuple(units)
+    def __init__(self, rows: Sequence[Row], attacks: Sequence[str], units: Sequence[Unit], only: Kept = "all") -> None:
+        self.rows, self.attacks, self.units, self.only = tuple(rows), tuple(attacks), tuple(units), only
+
+    def of(self, only: Kept) -> Contest:
+        """The same on some of the candidates."""
+        return Contest(self.rows, self.attacks, self.units, only)
 
     @cached_property
     def parts(self) -> list[Part]:
         """UserError when two records that should share their candidates do not."""
-        return parts_of(self.rows, self.units)
+        return parts_of(self.rows, self.units, self.only)
 
     @cached_property
     def base(self) -> Row | None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from fedbench.leaderboard.statistics.spread import Unit
 
 Key = tuple[str, str]
 """(row label, attack)"""
+Kept = Literal["all", "clean", "canary"]
+"""which candidates: all, or those that are (not) deliberately mislabelled"""
 
 
 @dataclass(frozen=True)
@@ -61,14 +64,15 @@ class Part:
     ids: np.ndarray
 
 
-def parts_of(rows: Sequence[Row], units: Sequence[Unit]) -> list[Part]:
-    """All parts, in the order of the units. UserError when two records that should share their candidates do not."""
+def parts_of(rows: Sequence[Row], units: Sequence[Unit], only: Kept = "all") -> list[Part]:
+    """All parts, in the order of the units, of the candidates that are ``only`` clean or mislabelled (canaries). UserError when
+    two records that should share their candidates do not."""
     halves = len({seed for seed, _ in units}) == 1
     found = []
     for seed, group in groupby(units, key=lambda unit: unit[0]):
         own = list(group)
         judged = _judged(rows, seed, {target for _, target in own})
-        found += [part for unit in own for part in _of_unit(judged, unit, halves)]
+        found += [part for unit in own for part in _of_unit(judged, unit, halves, only)]
     return found
 
 
@@ -86,7 +90,7 @@ def _judged(rows: Sequence[Row], seed: int, targets: Collection[int]) -> Judged:
     return found
 
 
-def _of_unit(judged: Judged, unit: Unit, halves: bool) -> Iterator[Part]:
+def _of_unit(judged: Judged, unit: Unit, halves: bool, only: Kept) -> Iterator[Part]:
     there = {key: (loaded, of[unit[1]]) for key, (loaded, of) in judged.items() if unit[1] in of}
     if not there:
         return
@@ -98,12 +102,14 @@ def _of_unit(judged: Judged, unit: Unit, halves: bool) -> Iterator[Part]:
                 "cannot be compared; move one of them out of the folder, or run the suite again with --rerun always"
             )
     found = {key: candidates for key, (_, candidates) in there.items()}
+    every = np.ones(len(reference.ids), bool)
+    kept = {"all": every, "clean": ~reference.canary, "canary": reference.canary}[only]
     if not halves:
-        yield from part_of(unit[0], unit, found, np.ones(len(reference.ids), bool))
+        yield from part_of(unit[0], unit, found, kept)
         return
     first_half = _first_half(reference.kind, unit)
-    yield from part_of(0, unit, found, first_half)
-    yield from part_of(1, unit, found, ~first_half)
+    yield from part_of(0, unit, found, kept & first_half)
+    yield from part_of(1, unit, found, kept & ~first_half)
 
 
 def _first_half(kind: np.ndarray, unit: Unit) -> np.ndarray:

@@ -46,7 +46,7 @@ def recompute(loaded: LoadedRecord) -> list[str]:
         found += _of_maximum(loaded, target, candidates)
         if target.decision is not None:
             found += _of_decision(f"target {target.target}", target.decision, candidates)
-    parts = ("scores", "kind", "ids", "in_mix")
+    parts = ("scores", "kind", "ids", "in_mix", "canary")
     everyone = Candidates(*(np.concatenate([getattr(c, part) for c, _ in judged]) for part in parts))
     pooled = _groups(record.seed, _POOLED, everyone, np.concatenate([canary for _, canary in judged]))
     found += _of_groups(loaded, "pooled", record.pooled, pooled)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from fedbench.core.contract.board import Column, Content, Part, Shortfall, Text, Value, Words
 from fedbench.core.metrics import Interval
+from fedbench.leaderboard.statistics.contest import Contest
 from fedbench.leaderboard.statistics.counts import Span
 from fedbench.leaderboard.statistics.entry import Entry
 from fedbench.leaderboard.statistics.row import Row
@@ -28,9 +29,14 @@ def ranked(section: Section) -> list[tuple[Row, tuple[Content, Content]]]:
 
 def rank_of(section: Section, row: Row) -> Words:
     """``2``, or ``2-4`` where it is told apart from no more."""
+    return rank_in(section.contest, row)
+
+
+def rank_in(contest: Contest, row: Row) -> Words:
+    """The same in a contest of its own."""
     if row.floor:
         return Words("floor")
-    found = section.contest.ranks.get(row.label)
+    found = contest.ranks.get(row.label)
     if found is None:
         return Words("–")  # noqa: RUF001
     low, high = found

@@ -37,8 +37,8 @@ class EarlyStopping(Defense):
             0.1, gt=0, lt=1, description="share of a member's samples held out, where the setting gives it no validation part"
         )
         patience_rounds: int | None = Field(
-            None, ge=1, description="rounds in a row without a lower validation loss of the received model after which the member "
-            "trains no more; null: it trains in every round",
+            None, ge=1, description="rounds in a row without a lower validation loss of the received model after which the "
+            "member trains no more; null: it trains in every round",
         )  # fmt: skip
 
     def remarks(self, federation: Federation) -> Sequence[str]:

@@ -1,0 +1,40 @@
+"""Clean and mislabelled samples as equals: what an adversary gets who is asked about the one kind, or the other."""
+
+from __future__ import annotations
+
+from fedbench.core.contract.board import Column, Content, Table, Value, Words, value
+from fedbench.leaderboard.statistics.contest import Contest
+from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.tables.common import DEFENSE, rank_in, ranked
+
+_CAPTION = (
+    " (worst case and mean as in the ranking, where members and outside non-members alike are clean, or alike are canaries; "
+    "attacks count that beat chance on that kind, undefended; a range of ranks for each)"
+)
+
+
+def canary_table(section: Section) -> list[Table]:
+    """A row a defense; nothing where a setting has samples of one kind only."""
+    clean, canary = section.contest.of("clean"), section.contest.of("canary")
+    if not (clean.parts and canary.parts):
+        return []
+    columns = (DEFENSE, *_columns("clean"), *_columns("canaries"))
+    rows = tuple((front[1], *_cells(clean, row), *_cells(canary, row)) for row, front in ranked(section))
+    return [Table(title="Clean samples and canaries", caption=Words(_CAPTION), columns=columns, rows=rows)]
+
+
+def _columns(kind: str) -> tuple[Column, ...]:
+    return (
+        Column(name=Words(f"{kind}: #"), align="left"), Column(name=Words(f"{kind}: worst case AUC"), direction="lower"),
+        Column(name=Words(f"{kind}: mean AUC"), direction="lower"),
+    )  # fmt: skip
+
+
+def _cells(contest: Contest, row: Row) -> tuple[Content, ...]:
+    worst = contest.worst(row.label)
+    first = contest.ranks.get(row.label) == (1, 1) and len(contest.ranked) > 1
+    found = None if worst is None else Value(
+        mean=worst.found.mean, half_width=worst.found.half_width, best=first, suffix=(Words(" "), worst.attack)
+    )  # fmt: skip
+    return rank_in(contest, row), found, value(contest.mean(row.label))
