@@ -33,8 +33,8 @@ def not_cancelling(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
         yield f"In the independent mode nobody cancels a member's {noise}: it stays in the global model, by the member's weight."
     if shared_noise(p) and federation.aggregation != "mean":
         yield (
-            f"The coalition's {noise} cancels in the weighted mean alone: under the server's rule {federation.aggregation} some "
-            f"of it stays in the global model in each of {federation.rounds} rounds."
+            f"The coalition's {noise} cancels in the weighted mean alone: whatever else the server's rule "
+            f"{federation.aggregation} makes of the updates leaves some of it in the global model, in each of {federation.rounds} rounds."
         )
     if shared_noise(p) and federation.weights == "shuffled":
         yield (
@@ -68,5 +68,5 @@ def _never_covered(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
         yield (
             f"All {federation.clients} clients together are too few to cover all {n} classes in {len(short)} of "
             f"{federation.rounds} rounds, the first of them round {short[0]}: in the last one that takes "
-            f"{math.ceil(n / sizes[-1])} members of {sizes[-1]} classes each."
+            f"{math.ceil(n / sizes[-1])} members with {sizes[-1]} {'class' if sizes[-1] == 1 else 'classes'} each."
         )
