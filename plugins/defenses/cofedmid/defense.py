@@ -48,8 +48,8 @@ class CoFedMID(Defense):
     assigned count as members (C24), that rivals defend the same coalition (C26). Every member validates on data of its own
     (C6): what other members or a public split hold, no context tells, so there is no ``val: shared``.
     Source: Bai et al., "United We Defend" (CoFedMID), sections 4.1 to 4.3, algorithms 1 to 4. What is open in it is
-    numbered C1 to C26, each settled where it is implemented. Defaults are the paper's for CIFAR-100, Tables 1 to 9;
-    TinyImageNet: m_max 1, ratio .3; CIFAR-10: m_max 1, sigma .01, ratio .01.
+    numbered C1 to C26, each settled where it is implemented. Defaults are the paper's for CIFAR-100 (Table 1);
+    TinyImageNet (Table 19): m_max 1, ratio .3; CIFAR-10 (Table 17): m_max 1, sigma .01, ratio .01.
     """
 
     Params = CoFedMIDParams

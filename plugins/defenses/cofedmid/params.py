@@ -21,8 +21,8 @@ _Classes = Annotated[float, Field(gt=0), AfterValidator(_share_or_number)]
 
 
 class CoFedMIDParams(Params):
-    """``m_max``, ``m_min``, ``sigma``, ``ratio`` by data set (section 5.1): .5, .2, .1, .2 for CIFAR-100 (Tables 1 to 9), the
-    defaults; 1, .2, .1, .3 for TinyImageNet (Tables 19, 20, 23); 1, .2, .01, .01 for CIFAR-10 (Tables 5 to 12, 17, 18, 22).
+    """``m_max``, ``m_min``, ``sigma``, ``ratio`` by data set (section 5.1): .5, .2, .1, .2 for CIFAR-100, the defaults (Tables 1
+    to 11, 13 to 15, 21); 1, .2, .1, .3 for TinyImageNet (11, 19, 20, 23); 1, .2, .01, .01 for CIFAR-10 (5 to 12, 16 to 18, 22).
     """
 
     partition: bool = Field(True, description="module 1: train on assigned classes only")

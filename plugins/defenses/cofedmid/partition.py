@@ -36,7 +36,8 @@ def assign_balanced(classes: int, members: int, m: int, rng: np.random.Generator
     C2: the paper's objective, sum over pairs of |S_i & S_j|, is sum over classes of q_c (q_c - 1) / 2 with q_c the members
     that hold class c: least exactly when the q_c differ by at most one. Then every class is held if members * m >=
     classes, and all subsets are disjoint if not. A class goes to the members with most capacity left; ties go to the
-    smallest resulting pairwise overlap, then to chance.
+    smallest resulting pairwise overlap, then to chance. C5: no assignment keeps every pair's overlap below lambda_theo =
+    ceil((d m^2 - N m) / (N (d - 1))); this one stays near it.
     """
     held = np.zeros((members, classes), bool)
     overlap = np.zeros((members, members), int)

@@ -34,7 +34,8 @@ def not_cancelling(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
     if shared_noise(p) and federation.aggregation != "mean":
         yield (
             f"The coalition's {noise} cancels in the weighted mean alone: whatever else the server's rule "
-            f"{federation.aggregation} makes of the updates leaves some of it in the global model, in each of {federation.rounds} rounds."
+            f"{federation.aggregation} makes of the updates leaves some of it in the global model, in each of "
+            f"{federation.rounds} rounds."
         )
     if shared_noise(p) and federation.weights == "shuffled":
         yield (
