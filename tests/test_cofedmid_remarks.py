@@ -230,6 +230,8 @@ def test_early_and_late_are_the_first_and_last_third_of_the_rounds_that_recycle(
         for name in ("probabilities", "proportions"):
             mean = reported[f"{when} {name} of the loss intervals"]
             assert mean == pytest.approx(np.mean([getattr(r, name) for r in some], axis=0)) and sum(mean) == pytest.approx(1)
+        own = [np.mean([r.probabilities for r in of_one[third]], axis=0).max() for of_one in rounds]
+        assert reported[f"{when} probability of a member's likeliest interval"] == pytest.approx(np.mean(own))
         assert reported[f"recycled share {when}"] == pytest.approx(np.mean([r.share for r in some]))
     assert sum(reported["draws of each loss interval"]) == 22
     first = np.mean([of_one[0].probabilities for of_one in rounds], axis=0)

@@ -57,16 +57,20 @@ def _final_layer(ctx: ReportContext) -> tuple[int, int]:
 
 def _recycling(p: CoFedMIDParams, ctx: ReportContext) -> dict[str, FactValue]:
     """Over the members, with the first and the last third of the rounds that recycle apart (Figure 5)."""
-    done = [r for memory in ctx.of_member.values() if "recycler" in memory for r in memory["recycler"].rounds]
-    early, late = ([r for r in done if r.round in third] for third in planning.thirds(p, ctx.federation.rounds))
+    by_member = [memory["recycler"].rounds for memory in ctx.of_member.values() if "recycler" in memory]
     found: dict[str, FactValue] = {}
     if p.recycle == "mab":
-        found["draws of each loss interval"] = _draws(p, done)
-    for when, some in (("early", early), ("late", late)):
+        found["draws of each loss interval"] = _draws(p, [r for rounds in by_member for r in rounds])
+    for when, third in zip(("early", "late"), planning.thirds(p, ctx.federation.rounds), strict=True):
+        apart = [[r for r in rounds if r.round in third] for rounds in by_member]
+        some = [r for rounds in apart for r in rounds]
         if p.recycle == "mab":
             found[f"{when} draws of each loss interval"] = _draws(p, some)
         if some and p.recycle == "mab":
             found[f"{when} probabilities of the loss intervals"] = np.mean([r.probabilities for r in some], axis=0).tolist()
+            # members that learn need not agree: their mean may be even where each has its interval
+            favourites = [np.mean([r.probabilities for r in rounds], axis=0).max() for rounds in apart if rounds]
+            found[f"{when} probability of a member's likeliest interval"] = float(np.mean(favourites))
             found[f"{when} proportions of the loss intervals"] = np.mean([r.proportions for r in some], axis=0).tolist()
         if some:
             found[f"recycled share {when}"] = float(np.mean([r.share for r in some]))
