@@ -22,7 +22,7 @@ class Fact:
 def facts(section: Section) -> list[Fact]:
     """By row, then in the order in which the defense names them."""
     return [
-        Fact(row.label, row.undefended, name, tuple(values)) for row in section.rows for name, values in _of_row(row).items()
+        Fact(row.label, row.undefended, name, tuple(values)) for row in section.rows for name, values in row.facts.items()
     ]
 
 
@@ -42,7 +42,7 @@ _CLAIM = ("epsilon", "delta", "unit of privacy")
 def claims(row: Row) -> list[Claim]:
     """Of a row whose every seed has the three facts ``epsilon``, ``delta`` (numbers, or lists of them) and ``unit of privacy``;
     of several defenses in one, which lead the names of their facts, one claim each."""
-    found = _of_row(row)
+    found = row.facts
     runs = sum(bool(row.utility_run(seed)) for seed in row.seeds)
     made = []
     for name in found:
@@ -60,12 +60,3 @@ def _numbers(values: list[FactValue]) -> list[float]:
     """All numbers of the values; nothing where anything else is among them."""
     flat = [x for value in values for x in (value if isinstance(value, list) else [value])]
     return [float(x) for x in flat if type(x) in (int, float)] if all(type(x) in (int, float) for x in flat) else []
-
-
-def _of_row(row: Row) -> dict[str, list[FactValue]]:
-    found: dict[str, list[FactValue]] = {}
-    for seed in row.seeds:
-        for loaded in row.utility_run(seed)[:1]:
-            for name, value in loaded.record.facts.items():
-                found.setdefault(name, []).append(value)
-    return found

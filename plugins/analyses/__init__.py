@@ -45,3 +45,7 @@ def fedbench_analyses() -> Iterator[Component]:
         "paired-differences", f"{_HERE}.paired_differences:PairedDifferences",
         "by how much one defense leaks more, and is more accurate, than another",
     )  # fmt: skip
+    yield Component(
+        "loss-intervals", f"{_HERE}.loss_intervals:LossIntervals",
+        "which loss intervals a bandit draws early and late, and how many samples lie in them", "Bai et al., CoFedMID, Figure 5",
+    )  # fmt: skip
