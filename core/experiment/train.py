@@ -89,7 +89,7 @@ def train(
     x, y = samples_of(scene, scene.pool, device)
     recorder = Recorder(
         setup.flat, x, y, forward, gradients=bool(wanted & GRADIENT_SIGNALS), clients=len(setup.clients),
-        members=job.members, views=views_of(attacks, job.looks.values()), sizes=setup.weighing,
+        members=job.averaged, views=views_of(attacks, job.looks.values()), sizes=setup.weighing,
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
