@@ -87,8 +87,12 @@ class FinishedRun:
     models; -2 the coalition's mean). ``pool``: [N] the client that trained on each sample of the pool, -1 outside, -2 held
     out by its owner; ``pool_y``: [N] their labels; ``outsider_of``: [N] the client in whose own test part a sample lies, -1
     where it lies in none. ``test_y``, ``predicted``: [n_test] true and final classes; ``test_group``: [n_test] group of the
-    client that each test sample looks like. ``group_names`` and ``group_of``: [K], where the setting has groups of clients;
-    ``thresholds``: [K] the accuracy of membership inference that each client tolerates, where it has one.
+    client that each test sample looks like. ``used``: [N] in how many rounds each sample of the pool was trained on by its owner,
+    and ``flagged``: [N] in how many of them with a true flag of the defense's ``Selection``; ``used_in_round`` and
+    ``flagged_in_round``: [T, K] how many samples each client trained on in every round. 0 of who nobody trained on and of an
+    absent client, -1 where nobody knows (malicious clients, a ``local_train`` that goes its own way). ``group_names`` and
+    ``group_of``: [K], where the setting has groups of clients; ``thresholds``: [K] the accuracy of membership inference that each
+    client tolerates, where it has one.
     ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
     """
 
@@ -109,6 +113,10 @@ class FinishedRun:
     thresholds: np.ndarray | None = None
     pool_y: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     outsider_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    used: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    flagged: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    used_in_round: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int32))
+    flagged_in_round: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int32))
     rng: Callable[[str], np.random.Generator]
 
 

@@ -107,7 +107,7 @@ def finished(job: Job, run: Run, analysis: Analysis) -> FinishedRun:
         test_group=scene.test_group.copy(), group_names=scene.groups.names if scene.groups else (),
         group_of=scene.groups.of_client.copy() if scene.groups else None,
         thresholds=None if scene.thresholds is None else scene.thresholds.copy(),
-        rng=lambda purpose: numpy_rng(job.seed, purpose),
+        **{name: counts.copy() for name, counts in vars(trained.usage).items()}, rng=lambda purpose: numpy_rng(job.seed, purpose),
     )  # fmt: skip
 
 
