@@ -196,7 +196,8 @@ class Members(Folder):
 
     def add(self, defense, attack, seed, outcome="ok", **change):
         run = run_of(seed, members=() if defense == "none" else (0, 1), gap=1.0 if defense == "none" else 0.1)
-        judgement = judgement_of(seed=seed, outside=self.outside, leak=3.0 if defense == "none" else 0.0)
+        asked = (0, 2, 4) if defense == "none" else (0, 4)
+        judgement = judgement_of(seed=seed, outside=self.outside, targets=asked, leak=3.0 if defense == "none" else 0.0)
         made = {"loss-trajectories": LossTrajectories(), "data-usage": DataUsage(), "tf01-by-class": TF01ByClass()}
         every = {label: analysis.analyse(run, judgement) for label, analysis in made.items()}
         found = {n: Found(numbers=dict(f.numbers), arrays=dict(f.units)) for n, f in every.items()}
@@ -234,7 +235,7 @@ def test_the_tables_say_the_gaps_the_use_and_the_classes(folder):
     line = next(r for r in shown.rows if r[0] == "none" and r[2].mean == 0)
     found = [TF01ByClass().analyse(run_of(s), judgement_of(seed=s)).arrays["found"][0] for s in (0, 1)]
     assert line[6].mean == pytest.approx(sum(found) / 30) and line[6].ends == exact_interval(int(sum(found)), 30)
-    assert shown.footnotes == ()
+    assert shown.footnotes == () and {r[2].mean for r in shown.rows} == {0, 4}  # the undefended row is of the same clients
 
 
 def test_a_table_says_how_many_non_members_are_missing(tmp_path):

@@ -82,10 +82,16 @@ class TF01ByClass(Analysis):
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """A row a defense, attack and client; a column a class, seeds pooled."""
-        rows = [
-            one for row in section.rows if self._shown(self.params.defenses, row.label)
-            for attack in section.attacks if self._shown(self.params.attacks, attack)
+        every = [
+            one for row in section.rows for attack in section.attacks
             for one in _pooled(row.label, attack, [row.entries[attack].findings(label, s) for s in section.seeds])
+        ]  # fmt: skip
+        clients = [{one.client for one in every if one.defense == label} for label in {one.defense for one in every}]
+        rows = [
+            one for one in every
+            # the undefended federation was asked about every client, a coalition's rows about its own
+            if one.client in set.intersection(*clients)
+            and self._shown(self.params.defenses, one.defense) and self._shown(self.params.attacks, one.attack)
         ]  # fmt: skip
         if rows:
             yield self._table(rows)
@@ -126,7 +132,7 @@ def _found(judged: Judged, mine: np.ndarray, against: np.ndarray) -> float:
     return float("nan") if share is None else round(share / 100 * mine.sum())
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class _Pooled:
     """A client under one defense and attack: ``of_class`` label -> (members above, members); None: a seed has no threshold."""
 
@@ -175,7 +181,9 @@ def _pooled(defense: str, attack: str, found: list[Findings | None]) -> Iterator
             of_class[label] = None if np.isnan(hits) else (int(hits), int(of))
         there = [a for a in mine if len(a["class"])]
         members, others = (min(int(of(a[name])) for a in there) for name, of in (("members", np.sum), ("non-members", np.min)))
-        yield _Pooled(defense, attack, k, of_class, members, others)
+        yield _Pooled(
+            defense=defense, attack=attack, client=k, of_class=of_class, members=members, others=others
+        )
 
 
 def _footnotes(rows: list[_Pooled]) -> tuple[Words, ...]:

@@ -42,7 +42,8 @@ def trajectory_figure(section: Section, found: Sequence[Courses], style: Style) 
         first += down[part]
     for axis in axes[:, 0]:
         axis.set_ylabel("loss (nats)", fontsize=8)
-    figure.supxlabel("round", fontsize=8)
+    for axis in axes[-1]:
+        axis.set_xlabel("round", fontsize=8)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     figure.suptitle(f"Loss on the target's model, {style.literal(section.where, 90)}", fontsize=10)
     return figure
