@@ -85,7 +85,8 @@ PROVENANCE = Provenance(
 JOB = Job(
     run_key="k", suite="s", setting=SETTING, coalition="other", members=(0, 2), targets=(client(2), client(1)), seed=3,
     dataset=component("d"), model=component("m"), defense=component("n"), attacker=component("f"),
-    adversary=Adversary(clients=2, knowledge="own", mask_set=7, start_round=2, assumed=1), signals={"loss": component("l")},
+    adversary=Adversary(clients=2, knowledge="own", mask_set=7, start_round=2, assumed=1), observed=(1, 3),
+    signals={"loss": component("l")},
     analyses=(component("v"),), digests={"data": "1", "split": "2", "engine": "3"}, device="cpu", results="r",
     provenance=PROVENANCE, limits=Limits(run_seconds=5.0, memory_gb=1.0),
     cells=(Cell(key="1", stem="2", attack=component("y"), look=Look(needs=frozenset({"loss"}), view="server"), identity={}),),

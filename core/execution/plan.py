@@ -132,8 +132,22 @@ class _Planner:
                 for use, defense in self._wanted(i, "defenses", defenses):
                     if not members and use.label in self.resolved.floors:
                         continue  # where nobody defends, nobody can do so in name only
-                    name, who = (coalition.name, members) if needs_coalition(defense) else ("none", ())
-                    yield Row(i=i, coalition=name, members=who, use=use, defense=defense, attacks=judges, adversary=adversary)
+                    one = Row(
+                        i=i, coalition=coalition.name, members=members, use=use, defense=defense, attacks=judges,
+                        adversary=adversary,
+                    )  # fmt: skip
+                    yield from (one,) if needs_coalition(defense) else self._of_nobody(one)
+
+    def _of_nobody(self, row: Row) -> Iterator[Row]:
+        """The row of a defense that no client takes part in: one for all coalitions and, for the attacks on a coalition's mean,
+        one for each, which shows the mean of the very clients that defend in the rows beside it."""
+        setting = self.spec.settings[row.i]
+        named = self.resolved.settings[row.i].coalitions
+        someone = any(resolve_coalition(coalition, setting.federation.clients) for coalition in named)
+        on_mean = [a for a in row.attacks if someone and a[1].view == "coalition" and not isinstance(a[1], ActiveAttack)]
+        yield replace(row, coalition="none", members=(), attacks=[a for a in row.attacks if a not in on_mean])
+        if row.members and on_mean:
+            yield replace(row, members=(), observed=row.members, attacks=on_mean)
 
     def _jobs_of_all(self, rows: list[Row]) -> dict[tuple[int, int], list[Job]]:
         """(position of the row, seed) -> its jobs. One data set of one seed is in memory at a time."""
@@ -167,7 +181,8 @@ class _Planner:
         self, row: Row, seed: int, load: Callable[[], Loaded], splits: dict[Any, str | None], attacker: ComponentUse | None
     ) -> Job | None:
         setting, used, adversary = self.spec.settings[row.i], self.resolved.settings[row.i], row.adversary
-        targets = targets_of(setting, row.members, adversary.malicious(setting.federation.clients) if adversary else 0)
+        malicious = adversary.malicious(setting.federation.clients) if adversary else 0
+        targets = targets_of(setting, row.members or row.observed, malicious)
         where = self.refusals.place_of_setting(row.i)
         loaded = self.refusals.ask(where, f"dataset '{used.dataset.name}'", load)
         if loaded is None:
@@ -188,6 +203,7 @@ class _Planner:
             return None
         job = Job(
             suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, targets=targets, seed=seed,
+            observed=row.observed,
             dataset=used.dataset, model=used.model, defense=row.use, attacker=attacker, adversary=adversary,
             signals=self.signals.uses, analyses=(), repeated_holdout=loaded.repeated,
             digests={"data": loaded.digest, "split": split, "engine": self.engine},

@@ -48,7 +48,7 @@ class Plan:
                 "setting": {job.setting.name}, "coalition": {job.coalition}, "seed": {str(job.seed)},
                 "defense": {job.defense.label, job.defense.name},
             }  # fmt: skip
-            if not job.members:  # an undefended run serves every coalition
+            if not job.averaged:  # an undefended run serves every coalition
                 mine["coalition"] |= wanted.get("coalition", set())
             if any(not mine[k] & v for k, v in wanted.items() if k in mine):
                 continue

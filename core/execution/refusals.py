@@ -99,7 +99,7 @@ class Refusals:
         one, two = ((j.setting.name, j.coalition, j.defense.label) for j in (kept, job))
         for kind, a, b in zip(kinds, one, two, strict=True):
             if a != b:
-                same = f"hold the same clients {list(job.members)}" if kind == "coalition" else "are the same in all that counts"
+                same = f"hold the same clients {list(job.averaged)}" if kind == "coalition" else "are the same in all that counts"
                 remedy = "remove one"
                 if kept.adversary != job.adversary:
                     passive = ", ".join(cell.attack.label for cell in job.cells)

@@ -26,7 +26,8 @@ Made = tuple[ComponentUse, Any]  # what a suite lists, and the component
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A defense in a coalition of a setting, with who judges it. ``i``: which setting; ``members`` of the coalition."""
+    """A defense in a coalition of a setting, with who judges it. ``i``: which setting; ``members`` of the coalition;
+    ``observed``: of an undefended row that stands beside a coalition's, the clients of that coalition."""
 
     i: int
     coalition: str
@@ -35,6 +36,7 @@ class Row:
     defense: Defense
     attacks: list[Made]
     adversary: Adversary | None
+    observed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,9 @@ class Job:
     defense: ComponentUse
     attacker: ComponentUse | None
     adversary: Adversary | None
+    observed: tuple[int, ...] = ()
+    """where nobody defends: the clients whose mean the view ``coalition`` is of, so that a coalition's rows have their undefended
+    one beside them"""
     signals: dict[str, ComponentUse]
     analyses: tuple[ComponentUse, ...]
     looks: dict[str, Look] = field(default_factory=dict)
@@ -96,6 +99,11 @@ class Job:
     def clients(self) -> int:
         """K."""
         return self.setting.federation.clients
+
+    @property
+    def averaged(self) -> tuple[int, ...]:
+        """The clients whose mean the view ``coalition`` is of."""
+        return self.members or self.observed
 
     @property
     def audited_rounds(self) -> set[int]:

@@ -123,6 +123,7 @@ class Training:
             if defends:
                 ctx = self.parties.member("round", t, k, self.clients[k], start)
                 trainer.member(ctx, shuffle)
+                trainer.usage.end(trainer.knows_batches())
                 if trainer.phases["after_round"]:
                     self._trained[k] = flat.params.clone(), flat.buffers.clone(), start.clone()
                 update = flat.params - start
@@ -131,6 +132,7 @@ class Training:
                 updates[row] = trainer.upload(update, partial(self._upload_context, t, k, start), self.causes)
             else:
                 trainer.plain(self.clients[k], shuffle, t)
+                trainer.usage.end()
                 torch.sub(flat.params, start, out=updates[row])
                 if unprotected is not None:
                     unprotected[row] = updates[row]

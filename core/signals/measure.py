@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -50,13 +50,20 @@ def chunk_of(x: torch.Tensor, bytes_: int) -> int:
 
 
 def rows_of(views: set[View], clients: int, members: tuple[int, ...], n_models: int = 1) -> list[int]:
-    """Ids of the rows that these views see: the clients' uploads, the global models, the coalition's mean."""
-    rows = list(range(clients)) if "server" in views else []
+    """Ids of the rows that these views see: the clients' uploads, the global models, the coalition's mean. Beside the mean stand
+    the uploads of the clients outside the coalition of ``members``."""
+    seen = range(clients) if "server" in views else outside(clients, members) if "coalition" in views and members else ()
+    rows = list(seen)
     if views & {"client", "external"}:
         rows += [global_row(j) for j in range(n_models)]
     if "coalition" in views and members:
         rows.append(COALITION)
     return rows
+
+
+def outside(clients: int, members: Collection[int]) -> list[int]:
+    """Ids of the clients that are not in the coalition of ``members``."""
+    return [k for k in range(clients) if k not in members]
 
 
 class Recorder:
@@ -65,7 +72,7 @@ class Recorder:
     ``signals``: name -> :class:`Signal` for the forward signals wanted; ``gradients``: whether to measure the gradient
     features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` = |I_k|^2 with g_i the gradient of sample i
     at the model client k RECEIVED and I_k = received - uploaded parameters (docs/methods/signals.md#signals-of-the-gradient).
-    ``x``, ``y``: the pool of samples. ``views``: which extra rows to measure (the aggregate, the coalition's mean).
+    ``x``, ``y``: the pool of samples. ``views``: which rows to measure; ``members``: whose mean is the coalition's.
     ``one_start``: whether all clients receive the same model in every round, so that one row of ``grad-sq`` says it all.
     ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not among the arrays; the first failure
     ends its part in the run, and nothing else's. ``notes``: what the records of cells that read a signal should say of it.
