@@ -12,7 +12,8 @@ from fedbench.core.metrics import hypervolume
 from fedbench.leaderboard.figures import style
 from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.statistics.agreement import agreement
-from fedbench.leaderboard.statistics.published import match, plain, published
+from fedbench.leaderboard.statistics.papers import plain, published, same
+from fedbench.leaderboard.statistics.published import match
 from fedbench.leaderboard.statistics.rounds import decision_mean
 from fedbench.leaderboard.statistics.sweeps import family
 from fedbench.leaderboard.tables.published import match_blocks
@@ -20,11 +21,13 @@ from fedbench.plugins.analyses.sweep_figure import sweep_figure
 
 ENTRY = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"}}
 
+PAPERS_OWN = {"dataset": {"name": "cifar100", "params": {}}, "model": {"name": "resnet18", "params": {}}}
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     leak = {"none": 1.0, "grad-sparse": 0.8, "cofedmid": 0.1}
-    return Folder(tmp_path_factory.mktemp("papers") / "results", leak, n_ofl=2000).fill(seeds=(0, 1))
+    return Folder(tmp_path_factory.mktemp("papers") / "results", leak, n_ofl=2000).fill(seeds=(0, 1), described=PAPERS_OWN)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,7 @@ def test_every_published_cell_of_the_coalition_is_there_run_or_not(sections):
     rows = [
         r for r in published("cofedmid")
         if r["table"] == "Table 1" and r["case"] in ("pair", "none")
-        and (r["metric"] == "test_acc" or (r["metric"] == "auc" and r["attack"] not in ("", "avg")))
+        and (r["metric"] in ("test_acc", "delta_acc") or (r["metric"] == "auc" and r["attack"] not in ("", "avg")))
     ]  # fmt: skip
     assert len(pair.pairs) == len(rows) and all(p.ours is None for p in half.pairs)  # we ran no half
     done = {(p.defense, p.attack): p for p in pair.pairs if p.ours is not None and p.quantity == "auc"}
@@ -63,7 +66,9 @@ def test_the_summary_counts_and_correlates(sections):
     assert found.mean_difference == pytest.approx(np.abs(ours - paper).mean())
     assert f"AUC: 6 of {len(aucs)} published cells run; rank correlation {rank:.2f}" in text
     assert f"mean absolute difference {np.abs(ours - paper).mean():.3f}" in text
-    assert text.count("not run") == len(aucs) - 6 and "test accuracy: 1 of 1 published cells run" in text
+    absent = [d for d in ("dpsgd", "gradnoise", "hamp", "mixup", "relaxloss") if d in {p.defense for p in aucs}]
+    assert text.count("not run") == len(aucs) - 6 + 2 * len(absent) == 60  # AUC, and of each defense its average and accuracy
+    assert "test accuracy: 1 of 1 published cells run" in text
 
 
 def test_an_entry_that_fits_no_paper_is_said_and_costs_no_board(folder, sections):
@@ -196,3 +201,93 @@ def test_published_numbers_of_clustered_federations(dataset, defense, attack, me
     (row,) = (r for r in published("ifca_mir") if wanted.items() <= r.items())
     assert row["mean"] == value and len(published("ifca_mir")) == 18
     assert all(":" in r["attack"] for r in published("ifca_mir") if r["metric"] == "mia_accuracy")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "clause"),
+    [
+        ("location30", "resnet18", "the paper's data set is cifar100, ours location30:"),
+        ("cifar100", "cnn-small", "the paper's model is resnet18, ours cnn-small:"),
+        ("digits", "mlp", "the paper's data set is cifar100, ours digits; the paper's model is resnet18, ours mlp:"),
+    ],
+)
+def test_no_rank_correlation_where_data_or_model_are_not_the_papers(tmp_path, dataset, model, clause):
+    described = {"dataset": {"name": dataset, "params": {}}, "model": {"name": model, "params": {}}}
+    folder = Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.8, "cofedmid": 0.1}, n_ofl=2000).fill((0, 1), described=described)
+    text = board(folder, published=[{**ENTRY, "differs": "30 rounds in place of 100 <b>"}])
+    beside = text[text.index("## Beside the paper"):]
+    assert f"Not the paper's setting: {clause} in what order" in beside and "so no rank correlation is given" in beside
+    assert "rank correlation" not in beside.replace("no rank correlation is given", "")
+    assert "AUC: 6 of 56 published cells run; mean absolute difference 0." in beside
+    heading, differs, summary = map(beside.index, ("coalition pair", "What differs: 30 rounds in place of 100", "- AUC: 6 of"))
+    assert heading < differs < summary and "<b>" not in beside
+
+
+def test_a_rank_correlation_where_data_and_model_are_the_papers(folder):
+    text = board(folder, published=[ENTRY])
+    assert "AUC: 6 of 56 published cells run; rank correlation 0." in text
+    assert "Not the paper's setting" not in text and "What differs" not in text
+
+
+def test_a_component_is_the_papers_model_under_the_papers_name_of_it():
+    assert same("cnn2", "membershield-cnn2") and same("fc", "mlp-512-128") and same("wrn16_4", "wrn-16-4")
+    assert same("tinyimagenet", "tiny-imagenet") and not same("vgg19", "vgg16") and not same("texas100", "location30")
+
+
+# What the averages of the printed cells are (the paper's "Avg" column is another number in most rows): table, metric, case,
+# defense, mean of the cells, printed.
+AVERAGES = [
+    ("Table 2", "tf01", "pair", "gradsparse", 10.72, 7.87), ("Table 2", "tf01", "pair", "mixup", 7.24, 5.81),
+    ("Table 2", "tf01", "pair", "relaxloss", 6.45, 5.33), ("Table 2", "tf01", "pair", "hamp", 8.27, 7.74),
+    ("Table 2", "tf01", "pair", "cofedmid", 1.58, 1.58), ("Table 2", "tf01", "pair", "none", 7.04, 6.59),
+    ("Table 2", "tf01", "half", "relaxloss", 6.57, 3.98), ("Table 2", "tf01", "half", "hamp", 8.49, 5.46),
+    ("Table 2", "tf01", "half", "mixup", 6.64, 4.75), ("Table 2", "tf01", "half", "cofedmid", 1.65, 1.65),
+    ("Table 1", "auc", "pair", "gradsparse", 0.811, 0.78), ("Table 1", "auc", "pair", "hamp", 0.601, 0.55),
+    ("Table 1", "auc", "pair", "cofedmid", 0.537, 0.52), ("Table 1", "auc", "half", "cofedmid", 0.531, 0.51),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "metric", "case", "defense", "mean", "printed"), AVERAGES)
+def test_a_papers_average_is_that_of_its_cells_and_the_printed_one_stands_beside(table, metric, case, defense, mean, printed):
+    entry = {**ENTRY, "where": {**ENTRY["where"], "table": table}}
+    (found,) = (m for m in match(entry, []) if m.coalition == case)
+    (average,) = (a for a in found.averages(metric) if a.defense == defense)
+    assert average.paper == pytest.approx(mean, abs=0.0051 if metric == "tf01" else 0.0006)
+    assert (average.printed, average.run, average.attacks, average.ours, average.difference) == (printed, 0, 7, None, None)
+
+
+def test_ours_is_averaged_over_the_attacks_that_were_run_and_the_papers_over_the_same(sections):
+    pair = next(m for m in match(ENTRY, sections) if m.coalition == "pair")
+    found = {a.defense: a for a in pair.averages("auc")}
+    row = row_of(next(s for s in sections if s.coalition == "pair"), "cofedmid")
+    ours = np.mean([row.entries[a].interval("auc").mean for a in ("fedmia-ii", "loss-series")])
+    mine = found["cofedmid"]
+    assert (mine.run, mine.attacks, mine.ours, mine.paper) == (2, 7, pytest.approx(ours), pytest.approx((0.57 + 0.54) / 2))
+    assert mine.difference == pytest.approx(ours - 0.555) and mine.printed == 0.52
+    text = render(match_blocks(pair))
+    lines = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if "2 of 7 attacks" in line]
+    assert ["cofedmid", "2 of 7 attacks", f"{ours:.3f}", "0.555", f"{ours - 0.555:+.3f}", "0.52"] in lines
+
+
+def test_every_strength_of_a_grid_stands_beside_the_one_row_of_the_paper(tmp_path):
+    leak = {"none": 1.0, "grad-noise[sigma=0.01]": 0.8, "grad-noise[sigma=0.1]": 0.5}
+    folder = Folder(tmp_path / "r", leak, n_ofl=2000).fill((0, 1), described=PAPERS_OWN)
+    pair = next(m for m in match(ENTRY, sections_of(folder)) if m.coalition == "pair")
+    mine = [p for p in pair.of("auc") if p.theirs == "gradnoise" and p.attack == "fedmia_ii"]
+    assert {p.defense: p.paper for p in mine} == {"grad-noise[sigma=0.01]": 0.83, "grad-noise[sigma=0.1]": 0.83}
+    assert len({p.ours.value for p in mine}) == 2
+    found = agreement(pair.of("auc"))
+    assert (found.done, found.asked) == (4, 56)  # a published cell counts once, whatever stands beside it
+
+
+def test_what_a_defense_costs_stands_beside_the_papers_difference(sections):
+    pair = next(m for m in match(ENTRY, sections) if m.coalition == "pair")
+    section = next(s for s in sections if s.coalition == "pair")
+    (mine,) = (p for p in pair.of("delta_acc") if p.defense == "cofedmid")
+    delta = section.compared["cofedmid"].delta_accuracy
+    assert (mine.ours.value, mine.ours.half_width, mine.paper) == (delta.mean, delta.half_width, -0.01)
+
+
+def test_a_setting_that_was_not_run_costs_the_board_one_line(folder):
+    text = board(folder, published=[ENTRY, {**ENTRY, "setting": "away"}])
+    assert "- not run: cofedmid Table 1, away" in text and text.count("### cofedmid Table 1") == 2  # pair and half of iid
