@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from boards import Clustered, Folder, Poisoned, board, row_of, sections_of, table_of
@@ -9,11 +11,13 @@ from scipy import stats
 
 from fedbench.core import UserError
 from fedbench.core.metrics import hypervolume
+from fedbench.core.store.record import Found
 from fedbench.leaderboard.figures import style
 from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.statistics.agreement import agreement
+from fedbench.leaderboard.statistics.by_class import tf01_of_class
 from fedbench.leaderboard.statistics.papers import plain, published, same
-from fedbench.leaderboard.statistics.published import match
+from fedbench.leaderboard.statistics.published import _pairs, match
 from fedbench.leaderboard.statistics.rounds import decision_mean
 from fedbench.leaderboard.statistics.sweeps import family
 from fedbench.leaderboard.tables.published import match_blocks
@@ -291,3 +295,67 @@ def test_what_a_defense_costs_stands_beside_the_papers_difference(sections):
 def test_a_setting_that_was_not_run_costs_the_board_one_line(folder):
     text = board(folder, published=[ENTRY, {**ENTRY, "setting": "away"}])
     assert "- not run: cofedmid Table 1, away" in text and text.count("### cofedmid Table 1") == 2  # pair and half of iid
+
+
+def test_tf01_of_a_client_and_a_class_stands_beside_the_papers(tmp_path):
+    folder = Folder(tmp_path / "r", {"none": 1.0, "cofedmid": 0.1}, attacks=("seqmia",), n_ofl=2000)
+    counted = {"client": [1, 1, 2, 2], "class": [0, 3, 0, 3], "members": [20, 20, 20, 20]}
+    for seed, hits in ((0, [2, 0, 1, np.nan]), (1, [0, 1, 1, 3])):
+        arrays = {f"mine:{name}": np.array(v, float) for name, v in {**counted, "found": hits}.items()}
+        analyses = {"mine": Found(arrays=dict.fromkeys([*counted, "found"], "")), "another": Found(arrays={"client": "id"})}
+        for defense in ("none", "cofedmid"):
+            more = {**arrays, "another:client": np.zeros(2)} if defense == "cofedmid" else None
+            own = {"arrays": more, "analyses": analyses} if more else {}
+            folder.add(defense, "seqmia", seed, coalition="half" if more else "none", **own)
+    (section,) = (s for s in sections_of(folder) if s.coalition == "half")
+    entry = row_of(section, "cofedmid").entries["seqmia"]
+    assert [tf01_of_class(entry, 1, label) for label in (0, 3, None, 7)] == [100 * 2 / 40, 100 * 1 / 40, 100 * 3 / 80, None]
+    assert (tf01_of_class(entry, 2, 0), tf01_of_class(entry, 2, 3), tf01_of_class(entry, 2, None)) == (5.0, None, None)
+    assert tf01_of_class(row_of(section, "none").entries["seqmia"], 1, 0) is None  # nobody counted there
+    (found,) = match({"source": "cofedmid", "setting": "iid", "where": {"table": "Table 12"}}, [section])
+    pairs = {p.group: p for p in found.pairs}
+    assert len(pairs) == 22 and pairs["client4:class7"].paper == 1.27 and pairs["client0:all"].paper == 0.40
+    assert {p.defense for p in found.pairs} == {"cofedmid"} and all(p.ours is None for p in found.pairs)  # of other clients
+    (mine,) = (_pairs({**row, "attack": "seqmia:client1:class3"}, [section], {})[0] for row in published("cofedmid")
+               if row["attack"] == "seqmia:client0:class3")  # fmt: skip
+    assert (mine.ours.value, mine.paper) == (2.5, 0.0)
+    text = render(match_blocks(replace(found, pairs=(mine,))))
+    assert "- TF01 by client and class: 1 of 1 published cells run" in text and "| seqmia, client1, class3 |" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "dataset", "partition", "case", "defense", "attack", "metric", "value"),
+    [
+        ("Table 3", "cifar100", "iid", "uniform", "hamp", "seqmia", "tf01", "59.7"),
+        ("Table 4", "cifar100", "dirichlet:0.5", "pair", "cofedmid", "fedmia_ii", "tf01", "0.21"),
+        ("Table 5", "cifar10", "iid", "half", "cofedmid_recycling", "seqmia", "auc", "0.64"),
+        ("Table 6", "cifar10", "iid", "half", "cofedmid_partition_random", "", "delta_acc", "-0.11"),
+        ("Table 7", "cifar100", "iid", "half", "cofedmid_constant_max", "seqmia", "auc", "0.73"),
+        ("Table 8", "cifar10", "iid", "half", "cofedmid_recycling", "", "delta_acc", "-0.04"),
+        ("Table 9", "cifar100", "iid", "half", "cofedmid_without_confidence", "seqmia", "auc", "0.80"),
+        ("Table 10", "cifar100", "iid", "half", "cofedmid", "seqmia", "auc", "0.66"),
+        ("Table 11", "tinyimagenet", "iid", "half", "cofedmid_partition", "", "runtime", "0.57"),
+        ("Table 12", "cifar10", "iid", "half", "cofedmid", "seqmia:client4:class7", "tf01_by_class", "1.27"),
+        ("Table 13", "cifar100", "iid", "half", "cofedmid_exponential", "fta_c", "tf01", "1.18"),
+        ("Table 14", "cifar100", "iid", "pair", "cofedmid_limit_0.05", "", "test_acc", "0.47"),
+        ("Figure 8", "cifar10", "iid", "half", "cofedmid_partition", "", "delta_acc", "-0.07"),
+    ],
+)  # fmt: skip
+def test_published_numbers_of_cofedmid(table, dataset, partition, case, defense, attack, metric, value):
+    wanted = {"table": table, "dataset": dataset, "partition": partition, "case": case, "defense": defense, "attack": attack}
+    (row,) = (r for r in published("cofedmid") if wanted.items() <= r.items() and r["metric"] == metric)
+    assert row["mean"] == value
+
+
+def test_no_number_of_cofedmid_is_there_twice():
+    cells = [tuple(v for k, v in row.items() if k not in ("mean", "std")) for row in published("cofedmid")]
+    assert len(cells) == len(set(cells)) == 2099
+
+
+def test_a_printed_ratio_of_runtimes_stands_beside_ours(sections):
+    where = {"table": "Table 11", "dataset": "cifar100"}
+    (found,) = match({"source": "cofedmid", "setting": "iid", "where": where, "case": {"pair": "half"}}, sections)
+    section = next(s for s in sections if s.coalition == "pair")
+    mine = {p.defense: (p.ours and p.ours.value, p.paper) for p in found.pairs if p.quantity == "runtime"}
+    assert mine["cofedmid"] == (section.compared["cofedmid"].runtime.mean, 1.52) == (1.5, 1.52)
+    assert mine["cofedmid_partition"] == (None, 0.78)

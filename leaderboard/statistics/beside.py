@@ -28,7 +28,7 @@ class Pair:
     defense: str
     attack: str
     group: str = ""
-    """of clients, where the number is of one"""
+    """of clients, or client0:class3, where the number is of one"""
     paper: float
     paper_std: float | None
     paper_range: tuple[float, float] | None = None

@@ -10,6 +10,7 @@ from typing import Any
 from fedbench.core import UserError
 from fedbench.leaderboard.statistics.averages import Average, averages
 from fedbench.leaderboard.statistics.beside import Ours, Pair
+from fedbench.leaderboard.statistics.by_class import tf01_of_class
 from fedbench.leaderboard.statistics.entry import Entry
 from fedbench.leaderboard.statistics.maximum import Largest, row_maximum
 from fedbench.leaderboard.statistics.papers import AVERAGE, VIEW_OF, comparable, plain, published, same
@@ -17,10 +18,11 @@ from fedbench.leaderboard.statistics.rounds import decision_mean
 from fedbench.leaderboard.statistics.section import Section
 
 QUANTITIES = (
-    "auc", "tf01", "hypervolume", "attack_accuracy", "mia_accuracy", "auc_max", "advantage_max", "test_acc", "delta_acc",
-    "runtime",
+    "auc", "tf01", "tf01_by_class", "hypervolume", "attack_accuracy", "mia_accuracy", "auc_max", "advantage_max", "test_acc",
+    "delta_acc", "runtime",
 )  # fmt: skip
 _OF_THE_MODEL = ("test_acc", "delta_acc", "runtime")
+_OF_A_GROUP = ("mia_accuracy", "tf01_by_class")
 _COLUMNS = ("table", "dataset", "model", "partition")
 
 
@@ -99,10 +101,10 @@ def _asked(row: dict[str, str]) -> bool:
 
 def _pairs(row: dict[str, str], sections: Sequence[Section], entry: dict[str, Any]) -> list[Pair]:
     """One; where the paper prints one row and we ran several strengths of that defense (``grid``), one for each."""
-    # MIA accuracy is of one group of clients: attack:group
-    theirs, _, group = row["attack"].partition(":") if row["metric"] == "mia_accuracy" else (row["attack"], "", "")
+    # of one group of clients, or of one client's samples of one class: attack:group, attack:client:class
+    theirs, _, group = row["attack"].partition(":") if row["metric"] in _OF_A_GROUP else (row["attack"], "", "")
     name, attack = _ours(row["defense"], entry.get("defenses", {})), _ours(theirs, entry.get("attacks", {}))
-    find = partial(_mia_accuracy, group=plain(group)) if group else _FIND[row["metric"]]
+    find = partial(_FIND[row["metric"]], group=group) if group else _FIND[row["metric"]]
     return [Pair(
         quantity=row["metric"], theirs=row["defense"], defense=defense, attack=attack, group=group, paper=float(row["mean"]),
         paper_std=float(row["std"]) if row["std"] else None,
@@ -144,9 +146,18 @@ def _attack_accuracy(section: Section, defense: str, attack: str) -> Ours | None
 def _mia_accuracy(section: Section, defense: str, attack: str, group: str) -> Ours | None:
     """The attack's own decisions on one group of clients in the last round."""
     entry = _entry(section, defense, attack)
-    mine = next((i for i, g in enumerate(section.groups) if plain(g.name) == group), None)
+    mine = next((i for i, g in enumerate(section.groups) if plain(g.name) == plain(group)), None)
     found = entry.of_group(section.groups, mine).attack_accuracy() if entry and mine is not None else None
     return Ours(value=found.mean, half_width=found.half_width) if found else None
+
+
+def _tf01_by_class(section: Section, defense: str, attack: str, group: str) -> Ours | None:
+    """``group``: client0:class3, or client0:all for all classes together; without an interval."""
+    entry = _entry(section, defense, attack)
+    client, _, label = group.partition(":")
+    which = None if label == "all" else int(label.removeprefix("class"))
+    found = tf01_of_class(entry, int(client.removeprefix("client")), which) if entry else None
+    return None if found is None else Ours(value=found)
 
 
 def _test_accuracy(section: Section, defense: str, _: str) -> Ours | None:
@@ -185,7 +196,9 @@ def _hypervolume(section: Section, defense: str, attack: str) -> Ours | None:
     return None
 
 
-_FIND: dict[str, Callable[[Section, str, str], Ours | None]] = {
+_FIND: dict[str, Callable[..., Ours | None]] = {
+    "mia_accuracy": _mia_accuracy,
+    "tf01_by_class": _tf01_by_class,
     "auc": partial(_interval, metric="auc"),
     "tf01": partial(_interval, metric="tf01"),
     "hypervolume": _hypervolume,

@@ -15,7 +15,8 @@ from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, joined
 
 _NAMES = {
-    "auc": "AUC", "tf01": "TF01 (%)", "hypervolume": "hypervolume", "attack_accuracy": "best_round attack accuracy",
+    "auc": "AUC", "tf01": "TF01 (%)", "tf01_by_class": "TF01 by client and class (%)", "hypervolume": "hypervolume",
+    "attack_accuracy": "best_round attack accuracy",
     "mia_accuracy": "MIA accuracy in the last round", "auc_max": "max auR", "advantage_max": "max Adv",
     "test_acc": "test accuracy", "delta_acc": "accuracy minus the undefended one's",
     "runtime": "runtime over the undefended one's",
@@ -24,7 +25,7 @@ _AVERAGED = ("auc", "tf01")
 _SAYS_NOTHING = (
     ": in what order defenses and attacks come there says nothing of the order here, so no rank correlation is given"
 )
-_DIGITS = {"tf01": 2, "hypervolume": 4, "runtime": 2}
+_DIGITS = {"tf01": 2, "tf01_by_class": 2, "hypervolume": 4, "runtime": 2}
 _MORE = {
     "attack_accuracy": ("ours in the last round", "ours, null of best_round"),
     "auc_max": ("null of ours", "above the null"), "advantage_max": ("null of ours", "above the null"),
@@ -73,7 +74,7 @@ def _agreement(quantity: str, pairs: Sequence[Pair], ranks: bool) -> str:
     if found.rank_correlation is None or found.mean_difference is None:
         return said
     rank = "n/a" if found.rank_correlation != found.rank_correlation else f"{found.rank_correlation:.2f}"
-    unit = " percentage points" if quantity == "tf01" else ""
+    unit = " percentage points" if quantity in ("tf01", "tf01_by_class") else ""
     shown = f"rank correlation {rank}, " if ranks else ""
     return f"{said}; {shown}mean absolute difference {found.mean_difference:.3f}{unit}"
 
@@ -114,6 +115,8 @@ def _table(quantity: str, pairs: Sequence[Pair]) -> Table:
 
 
 def _attack(pair: Pair) -> Text:
+    if pair.quantity == "tf01_by_class":
+        return pair.attack, Words(", "), pair.group.replace(":", ", ")
     return (pair.attack, Words(", group "), pair.group) if pair.group else pair.attack
 
 
