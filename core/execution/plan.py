@@ -51,9 +51,10 @@ def make_plan(
     return _Planner(loaded, resolved, registry, results, device).plan(settings)
 
 
-def check_plan(loaded: LoadedSuite, resolved: Resolved) -> tuple[str, ...]:
-    """A plan's notes. Raises ``UserError`` with all that ``fedbench run`` would refuse: data, partitions, audits, models."""
-    return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu").notes
+def check_plan(loaded: LoadedSuite, resolved: Resolved, settings: set[str] | None = None) -> tuple[str, ...]:
+    """The notes of a plan, of all or some settings. Raises ``UserError`` with all that ``fedbench run`` would refuse: data,
+    partitions, audits, models."""
+    return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu", settings).notes
 
 
 class _Planner:
