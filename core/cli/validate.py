@@ -61,7 +61,7 @@ def _line(suite: str, registry: Registry, overrides: tuple[str, ...], data: bool
     loaded, resolved, notes = check(suite, registry, overrides, data)
     absent = _absent(loaded, resolved) if data else []
     notes += [f"data not checked: {', '.join(absent)} not on this machine"] if absent else []
-    return "; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *notes])
+    return "; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *_groups(resolved), *notes])
 
 
 def check(
@@ -98,6 +98,14 @@ def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved], Iterable[str]]
     for target in CHECKS:
         module, _, name = target.partition(":")
         yield getattr(import_module(module), name)
+
+
+def _groups(resolved: Resolved) -> Iterable[str]:
+    """Who belongs together, of every coalition that is several."""
+    from fedbench.core.spec.coalition import groups_of
+
+    several = (coalition for setting in resolved.settings for coalition in setting.coalitions if coalition.groups)
+    return dict.fromkeys(f"coalition '{c.name}': {' and '.join(str(list(group)) for group in groups_of(c))}" for c in several)
 
 
 def _summary(loaded: LoadedSuite, resolved: Resolved) -> str:

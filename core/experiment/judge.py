@@ -25,6 +25,7 @@ from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.population.target import Target
 from fedbench.core.signals.observe import observe
+from fedbench.core.signals.rows import seen_from
 
 
 class BadScores(UserError):
@@ -186,7 +187,8 @@ def _observations(
         raise SkipCell("shadow models answer for fixed candidates, and align_nonmembers: false redraws them in every round")
     pick = _positions(job, scene, trained, scene.pool, audit)
     served = trained.assignment[:, scene.client_of(audit)]
-    observations = observe(attack.view, audit.target.client, trained.rows, trained.rounds, trained.signals, pick, served)
+    rows = seen_from(audit.target.client, trained.rows, job.coalitions) if attack.view == "coalition" else trained.rows
+    observations = observe(attack.view, audit.target.client, rows, trained.rounds, trained.signals, pick, served)
     if attack.needs_shadow_models and shadows is not None:
         models = of_audit(shadows, scene, trained, audit, pick, served[-1])
         observations = dataclasses.replace(observations, shadow_models=models)
