@@ -83,7 +83,8 @@ PROVENANCE = Provenance(
     cpu_capability="v", device="cpu", dtype="float32", threads=1, deterministic=True,
 )  # fmt: skip
 JOB = Job(
-    run_key="k", suite="s", setting=SETTING, coalition="other", members=(0, 2), coalitions=((0,), (2,)), targets=(client(2), client(1)), seed=3,
+    run_key="k", suite="s", setting=SETTING, coalition="other", members=(0, 2), coalitions=((0,), (2,)),
+    targets=(client(2), client(1)), seed=3,
     dataset=component("d"), model=component("m"), defense=component("n"), attacker=component("f"),
     adversary=Adversary(clients=2, knowledge="own", mask_set=7, start_round=2, assumed=1), signals={"loss": component("l")},
     analyses=(component("v"),), digests={"data": "1", "split": "2", "engine": "3"}, device="cpu", results="r",

@@ -138,8 +138,8 @@ FIELD_MISTAKES = {
     "an empty group": (("pair, half", "{name: mine, groups: [[0, 1], []]}"),
         "suite.yaml:14:44: coalitions[0].groups[1]: must not be empty"),
     "groups that overlap": (("pair, half", "{name: mine, groups: [[0, 1], [3, 2, 1]]}"),
-        "suite.yaml:14:51: coalitions[0].groups[1][2]: the client 1 belongs to group 1 [0, 1] and to group 2 [3, 2, 1]: coalitions "
-        "do not overlap; leave it in one of them"),
+        "suite.yaml:14:51: coalitions[0].groups[1][2]: the client 1 belongs to group 1 [0, 1] and to group 2 [3, 2, 1]: "
+        "coalitions do not overlap; leave it in one of them"),
     "client twice in a group": (("pair, half", "{name: mine, groups: [[0, 0], [1]]}"),
         "suite.yaml:14:40: coalitions[0].groups[0][1]: the client 0 is given twice"),
     "no such client in a group": (("pair, half", "{name: mine, groups: [[0, 1], [2, 4]]}"),

@@ -73,7 +73,8 @@ def _remarks(section: Section) -> list[Text]:
         for text in said[:MAX_REMARKS]:
             rows.setdefault(text, []).append(row.label)
         if len(said) > MAX_REMARKS:
-            more.append((row.label, Words(f": {len(said) - MAX_REMARKS} more of these, which `fedbench show` prints")))
+            rest = Words(f": {len(said) - MAX_REMARKS} more of these, which ")
+            more.append((row.label, rest, Words("fedbench show", "code"), Words(" prints")))
     return [*((*joined(labels), Words(": "), Quote(text, LONGEST_REMARK)) for text, labels in rows.items()), *more]
 
 
