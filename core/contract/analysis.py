@@ -84,7 +84,7 @@ class FinishedRun:
     ``facts``: what the defense said of its run. ``rounds``: [R] audited rounds; ``assignment``: [R, K] each client's
     global model in them; ``signals[name]``: [R, M, N] over the sample pool (a vector signal's [R, M, N, d]), of the signals in
     the analysis' ``needs``, on the ``rows`` that its ``view`` and ``also`` see (clients' ids; -1, -1001, ... the global
-    models; -2 the coalition's mean, of several -1000001, ... the others'). ``pool``: [N] the client that trained on each sample of the pool, -1 outside, -2 held
+    models; -2 the coalition's mean). ``pool``: [N] the client that trained on each sample of the pool, -1 outside, -2 held
     out by its owner; ``pool_y``: [N] their labels; ``outsider_of``: [N] the client in whose own test part a sample lies, -1
     where it lies in none. ``test_y``, ``predicted``: [n_test] true and final classes; ``test_group``: [n_test] group of the
     client that each test sample looks like. ``group_names`` and ``group_of``: [K], where the setting has groups of clients;

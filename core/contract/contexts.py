@@ -112,7 +112,7 @@ class Selection:
 class CoalitionContext(Randomness):
     """What the coalition's coordinator knows: public facts, its members and their data volumes; nothing of other coalitions.
 
-    ``members``: ids of the clients that defend together; ``sizes``: how many samples each of them has to train on; ``weights``: each
+    ``members``: ids of who defends together; ``sizes``: how many samples each of them has to train on; ``weights``: each
     member's aggregation weight, |D_k| (or 1, where the setting weighs all alike) / sum over ALL clients; ``round`` counts
     from 1 and is 0 in ``begin``.
     ``present``: the members whose rows ``coordinate`` was given (all of them in ``begin``). ``memory`` persists over the
