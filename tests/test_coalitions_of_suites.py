@@ -58,7 +58,8 @@ def validated(path, *more):
     result = CliRunner().invoke(validate, [str(path), *more])
     if isinstance(result.exception, UserError):
         return 1, "\n".join(result.exception.messages)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
     return result.exit_code, result.output
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from every_phase import EveryPhase
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_compose import EveryPhase
 from tiny import tiny_clients, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
