@@ -176,6 +176,8 @@ def _print_plan(plan: Any, folder: Path) -> None:
     say(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {done} of them recorded in {folder}")
     _say_why(plan.jobs, store)
     say(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
+    for line in dict.fromkeys(f"coalition {j.coalition} of {j.setting.name}: {j.who}" for j in plan.jobs if j.coalitions):
+        say(printable(line))
     rows = [
         (j.setting.name, j.coalition, j.defense.label, j.attacker.label if j.attacker else "", j.seed, j.clients,
          j.setting.federation.rounds, len(j.targets), len(j.cells), sum(not has_record(store, c) for c in j.cells))

@@ -65,7 +65,7 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, onl
 def _line(suite: str, registry: Registry, overrides: tuple[str, ...], data: bool, only: Mapping[str, set[str]]) -> str:
     """What is said of a suite without a mistake."""
     loaded, resolved, notes = check(suite, registry, overrides, data, only)
-    return "; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *notes])
+    return "; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *_groups(resolved), *notes])
 
 
 def check(
@@ -110,6 +110,14 @@ def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved, set[str]], Iter
     for target in CHECKS:
         module, _, name = target.partition(":")
         yield getattr(import_module(module), name)
+
+
+def _groups(resolved: Resolved) -> Iterable[str]:
+    """Who belongs together, of every coalition that is several."""
+    from fedbench.core.spec.coalition import groups_of
+
+    several = (coalition for setting in resolved.settings for coalition in setting.coalitions if coalition.groups)
+    return dict.fromkeys(f"coalition '{c.name}': {' and '.join(str(list(group)) for group in groups_of(c))}" for c in several)
 
 
 def _summary(loaded: LoadedSuite, resolved: Resolved) -> str:

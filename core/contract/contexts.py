@@ -110,9 +110,9 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class CoalitionContext(Randomness):
-    """What the coalition's coordinator knows: public facts, its members and their data volumes.
+    """What the coalition's coordinator knows: public facts, its members and their data volumes; nothing of other coalitions.
 
-    ``members``: ids of the clients that defend; ``sizes``: how many samples each of them has to train on; ``weights``: each
+    ``members``: ids of who defends together; ``sizes``: how many samples each of them has to train on; ``weights``: each
     member's aggregation weight, |D_k| (or 1, where the setting weighs all alike) / sum over ALL clients; ``round`` counts
     from 1 and is 0 in ``begin``.
     ``present``: the members whose rows ``coordinate`` was given (all of them in ``begin``). ``memory`` persists over the
@@ -280,7 +280,7 @@ class AnswerContext(Randomness):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportContext:
-    """What there is to report from: the public facts (``federation``), who defends (``members``), and the memories of the
+    """What there is to report from: the public facts (``federation``), the coalition (``members``), and the memories of its
     defense's parties, as they are after the last round: ``coalition``; ``of_member``: client -> its own;
     ``of_server``: global model -> the rule's."""
 

@@ -30,12 +30,13 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.signals.measure import PRE_DEFENSE
-from fedbench.core.spec.coalition import resolve_coalition
+from fedbench.core.spec.coalition import groups_of, resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
+from fedbench.core.store.remarks import remark_note
 from fedbench.core.words.frames import debugging
 
 _DTYPE = "float32"
@@ -65,7 +66,7 @@ class _Planner:
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
-        self.remarks: dict[tuple[str, str], list[str]] = {}  # of a setting and a defense
+        self.remarks: dict[tuple[str, str, str], list[str]] = {}  # of a setting, a coalition and a defense
         self.models = TriedModels()
         self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
@@ -134,8 +135,8 @@ class _Planner:
                     if not members and use.label in self.resolved.floors:
                         continue  # where nobody defends, nobody can do so in name only
                     one = Row(
-                        i=i, coalition=coalition.name, members=members, use=use, defense=defense, attacks=judges,
-                        adversary=adversary,
+                        i=i, coalition=coalition.name, members=members, coalitions=groups_of(coalition), use=use, defense=defense,
+                        attacks=judges, adversary=adversary,
                     )  # fmt: skip
                     yield from (one,) if needs_coalition(defense) else self._of_nobody(one)
 
@@ -146,7 +147,8 @@ class _Planner:
         named = self.resolved.settings[row.i].coalitions
         someone = any(resolve_coalition(coalition, setting.federation.clients) for coalition in named)
         on_mean = [a for a in row.attacks if someone and a[1].view == "coalition" and not isinstance(a[1], ActiveAttack)]
-        yield replace(row, coalition="none", members=(), attacks=[a for a in row.attacks if a not in on_mean])
+        rest = [a for a in row.attacks if a not in on_mean]
+        yield replace(row, coalition="none", members=(), coalitions=(), attacks=rest)
         if row.members and on_mean:
             yield replace(row, members=(), observed=row.members, attacks=on_mean)
 
@@ -203,8 +205,8 @@ class _Planner:
         if split is None:
             return None
         job = Job(
-            suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, targets=targets, seed=seed,
-            observed=row.observed,
+            suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, coalitions=row.coalitions,
+            observed=row.observed, targets=targets, seed=seed,
             dataset=used.dataset, model=used.model, defense=row.use, attacker=attacker, adversary=adversary,
             signals=self.signals.uses, analyses=(), repeated_holdout=loaded.repeated,
             digests={"data": loaded.digest, "split": split, "engine": self.engine},
@@ -236,13 +238,14 @@ class _Planner:
         place = f"{self.refusals.place_of('defense', row.use)}: in {where}"
         self.refusals.ask(place, f"defense '{row.use.name}'", lambda: require_served(row.defense, facts))
         said = self.refusals.ask(place, f"defense '{row.use.name}'", lambda: remarks_of(row.defense, facts)) or []
-        self.remarks[setting.name, row.use.label] = [f"defense '{row.use.label}' in setting '{setting.name}': {t}" for t in said]
+        texts = [*said, *row.alone()]
+        self.remarks[setting.name, row.coalition, row.use.label] = [remark_note(row.use.label, setting.name, t) for t in texts]
 
     def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
         job = replace(base, run_key=key_of_run(base))
         read = {name for use, made in self.analyses if use in job.analyses for name in made.needs}
         cells, signals = [], self.signals.uses
-        said = self.remarks.get((job.setting.name, job.defense.label), [])
+        said = self.remarks.get((job.setting.name, job.coalition, job.defense.label), [])
         for use, made in attacks:
             named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
             used = {n: signals[own] for n, own in named if own in signals}

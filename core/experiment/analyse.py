@@ -97,7 +97,8 @@ def finished(job: Job, run: Run, analysis: Analysis) -> FinishedRun:
     """The run as an analysis sees it: copies, so that what it writes to is its own, and the rows of its views alone, so that
     what it finds does not depend on what else was measured."""
     scene, trained = run.scene, run.trained
-    seen = rows_of({analysis.view, *analysis.also}, job.clients, job.averaged, run.n_models) if analysis.needs else []
+    views, several = {analysis.view, *analysis.also}, len(job.coalitions)
+    seen = rows_of(views, job.clients, job.averaged, run.n_models, several) if analysis.needs else []
     return FinishedRun(
         clients=job.clients, members=job.members, facts=deepcopy(trained.facts), rounds=trained.rounds.copy(),
         malicious=tuple(range(job.clients - job.malicious, job.clients)) if job.attacker else (),

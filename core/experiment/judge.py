@@ -25,6 +25,7 @@ from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.population.target import Target
 from fedbench.core.signals.observe import observe
+from fedbench.core.signals.rows import seen_from
 
 
 class BadScores(UserError):
@@ -187,6 +188,7 @@ def _observations(
     pick = _positions(job, scene, trained, scene.pool, audit)
     served = trained.assignment[:, scene.client_of(audit)]
     who, rows = audit.target.client, trained.rows
+    rows = seen_from(who, rows, job.coalitions) if attack.view == "coalition" else rows
     observations = observe(attack.view, who, rows, trained.rounds, trained.signals, pick, served, job.averaged)
     if attack.needs_shadow_models and shadows is not None:
         models = of_audit(shadows, scene, trained, audit, pick, served[-1])

@@ -90,7 +90,7 @@ def train(
     x, y = samples_of(scene, scene.pool, device)
     recorder = Recorder(
         setup.flat, x, y, forward, gradients=bool(wanted & GRADIENT_SIGNALS), clients=len(setup.clients),
-        members=job.averaged, views=views_of(attacks, job.looks.values()), sizes=setup.weighing,
+        members=job.averaged, coalitions=job.coalitions, views=views_of(attacks, job.looks.values()), sizes=setup.weighing,
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
@@ -125,7 +125,8 @@ def _good_start(job: Job, parts: Parts, scene: Scene, setup: Setup) -> Training:
     for draw in range(_DRAWS):
         if draw:
             _, initial = fresh_models(job, parts.model, scene.data, setup.device, n, draw)
-            setup = replace(setup, initial=initial, defense=defense_of(job.defense))  # what it learnt belongs to the last draw
+            fresh = defense_of(job.defense, job.defending)  # what it learnt belongs to the last draw
+            setup = replace(setup, initial=initial, defense=fresh)
         training = Training(setup)
         if n == 1 or not least or not setup.members:
             return training

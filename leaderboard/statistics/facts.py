@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedbench.core.contract.defense import FactValue
+from fedbench.core.contract.defense import REMARKS, FactValue
+from fedbench.core.store.remarks import remarks_in
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 
@@ -20,10 +21,22 @@ class Fact:
 
 
 def facts(section: Section) -> list[Fact]:
-    """By row, then in the order in which the defense names them."""
+    """By row, then in the order in which the defense names them; remarks are no figures, and have a place of their own."""
     return [
-        Fact(row.label, row.undefended, name, tuple(values)) for row in section.rows for name, values in row.facts.items()
-    ]
+        Fact(row.label, row.undefended, name, tuple(values))
+        for row in section.rows for name, values in row.facts.items() if name != REMARKS
+    ]  # fmt: skip
+
+
+def remarks(row: Row) -> list[str]:
+    """What a reader of the row must know, each sentence once over its seeds: what its defense said of the federation and of the
+    finished runs that stand for the row's accuracy or, of a seed without one, of any run. Somebody else's text."""
+    found: dict[str, None] = {}
+    for seed in row.seeds:
+        cells = [entry.records[seed] for entry in row.entries.values() if seed in entry.records]
+        for loaded in (row.utility_run(seed) or cells)[:1]:
+            found |= dict.fromkeys(remarks_in(loaded.record))
+    return list(found)
 
 
 @dataclass(frozen=True)
@@ -47,7 +60,8 @@ def claims(row: Row) -> list[Claim]:
     made = []
     for name in found:
         lead = name.removesuffix(_CLAIM[0])
-        said = [found.get(lead + part, []) for part in _CLAIM]
+        # what all groups of a coalition say alike stands without a lead
+        said = [found.get(lead + part) or found.get(part, []) for part in _CLAIM]
         if name == lead + _CLAIM[0] and (not lead or lead.endswith(": ")) and all(len(values) == runs for values in said):
             epsilons, deltas = (_numbers(values) for values in said[:2])
             units = dict.fromkeys(str(unit) for value in said[2] for unit in (value if isinstance(value, list) else [value]))
