@@ -114,6 +114,14 @@ def random_state(device: torch.device) -> RandomState:
     return device, torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
+def seed_random_state(device: torch.device, seed: int) -> None:
+    """Seed the generators that :func:`random_state` looks at."""
+    torch.random.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+
+
 def set_random_state(state: RandomState) -> None:
     """Put torch's generators back."""
     device, cpu, cuda = state

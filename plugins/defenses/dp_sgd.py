@@ -21,17 +21,15 @@ from fedbench.core import (
     Selection,
     UserError,
     norm,
-    norms,
 )
 from fedbench.plugins.defenses.dp_accounting import Steps, epsilon, epsilon_after, least_epsilon, noise_for, out_of_reach
 
 SIGMA = 0.1  # where neither sigma nor epsilon is given
-_BUDGET = 2**26  # per-sample gradient elements held at a time: 256 MB in float32
 _ACCOUNTANTS = {
     "exact": "exact, Gaussian composition", "prv": "prv (Opacus)", "rdp": "rdp (Opacus)", "gdp": "gdp (Opacus), approximate"
 }  # fmt: skip
 
-__all__ = ["DPSGD", "clip_factors", "clip_to", "epsilon", "random_views"]
+__all__ = ["DPSGD", "clip_to", "epsilon", "random_views"]
 
 
 class DPSGD(Defense):
@@ -220,18 +218,12 @@ class DPSGD(Defense):
         return ctx.gradient(cross_entropy(ctx.model(x), y))
 
     def _clipped_sum(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        """[P]: the sum of the clipped gradients, a few samples at a time to bound memory."""
+        """[P]: the sum of the clipped gradients."""
         views = self.params.augment_multiplicity
-        chunk = max(1, _BUDGET // (views * len(ctx.params)))
-        total = torch.zeros_like(ctx.params)
-        for x, y in zip(batch.x.split(chunk), batch.y.split(chunk), strict=True):
-            if views > 1:
-                x, y = self._views(x, ctx), y.repeat_interleave(views)
-            gradients = ctx.per_sample_gradients(x, y)
-            if views > 1:
-                gradients = gradients.unflatten(0, (-1, views)).mean(1)
-            total += clip_factors(gradients, self.params.clip) @ gradients
-        return total
+        if views > 1:
+            rows = {"y": batch.y.repeat_interleave(views), "index": batch.index.repeat_interleave(views)}
+            batch = replace(batch, x=self._views(batch.x, ctx), flag=None, **rows)
+        return ctx.clipped_gradient(batch, self.params.clip, views)
 
     def _views(self, x: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         if x.ndim != 4:
@@ -254,11 +246,6 @@ class DPSGD(Defense):
 def clip_to(vector: torch.Tensor, bound: float) -> torch.Tensor:
     """[P] scaled down to at most the L2 norm ``bound``."""
     return vector * (bound / norm(vector).clamp_min(1e-30)).clamp_max(1)
-
-
-def clip_factors(rows: torch.Tensor, bound: float) -> torch.Tensor:
-    """[B] factors, at most 1, that scale each row of [B, P] down to at most the L2 norm ``bound``."""
-    return (bound / norms(rows).clamp_min(1e-30)).clamp_max(1).to(rows)
 
 
 def random_views(x: torch.Tensor, views: int, shift: int, flip: bool, generator: torch.Generator) -> torch.Tensor:
