@@ -76,6 +76,7 @@ class DPSGD(Defense):
         clip_update: Annotated[float, Field(gt=0)] | Literal["median"] = Field(
             1.0, description="C_delta, largest L2 norm of an update, or `median` of the past ones (mode client)"
         )
+        rate: float = Field(1.0, gt=0, description="factor on the federation's learning rate (mode example)")
         augment_multiplicity: int = Field(
             1, ge=1, description="views of a sample averaged before clipping; 1: the sample as it is"
         )
@@ -96,6 +97,8 @@ class DPSGD(Defense):
                 raise ValueError("a median of private norms supports no epsilon: give clip_update a number, or sigma")
             if self.mode == "client" and (self.sampling == "poisson" or self.clip_unit == "batch"):
                 raise ValueError("sampling and clip_unit are about batches: leave them out with mode client")
+            if self.mode == "client" and self.rate != 1:
+                raise ValueError("rate is about the steps of a batch: leave it out with mode client")
             return self
 
     def check(self, federation: Federation) -> None:
@@ -128,9 +131,9 @@ class DPSGD(Defense):
         sigma = self._noise(ctx.federation, samples)
         if p.clip_unit == "batch":
             mean = clip_to(self._mean_gradient(batch, ctx), p.clip)
-            return mean + (sigma * p.clip) * ctx.randn_like(mean)
-        mean = self._clipped_sum(batch, ctx) / size
-        return mean + (sigma * p.clip / size) * ctx.randn_like(mean)
+            return torch.add(mean, ctx.randn_like(mean), alpha=sigma * p.clip).mul_(p.rate)
+        total = self._clipped_sum(batch, ctx)
+        return total.add_(ctx.randn_like(total), alpha=sigma * p.clip).mul_(p.rate / size)
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         if self.params.mode == "example":
