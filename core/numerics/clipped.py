@@ -50,13 +50,15 @@ def clipped_gradient(
     if any(by_batch_statistics(layer) for layer in layers):
         refuse_batch_statistics(model)
     trainable = _trainable(layers)
-    total = trainable[0].new_zeros(sum(p.numel() for p in trainable))
+    sizes = [p.numel() for p in trainable]
+    total = trainable[0].new_zeros(sum(sizes))
     if len(x) == 0:
         return total
     if y.is_floating_point():
         y = y.to(total)
     rows = max(1, chunk // views) * views
-    plan = _plan(layers, trainable, total)
+    parts = total.split_with_sizes(sizes)
+    plan = _plan(layers, {id(p): part.view(p.shape) for p, part in zip(trainable, parts, strict=True)})
     if plan is not None and not rows_are_samples(model, plan, x[:rows]):
         plan = None
     for a, t in [(x, y)] if len(x) <= rows else zip(x.split(rows), y.split(rows), strict=True):
@@ -85,10 +87,8 @@ def _trainable(layers: list[nn.Module]) -> list[nn.Parameter]:
     return list(each.values())
 
 
-def _plan(layers: list[nn.Module], trainable: list[nn.Parameter], total: torch.Tensor) -> Plan | None:
-    """Each layer with trainable parameters and where in ``total`` its sums go; None if a layer is of unknown kind."""
-    parts = total.split([p.numel() for p in trainable])
-    part = {id(p): t.view(p.shape) for p, t in zip(trainable, parts, strict=True)}
+def _plan(layers: list[nn.Module], part: dict[int, torch.Tensor]) -> Plan | None:
+    """Each layer with trainable parameters and where its sums go, ``part`` of each by id; None if a layer is of unknown kind."""
     plan: Plan = {}
     for layer in layers:
         own = {name: part[id(p)] for name, p in layer._parameters.items() if id(p) in part}
