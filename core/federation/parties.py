@@ -9,6 +9,7 @@ import torch
 
 from fedbench.core.contract.contexts import AnswerContext, CoalitionContext, MemberContext, MemberData, ReportContext
 from fedbench.core.federation.setup import Setup
+from fedbench.core.numerics.clipped import clipped_gradient
 from fedbench.core.numerics.normalise import as_floats
 from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.core.numerics.rng import key_for
@@ -19,6 +20,7 @@ class MemberTools:
 
     normalise = staticmethod(as_floats)
     per_sample_gradients = staticmethod(per_sample_gradients)
+    clipped_gradient = staticmethod(clipped_gradient)
 
 
 class Parties:
