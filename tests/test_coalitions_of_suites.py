@@ -164,19 +164,20 @@ def test_a_malicious_client_defends_in_no_group(tmp_path):
 # --- a coalition of one
 
 
-@pytest.mark.parametrize(("coalition", "said"), [
-    ({"clients": [2]}, "client 2 defends alone: nobody's update can be changed together with its own"),
-    ({"groups": [[0], [3], [1, 2]]}, "clients 0, 3 defend alone: nobody's updates can be changed together with theirs"),
-])  # fmt: skip
-def test_who_defends_alone_is_remarked_where_the_defense_changes_updates_together(tmp_path, coalition, said):
-    path = suite(tmp_path, coalitions=[{"name": "solo", **coalition}], defenses=["together", "grad-noise"])
-    remark = f"defense 'together' in setting 'digits': in the coalition 'solo' {said}"
-    status, text = validated(path)
-    assert status == 0 and text.count(remark) == 1 and "defense 'grad-noise' in setting" not in text
-    invoke(path, "--results", tmp_path / "r")
-    found = records(tmp_path / "r")
-    assert found["together", "loss-series", 0]["notes"] == [remark] and found["grad-noise", "loss-series", 0]["notes"] == []
-    assert f"\ntogether: in the coalition 'solo' {said}\n" in MarkdownBoard().write(tmp_path / "r", plots=False).read_text()
+SOLO = {"name": "cofedmid", "params": {"m_max": 1.0, "val_min": 10, "min_assigned": 1}}
+
+
+@pytest.mark.parametrize("coalition", [{"clients": [2]}, {"groups": [[0], [1, 2]]}])
+@pytest.mark.parametrize("then", [[], [{"name": "grad-noise"}]])
+def test_a_coalition_too_small_for_its_defense_is_refused(tmp_path, coalition, then):
+    path = suite(tmp_path, coalitions=[{"name": "solo", **coalition}], defenses=[{**SOLO, "then": then}, "grad-noise"])
+    alone = coalition["clients"][0] if "clients" in coalition else 0
+    status, said = validated(path)
+    assert status == 1 and said.count("error") <= 1
+    refused = f"in the coalition 'solo' client {alone} alone cannot defend this way, which takes 2 or more"
+    assert f"{refused}: add clients to it" in said
+    free = {**SOLO, "params": {**SOLO["params"], "mode": "independent"}, "then": then}
+    assert validated(suite(tmp_path, coalitions=[{"name": "solo", **coalition}], defenses=[free]))[0] == 0
 
 
 def test_a_named_coalition_that_needs_two_clients_is_refused_where_there_is_one(tmp_path):

@@ -106,12 +106,6 @@ def test_client_sampling_is_refused_and_where_it_is_allowed_its_rounds_are_count
     ]  # two of four clients are never all three
 
 
-def test_a_member_alone_has_no_noise_and_says_so():
-    assert said(CoFedMID(**NOISE, **ONLY_NOISE), members=(1,)) == (
-        [], ["The coalition has one member: noise that cancels is none, and nothing was perturbed."]
-    )  # fmt: skip
-
-
 def test_noise_that_nobody_cancels_is_named():
     before, after = said(CoFedMID(mode="independent", **NOISE, **ONLY_NOISE))
     assert before == after and "In the independent mode nobody cancels a member's noise of deviation 0.1" in after[0]

@@ -145,7 +145,7 @@ def test_the_noise_of_cofedmid_cancels_in_each_coalition_by_itself():
 
 def test_the_plan_of_a_coalition_does_not_depend_on_the_others():
     def plan(groups: Groups, which: int) -> np.ndarray:
-        setup = setup_of(groups, lambda: CoFedMID(compensation=False, m_max=2, m_min=1), seed=3)
+        setup = setup_of(groups, lambda: CoFedMID(compensation=False, m_max=2, m_min=0.3), seed=3)
         defense = train_all(setup)[0].defense
         return (defense.parts or (defense,))[which].classes
 
@@ -279,7 +279,7 @@ def test_rows_of_coalitions_are_no_rows_of_clients_or_models():
     assert rows[:3] == [0, 1, 2] and len(set(rows)) == len(rows) == 11
     assert [coalition_of_row(r) for r in rows] == [None] * 8 + [0, 1, 2]
     assert [model_of_row(r) for r in rows] == [None] * 3 + [0, 1, 2, 3, 4] + [None] * 3
-    assert rows_of({"coalition"}, 3, (), coalitions=0) == [] and rows_of({"coalition"}, 3, (0,)) == [-2]
+    assert rows_of({"coalition"}, 3, (), coalitions=0) == [] and rows_of({"coalition"}, 3, (0,)) == [1, 2, -2]
 
 
 def test_the_target_is_followed_through_the_mean_of_its_own_coalition():
@@ -298,12 +298,12 @@ def test_the_target_is_followed_through_the_mean_of_its_own_coalition():
         share = torch.tensor([12.0 - k for k in group])
         params = u.starts[0] + (share / share.sum()) @ u.updates[list(group)]
         expected[g] = cross_entropy(functional(setup, params, x), y, reduction="none").numpy()
-    assert recorder.rows == [coalition_row(0), coalition_row(1)]
+    assert recorder.rows == [5, coalition_row(0), coalition_row(1)]  # and whoever is outside them
     for target in every:
         rows = seen_from(target, recorder.rows, groups)
-        seen = observe("coalition", target, rows, np.array(recorder.rounds), recorder.arrays(), np.arange(9))
+        seen = observe("coalition", target, rows, np.array(recorder.rounds), recorder.arrays(), np.arange(9), None, setup.members)
         own = next(g for g, group in enumerate(groups) if target in group)
-        assert seen.clients[seen.target] == -2
+        assert seen.clients.tolist() == [-2, 5] and seen.target == 0
         np.testing.assert_allclose(seen.of_target("loss")[-1], expected[own], rtol=1e-5)
     assert not np.allclose(expected[0], expected[1])
 

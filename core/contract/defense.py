@@ -48,6 +48,7 @@ class Defense(Configured):
     """
 
     n_models: int = 1  # how many global models the server keeps (``assign`` picks among them); 0: one for every client
+    least_members: int = 1  # how many clients it takes to defend this way: a coalition of fewer is refused
     least_share: float = 0.0  # initial models are drawn anew until each is picked by this share of the members (good start)
     parts: tuple[Defense, ...] = ()  # the defenses that a composite applies: it acts wherever one of them does
     root_samples: int = 0  # how many samples of its own the server needs in ``aggregate`` (``ctx.root``)

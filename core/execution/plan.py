@@ -237,8 +237,8 @@ class _Planner:
         )  # fmt: skip
         place = f"{self.refusals.place_of('defense', row.use)}: in {where}"
         self.refusals.ask(place, f"defense '{row.use.name}'", lambda: require_served(row.defense, facts))
-        said = self.refusals.ask(place, f"defense '{row.use.name}'", lambda: remarks_of(row.defense, facts)) or []
-        texts = [*said, *row.alone()]
+        self.refusals.ask(place, f"defense '{row.use.name}'", row.require_members)
+        texts = self.refusals.ask(place, f"defense '{row.use.name}'", lambda: remarks_of(row.defense, facts)) or []
         self.remarks[setting.name, row.coalition, row.use.label] = [remark_note(row.use.label, setting.name, t) for t in texts]
 
     def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:

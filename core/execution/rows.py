@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from fedbench.core.apart.channel import at_work
 from fedbench.core.contract.dataset import Data
-from fedbench.core.contract.defense import Defense, overrides
-from fedbench.core.contract.phases import phases
+from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.errors import UserError
 from fedbench.core.execution.plugin_checks import repeated_share, require_data, require_room
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.scene import make_scene
@@ -22,7 +22,6 @@ from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.store.stems import stem
 
 Answer = TypeVar("Answer")
-MOST_ALONE = 8  # members that defend alone and are named
 Made = tuple[ComponentUse, Any]  # what a suite lists, and the component
 
 
@@ -41,16 +40,16 @@ class Row:
     adversary: Adversary | None
     observed: tuple[int, ...] = ()
 
-    def alone(self) -> list[str]:
-        """A remark where members are by themselves with a defense that changes its members' updates together."""
-        ids = [str(group[0]) for group in self.coalitions or (self.members,) if len(group) == 1]
-        if not ids or not any(overrides(self.defense, name) for name in phases(stage=("rows",))):
-            return []
-        who = ", ".join(ids[:MOST_ALONE]) + (f", ... ({len(ids)})" if len(ids) > MOST_ALONE else "")
-        text = f"clients {who} defend alone: nobody's updates can be changed together with theirs"
-        if len(ids) == 1:
-            text = f"client {who} defends alone: nobody's update can be changed together with its own"
-        return [f"in the coalition '{self.coalition}' {text}"]
+    def require_members(self) -> None:
+        """Raise ``UserError`` for a coalition, or one of several, of fewer clients than the defense takes."""
+        least = self.defense.least_members
+        for group in self.coalitions or (self.members,):
+            if 0 < len(group) < least:
+                who = f"client {group[0]} alone" if len(group) == 1 else f"clients {', '.join(map(str, group))}"
+                raise UserError(
+                    f"in the coalition '{self.coalition}' {who} cannot defend this way, which takes {least} or more: "
+                    "add clients to it"
+                )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class Coalitions(AsksEach, Defense):
         self.groups = tuple(groups)
         self.parts = tuple(make() for _ in self.groups)
         first = self.parts[0]
+        self.least_members = first.least_members
         self.n_models, self.least_share, self.root_samples = first.n_models, first.least_share, first.root_samples
         self._of = {k: part for group, part in zip(self.groups, self.parts, strict=True) for k in group}
         for name in PHASES:

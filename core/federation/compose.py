@@ -53,6 +53,7 @@ class Composite(AsksEach, Defense):
             raise UserError("a list of defenses needs at least one; `none` is the defense that does nothing")
         self.parts = tuple(parts)
         self.n_models = 0 if any(part.n_models == 0 for part in parts) else max(part.n_models for part in parts)
+        self.least_members = max(part.least_members for part in parts)
         self.least_share = max(part.least_share for part in parts)
         self.root_samples = max(part.root_samples for part in parts)
         self._owners = {name: self._owner(name) for name in phases(combines=("exclusive",))}

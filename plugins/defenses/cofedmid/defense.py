@@ -56,6 +56,11 @@ class CoFedMID(Defense):
     params: CoFedMIDParams
     classes: np.ndarray | None = None  # [T, d, N] bool of the coalition's plan
 
+    @property
+    def least_members(self) -> int:  # type: ignore[override]
+        """One member has nobody to share classes with, and its noise cancels to nothing: that is the independent mode."""
+        return 2 if self.params.mode == "collaborative" else 1
+
     def check(self, federation: Federation) -> None:
         """Whether the numbers of classes and rounds can be had, and whether the noise can cancel."""
         p = self.params

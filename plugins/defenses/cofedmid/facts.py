@@ -11,7 +11,7 @@ from fedbench.core import FactValue, Federation, ReportContext
 from fedbench.plugins.defenses.cofedmid import perturbation, planning
 from fedbench.plugins.defenses.cofedmid.params import CoFedMIDParams
 from fedbench.plugins.defenses.cofedmid.recycling import Recycled
-from fedbench.plugins.defenses.cofedmid.remarks import not_cancelling, shared_noise
+from fedbench.plugins.defenses.cofedmid.remarks import not_cancelling
 
 
 def count(memory: dict[str, Any], name: str, by: int = 1) -> None:
@@ -105,9 +105,6 @@ def _overhead(p: CoFedMIDParams, federation: Federation) -> dict[str, FactValue]
 
 
 def _on_noise(p: CoFedMIDParams, ctx: ReportContext) -> Iterator[str]:
-    if shared_noise(p) and len(ctx.members) == 1:
-        yield "The coalition has one member: noise that cancels is none, and nothing was perturbed."
-        return
     yield from not_cancelling(p, ctx.federation)
     if absent := ctx.coalition.get("absent", 0):
         yield (
