@@ -45,3 +45,7 @@ def fedbench_analyses() -> Iterator[Component]:
         "paired-differences", f"{_HERE}.paired_differences:PairedDifferences",
         "by how much one defense leaks more, and is more accurate, than another",
     )  # fmt: skip
+    yield Component(
+        "tuned", f"{_HERE}.tuned:Tuned",
+        "each defense at the strength that other seeds choose for it: at matched accuracy, and at its best",
+    )  # fmt: skip
