@@ -110,18 +110,18 @@ class _Planner:
             made = defense_of(use) if kind == "defense" else use.make()[0]
             if mistake := declaration_mistake(made):
                 raise UserError(f"{kind} '{use.name}': {mistake}")
-            self._require_tuning(made)
+            self._require_tuning(use, made)
             self.signals.require(f"{kind} {use}", getattr(made, "needs", ()))
             self.notes |= dict.fromkeys(self.misspelt.of([use]))
             return made
 
         return self.refusals.ask(self.refusals.place_of(kind, use), f"{kind} '{use.name}'", build)
 
-    def _require_tuning(self, made: Any) -> None:
+    def _require_tuning(self, use: ComponentUse, made: Any) -> None:
         if isinstance(made, Analysis) and made.needs_tuning_seeds and not self.spec.tuning_seeds:
             raise UserError(
-                "it chooses strengths on runs that are not reported, and the suite names no seeds for them: add for example "
-                "`tuning_seeds: [100, 101]`, none of them among `seeds`"
+                f"analysis '{use.name}': it chooses strengths on runs that are not reported, and the suite names no seeds for "
+                "them: add for example `tuning_seeds: [100, 101]`, none of them among `seeds`"
             )
 
     def _note_unread(self) -> None:

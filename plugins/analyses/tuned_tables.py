@@ -20,13 +20,19 @@ _ACCURACY = Column(name=Words("accuracy"), unit="%", direction="higher", digits=
 
 def chosen_table(section: Section, found: Sequence[Choice], at: At, within: float) -> Table:
     """Every defense at what was chosen ``at`` matched accuracy, or as the best: numbers of the reported seeds alone."""
-    taken = [(c.family, label, section.standing(label)) for c in found if (label := chosen(c, at)) is not None]
-    rows: list[tuple[str, Text, Standing | None]] = [(name, _said(label, s), s) for name, label, s in taken]
-    rows += [(r.label, Words("undefended"), section.standing(r.label)) for r in section.rows if r.undefended]
-    ranks, front = section.ranks([s.label for *_, s in rows if s is not None]), on_front([s for *_, s in rows if s is not None])
-    rows.sort(key=lambda row: (_order(row[2]), row[0]))
-    lines = [(_rank(ranks.get(s.label) if s else None), name, text, *_numbers(s, front)) for name, text, s in rows]
-    lines += [(Words("–"), c.family, none_chosen(c, at, within), *_numbers(None, front)) for c in found if not chosen(c, at)]  # noqa: RUF001
+    taken = {c.family: label for c in found if (label := chosen(c, at)) is not None}
+    taken |= (plain := {r.label: r.label for r in section.rows if r.undefended})
+    stands = {name: section.standing(label) for name, label in taken.items()}
+    known = [s for s in stands.values() if s is not None]
+    ranks, front = section.ranks([s.label for s in known]), on_front(known)
+    lines = [
+        (
+            _rank(ranks.get(taken[name])), name, Words("undefended") if name in plain else _said(taken[name], s),
+            *_numbers(s, front, name in plain),
+        )
+        for name, s in sorted(stands.items(), key=lambda item: (_order(item[1]), item[0]))
+    ]  # fmt: skip
+    lines += [(_rank(None), c.family, none_chosen(c, at, within), *_numbers(None, front)) for c in found if not chosen(c, at)]
     columns = (
         Column(name=Words("#"), align="left"), _DEFENSE, Column(name=Words("strength"), align="left"), _WORST,
         Column(name=Words("worst TF01"), unit="%", direction="lower", digits=2), _DELTA, _ACCURACY,
@@ -120,13 +126,14 @@ def strengths_table(tuning: Section, found: Sequence[Choice]) -> Table:
     return Table(title="Strengths on the tuning seeds", caption=caption, columns=columns, rows=tuple(rows))
 
 
-def _numbers(s: Standing | None, front: dict[str, bool]) -> tuple[Content, ...]:
+def _numbers(s: Standing | None, front: dict[str, bool], undefended: bool = False) -> tuple[Content, ...]:
     if s is None:
         return (None,) * 5
     return (
         value(s.worst, (Words(" "), s.attack)) if s.worst else None,
         value(s.tf01, (Words(" "), s.tf01_attack)) if s.tf01 else None,
-        value(s.delta_accuracy), value(s.accuracy), None if s.label not in front else Words("yes" if front[s.label] else "no"),
+        Words("0") if undefended else value(s.delta_accuracy), value(s.accuracy),
+        None if s.label not in front else Words("yes" if front[s.label] else "no"),
     )  # fmt: skip
 
 
