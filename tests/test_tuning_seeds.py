@@ -88,6 +88,17 @@ def test_a_suite_counts_the_cells_of_its_tuning_seeds(tmp_path):
     assert again.spec.tuning_seeds == [100]
 
 
+def test_a_setting_names_all_strengths_of_a_defense_by_one_label(tmp_path):
+    grid = ("params: {sigma: 0.01}}", "grid: {sigma: [0.01, 0.1]}}\n  - mixup")
+    named = ("    audit: {every: 5}", "    audit: {every: 5}\n    defenses: [none, grad-noise]")
+    labels = [job.defense.label for job in planned(tmp_path, grid, named).jobs if job.seed == 0]
+    assert labels == ["none", "grad-noise[sigma=0.01]", "grad-noise[sigma=0.1]"]
+    one = (named[0], named[1].replace("grad-noise", "'grad-noise[sigma=0.1]'"))
+    assert [job.defense.label for job in planned(tmp_path, grid, one).jobs if job.seed == 0] == ["none", "grad-noise[sigma=0.1]"]
+    (message,) = refused(tmp_path, grid, (named[0], named[1].replace("grad-noise", "grad-nose")))
+    assert "unknown label 'grad-nose' - did you mean 'grad-noise'?; the suite's are none, grad-noise, mixup, grad" in message
+
+
 def test_a_seed_that_changes_sides_is_another_cell(tmp_path):
     """Else a record made for tuning would be taken for a reported one, and say the wrong thing of itself."""
     sides = [planned(tmp_path, seeds("[100]", reported), TUNED).jobs for reported in ("[0, 1]", "[0, 1, 2]")]

@@ -114,11 +114,11 @@ class Setting(SpecModel):
     )
     defenses: list[str] | None = Field(
         None, min_length=1, max_length=most.ROWS_OF_LIST,
-        description="labels of the suite's defenses that run here; by default all",
+        description="labels of the suite's defenses that run here, that of a grid for all its rows; by default all",
     )  # fmt: skip
     attacks: list[str] | None = Field(
         None, min_length=1, max_length=most.ROWS_OF_LIST,
-        description="labels of the suite's attacks that run here; by default all",
+        description="labels of the suite's attacks that run here, that of a grid for all its rows; by default all",
     )  # fmt: skip
 
     @model_validator(mode="after")
