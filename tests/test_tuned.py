@@ -196,6 +196,30 @@ STRENGTH = st.tuples(
 )  # fmt: skip
 
 
+def chosen_of(within=1.0, **strengths):
+    """(matched, best) of one family by name -> (worst case, accuracy, delta-accuracy)."""
+    stands = {
+        name: Standing(
+            label=name, complete=True, worst=interval(worst), attack="", tf01=None, tf01_attack="", accuracy=interval(acc),
+            delta_accuracy=interval(delta),
+        )
+        for name, (worst, acc, delta) in strengths.items()
+    }  # fmt: skip
+    family = SimpleNamespace(name="f", labels=tuple(stands))
+    (choice,) = choose(SimpleNamespace(families=lambda: [family], standing=stands.get), within)
+    return choice.matched, choice.best
+
+
+def test_the_last_digit_of_a_mean_does_not_push_it_below_the_bar():
+    assert 100 * -0.035 < -3.5
+    assert chosen_of(3.5, a=(0.6, 0.7, -0.035))[0] == "a" and chosen_of(3.4, a=(0.6, 0.7, -0.035))[0] is None
+
+
+def test_below_one_half_nothing_is_more_private_so_the_more_accurate_one_is_taken():
+    assert chosen_of(a=(0.42, 0.7, 0.0), b=(0.5, 0.8, 0.0), c=(0.48, 0.75, 0.0)) == ("b", "b")
+    assert chosen_of(b=(0.5, 0.8, 0.0), a=(0.5, 0.8, 0.0)) == ("a", "a")  # alike in all: the first by label
+
+
 FAMILIES = st.dictionaries(st.sampled_from("abc"), st.lists(STRENGTH, min_size=1, max_size=4), max_size=3)
 
 
@@ -253,6 +277,10 @@ def test_ranks_are_among_the_chosen_rows_alone(section, tmp_path):
     alone = section_of(Tuning(tmp_path / "results", {label: ROWS[label] for label in own}))
     assert section.ranks(own) == alone.contest.ranks and len(alone.contest.ranks) == len(own)
     assert section.ranks([*own, "free-rider", "nobody"]) == section.ranks(own)
+    shown = {r[1]: r[0].text for r in tables(section)["Tuned defenses at matched accuracy"].rows}
+    theirs = {words(r[1]): r[0].text for r in ranking_table(alone).rows}
+    assert shown == {"mine": theirs["mine[a=1,b=2]"], "one": theirs["one"], "weak": theirs["weak[s=2]"],
+                     "none": theirs["none (undefended)"], "late": "–"}  # fmt: skip  # noqa: RUF001
 
 
 def test_the_front_holds_the_rows_that_no_other_beats(section):
