@@ -58,7 +58,16 @@ if TYPE_CHECKING:
     from fedbench.core.contract.report import Report, Summary
     from fedbench.core.contract.section import AuditedRound, ClientGroup, Duel, Entry, Family, Row, Section, Standing, Sweep
     from fedbench.core.contract.signal import Probe, Signal
-    from fedbench.core.metrics import auc, combined_interval, hypervolume, pareto_front, t_interval
+    from fedbench.core.metrics import (
+        TF01_MIN_NONMEMBERS,
+        auc,
+        combined_interval,
+        exact_interval,
+        hypervolume,
+        pareto_front,
+        t_interval,
+        tf01,
+    )
     from fedbench.core.numerics.norms import norm, norms
     from fedbench.core.toolkit.archive import archive_files, unpack
     from fedbench.core.toolkit.cache import Arrays, cached, file_lines
@@ -98,7 +107,9 @@ _TOOLS = {  # what data-set plugins share
     "folders": ("data_folder",),
     "images": ("Labelled", "class_folders", "decode_images"),
 }  # fmt: skip
-_METRICS = ("auc", "combined_interval", "hypervolume", "pareto_front", "t_interval")
+_METRICS = (
+    "TF01_MIN_NONMEMBERS", "auc", "combined_interval", "exact_interval", "hypervolume", "pareto_front", "t_interval", "tf01",
+)  # fmt: skip
 _MODULE = {name: f"fedbench.core.contract.{module}" for module, names in _HOME.items() for name in names}
 _MODULE |= {name: f"fedbench.core.toolkit.{module}" for module, names in _TOOLS.items() for name in names}
 _MODULE |= dict.fromkeys(_METRICS, "fedbench.core.metrics")
@@ -115,7 +126,8 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Section", "Row", "Entry", "Sweep", "Duel", "Family", "Standing", "ClientGroup", "AuditedRound",
     "Block", "Heading", "Note", "Bullets", "Table", "Column", "Content", "Value", "value", "Shortfall", "Figure", "Style",
     "Image", "Numbers", "Text", "Words", "Quote",
-    "Interval", "combined_interval", "t_interval", "auc", "hypervolume", "pareto_front",
+    "Interval", "combined_interval", "exact_interval", "t_interval", "auc", "tf01", "TF01_MIN_NONMEMBERS", "hypervolume",
+    "pareto_front",
     "data_folder", "Remote", "fetch", "archive_files", "unpack", "cached", "Arrays", "file_lines", "class_folders",
     "decode_images", "Labelled", "check_labels", "check_size",
     "MEMBER", "OFL", "IFL", "EXCLUDED",

@@ -71,7 +71,10 @@ FEDERATION = st.one_of(
     mapping(_SIZES | {"optimizer": _OPTIMIZER.map(lambda given: {"lr": 0.1, **given})}, _MORE),
     mapping({"recipe": st.sampled_from(("fedmia", "cofedmid"))}, _SIZES | _MORE),
 )
-COALITION = st.sampled_from(("none", "pair", "uniform", {"name": "two", "clients": [0, 1]}, {"name": "a", "fraction": 0.5}))
+COALITION = st.sampled_from((
+    "none", "pair", "uniform", {"name": "two", "clients": [0, 1]}, {"name": "a", "fraction": 0.5},
+    {"name": "pairs", "groups": [[0, 1], [2, 3]]},
+))  # fmt: skip
 AUDIT = mapping({}, {
     "every": st.just(1), "targets": st.sampled_from(("coalition", [0, 1])), "nonmembers": st.just(5),
     "shadow": st.sampled_from((None, {"models": 2}, {})), "align_nonmembers": st.booleans(), "outside": st.just(7),

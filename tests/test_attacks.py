@@ -206,7 +206,7 @@ def test_views_without_the_signal_or_without_other_clients_are_skipped():
         signals={name: a[:, :1] for name, a in seen.signals.items()},
     )  # fmt: skip
     for cls in (FedMIAI, FedMIAII):
-        with pytest.raises(SkipCell, match="no other client"):
+        with pytest.raises(SkipCell, match="every client is in the coalition"):
             cls().score(alone, SMALL.audit())
     assert AvgCosine().score(alone, SMALL.audit()).shape == SMALL.ids.shape
     with pytest.raises(SkipCell, match="no signal 'loss'"):

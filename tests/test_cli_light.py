@@ -277,7 +277,8 @@ def test_validate_finds_what_needs_the_data_unless_told_not_to(tmp_path):
     assert fedbench("validate", "--no-data", str(tmp_path / "a.yaml")).exit_code == 0
 
 
-def refuse(loaded, resolved):
+def refuse(loaded, resolved, settings):
+    assert settings == {"digits"}
     raise UserError(f"{loaded.spec.name}: {resolved.settings[0].dataset.name} is too small")
 
 

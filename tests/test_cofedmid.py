@@ -1,4 +1,4 @@
-"""CoFedMID: the class plan, the bandit and its intervals, the confidence penalty, and noise that cancels."""
+"""CoFedMID: the part held out, what a member trains on, and the confidence penalty."""
 
 from __future__ import annotations
 
@@ -8,161 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from coalitions import CLASSES, ONLY_PARTITION, begun, member, own_data, started
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parties import CPU, facts_of, member_context
-from pydantic import ValidationError
-from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedbench.core import Batch, CoalitionContext, Federation, MemberContext, MemberData, UserError
-from fedbench.core.numerics.flat import FlatModel
-from fedbench.plugins.defenses.cofedmid import CoFedMID, compensation, partition, perturbation
+from fedbench.core import Batch
+from fedbench.plugins.defenses.cofedmid import CoFedMID, compensation, partition
 
-CLASSES = 5
-ONLY_PARTITION = dict(compensation=False, perturbation=False)
-ONLY_NOISE = dict(partition=False, compensation=False)
-
-
-def facts(**given) -> Federation:
-    return facts_of(50, **{"rounds": 20, "n_classes": CLASSES, **given})
-
-
-def coalition(members=(0, 2), weights=None, t=0, key=1, present=None, **given) -> CoalitionContext:
-    weights = weights or (1 / 4,) * len(members)
-    sizes = tuple(round(400 * w) for w in weights)
-    return CoalitionContext(
-        key=key,
-        device=CPU,
-        federation=facts(**given),
-        members=members,
-        present=present or members,
-        sizes=sizes,
-        weights=weights,
-        round=t,
-    )
-
-
-def own_data(n: int = 100, seed: int = 0) -> MemberData:
-    g = torch.Generator().manual_seed(seed)
-    return MemberData(torch.randn(n, 3, generator=g), torch.randint(0, CLASSES, (n,), generator=g))
-
-
-def member(data: MemberData, *, client=0, round=1, key=1, memory=None, seed=0, **given) -> MemberContext:
-    memory = {} if memory is None else memory
-    return member_context(
-        nn.Linear(3, CLASSES), data, facts(**given), weights=seed, key=key, client=client, round=round, epoch=round - 1,
-        memory=memory,
-    )  # fmt: skip
-
-
-def begun(given=None, **params) -> CoFedMID:
-    defense = CoFedMID(**params)
-    defense.begin(coalition(**(given or {})))
-    return defense
-
-
-def started(data: MemberData, **params) -> tuple[CoFedMID, MemberData]:
-    defense = begun(**params)
-    return defense, defense.prepare(data, member(data))
-
-
-# -- class plan ------------------------------------------------------------------------------------------------------
-
-
-def overlap_bound(classes: int, members: int, m: int) -> int:
-    """lambda_theo: no assignment has a smaller largest pairwise overlap.
-
-    ``classes`` N, ``members`` d >= 2, ``m`` classes each: ceil((d m^2 - N m) / (N (d - 1))), at least 0.
-    Source: CoFedMID section 4.1 and appendix A.
-    """
-    return max(0, -((classes * m - members * m * m) // (classes * (members - 1))))
-
-
-@pytest.mark.parametrize(
-    ("classes", "members", "m", "bound"),
-    [(100, 2, 50, 0), (100, 5, 50, 19), (100, 10, 50, 23), (100, 10, 20, 3), (10, 2, 10, 10), (10, 10, 10, 10),
-     (10, 10, 2, 1), (200, 10, 40, 5), (100, 5, 20, 0)],
-)  # fmt: skip
-def test_overlap_bound_of_known_cases(classes, members, m, bound):
-    assert overlap_bound(classes, members, m) == bound
-
-
-@given(st.integers(1, 24), st.integers(2, 8), st.data(), st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
-def test_balanced_assignment_has_least_total_overlap_and_covers_what_it_can(classes, members, data, seed):
-    m = data.draw(st.integers(1, classes))
-    held = partition.assign_balanced(classes, members, m, np.random.default_rng(seed))
-    assert (held.sum(1) == m).all()
-    multiplicity = held.sum(0)
-    assert np.ptp(multiplicity) <= 1
-    assert (multiplicity > 0).sum() == min(classes, members * m)
-    pairs = [int((held[i] & held[j]).sum()) for i in range(members) for j in range(i)]
-    assert max(pairs) >= overlap_bound(classes, members, m)
-    random = partition.assign_random(classes, members, m, np.random.default_rng(seed))
-    assert (random.sum(1) == m).all()
-    assert sum(pairs) <= sum(int((random[i] & random[j]).sum()) for i in range(members) for j in range(i))
-
-
-def test_balanced_assignment_keeps_the_largest_overlap_near_its_bound():
-    for classes, members, m in [(100, 5, 50), (100, 10, 50), (100, 10, 20), (10, 10, 2), (200, 10, 40)]:
-        held = partition.assign_balanced(classes, members, m, np.random.default_rng(0)).astype(int)
-        shared = held @ held.T
-        np.fill_diagonal(shared, 0)
-        assert shared.max() <= 1.25 * overlap_bound(classes, members, m) + 2
-
-
-@pytest.mark.parametrize("decay", ["linear", "cosine", "exponential", "polynomial"])
-def test_subsets_shrink_from_m_max_to_m_min(decay):
-    sizes = [partition.subset_size(t, 100, 50, 20, decay, "nearest") for t in range(1, 101)]
-    assert sizes[0] == 50 and sizes[-1] == 20
-    assert sizes == sorted(sizes, reverse=True)
-
-
-def test_subset_sizes_are_linear_and_round_a_half_up():
-    assert [partition.subset_size(t, 11, 10, 2, "linear", "nearest") for t in (1, 2, 6, 10, 11)] == [10, 9, 6, 3, 2]
-    sizes = {how: partition.subset_size(2, 3, 4, 1, "linear", how) for how in ("nearest", "floor", "ceil")}
-    assert sizes == {"nearest": 3, "floor": 2, "ceil": 3}  # 2.5 classes
-    assert partition.subset_size(1, 1, 10, 2, "linear", "nearest") == 10
-
-
-@pytest.mark.parametrize(
-    ("classes", "m_max", "m_min", "rounding", "first"),
-    [(100, 50, 20, "floor", 2), (100, 50, 20, "nearest", 3), (200, 200, 40, "floor", 63), (200, 200, 40, "nearest", 64),
-     (10, 10, 2, "floor", 63), (10, 10, 2, "nearest", 70)],
-)  # fmt: skip
-def test_two_members_stop_covering_all_classes_where_expected(classes, m_max, m_min, rounding, first):
-    sizes = [partition.subset_size(t, 100, m_max, m_min, "linear", rounding) for t in range(1, 101)]
-    assert next(t for t, m in enumerate(sizes, 1) if 2 * m < classes) == first
-    plan = dict(m_max=m_max, m_min=m_min, m_round=rounding, **ONLY_PARTITION)
-    given = dict(rounds=100, n_classes=classes)
-    with pytest.raises(UserError, match=f"from round {first} on"):
-        begun(given, coverage="strict", **plan)
-    a, b = begun(given, **plan).classes[first - 1]
-    assert not (a & b).any()  # infeasible: disjoint is the widest cover
-
-
-def test_the_plan_is_fresh_each_round_and_repeatable():
-    plans = [begun(m_max=3, m_min=3, **ONLY_PARTITION).classes for _ in range(2)]
-    assert np.array_equal(*plans)
-    assert len({p.tobytes() for p in plans[0]}) > 10
-    other = CoFedMID(m_max=3, m_min=3, **ONLY_PARTITION)
-    other.begin(coalition(key=2))
-    assert not np.array_equal(other.classes, plans[0])
-
-
-def test_default_sizes_go_from_all_classes_to_a_fifth():
-    classes = begun(dict(n_classes=10)).classes
-    assert classes[0].sum(1).tolist() == [10, 10] and classes[-1].sum(1).tolist() == [2, 2]
-    with pytest.raises(UserError, match="m_max 50"):
-        begun(m_max=50)
-
-
-@pytest.mark.parametrize("wrong", [dict(partition=False), dict(m_max=2, m_min=3), dict(ratio=0), dict(sigmas=1)])
-def test_inconsistent_params_are_refused(wrong):
-    with pytest.raises(ValidationError):
-        CoFedMID(**wrong)
-
+ONE = 1 / CLASSES  # the share of all classes that one of them is
 
 # -- held-out part ---------------------------------------------------------------------------------------------------
 
@@ -206,7 +60,7 @@ def test_recycled_samples_are_unassigned_ones_of_the_drawn_loss_interval(limit):
     chosen = defense.select(ctx)
     usable = [i for i in range(200) if not data.held_out[i]]
     losses = cross_entropy(ctx.model(data.x), data.y, reduction="none").tolist()
-    arm = ctx.memory["pull"][1]
+    arm = ctx.memory["recycler"].rounds[0].arm
     ranked = sorted(usable, key=lambda i: losses[i])
     interval = ranked[arm * len(usable) // 10 : (arm + 1) * len(usable) // 10]
     classes = set(np.flatnonzero(defense.classes[9, 0]))
@@ -219,12 +73,12 @@ def test_recycled_samples_are_unassigned_ones_of_the_drawn_loss_interval(limit):
 
 
 def test_recycling_starts_in_round_t_prime():
-    defense, data = started(own_data(), m_max=1, m_min=1, recycle_from=7)
+    defense, data = started(own_data(), m_max=ONE, m_min=ONE, recycle_from=7)
     memory: dict = {}
     for t in range(1, 8):
         flags = defense.select(member(data, round=t, memory=memory)).flag
-        assert bool(memory) == (t >= 7)
-    assert "bounds" in memory and flags.dtype == torch.bool
+        assert ("recycler" in memory) == (t >= 7)
+    assert memory["recycler"].bounds is not None and flags.dtype == torch.bool
 
 
 @given(st.lists(st.floats(0, 50), min_size=10, max_size=80, unique=True), st.integers(2, 10))
@@ -244,9 +98,9 @@ def test_interval_bounds_stay_fixed_unless_asked():
         defense, data = started(own_data(), m_max=2, m_min=2, intervals=intervals)
         memory: dict = {}
         defense.select(member(data, round=10, memory=memory))
-        first = memory["bounds"].copy()
+        first = memory["recycler"].bounds.copy()
         defense.select(member(data, round=11, memory=memory, seed=5))
-        assert np.array_equal(memory["bounds"], first) == same
+        assert np.array_equal(memory["recycler"].bounds, first) == same
 
 
 def test_equal_losses_make_one_interval():
@@ -255,7 +109,7 @@ def test_equal_losses_make_one_interval():
 
 def test_too_few_assigned_samples_leave_the_recycled_or_none():
     data = replace(own_data(), y=torch.zeros(100, dtype=torch.int64))  # owns class 0 alone
-    defense, data = started(data, m_max=1, m_min=1)
+    defense, data = started(data, m_max=ONE, m_min=ONE)
     without = [t for t in range(1, 21) if not defense.classes[t - 1, 0, 0]]
     early, late = min(without), max(without)
     assert early < 10 <= late
@@ -268,70 +122,20 @@ def test_fewer_than_a_batch_of_assigned_samples_are_dropped_by_default():
     data = own_data(40)
     sizes = {}
     for fewest in (None, 1):
-        defense = begun(**ONLY_PARTITION, m_max=1, m_min=1, min_assigned=fewest)
+        defense = begun(**ONLY_PARTITION, m_max=ONE, m_min=ONE, min_assigned=fewest)
         sizes[fewest] = [len(defense.select(member(data, round=t)).index) for t in range(1, 21)]
     assert min(sizes[1]) < 8 <= max(sizes[1])
     assert sizes[None] == [n if n >= 8 else 0 for n in sizes[1]]
 
 
-# -- bandit ----------------------------------------------------------------------------------------------------------
+def test_equal_keys_equal_rounds():
+    def select(key: int) -> tuple[torch.Tensor, torch.Tensor]:
+        defense, data = started(own_data(), m_max=2, m_min=2)
+        chosen = defense.select(member(data, round=12, key=key))
+        return chosen.index, chosen.flag
 
-
-def bandit(arms: int = 4, gamma: float = 0.1) -> compensation.Exp3:
-    return compensation.Exp3(gamma, np.zeros(arms))
-
-
-def test_exp3_step_by_hand():
-    b = bandit(4, 0.2)
-    b.rewards = [0.0, 1.0, 2.0, 3.0, 4.0]  # r20 = .8, r80 = 3.2
-    assert b.probabilities().tolist() == pytest.approx([0.25] * 4)
-    b.learn(2, 2.6)  # scaled: 2 * 1.8 / 2.4 - 1 = .5; exponent .2 * (.5 / .25) / 4 = .1
-    w = math.exp(0.1)
-    expected = [0.8 * v / (3 + w) + 0.05 for v in (1, 1, w, 1)]
-    assert b.probabilities().tolist() == pytest.approx(expected)
-    assert b.rewards[-1] == 2.6
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.floats(-1e3, 1e3)), max_size=60), st.floats(0.01, 1))
-@settings(max_examples=100, deadline=None)
-def test_exp3_probabilities_sum_to_one_and_keep_exploring(pulls, gamma):
-    b = bandit(4, gamma)
-    for arm, reward in pulls:
-        before = b.log_weights.copy()
-        b.learn(arm, reward)
-        assert np.abs(b.log_weights - before).max() <= 1 + 1e-9  # the exponent is at most 1
-    p = b.probabilities()
-    assert p.sum() == pytest.approx(1) and (p >= gamma / 4 - 1e-12).all()
-
-
-def test_exp3_survives_long_runs_and_prefers_the_paying_arm():
-    b, rng = bandit(), np.random.default_rng(0)
-    for _ in range(5000):
-        arm = b.draw(rng)
-        b.learn(arm, arm + rng.normal(0, 0.1))
-    assert b.probabilities().argmax() == 3 and b.probabilities()[3] > 0.8
-    assert np.isfinite(b.probabilities()).all()
-
-
-def test_rewards_are_scaled_by_percentiles_and_clipped():
-    history = [0.0, 1.0, 2.0, 3.0, 4.0]
-    scaled = [compensation.scale_reward(r, history) for r in (-9.0, 0.8, 2.0, 3.2, 9.0)]
-    assert scaled == pytest.approx([-1, -1, 0, 1, 1])
-    assert compensation.scale_reward(9.0, history[:4]) == 0  # too short a history
-    assert compensation.scale_reward(9.0, [1.0] * 8) == 0  # no spread
-
-
-def test_reward_is_the_fall_of_the_validation_loss():
-    defense, data = started(own_data(), m_max=2, m_min=2)
-    ctx = member(data, round=10)
-    x, y = data.x[data.held_out], data.y[data.held_out]
-    defense.select(ctx)
-    before = cross_entropy(ctx.model(x), y).item()
-    ctx.params.mul_(0.1)
-    defense.after_round(ctx)
-    assert ctx.memory["exp3"].rewards == pytest.approx([before - cross_entropy(ctx.model(x), y).item()], rel=1e-5)
-    defense.after_round(replace(ctx, round=11))  # nothing was pulled in that round
-    assert len(ctx.memory["exp3"].rewards) == 1
+    assert all(torch.equal(a, b) for a, b in zip(select(1), select(1), strict=True))
+    assert len({tuple(select(key)[0].tolist()) for key in range(1, 9)}) > 1
 
 
 # -- confidence regularisation ---------------------------------------------------------------------------------------
@@ -381,106 +185,3 @@ def test_penalty_stays_finite_for_certain_predictions(detach):
     penalty = compensation.confidence_regulariser(logits, torch.tensor([0, 0]), 0.005, detach, "sum").sum()
     penalty.backward()
     assert torch.isfinite(penalty) and torch.isfinite(logits.grad).all()
-
-
-# -- noise -----------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=8), st.integers(1, 5), st.integers(0, 10_000))
-@settings(max_examples=100, deadline=None)
-def test_projected_noise_cancels_under_the_weights(weights, columns, seed):
-    w = torch.tensor(weights, dtype=torch.float64)
-    noise = torch.randn(len(w), columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    delta = perturbation.project(noise, w)
-    assert (w @ delta).abs().max() < 1e-12
-    slow = noise.clone()
-    for k in range(len(w)):
-        slow[k] -= w[k] / sum(v * v for v in weights) * sum(w[j] * noise[j] for j in range(len(w)))
-    torch.testing.assert_close(delta, slow, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("noise", ["scalar", "vector"])
-@pytest.mark.parametrize("resample", [True, False])
-def test_aggregate_is_unchanged_and_only_the_tail_is_perturbed(noise, resample):
-    weights, members = (0.1, 0.35, 0.2), (0, 2, 3)
-    defense = CoFedMID(noise=noise, noise_resample=resample, ratio=0.3, **ONLY_NOISE)
-    defense.begin(coalition(members, weights))
-    updates = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
-    untouched = updates.clone()
-    added = []
-    for t in (1, 2):
-        out = defense.coordinate(updates, coalition(members, weights, t=t, key=100 + t))
-        assert torch.equal(updates, untouched)
-        assert (torch.tensor(weights) @ (out - updates)).abs().max() < 1e-6
-        added.append((out - updates).double())
-        assert (added[-1][:, :35] == 0).all() and (added[-1][:, 35:] != 0).all()
-    per_member = added[0][:, 35:].std(1)
-    assert (per_member < 1e-6).all() if noise == "scalar" else (per_member > 0.01).all()
-    assert torch.equal(*added) != resample
-
-
-def test_two_equal_members_get_opposite_noise_of_deviation_sigma_over_root_two():
-    defense = begun(sigma=0.5, ratio=1.0, **ONLY_NOISE)
-    first = []
-    for t in range(1, 2001):
-        out = defense.coordinate(torch.zeros(2, 4, dtype=torch.float64), coalition(t=t, key=t))
-        raw = torch.randn((2, 1), generator=coalition(key=t).generator, dtype=torch.float64) * 0.5
-        torch.testing.assert_close(out[0], ((raw[0] - raw[1]) / 2).expand(4))
-        torch.testing.assert_close(out[1], -out[0])
-        first.append(float(out[0, 0]))
-    assert np.std(first) == pytest.approx(0.5 / math.sqrt(2), rel=0.06)
-
-
-def test_scalar_noise_on_the_final_layer_alone_changes_no_prediction():
-    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
-    flat, x = FlatModel(model, CPU), torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        before = model(x).softmax(1)
-        for ratio, same in ((15 / 43, True), (1.0, False)):  # the final layer holds 15 of 43 parameters
-            defense = CoFedMID(sigma=2.0, ratio=ratio, **ONLY_NOISE)
-            defense.begin(coalition())
-            update = defense.coordinate(torch.zeros(2, 43), coalition(t=1))[0]
-            assert int((update != 0).sum()) == (15 if same else 43)
-            flat.params.add_(update)
-            after = model(x).softmax(1)
-            flat.params.sub_(update)
-            assert torch.allclose(before, after, atol=1e-5) == same
-
-
-def test_the_tail_is_the_floor_of_the_ratio():
-    counts = [perturbation.tail(r, n) for r, n in [(0.29, 100), (0.2, 50), (0.01, 99), (1.0, 7), (0.3, 9)]]
-    assert counts == [29, 10, 0, 7, 2]
-    defense = CoFedMID(ratio=0.01, **ONLY_NOISE)
-    defense.begin(coalition())
-    assert torch.equal(defense.coordinate(torch.zeros(2, 99), coalition(t=1)), torch.zeros(2, 99))
-
-
-def test_a_lone_member_and_a_switched_off_module_add_nothing():
-    lone = CoFedMID(**ONLY_NOISE)
-    lone.begin(coalition((1,)))
-    assert lone.coordinate(torch.zeros(1, 50), coalition((1,), t=1)).abs().max() < 1e-12
-    off = begun(**ONLY_PARTITION)
-    updates = torch.ones(2, 50)
-    assert torch.equal(off.coordinate(updates, coalition(t=1)), updates)
-
-
-def test_client_sampling_is_refused_unless_allowed_and_then_does_not_cancel():
-    with pytest.raises(UserError, match=r"participation 0\.5"):
-        CoFedMID().check(coalition(participation=0.5).federation)
-    CoFedMID(perturbation=False).check(coalition(participation=0.5).federation)
-    defense = CoFedMID(allow_absent=True, ratio=1.0, **ONLY_NOISE)
-    defense.check(coalition(participation=0.5).federation)
-    defense.begin(coalition(participation=0.5))
-    full = defense.coordinate(torch.zeros(2, 50), coalition(t=1))
-    late = defense.coordinate(torch.zeros(1, 50), coalition(t=1, present=(2,)))
-    assert torch.equal(late[0], full[1]) and late.abs().max() > 0.001
-
-
-def test_equal_keys_equal_rounds():
-    def select(key: int) -> tuple[torch.Tensor, torch.Tensor]:
-        defense, data = started(own_data(), m_max=2, m_min=2)
-        chosen = defense.select(member(data, round=12, key=key))
-        return chosen.index, chosen.flag
-
-    assert all(torch.equal(a, b) for a, b in zip(select(1), select(1), strict=True))
-    assert len({tuple(select(key)[0].tolist()) for key in range(1, 9)}) > 1

@@ -399,7 +399,7 @@ def test_one_setting_runs_without_the_data_of_the_others(tmp_path, two_settings)
     invoke(path, "--results", tmp_path / "r", "--only", "setting=digits")
     (record,) = records(tmp_path / "r").values()
     assert (record["setting"], record["outcome"]) == ("digits", "ok")
-    assert build_plan(str(path), (), tmp_path / "r", "cpu", {"digits"}).left_out == ("away",)
+    assert build_plan(str(path), (), tmp_path / "r", "cpu", {"setting": {"digits"}}).left_out == ("away",)
     for only in ("setting=away", "defense=none"):  # which defense it is does not say whose data is asked for
         with pytest.raises(UserError, match="its data is not here"):
             invoke(path, "--results", tmp_path / "r", "--only", only)

@@ -336,7 +336,7 @@ def test_who_is_asked_about_does_not_collude():
         colluders = 1
 
     shards = shards_of()
-    job = SimpleNamespace(clients=4, members=())
+    job = SimpleNamespace(clients=4, averaged=())
     together = attack_set(shards, of_holdout(20), malicious=1, members=29, nonmembers=6, seed=3)
     assert list(_by_colluders(job, Colludes(), [together])) == [(3,)]
     everyone = attack_set(shards, of_holdout(20), malicious=0, members=39, nonmembers=6, seed=3)

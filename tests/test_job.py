@@ -83,9 +83,11 @@ PROVENANCE = Provenance(
     cpu_capability="v", device="cpu", dtype="float32", threads=1, deterministic=True,
 )  # fmt: skip
 JOB = Job(
-    run_key="k", suite="s", setting=SETTING, coalition="other", members=(0, 2), targets=(client(2), client(1)), seed=3,
+    run_key="k", suite="s", setting=SETTING, coalition="other", members=(0, 2), coalitions=((0,), (2,)),
+    targets=(client(2), client(1)), seed=3,
     dataset=component("d"), model=component("m"), defense=component("n"), attacker=component("f"),
-    adversary=Adversary(clients=2, knowledge="own", mask_set=7, start_round=2, assumed=1), signals={"loss": component("l")},
+    adversary=Adversary(clients=2, knowledge="own", mask_set=7, start_round=2, assumed=1), observed=(1, 3),
+    signals={"loss": component("l")},
     analyses=(component("v"),), digests={"data": "1", "split": "2", "engine": "3"}, device="cpu", results="r",
     provenance=PROVENANCE, limits=Limits(run_seconds=5.0, memory_gb=1.0),
     cells=(Cell(key="1", stem="2", attack=component("y"), look=Look(needs=frozenset({"loss"}), view="server"), identity={}),),
@@ -196,6 +198,12 @@ def test_every_field_of_a_group_counts(name):
     first, *rest = SETTING.groups
     groups = [changed(first, name), *rest]
     assert key_of_run(replace(JOB, setting=SETTING.model_copy(update={"groups": groups}))) != key_of_run(JOB)
+
+
+def test_the_keys_of_members_who_all_defend_together_say_nothing_of_several_coalitions():
+    together = replace(JOB, coalitions=())
+    assert "coalitions" in identity(JOB) and "coalitions" not in identity(together)
+    assert key_of_run(replace(JOB, coalitions=((0, 2),))) != key_of_run(JOB) != key_of_run(together)
 
 
 @pytest.mark.parametrize("targets", [(EVERYBODY,), (group(0),), (client(0),)])

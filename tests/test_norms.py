@@ -11,9 +11,10 @@ from parties import member_context
 
 from fedbench.core import MemberContext, MemberData, norm, norms
 from fedbench.core.numerics.gradients import gradient_features
+from fedbench.core.numerics.norms import clip_factors
 from fedbench.plugins.attacks.poisoning.angles import products, unit_rows
 from fedbench.plugins.attacks.poisoning.selection import Masks
-from fedbench.plugins.defenses.dp_sgd import DPSGD, clip_factors, clip_to
+from fedbench.plugins.defenses.dp_sgd import DPSGD, clip_to
 from fedbench.plugins.defenses.perturb import Perturb
 from fedbench.plugins.defenses.rules.norm_clipping import norm_clipping
 from fedbench.plugins.defenses.rules.server_dp import noisy_mean
@@ -37,12 +38,13 @@ def member() -> MemberContext:
     return member_context(torch.nn.Linear(2, 3), MemberData(torch.zeros(4, 2), torch.arange(4) % 3))
 
 
-def clip_by_rows(vector: torch.Tensor) -> torch.Tensor:
-    return clip_factors(vector[None], C) @ vector[None]
+def clipped_rows(vector: torch.Tensor) -> torch.Tensor:
+    rows = vector[None]
+    return clip_factors(norms(rows).square(), C).to(rows) @ rows
 
 
 CLIPPED = {
-    "dp-sgd by example": clip_by_rows,
+    "one by one": clipped_rows,
     "dp-sgd by client": lambda v: DPSGD(mode="client", sigma=0, clip_update=C).protect(v, member()),
     "clip_to": lambda v: clip_to(v, C),
     "perturb": lambda v: Perturb(clip=C, sigma=0).protect(v, member()),

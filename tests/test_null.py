@@ -32,7 +32,8 @@ from fedbench.core.signals.observe import observe
 from fedbench.core.spec.suite import Adversary
 from fedbench.plugins.defenses.cofedmid import CoFedMID
 
-ATTACKS = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "seqmia")
+PLAIN = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "seqmia")
+ATTACKS = (*PLAIN, *(f"{name}-class" for name in PLAIN))
 MEMBERS, NONMEMBERS, K = 120, 1100, 10
 AUC_SD = np.sqrt((MEMBERS + NONMEMBERS + 1) / 12 / MEMBERS / NONMEMBERS)  # of one AUC without a leak (Mann-Whitney)
 LUCKY = 9  # members above the second best non-member, over nine shuffles
@@ -51,7 +52,10 @@ SUITE = {
     }],
     "coalitions": ["half"], "defenses": ["none", "cofedmid", "dp-sgd", "grad-noise"],
     "floors": [],
-    "attacks": [*ATTACKS[:-1], {"name": "seqmia", "params": {"epochs": 10}}],
+    "attacks": [
+        {"name": name, "label": f"{name}{suffix}", "params": ({"epochs": 10} if name == "seqmia" else {}) | normalise}
+        for suffix, normalise in (("", {}), ("-class", {"normalise": "class"})) for name in PLAIN
+    ],
 }  # fmt: skip
 
 
@@ -176,8 +180,8 @@ def made(job: Job) -> list[Attack]:
 
 
 def verdicts(job: Job, scene: Scene, trained: Trained) -> dict[str, Verdict]:
-    """Attack name -> its verdict."""
-    return {c.attack.name: judge(job, c, attack_of(c), scene, trained) for c in job.cells}
+    """Attack label -> its verdict."""
+    return {c.attack.label: judge(job, c, attack_of(c), scene, trained) for c in job.cells}
 
 
 def verdict_of(job: Job, attack: Attack, scene: Scene, trained: Trained) -> Verdict:

@@ -32,12 +32,17 @@ from fedbench.core.registry.components import Registry
 
 pytestmark = pytest.mark.slow  # trains federations for every attack; tests/test_null.py has the quick null tests
 
-ATTACKS = [c.name for c in Registry.discover().own("attack")]
+REGISTERED = [c.name for c in Registry.discover().own("attack")]
+FOLLOWING = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "seqmia")
+ON_MEAN = [f"{a}-on-mean" for a in FOLLOWING] + [f"{a}-on-mean-class" for a in FOLLOWING]
+VARIANTS = [f"{a}-class" for a in FOLLOWING] + ON_MEAN
+ATTACKS = [*REGISTERED, *VARIANTS]
 PARAMS = {
     "seqmia": {"epochs": 5},  # a net that learns for long takes longer to find as little
     "adaptive-membershield": {"theta": 0.1},  # nobody here trains on the soft labels of its default
 }
 WEAK = {"shadow"}  # its net learns too little from the few shadow samples that digits has left
+OF_SETTING = {"clients": {0, 1, 2, 3}, "honest": {EVERYBODY.code}, "coalition": {0, 1}}  # the targets
 LARGEST_Z, LEAST_CHANCE = 4.0, 3e-5  # four standard deviations, and the chance beyond them on one side
 FPR = 0.01  # the hold-out is too small for 0.1 % of one unit
 
@@ -125,10 +130,18 @@ def unscored(ran: Ran, attacks: Sequence[str]) -> dict[str, list[str]]:
     }  # fmt: skip
 
 
+def listed(label: str) -> dict[str, Any]:
+    """An attack, or a variant of one, as a suite lists it."""
+    name = label.removesuffix("-class").removesuffix("-on-mean")
+    params = PARAMS.get(name, {}) | ({"normalise": "class"} if label.endswith("-class") else {})
+    return {"name": name, "label": label, "params": params | ({"view": "coalition"} if "-on-mean" in label else {})}
+
+
 def ran(folder: Path, members_from: str, seeds: int, outside: int = 300) -> Ran:
-    """Every registered attack in the one of two settings where it can act; both federations learn, and overfit."""
+    """Every registered attack in the one of the settings where it can act; both federations learn, and overfit."""
     registry = Registry.discover()
-    active = [a for a in ATTACKS if issubclass(registry.get("attack", a).load(), ActiveAttack)]
+    active = [a for a in REGISTERED if issubclass(registry.get("attack", a).load(), ActiveAttack)]
+    passive = [a for a in ATTACKS if a not in (*active, *ON_MEAN)]
     common = {
         "dataset": {"name": "digits", "params": {"test": 297, "holdout": 900, "label_noise": 0.3}},
         "model": {"name": "mlp", "params": {"hidden": [64, 32]}},
@@ -140,12 +153,14 @@ def ran(folder: Path, members_from: str, seeds: int, outside: int = 300) -> Ran:
         "every": 5, "nonmembers": 300, "outside": outside, "targets": [0, 1, 2, 3], "members_from": members_from,
         "shadow": {"samples": 50, "models": 4, "epochs": 20},
     }  # fmt: skip
+    pair = {"every": 5, "nonmembers": 300, "outside": outside, "members_from": members_from}
     together = {"every": 20, "targets": "honest", "members": 400, "nonmembers": 500, "members_from": members_from}
     spec = {
         "schema": 1, "name": "nulls", "seeds": list(range(seeds)), "coalitions": ["none"], "defenses": ["none"], "floors": [],
-        "attacks": [{"name": a, "label": a, "params": PARAMS.get(a, {})} for a in ATTACKS],
+        "attacks": [listed(a) for a in ATTACKS],
         "settings": [
-            {"name": "clients", **common, "audit": clients, "attacks": [a for a in ATTACKS if a not in active]},
+            {"name": "clients", **common, "audit": clients, "attacks": passive},
+            {"name": "coalition", **common, "audit": pair, "attacks": ON_MEAN, "coalitions": ["pair"]},
             {"name": "honest", **common, "audit": together, "attacks": active,
              "adversary": {"clients": 1, "knowledge": "rule", "mask_set": 20}},
         ],
@@ -214,9 +229,9 @@ def test_a_leak_shows_at_the_low_false_positive_rate_too(attack, leak):
     assert chance(units, FPR, found(units, FPR)) < LEAST_CHANCE, (found(units, FPR), expected(units, FPR))
 
 
-@pytest.mark.parametrize("setting", ["clients", "honest"])
+@pytest.mark.parametrize("setting", OF_SETTING)
 def test_nobody_trained_on_the_members_of_the_null(setting, null, leak):
-    wanted = {0, 1, 2, 3} if setting == "clients" else {EVERYBODY.code}
+    wanted = OF_SETTING[setting]
     for where, trained_on in ((null, False), (leak, True)):
         cells = [r for a in ATTACKS for r in where.cells(a) if r["setting"] == setting]
         assert {t["target"] for r in cells for t in r["targets"]} == wanted
@@ -227,13 +242,13 @@ def test_nobody_trained_on_the_members_of_the_null(setting, null, leak):
                     assert ((ids[kind == MEMBER] < 600) == trained_on).all()  # 600 training samples come first
                     assert ((owner[kind == MEMBER] >= 0) == trained_on).all()
                     assert (ids[kind == OFL] >= 600).all()
-                    assert (kind == IFL).any() == (trained_on and setting == "clients")
+                    assert (kind == IFL).any() == (trained_on and setting != "honest")
 
 
 def test_the_board_of_a_null_says_that_it_is_one(null):
     assert f"board: {null.folder / 'leaderboard' / 'board.md'}" in null.said
     text = (null.folder / "leaderboard" / "board.md").read_text().replace("\\", "")
-    assert text.count("members_from holdout") == 2  # once a setting
+    assert text.count("members_from holdout") == len(OF_SETTING)  # once a setting
     assert [a for a in ATTACKS if f" {a} " not in text] == []
 
 

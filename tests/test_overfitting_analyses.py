@@ -22,6 +22,7 @@ from fedbench.plugins.analyses.generalisation_error import GeneralisationError, 
 from fedbench.plugins.analyses.sides import advantage, outsiders_of
 
 OVERFITTING = ["distributions", "generalisation-error", "client-models"]
+OF_MEMBERS = ["loss-trajectories", "data-usage", "tf01-by-class"]  # tests/test_member_analyses.py
 K, ROUNDS = 3, np.array([5, 10])
 POOL = np.repeat([0, 1, 2, -1, -2], [60, 60, 60, 90, 30])
 
@@ -249,7 +250,8 @@ def records_of(folder, text):
 
 def test_they_wait_to_be_named():
     own = {c.name: c.load().by_default for c in Registry.discover().own("analysis")}
-    assert sorted(name for name, by_default in own.items() if not by_default) == sorted([*OVERFITTING, "paired-differences"])
+    waiting = sorted([*OVERFITTING, *OF_MEMBERS, "paired-differences"])
+    assert sorted(name for name, by_default in own.items() if not by_default) == waiting
 
 
 def test_a_suite_that_names_them_has_them_and_one_that_does_not_keeps_its_signals(tmp_path):

@@ -100,13 +100,13 @@ class ReadsBoth(ReadsLogits):
     needs = frozenset({"logits", "loss"})
 
 
-def recorded(views=("server", "client"), defense=None, rounds=2, n_models=1, **signals):
+def recorded(views=("server", "client"), defense=None, rounds=2, n_models=1, clients=4, **signals):
     setup = tiny_setup(defense, (0, 1, 2, 3) if defense else (0, 1), n_models=n_models, rounds=rounds, participation=0.5)
     g = torch.Generator().manual_seed(5)
     x, y = torch.randn(40, 4, generator=g), torch.randint(0, CLASSES, (40,), generator=g)
     made = {name: signal() for name, signal in signals.items()}
     recorder = Recorder(
-        setup.flat, x, y, made, False, 4, setup.members, set(views), [12] * 4, n_models=n_models, rounds=rounds
+        setup.flat, x, y, made, False, clients, setup.members, set(views), [12] * 4, n_models=n_models, rounds=rounds
     )
     present = []
     for result in Training(setup).rounds():
@@ -129,7 +129,7 @@ def test_a_vector_is_measured_beside_a_number_which_is_what_it_was():
 
 
 def test_rounds_without_anybody_are_blank_vectors():
-    recorder, _, _ = recorded(views=("coalition",), rounds=6, logits=Logits)
+    recorder, _, _ = recorded(views=("coalition",), rounds=6, clients=2, logits=Logits)  # nobody is looked at outside
     arrays = recorder.arrays()["logits"]
     assert arrays.shape == (6, 1, 40, CLASSES)
     blank = np.isnan(arrays).all((1, 2, 3))

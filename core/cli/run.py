@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ _LOST = (
 @suite_argument
 @overrides_option
 @click.option("--only", multiple=True, metavar="KIND=NAME,...",
-              help=f"Run a part: {', '.join(ONLY)}. Several values of one kind add up. Does not change any key.")
+              help=f"Run a part: {', '.join(ONLY)}. Several values of one kind add up. Does not change any key, and of settings "
+                   "without such a part no data have to be there.")
 @click.option("--results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<suite>]")
 @click.option("--workers", type=click.IntRange(1), help="Runs side by side, one thread each; same results.  [default: the cores]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
@@ -67,7 +68,7 @@ def command(
 
     console = Console(soft_wrap=True)
     parts = parse_only(only)
-    plan = build_plan(suite, overrides, results, device, parts.get("setting"))
+    plan = build_plan(suite, overrides, results, device, parts)
     wanted = plan.only(**parts) if only else plan
     folder = _folder(plan.suite, results)
     for note in plan.notes:
@@ -119,10 +120,12 @@ def _warn_of_a_mix(console: Console, others: list[str], more: bool) -> None:
 
 
 def build_plan(
-    suite: str, overrides: tuple[str, ...], results: Path | None, device: str, settings: set[str] | None = None
+    suite: str, overrides: tuple[str, ...], results: Path | None, device: str, only: Mapping[str, set[str]] | None = None
 ) -> Any:
-    """The plan of a suite, or of some of its settings; raises ``UserError`` with every mistake found."""
+    """The plan of a suite, or of those of its settings in which something of ``only`` (kind -> names) runs; raises ``UserError``
+    with every mistake found."""
     from fedbench.core.execution.plan import make_plan
+    from fedbench.core.execution.planned import settings_asked
     from fedbench.core.registry.ask import ask
     from fedbench.core.registry.components import Registry
     from fedbench.core.spec.resolve import load_and_check
@@ -131,6 +134,7 @@ def build_plan(
 
     def plan() -> Any:
         loaded, resolved = load_and_check(suite, registry, overrides)
+        settings = settings_asked(resolved, only or {})
         return make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), _device(device), settings)
 
     return ask(plan)  # other people's classes are imported and made there, never in the process that writes
@@ -172,6 +176,8 @@ def _print_plan(plan: Any, folder: Path) -> None:
     say(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {done} of them recorded in {folder}")
     _say_why(plan.jobs, store)
     say(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
+    for line in dict.fromkeys(f"coalition {j.coalition} of {j.setting.name}: {j.who}" for j in plan.jobs if j.coalitions):
+        say(printable(line))
     rows = [
         (j.setting.name, j.coalition, j.defense.label, j.attacker.label if j.attacker else "", j.seed, j.clients,
          j.setting.federation.rounds, len(j.targets), len(j.cells), sum(not has_record(store, c) for c in j.cells))

@@ -82,7 +82,7 @@ def _print(record: Record, stem: str) -> None:
         f"run {record.run_key}",
         f"defense {record.defense.label} {record.defense.params}",
         f"attack  {record.attack.label} {record.attack.params} (view: {record.view})",
-        f"setting {record.setting}, coalition {record.coalition} {record.members}, seed {record.seed}",
+        f"setting {record.setting}, coalition {record.coalition} {_members(record)}, seed {record.seed}",
     ]
     if record.utility:
         lines.append(f"test accuracy {record.utility.accuracy:.4f} (n={record.utility.n_test})")
@@ -97,6 +97,12 @@ def _print(record: Record, stem: str) -> None:
         names = [f"{m.title} {m.unit}".rstrip() for m in METRICS]
         show_table(("target", "group", *names, "members", "non-members"), rows)
     _say([*_facts(record), *_findings(record), *_origin(record)])
+
+
+def _members(record: Record) -> str:
+    """Of several coalitions, each one's."""
+    several = record.described.get("coalitions")
+    return ", ".join(map(str, several.values())) if isinstance(several, dict) else str(record.members)
 
 
 def _facts(record: Record) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
 
-from fedbench.core.cli.options import debug_option, examples, overrides_option, suites_argument
+from fedbench.core.cli.options import ONLY, debug_option, examples, overrides_option, parse_only, suites_argument
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.ask import Ended
@@ -17,9 +17,10 @@ from fedbench.core.registry.facts import is_here
 if TYPE_CHECKING:
     from fedbench.core.registry.components import Registry
     from fedbench.core.spec.load import LoadedSuite
-    from fedbench.core.spec.resolve import Resolved
+    from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 
-# Further checks, "module:function": called with (loaded, resolved), they raise UserError, or answer notes. Imported when needed.
+# Further checks, "module:function": called with (loaded, resolved, the settings whose data are here), they raise
+# UserError, or answer notes. Imported when needed.
 CHECKS: tuple[str, ...] = ("fedbench.core.execution.plan:check_plan",)
 
 
@@ -27,25 +28,30 @@ CHECKS: tuple[str, ...] = ("fedbench.core.execution.plan:check_plan",)
     "fedbench validate my_suite.yaml",
     "fedbench validate suites/*.yaml",
     "fedbench validate partial_defense --set settings.0.federation.rounds=5",
+    "fedbench validate papers/fedmia_table1 --only setting=cifar100-alexnet",
 ))  # fmt: skip
 @suites_argument
 @overrides_option
 @click.option("--data/--no-data", default=True, show_default=True,
               help="Also load the data: partitions, audit sets, whether the model fits. All that `run` would refuse.")
+@click.option("--only", multiple=True, metavar="KIND=NAME,...",
+              help=f"Load no data but that of settings with such a part, as `fedbench run --only` would: {', '.join(ONLY)}.")
 @debug_option
-def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> None:
+def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, only: tuple[str, ...]) -> None:
     """Check suites without running them.
 
     SUITE is a file or the name of a shipped suite. The form of the file, names of components and their parameters,
-    coalitions, and then what needs the data. All mistakes are printed at once, one a line, with the place.
+    coalitions, and then what needs the data: of every setting whose data are on this machine. All mistakes are printed at
+    once, one a line, with the place.
     """
     from fedbench.core.registry.ask import ask_each
     from fedbench.core.registry.components import Registry
 
+    parts = parse_only(only)
     registry, _ = Registry.discover(), list(_extra_checks() if data else ())  # imported once, not in every process
     mistakes: list[str] = []
     # In a process of their own: plugins may print, hang or leave, and only what they were asked for comes back.
-    for suite, answer in zip(suites, ask_each(suites, lambda suite: _line(suite, registry, overrides, data)), strict=True):
+    for suite, answer in zip(suites, ask_each(suites, lambda suite: _line(suite, registry, overrides, data, parts)), strict=True):
         try:
             say(answer.get())
         except Ended as exc:
@@ -56,48 +62,62 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool) -> 
         raise UserError(*mistakes)
 
 
-def _line(suite: str, registry: Registry, overrides: tuple[str, ...], data: bool) -> str:
+def _line(suite: str, registry: Registry, overrides: tuple[str, ...], data: bool, only: Mapping[str, set[str]]) -> str:
     """What is said of a suite without a mistake."""
-    loaded, resolved, notes = check(suite, registry, overrides, data)
-    absent = _absent(loaded, resolved) if data else []
-    notes += [f"data not checked: {', '.join(absent)} not on this machine"] if absent else []
-    return "; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *notes])
+    loaded, resolved, notes = check(suite, registry, overrides, data, only)
+    return "; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *_groups(resolved), *notes])
 
 
 def check(
-    suite: str, registry: Registry, overrides: tuple[str, ...] = (), data: bool = True
-) -> tuple[LoadedSuite, Resolved, list[str]]:
+    suite: str, registry: Registry, overrides: tuple[str, ...] = (), data: bool = True,
+    only: Mapping[str, set[str]] | None = None,
+) -> tuple[LoadedSuite, Resolved, list[str]]:  # fmt: skip
     """The suite, its components, and what is odd about its data; raises ``UserError`` with every mistake, with ``data``
-    those of ``CHECKS`` too."""
+    those of ``CHECKS`` too, of the settings in which something of ``only`` (kind -> names) runs."""
     from fedbench.core.execution.misspelt import misspelt_in
+    from fedbench.core.execution.planned import settings_asked
     from fedbench.core.spec.resolve import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
     notes = misspelt_in(resolved)
-    for extra in _extra_checks() if data and not _absent(loaded, resolved) else ():
-        try:
-            notes += extra(loaded, resolved)
-        except UserError as exc:
-            mistakes += exc.messages
+    if data:
+        asked = settings_asked(resolved, only or {})
+        settings = [s for s in resolved.settings if asked is None or s.spec.name in asked]
+        absent = _absent(loaded, settings)
+        here = {s.spec.name for s in settings if s.dataset.name not in absent}
+        for extra in _extra_checks() if here else ():
+            try:
+                notes += extra(loaded, resolved, here)
+            except UserError as exc:
+                mistakes += exc.messages
+        notes += [f"data not checked: {', '.join(absent)} not on this machine"] if absent else []
     if mistakes:
         raise UserError(*mistakes)
     return loaded, resolved, list(dict.fromkeys(notes))
 
 
-def _absent(loaded: LoadedSuite, resolved: Resolved) -> list[str]:
-    """The suite's datasets that are not on this machine: validating downloads nothing."""
-    uses = {s.dataset.name: s.dataset for s in resolved.settings}
+def _absent(loaded: LoadedSuite, settings: Iterable[ResolvedSetting]) -> list[str]:
+    """The settings' datasets that are not on this machine: validating downloads nothing."""
+    uses = {s.dataset.name: s.dataset for s in settings}
     try:
         return [name for name, use in uses.items() if is_here(use.load(), f"dataset {use}") is False]
     except UserError as exc:
         raise UserError(*(f"{loaded.path}: {message}" for message in exc.messages)) from exc
 
 
-def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved], Iterable[str]]]:
+def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved, set[str]], Iterable[str]]]:
     for target in CHECKS:
         module, _, name = target.partition(":")
         yield getattr(import_module(module), name)
+
+
+def _groups(resolved: Resolved) -> Iterable[str]:
+    """Who belongs together, of every coalition that is several."""
+    from fedbench.core.spec.coalition import groups_of
+
+    several = (coalition for setting in resolved.settings for coalition in setting.coalitions if coalition.groups)
+    return dict.fromkeys(f"coalition '{c.name}': {' and '.join(str(list(group)) for group in groups_of(c))}" for c in several)
 
 
 def _summary(loaded: LoadedSuite, resolved: Resolved) -> str:

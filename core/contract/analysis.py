@@ -43,7 +43,7 @@ class Findings:
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """What one attack said of one target's candidates, with the answers. ``target``: its code in records, a client's id, -3 for
-    all honest clients together, -10, -11, ... for groups; ``scores`` [n] float64, higher = member;
+    all honest clients together, -10, -11, ... for groups; ``scores`` [n] float64, higher = member; ``y`` [n] labels;
     ``kind`` [n] int, 0 member, 1 outside the federation, 2 another client's, negative: does not count; ``owner`` [n] the
     training client, -1 outside; ``model_of`` [n] the global model that each candidate is looked at through. ``group``: the
     position of the group of clients that the target is; None of a client, or of all clients together."""
@@ -54,6 +54,7 @@ class Judged:
     kind: np.ndarray
     owner: np.ndarray
     model_of: np.ndarray
+    y: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def member(self) -> np.ndarray:
@@ -85,9 +86,13 @@ class FinishedRun:
     global model in them; ``signals[name]``: [R, M, N] over the sample pool (a vector signal's [R, M, N, d]), of the signals in
     the analysis' ``needs``, on the ``rows`` that its ``view`` and ``also`` see (clients' ids; -1, -1001, ... the global
     models; -2 the coalition's mean). ``pool``: [N] the client that trained on each sample of the pool, -1 outside, -2 held
-    out by its owner; ``pool_y``: [N] their labels; ``outsider_of``: [N] the client in whose own test part a sample lies, -1
-    where it lies in none. ``test_y``, ``predicted``: [n_test] true and final classes; ``test_group``: [n_test] group of the
-    client that each test sample looks like. ``group_names`` and ``group_of``: [K], where the setting has groups of clients;
+    out by its owner; ``pool_y``: [N] their labels, ``pool_canary``: [N] whether these are wrong on purpose; ``outsider_of``:
+    [N] the client in whose own test part a sample lies, -1 where it lies in none. ``test_y``, ``predicted``: [n_test] true and
+    final classes; ``test_group``: [n_test] group of the client that each test sample looks like. ``used``: [N] in how many
+    rounds each sample of the pool was trained on by its owner, and ``flagged``: [N] in how many of them with a true flag of the
+    defense's ``Selection``; ``used_in_round`` and ``flagged_in_round``: [T, K] how many samples each client trained on in every
+    round, of its ``sizes`` [K]: 0 of what nobody trained on and of absent clients, -1 where nobody knows (malicious clients, a
+    ``local_train`` that goes its own way). ``group_names`` and ``group_of``: [K], where the setting has groups of clients;
     ``thresholds``: [K] the accuracy of membership inference that each client tolerates, where it has one.
     ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
     """
@@ -108,7 +113,13 @@ class FinishedRun:
     group_of: np.ndarray | None = None
     thresholds: np.ndarray | None = None
     pool_y: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    pool_canary: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     outsider_of: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    used: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    flagged: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    used_in_round: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int32))
+    flagged_in_round: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int32))
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     rng: Callable[[str], np.random.Generator]
 
 

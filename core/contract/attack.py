@@ -43,8 +43,8 @@ class Observations:
     """What one ``view`` measured about the candidates, as arrays with the axes (round, client, sample).
 
     ``rounds``: [R] audited rounds, counted from 1. ``clients``: [M] ids of the rows of the client axis, and ``target``
-    the POSITION of the target's row on it. Views other than ``server`` have one row: the global model (``client``,
-    ``external``; id -1) or the coalition's weighted mean (``coalition``; id -2).
+    the POSITION of the target's row on it. The view ``coalition`` has the weighted mean of the coalition's uploads (id -2) as its
+    first row, the target's, then those of the clients outside it; ``client`` and ``external`` have one, the global model (-1).
     ``signals[name]``: float32 [R, M, n], of a vector signal [R, M, n, d]; an axis along which a signal does not vary may have
     length 1 (``grad-sq``: [R, 1, n], ``update-sq``: [R, M, 1]), so plain broadcasting combines them.
     A client that did not take part in a round has NaN there. ``shadow_models``: shadow models, for an attack that needs them.

@@ -110,9 +110,9 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class CoalitionContext(Randomness):
-    """What the coalition's coordinator knows: public facts, its members and their data volumes.
+    """What the coalition's coordinator knows: public facts, its members and their data volumes; nothing of other coalitions.
 
-    ``members``: ids of the clients that defend; ``sizes``: how many samples each of them has to train on; ``weights``: each
+    ``members``: ids of who defends together; ``sizes``: how many samples each of them has to train on; ``weights``: each
     member's aggregation weight, |D_k| (or 1, where the setting weighs all alike) / sum over ALL clients; ``round`` counts
     from 1 and is 0 in ``begin``.
     ``present``: the members whose rows ``coordinate`` was given (all of them in ``begin``). ``memory`` persists over the
@@ -148,6 +148,9 @@ class Tools(Protocol):
 
     def per_sample_gradients(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """[B, P] gradients of each sample's cross-entropy."""
+
+    def clipped_gradient(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor, bound: float, views: int = 1) -> torch.Tensor:
+        """[P] sum of each sample's clipped gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +214,13 @@ class MemberContext(Randomness, LiveModel):
     def per_sample_gradients(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Gradients of the cross-entropy at the live parameters, [B, P], one row a sample."""
         return self.tools.per_sample_gradients(self.model, x, y)
+
+    def clipped_gradient(self, batch: Batch, bound: float, views: int = 1) -> torch.Tensor:
+        """[P]: the sum over the batch's samples of their cross-entropy gradient at the live parameters, each scaled down to at
+        most the L2 norm ``bound`` > 0; zero for an empty batch. For whatever clips by example: it costs about two plain steps,
+        where ``per_sample_gradients`` costs ten. ``views`` > 1: the batch holds so many adjacent rows of each sample, and the
+        mean of their gradients is clipped. Soft targets, where the batch has some, are used instead of ``y``."""
+        return self.tools.clipped_gradient(self.model, batch.x, batch.y if batch.soft is None else batch.soft, bound, views)
 
 
 @dataclass(frozen=True)
@@ -280,7 +290,7 @@ class AnswerContext(Randomness):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportContext:
-    """What there is to report from: the public facts (``federation``), who defends (``members``), and the memories of the
+    """What there is to report from: the public facts (``federation``), the coalition (``members``), and the memories of its
     defense's parties, as they are after the last round: ``coalition``; ``of_member``: client -> its own;
     ``of_server``: global model -> the rule's."""
 

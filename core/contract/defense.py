@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FactValue = bool | int | float | str | list[int] | list[float] | list[str]  # what a fact may be
 LONGEST_FACT = 1000  # elements or characters
 LARGEST_FACT = 2**63
+REMARKS = "remarks"  # the fact that is a list of sentences
 
 def is_fact(value: object) -> bool:
     """Whether ``value`` may stand in a record: a finite number, a short text, or a short list of one kind of them."""
@@ -42,8 +43,8 @@ def is_fact(value: object) -> bool:
 class Defense(Configured):
     """Base of a defense plugin: override the phases it acts in.
 
-    One instance serves the whole coalition for one run. Keep what one member learns in ``ctx.memory``, what the
-    coalition planned on ``self``.
+    One instance serves a whole coalition for one run (of several at once, each has its own). Keep what one member learns in
+    ``ctx.memory``, what the coalition planned on ``self``.
     """
 
     n_models: int = 1  # how many global models the server keeps (``assign`` picks among them); 0: one for every client
@@ -137,6 +138,16 @@ def overrides(defense: Defense, name: str) -> bool:
     if defense.parts:
         return any(overrides(part, row.name) for part in defense.parts)
     return row.name in vars(defense) or getattr(type(defense), row.name) is not getattr(Defense, row.name)
+
+
+def acting(defense: Defense, name: str) -> list[Defense]:
+    """Who acts in the phase ``name``: the defense itself or, of one that is made of others, the innermost of its parts."""
+    return [part for part in innermost(defense) if overrides(part, name)]
+
+
+def innermost(defense: Defense) -> list[Defense]:
+    """What it is made of, in order; itself, if of nothing else."""
+    return [part for own in defense.parts for part in innermost(own)] if defense.parts else [defense]
 
 
 def needs_coalition(defense: Defense) -> bool:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from fedbench.core.contract.analysis import Findings
     from fedbench.core.contract.candidates import Group
+    from fedbench.core.contract.defense import FactValue
     from fedbench.core.contract.interval import Interval
 
 
@@ -85,6 +86,10 @@ class Row(Protocol):
     @property
     def histories(self) -> Sequence[Sequence[AuditedRound]]:
         """The audited rounds of the run that stands for the row's accuracy, one list a seed that has one."""
+
+    @property
+    def facts(self) -> Mapping[str, Sequence[FactValue]]:
+        """What the defense says of that run (``Defense.report``), fact by fact: one value a seed that has it."""
 
     def findings(self, label: str, seed: int) -> Findings | None:
         """What the analysis found in the run that stands for the row's accuracy."""

@@ -30,12 +30,13 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.signals.measure import PRE_DEFENSE
-from fedbench.core.spec.coalition import resolve_coalition
+from fedbench.core.spec.coalition import groups_of, resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
+from fedbench.core.store.remarks import remark_note
 from fedbench.core.words.frames import debugging
 
 _DTYPE = "float32"
@@ -51,9 +52,10 @@ def make_plan(
     return _Planner(loaded, resolved, registry, results, device).plan(settings)
 
 
-def check_plan(loaded: LoadedSuite, resolved: Resolved) -> tuple[str, ...]:
-    """A plan's notes. Raises ``UserError`` with all that ``fedbench run`` would refuse: data, partitions, audits, models."""
-    return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu").notes
+def check_plan(loaded: LoadedSuite, resolved: Resolved, settings: set[str] | None = None) -> tuple[str, ...]:
+    """The notes of a plan, of all or some settings. Raises ``UserError`` with all that ``fedbench run`` would refuse: data,
+    partitions, audits, models."""
+    return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu", settings).notes
 
 
 class _Planner:
@@ -64,7 +66,7 @@ class _Planner:
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
-        self.remarks: dict[tuple[str, str], list[str]] = {}  # of a setting and a defense
+        self.remarks: dict[tuple[str, str, str], list[str]] = {}  # of a setting, a coalition and a defense
         self.models = TriedModels()
         self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
@@ -145,8 +147,23 @@ class _Planner:
                 for use, defense in self._wanted(i, "defenses", defenses):
                     if not members and use.label in self.resolved.floors:
                         continue  # where nobody defends, nobody can do so in name only
-                    name, who = (coalition.name, members) if needs_coalition(defense) else ("none", ())
-                    yield Row(i=i, coalition=name, members=who, use=use, defense=defense, attacks=judges, adversary=adversary)
+                    one = Row(
+                        i=i, coalition=coalition.name, members=members, coalitions=groups_of(coalition), use=use, defense=defense,
+                        attacks=judges, adversary=adversary,
+                    )  # fmt: skip
+                    yield from (one,) if needs_coalition(defense) else self._of_nobody(one)
+
+    def _of_nobody(self, row: Row) -> Iterator[Row]:
+        """The row of a defense that no client takes part in: one for all coalitions and, for the attacks on a coalition's mean,
+        one for each, which shows the mean of the very clients that defend in the rows beside it."""
+        setting = self.spec.settings[row.i]
+        named = self.resolved.settings[row.i].coalitions
+        someone = any(resolve_coalition(coalition, setting.federation.clients) for coalition in named)
+        on_mean = [a for a in row.attacks if someone and a[1].view == "coalition" and not isinstance(a[1], ActiveAttack)]
+        rest = [a for a in row.attacks if a not in on_mean]
+        yield replace(row, coalition="none", members=(), coalitions=(), attacks=rest)
+        if row.members and on_mean:
+            yield replace(row, members=(), observed=row.members, attacks=on_mean)
 
     def _jobs_of_all(self, rows: list[Row]) -> dict[tuple[int, int], list[Job]]:
         """(position of the row, seed) -> its jobs. One data set of one seed is in memory at a time."""
@@ -180,7 +197,8 @@ class _Planner:
         self, row: Row, seed: int, load: Callable[[], Loaded], splits: dict[Any, str | None], attacker: ComponentUse | None
     ) -> Job | None:
         setting, used, adversary = self.spec.settings[row.i], self.resolved.settings[row.i], row.adversary
-        targets = targets_of(setting, row.members, adversary.malicious(setting.federation.clients) if adversary else 0)
+        malicious = adversary.malicious(setting.federation.clients) if adversary else 0
+        targets = targets_of(setting, row.members or row.observed, malicious)
         where = self.refusals.place_of_setting(row.i)
         loaded = self.refusals.ask(where, f"dataset '{used.dataset.name}'", load)
         if loaded is None:
@@ -200,8 +218,8 @@ class _Planner:
         if split is None:
             return None
         job = Job(
-            suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, targets=targets, seed=seed,
-            tuning=seed in self.spec.tuning_seeds,
+            suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, coalitions=row.coalitions,
+            observed=row.observed, targets=targets, seed=seed, tuning=seed in self.spec.tuning_seeds,
             dataset=used.dataset, model=used.model, defense=row.use, attacker=attacker, adversary=adversary,
             signals=self.signals.uses, analyses=(), repeated_holdout=loaded.repeated,
             digests={"data": loaded.digest, "split": split, "engine": self.engine},
@@ -233,13 +251,14 @@ class _Planner:
         place = f"{self.refusals.place_of('defense', row.use)}: in {where}"
         self.refusals.ask(place, f"defense '{row.use.name}'", lambda: require_served(row.defense, facts))
         said = self.refusals.ask(place, f"defense '{row.use.name}'", lambda: remarks_of(row.defense, facts)) or []
-        self.remarks[setting.name, row.use.label] = [f"defense '{row.use.label}' in setting '{setting.name}': {t}" for t in said]
+        texts = [*said, *row.alone()]
+        self.remarks[setting.name, row.coalition, row.use.label] = [remark_note(row.use.label, setting.name, t) for t in texts]
 
     def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
         job = replace(base, run_key=key_of_run(base))
         read = {name for use, made in self.analyses if use in job.analyses for name in made.needs}
         cells, signals = [], self.signals.uses
-        said = self.remarks.get((job.setting.name, job.defense.label), [])
+        said = self.remarks.get((job.setting.name, job.coalition, job.defense.label), [])
         for use, made in attacks:
             named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
             used = {n: signals[own] for n, own in named if own in signals}

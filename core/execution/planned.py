@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.experiment.job import Job
+from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.store.plans import Asked
 from fedbench.core.store.stems import word
 
@@ -48,7 +49,7 @@ class Plan:
                 "setting": {job.setting.name}, "coalition": {job.coalition}, "seed": {str(job.seed)},
                 "defense": {job.defense.label, job.defense.name},
             }  # fmt: skip
-            if not job.members:  # an undefended run serves every coalition
+            if not job.averaged:  # an undefended run serves every coalition
                 mine["coalition"] |= wanted.get("coalition", set())
             if any(not mine[k] & v for k, v in wanted.items() if k in mine):
                 continue
@@ -59,6 +60,28 @@ class Plan:
         if not jobs:
             raise UserError(f"--only {_only_text(wanted)} leaves no cell; `fedbench run SUITE --dry-run` shows what there is")
         return replace(self, jobs=jobs)
+
+
+def settings_asked(resolved: Resolved, only: Mapping[str, set[str]]) -> set[str] | None:
+    """The settings in which something of ``only`` (kind -> names) runs, so that no data of the others has to be there; None: all.
+
+    An undefended run serves every coalition of its setting, under the name none.
+    """
+    asked = {s.spec.name for s in resolved.settings if all(_runs(s, resolved, kind) & names for kind, names in only.items()
+                                                           if kind != "seed")}  # fmt: skip
+    return None if len(asked) == len(resolved.settings) else asked
+
+
+def _runs(setting: ResolvedSetting, resolved: Resolved, kind: str) -> set[str]:
+    """What of one kind a setting has, by every name that it may be asked by."""
+    if kind == "setting":
+        return {setting.spec.name}
+    if kind == "coalition":
+        return {"none", *(c.name for c in setting.coalitions)}
+    uses, named = (
+        (resolved.defenses, setting.spec.defenses) if kind == "defense" else (resolved.attacks, setting.spec.attacks)
+    )
+    return {name for use in uses if named is None or use.label in named for name in (use.label, use.name)}
 
 
 def _only_text(wanted: dict[str, set[str]]) -> str:

@@ -90,7 +90,7 @@ class Refusals:
                 f"{what} names client {k}, which is malicious (those from {first} on are): {remedy}"
                 for what, ids, remedy in (
                     ("audit.targets", targets, "an adversary does not attack its own clients; remove it"),
-                    (f"the coalition '{coalition.name}'", coalition.clients or [], "who attacks does not defend; remove it"),
+                    (f"the coalition '{coalition.name}'", coalition.ids, "who attacks does not defend; remove it"),
                 )
                 for k in ids if k >= first
             ]  # fmt: skip
@@ -103,7 +103,7 @@ class Refusals:
         one, two = ((j.setting.name, j.coalition, j.defense.label) for j in (kept, job))
         for kind, a, b in zip(kinds, one, two, strict=True):
             if a != b:
-                same = f"hold the same clients {list(job.members)}" if kind == "coalition" else "are the same in all that counts"
+                same = f"hold the same clients {job.who}" if kind == "coalition" else "are the same in all that counts"
                 remedy = "remove one"
                 if kept.adversary != job.adversary:
                     passive = ", ".join(cell.attack.label for cell in job.cells)

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from fedbench.core.apart.channel import at_work
 from fedbench.core.contract.dataset import Data
-from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.defense import Defense, overrides
+from fedbench.core.contract.phases import phases
 from fedbench.core.execution.plugin_checks import repeated_share, require_data, require_room
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.scene import make_scene
@@ -21,20 +22,35 @@ from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.store.stems import stem
 
 Answer = TypeVar("Answer")
+MOST_ALONE = 8  # members that defend alone and are named
 Made = tuple[ComponentUse, Any]  # what a suite lists, and the component
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A defense in a coalition of a setting, with who judges it. ``i``: which setting; ``members`` of the coalition."""
+    """A defense in a coalition of a setting, with who judges it. ``i``: which setting; ``members`` of the coalition, and of each
+    of several ``coalitions``; ``observed``: of an undefended row that stands beside a coalition's, the clients of that one."""
 
     i: int
     coalition: str
     members: tuple[int, ...]
+    coalitions: tuple[tuple[int, ...], ...]
     use: ComponentUse
     defense: Defense
     attacks: list[Made]
     adversary: Adversary | None
+    observed: tuple[int, ...] = ()
+
+    def alone(self) -> list[str]:
+        """A remark where members are by themselves with a defense that changes its members' updates together."""
+        ids = [str(group[0]) for group in self.coalitions or (self.members,) if len(group) == 1]
+        if not ids or not any(overrides(self.defense, name) for name in phases(stage=("rows",))):
+            return []
+        who = ", ".join(ids[:MOST_ALONE]) + (f", ... ({len(ids)})" if len(ids) > MOST_ALONE else "")
+        text = f"clients {who} defend alone: nobody's updates can be changed together with theirs"
+        if len(ids) == 1:
+            text = f"client {who} defends alone: nobody's update can be changed together with its own"
+        return [f"in the coalition '{self.coalition}' {text}"]
 
 
 @dataclass(frozen=True)

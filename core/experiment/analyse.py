@@ -54,7 +54,7 @@ def own_judgement(judgement: Judgement | None) -> Judgement | None:
     if judgement is None:
         return None
     targets = (
-        replace(t, scores=t.scores.copy(), kind=t.kind.copy(), owner=t.owner.copy(), model_of=t.model_of.copy())
+        replace(t, scores=t.scores.copy(), kind=t.kind.copy(), owner=t.owner.copy(), model_of=t.model_of.copy(), y=t.y.copy())
         for t in judgement.targets
     )
     return replace(judgement, targets=tuple(targets))
@@ -97,17 +97,19 @@ def finished(job: Job, run: Run, analysis: Analysis) -> FinishedRun:
     """The run as an analysis sees it: copies, so that what it writes to is its own, and the rows of its views alone, so that
     what it finds does not depend on what else was measured."""
     scene, trained = run.scene, run.trained
-    seen = rows_of({analysis.view, *analysis.also}, job.clients, job.members, run.n_models) if analysis.needs else []
+    views, several = {analysis.view, *analysis.also}, len(job.coalitions)
+    seen = rows_of(views, job.clients, job.averaged, run.n_models, several) if analysis.needs else []
     return FinishedRun(
         clients=job.clients, members=job.members, facts=deepcopy(trained.facts), rounds=trained.rounds.copy(),
         malicious=tuple(range(job.clients - job.malicious, job.clients)) if job.attacker else (),
         rows=tuple(seen), signals=_needed(trained, analysis.needs, seen), pool=_trained_by(scene, trained),
-        pool_y=scene.y_of(scene.pool), outsider_of=scene.split.tested_by()[scene.pool],
+        pool_y=scene.y_of(scene.pool), pool_canary=scene.canary_of(scene.pool), outsider_of=scene.split.tested_by()[scene.pool],
         assignment=trained.assignment.copy(), test_y=scene.data.test_y.copy(), predicted=trained.predicted.copy(),
         test_group=scene.test_group.copy(), group_names=scene.groups.names if scene.groups else (),
         group_of=scene.groups.of_client.copy() if scene.groups else None,
         thresholds=None if scene.thresholds is None else scene.thresholds.copy(),
-        rng=lambda purpose: numpy_rng(job.seed, purpose),
+        **{name: counts.copy() for name, counts in vars(trained.usage).items()},
+        sizes=np.array([len(shard) for shard in scene.shards]), rng=lambda purpose: numpy_rng(job.seed, purpose),
     )  # fmt: skip
 
 

@@ -65,6 +65,8 @@ class Job:
     setting: Setting
     coalition: str
     members: tuple[int, ...]
+    coalitions: tuple[tuple[int, ...], ...] = ()
+    """the members of each, where several coalitions defend (or are ``observed``) at once"""
     targets: tuple[Target, ...]
     seed: int
     tuning: bool = False
@@ -74,6 +76,9 @@ class Job:
     defense: ComponentUse
     attacker: ComponentUse | None
     adversary: Adversary | None
+    observed: tuple[int, ...] = ()
+    """where nobody defends: the clients whose mean the view ``coalition`` is of, so that a coalition's rows have their undefended
+    one beside them"""
     signals: dict[str, ComponentUse]
     analyses: tuple[ComponentUse, ...]
     looks: dict[str, Look] = field(default_factory=dict)
@@ -100,6 +105,16 @@ class Job:
         return self.setting.federation.clients
 
     @property
+    def averaged(self) -> tuple[int, ...]:
+        """The clients whose mean the view ``coalition`` is of."""
+        return self.members or self.observed
+
+    @property
+    def defending(self) -> tuple[tuple[int, ...], ...]:
+        """The members of each of several coalitions that defend; none where nobody does."""
+        return self.coalitions if self.members else ()
+
+    @property
     def audited_rounds(self) -> set[int]:
         """every, 2 every, ..., and always the last round."""
         rounds, every = self.setting.federation.rounds, self.setting.audit.every
@@ -115,6 +130,11 @@ class Job:
         """How many malicious clients the server's rule is told to expect."""
         return self.adversary.expected(self.clients) if self.adversary else 0
 
+    @property
+    def who(self) -> str:
+        """For people: the members, of several coalitions each one's."""
+        return " and ".join(str(list(group)) for group in self.coalitions or (self.averaged,))
+
     def described(self) -> dict[str, Any]:
         """The setting in words a board can print."""
         shown = self.setting.model_dump(mode="json", include={"partition", "federation", "audit", "groups", "thresholds"})
@@ -124,6 +144,7 @@ class Job:
             "malicious": self.malicious, "knowledge": who.knowledge, "mask_set": who.mask_set,
             "start_round": who.start_round, "assumed": self.expected_malicious,
         } if who else None  # fmt: skip
+        several = {"coalitions": {self.coalition: [list(group) for group in self.coalitions]}} if self.coalitions else {}
         repeated = {"repeated_holdout": round(self.repeated_holdout, 4)} if self.repeated_holdout else {}
         return {
             "dataset": {"name": self.dataset.name, "params": self.dataset.params} | repeated,
@@ -131,7 +152,7 @@ class Job:
             "partition": shown["partition"], "federation": shown["federation"], "audit": shown["audit"],
             "adversary": self.attacker.label if self.attacker else None, "insider": inside,
             "groups": shown["groups"], "thresholds": shown["thresholds"],
-        } | ({"tuning": True} if self.tuning else {})  # fmt: skip
+        } | several | ({"tuning": True} if self.tuning else {})  # fmt: skip
 
 
 # Fields that cannot change what a training answers. Everything else is part of its key: a new field counts unless it is
@@ -151,10 +172,14 @@ NO_INFLUENCE = frozenset({
 })  # fmt: skip
 # Of these a passive run is independent too: the same whatever an adversary might do.
 _ADVERSARY = frozenset({"adversary"})
+# And where all members defend together, who they are says it all.
+_SEVERAL = frozenset({"coalitions"})
+# Of a run that is reported: a suite without tuning seeds has the keys it had before there were any.
+_TUNING = frozenset({"tuning"})
 # Shadow models are trained alone: neither a defense nor the federation around them can change them. The split is in
 # `digests`.
 NOT_OF_SHADOW_MODELS = frozenset({
-    "members", "targets", "tuning", "defense", "attacker", "adversary", "expected_malicious", "setting.partition",
+    "members", "coalitions", "targets", "tuning", "defense", "attacker", "adversary", "expected_malicious", "setting.partition",
     "setting.thresholds",
     "setting.audit.every", "setting.audit.nonmembers", "setting.audit.members", "setting.audit.targets",
     "setting.federation.clients", "setting.federation.rounds", "setting.federation.local_epochs",
@@ -173,7 +198,8 @@ def identity(job: Job, without: Iterable[str] = ()) -> dict[str, Any]:
     everything["expected_malicious"] = job.expected_malicious
     if job.adversary:  # a number and a share of the clients that come to the same are the same
         everything["adversary"] |= {"clients": job.malicious, "assumed": job.expected_malicious}
-    left_out = {*NO_INFLUENCE, *without, *(() if job.attacker else _ADVERSARY), *(() if job.tuning else ("tuning",))}
+    left_out = {*NO_INFLUENCE, *without, *(() if job.attacker else _ADVERSARY), *(() if job.coalitions else _SEVERAL)}
+    left_out |= set() if job.tuning else _TUNING
     return _without(everything, left_out)
 
 

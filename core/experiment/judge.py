@@ -25,6 +25,7 @@ from fedbench.core.numerics.rng import key_for
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.population.target import Target
 from fedbench.core.signals.observe import observe
+from fedbench.core.signals.rows import seen_from
 
 
 class BadScores(UserError):
@@ -186,7 +187,9 @@ def _observations(
         raise SkipCell("shadow models answer for fixed candidates, and align_nonmembers: false redraws them in every round")
     pick = _positions(job, scene, trained, scene.pool, audit)
     served = trained.assignment[:, scene.client_of(audit)]
-    observations = observe(attack.view, audit.target.client, trained.rows, trained.rounds, trained.signals, pick, served)
+    who, rows = audit.target.client, trained.rows
+    rows = seen_from(who, rows, job.coalitions) if attack.view == "coalition" else rows
+    observations = observe(attack.view, who, rows, trained.rounds, trained.signals, pick, served, job.averaged)
     if attack.needs_shadow_models and shadows is not None:
         models = of_audit(shadows, scene, trained, audit, pick, served[-1])
         observations = dataclasses.replace(observations, shadow_models=models)
@@ -215,10 +218,10 @@ def _audit(job: Job, ids: np.ndarray, scene: Scene, target: int) -> Audit:
 
 
 def _by_colluders(job: Job, attack: Attack, audits: list[AuditSet]) -> dict[tuple[int, ...], list[AuditSet]]:
-    """Targets by who colludes against them: clients that do not defend first, the highest ids first, never the target,
+    """Targets by who colludes against them: clients outside the coalition first, the highest ids first, never the target,
     nor any client whose samples are the members asked about: it would be taught the answers."""
     clients = range(job.clients - 1, -1, -1)
-    preference = sorted(clients, key=lambda k: (k in job.members, -k))
+    preference = sorted(clients, key=lambda k: (k in job.averaged, -k))
     groups: dict[tuple[int, ...], list[AuditSet]] = {}
     for audit in audits:
         asked = set(audit.owner[audit.kind == MEMBER].tolist())

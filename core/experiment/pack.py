@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from fedbench.core.contract.dataset import Data
+from fedbench.core.experiment.samples import UsedSamples
 from fedbench.core.experiment.scene import Scene
 from fedbench.core.experiment.train import Trained
 
@@ -19,7 +21,7 @@ def pack(trained: Trained) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """(JSON values, arrays)."""
     arrays = {f"signal:{n}": a for n, a in trained.signals.items()}
     arrays |= {"rounds": trained.rounds, "held_out": trained.held_out, "test_correct": trained.test_correct}
-    arrays |= {"assignment": trained.assignment, "predicted": trained.predicted}
+    arrays |= {"assignment": trained.assignment, "predicted": trained.predicted} | vars(trained.usage)
     if trained.logits is not None:
         arrays["logits"] = trained.logits
     return {name: getattr(trained, name) for name in _META}, arrays
@@ -28,11 +30,12 @@ def pack(trained: Trained) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def unpack(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trained:
     """What was packed. Raises ``KeyError`` where something is missing."""
     known = {name: meta[name] for name in _META if name != "rejected"}
+    usage = UsedSamples(**{f.name: arrays[f.name] for f in fields(UsedSamples)})
     return Trained(
         rounds=arrays["rounds"], held_out=arrays["held_out"], test_correct=arrays["test_correct"],
         signals={n.removeprefix("signal:"): a for n, a in arrays.items() if n.startswith("signal:")},
         assignment=arrays["assignment"], predicted=arrays["predicted"], logits=arrays.get("logits"),
-        rejected=tuple((t, k) for t, k in meta["rejected"]), **known,
+        rejected=tuple((t, k) for t, k in meta["rejected"]), usage=usage, **known,
     )  # fmt: skip
 
 

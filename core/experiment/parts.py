@@ -8,6 +8,7 @@ from fedbench.core.contract.dataset import Dataset
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.model import Model
 from fedbench.core.experiment.job import Job
+from fedbench.core.federation.coalitions import allied
 from fedbench.core.federation.compose import composed
 from fedbench.core.registry.use import ComponentUse
 
@@ -23,9 +24,9 @@ class Parts:
 
 def build(job: Job) -> Parts:
     """Every component that decides a training; attacks and analyses have processes of their own, signals come later."""
-    return Parts(dataset=job.dataset.make()[0], model=job.model.make()[0], defense=defense_of(job.defense))
+    return Parts(dataset=job.dataset.make()[0], model=job.model.make()[0], defense=defense_of(job.defense, job.defending))
 
 
-def defense_of(use: ComponentUse) -> Defense:
-    """A fresh defense; with what follows it, one that applies all in order."""
-    return composed(use.make())
+def defense_of(use: ComponentUse, coalitions: tuple[tuple[int, ...], ...] = ()) -> Defense:
+    """A fresh defense; with what follows it, one that applies all in order; of several ``coalitions``, an instance each."""
+    return allied(coalitions, lambda: composed(use.make()))

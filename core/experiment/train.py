@@ -24,7 +24,7 @@ from fedbench.core.experiment.evaluate import final_logits, predicted_by, train_
 from fedbench.core.experiment.job import Job, Look
 from fedbench.core.experiment.parts import Parts, defense_of
 from fedbench.core.experiment.process import log_failure
-from fedbench.core.experiment.samples import held_out, own_data, quirks, samples_of
+from fedbench.core.experiment.samples import UsedSamples, held_out, own_data, quirks, samples_of, used_samples
 from fedbench.core.experiment.scene import Scene
 from fedbench.core.experiment.wanted import measurable, models_of, needed_signals, require_use, signals_of, views_of
 from fedbench.core.federation.answering import answered, answers
@@ -55,6 +55,7 @@ class Trained:
     test_correct: np.ndarray
     history: list[dict[str, Any]]
     measured: dict[str, float]
+    usage: UsedSamples
     rejected: tuple[tuple[int, int], ...] = ()  # (round, malicious client) of rows that were not finite
     assignment: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))  # [R, K] client -> global model
     predicted: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # [n_test] final classes
@@ -89,7 +90,7 @@ def train(
     x, y = samples_of(scene, scene.pool, device)
     recorder = Recorder(
         setup.flat, x, y, forward, gradients=bool(wanted & GRADIENT_SIGNALS), clients=len(setup.clients),
-        members=job.members, views=views_of(attacks, job.looks.values()), sizes=setup.weighing,
+        members=job.averaged, coalitions=job.coalitions, views=views_of(attacks, job.looks.values()), sizes=setup.weighing,
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
@@ -124,7 +125,8 @@ def _good_start(job: Job, parts: Parts, scene: Scene, setup: Setup) -> Training:
     for draw in range(_DRAWS):
         if draw:
             _, initial = fresh_models(job, parts.model, scene.data, setup.device, n, draw)
-            setup = replace(setup, initial=initial, defense=defense_of(job.defense))  # what it learnt belongs to the last draw
+            fresh = defense_of(job.defense, job.defending)  # what it learnt belongs to the last draw
+            setup = replace(setup, initial=initial, defense=fresh)
         training = Training(setup)
         if n == 1 or not least or not setup.members:
             return training
@@ -182,7 +184,7 @@ def _run_rounds(
     return Trained(
         rows=recorder.rows, rounds=np.array(recorder.rounds), signals=recorder.arrays(),
         held_out=held_out(scene, training.clients), test_correct=predicted == scene.data.test_y,
-        history=history,
+        history=history, usage=used_samples(scene, training.trainer.usage, training.setup.malicious),
         measured={"train_cpu_s": float(cpu), "train_wall_s": float(wall), "signals_cpu_s": float(signals[0])},
         rejected=tuple(rejected), assignment=np.array(assignments), predicted=predicted,
         logits=final_logits(training, samples_of(scene, everyone, device)[0]) if shadow_models else None, facts=facts,

@@ -51,7 +51,9 @@ def verdict(job: Job, cell: Cell, scene: Scene, trained: Trained, answers: Answe
         everyone.append((s, kind, canary, audit.in_mix()))
         model_of = trained.assignment[-1][scene.client_of(audit)]
         group = audit.target.index if audit.target.kind == "group" else None
-        judged.append(Judged(target=code, group=group, scores=s, kind=kind, owner=audit.owner, model_of=model_of))
+        judged.append(
+            Judged(target=code, group=group, scores=s, kind=kind, owner=audit.owner, model_of=model_of, y=scene.y_of(audit.ids))
+        )
         prefix = f"t{code}_"
         arrays |= {f"{prefix}scores": s, f"{prefix}kind": kind.astype(np.int8), f"{prefix}ids": audit.ids}
         arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32), f"{prefix}in_mix": audit.in_mix()}

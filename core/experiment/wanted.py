@@ -41,7 +41,7 @@ def shared_view(view: View) -> View:
 
 def needed_rows(job: Job, n_models: int, attacks: Sequence[Attack | Look]) -> set[int]:
     """Ids of the rows that the attacks and analyses of a run with so many global models look at."""
-    return set(rows_of(views_of(attacks, job.looks.values()), job.clients, job.members, n_models))
+    return set(rows_of(views_of(attacks, job.looks.values()), job.clients, job.averaged, n_models, len(job.coalitions)))
 
 
 def require_use(refused: Mapping[str, str], looks: Iterable[Attack | Analysis | Look]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedbench.core.contract.contexts import AnswerContext, Batch, MemberData, Selection
-from fedbench.core.contract.defense import is_fact
+from fedbench.core.contract.defense import REMARKS, is_fact
 from fedbench.core.contract.phases import Returns
 
 
@@ -160,7 +160,11 @@ def _facts(answer: Any, *args: Any) -> Fits:
         return Misfit(found(answer), expected)
     wrong = [(k, v) for k, v in answer.items() if not (type(k) is str and is_fact(k) and is_fact(v))]
     bad = [f"{k!r:.60} is {type(v).__name__} {v!r:.60}" for k, v in wrong]
-    return Misfit(found(answer), f"{expected}, of Python's own types; {bad[0]}") if bad else None
+    if bad:
+        return Misfit(found(answer), f"{expected}, of Python's own types; {bad[0]}")
+    said = answer.get(REMARKS, [])
+    fits = isinstance(said, list) and all(isinstance(text, str) for text in said)
+    return None if fits else Misfit(f"'{REMARKS}' that are {found(said)}", "a list of sentences")
 
 
 def _same_shape(answer: Any, rows: torch.Tensor, ctx: Any) -> Fits:

@@ -22,9 +22,10 @@ from fedbench.core.contract.contexts import (
     Selection,
     ServerContext,
 )
-from fedbench.core.contract.defense import Defense, FactValue, overrides
+from fedbench.core.contract.defense import REMARKS, Defense, FactValue, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import PHASES, phases
+from fedbench.core.federation.coalitions import remarks_together
 from fedbench.core.federation.guard import AsksEach, act, remarks_of, require_served, where_of
 from fedbench.core.federation.setup import still_held_out
 from fedbench.core.numerics.rng import key_for
@@ -155,11 +156,12 @@ class Composite(AsksEach, Defense):
         return gradient
 
     def _report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """Every part's facts; a name that two of them use is led by the part's class and number."""
+        """Every part's facts; a name that two of them use is led by the part's class and number. ``remarks`` are one list."""
         said = [(f"{type(self.parts[i]).__name__} {i + 1}", act(self.parts[i], "report", _share(i, ctx), where=where_of(ctx)))
                 for i in self._acting("report")]  # fmt: skip
         names = Counter(name for _, facts in said for name in facts)
-        return {(f"{who}: {n}" if names[n] > 1 else n): value for who, facts in said for n, value in facts.items()}
+        own = {(f"{who}: {n}" if names[n] > 1 else n): v for who, facts in said for n, v in facts.items() if n != REMARKS}
+        return own | remarks_together(facts for _, facts in said)
 
 
 def _share(i: int, ctx: ReportContext) -> ReportContext:

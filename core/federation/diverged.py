@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from fedbench.core.contract.defense import Defense, overrides
+from fedbench.core.contract.defense import Defense, innermost, overrides
 from fedbench.core.contract.errors import Diverged
 from fedbench.core.contract.phases import phases
 from fedbench.core.federation.setup import Setup, Uploads
@@ -110,5 +110,5 @@ def _list(clients: Iterable[int]) -> str:
 
 def _names(defense: Defense, names: tuple[str, ...]) -> str:
     """``GradNoise.protect``, of a composite all its parts that act; empty where none does."""
-    parts = defense.parts or (defense,)
-    return " and ".join(f"{type(part).__name__}.{name}" for part in parts for name in names if overrides(part, name))
+    acting = (f"{type(part).__name__}.{name}" for part in innermost(defense) for name in names if overrides(part, name))
+    return " and ".join(dict.fromkeys(acting))

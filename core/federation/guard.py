@@ -16,7 +16,7 @@ from fedbench.core.contract.contexts import (
     ReportContext,
     ServerContext,
 )
-from fedbench.core.contract.defense import Defense, overrides
+from fedbench.core.contract.defense import Defense, acting
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.contract.phases import phase
 from fedbench.core.federation.answers import CHECKS, found, vector
@@ -114,7 +114,7 @@ def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:
     try:
         loss.backward()  # type: ignore[no-untyped-call]
     except Exception as error:
-        part = next((p for p in defense.parts if overrides(p, "loss")), defense)
+        part = next(iter(acting(defense, "loss")), defense)
         raise PhaseError(f"{type(part).__name__}.loss ({where}): its gradient: {told(error)}") from error
 
 

@@ -17,6 +17,7 @@ from fedbench.core.federation.guard import PhaseError, act, backward, forward, w
 from fedbench.core.federation.optimizer import make_optimizer
 from fedbench.core.federation.schedule import lr_at
 from fedbench.core.federation.setup import Setup
+from fedbench.core.federation.usage import Usage
 from fedbench.core.numerics.normalise import as_floats
 from fedbench.core.numerics.rng import key_for
 
@@ -28,6 +29,7 @@ class LocalTrainer:
         self.setup = setup
         self.flat = setup.flat
         self.optimizer = make_optimizer(setup.flat, setup.config.optimizer)
+        self.usage = Usage(setup.clients)
         self.phases = {name: overrides(setup.defense, name) for name in PHASES}
         self.defended = any(self.phases[name] for name in phases(party=("member",), stage=("round", "batch")))
 
@@ -39,6 +41,7 @@ class LocalTrainer:
         self.optimizer.reset(client)
         self.flat.module.train()
         self.key_module(round, client)
+        self.usage.begin(round, client)
         return torch.Generator().manual_seed(key_for(self.setup.seed, "shuffle", round, client) >> 1)
 
     def _load(self) -> None:
@@ -68,6 +71,7 @@ class LocalTrainer:
             order = index[torch.randperm(len(index), generator=shuffle).to(index.device)]
             if config.local_batches is not None:
                 order = order[: config.local_batches * size]
+            self.usage.add(order)
             for x, y in zip(data.x[order].split(size), target[order].split(size), strict=True):
                 grad.zero_()
                 cross_entropy(forward(module, x, f"round {round}"), y).backward()
@@ -96,6 +100,10 @@ class LocalTrainer:
         with epochs.open():
             act(defense, "local_train", replace(ctx, key=key, training=epochs), where=where)
 
+    def knows_batches(self) -> bool:
+        """Whether what the client at work trained on went through here: a ``local_train`` may move the model in its own way."""
+        return self.usage.seen or not self.phases["local_train"] or torch.equal(self.flat.params, self._received[0])
+
     def _epoch(self, ctx: MemberContext, selection: Selection, n: int, e: int, shuffle: torch.Generator) -> None:
         """Epoch ``e`` of the ``n``-th pass over this round's epochs, which has draws of its own."""
         config, defense, phases = self.setup.config, self.setup.defense, self.phases
@@ -111,6 +119,7 @@ class LocalTrainer:
             gradient = act(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
             if gradient is None and not len(pick):
                 continue  # nothing to learn from
+            self.usage.add(selection.index[pick], None if selection.flag is None else selection.flag[pick])
             if gradient is None:
                 logits, own = forward(self.flat.module, batch.x, where), phases["loss"]
                 asked = logits, batch, epoch_ctx

@@ -18,6 +18,7 @@ from fedbench.core.contract.phases import phases
 from fedbench.core.contract.threat import LEVELS
 from fedbench.core.federation.answering import global_logits
 from fedbench.core.federation.bench import Bench
+from fedbench.core.federation.coalitions import merged
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, require_nothing, where_of
 from fedbench.core.federation.local import LocalTrainer
@@ -48,8 +49,8 @@ class Training:
         self._rooms: dict[str, torch.Tensor] = {}
         self._trained: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         self._weighing = torch.tensor(setup.weighing, device=setup.device)
-        if setup.members:  # the coordinator's key of round 0
-            act(self.defense, "begin", self.parties.coalition("coordinate", 0, setup.members), where="before round 1")
+        for group in setup.coalitions:  # the coordinator's key of round 0
+            act(self.defense, "begin", self.parties.coalition("coordinate", 0, group, group), where="before round 1")
         self.clients = [self._prepare(k) for k in range(len(setup.clients))]
 
     def _prepare(self, k: int) -> MemberData:
@@ -123,6 +124,7 @@ class Training:
             if defends:
                 ctx = self.parties.member("round", t, k, self.clients[k], start)
                 trainer.member(ctx, shuffle)
+                trainer.usage.end(trainer.knows_batches())
                 if trainer.phases["after_round"]:
                     self._trained[k] = flat.params.clone(), flat.buffers.clone(), start.clone()
                 update = flat.params - start
@@ -131,6 +133,7 @@ class Training:
                 updates[row] = trainer.upload(update, partial(self._upload_context, t, k, start), self.causes)
             else:
                 trainer.plain(self.clients[k], shuffle, t)
+                trainer.usage.end()
                 torch.sub(flat.params, start, out=updates[row])
                 if unprotected is not None:
                     unprotected[row] = updates[row]
@@ -167,15 +170,15 @@ class Training:
         return act(self.defense, "assign", starts, ctx, where=where_of(ctx))
 
     def _coordinate(self, t: int, uploads: Uploads) -> None:
-        rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.members]
-        present = tuple(uploads.participants[r] for r in rows)
         for name in phases(stage=("rows",)):
-            if rows and self.trainer.phases[name]:
-                ctx = self.parties.coalition(name, t, present)
-                was = [finite(uploads.updates[r]) for r in rows]
-                changed = act(self.defense, name, uploads.updates[rows], ctx, where=f"round {t}").to(uploads.updates)
-                self.causes.watch(present, was, changed, name)
-                uploads.updates[rows] = changed
+            for group in self.setup.coalitions if self.trainer.phases[name] else ():
+                rows = [r for r, k in enumerate(uploads.participants) if k in group]
+                if present := tuple(uploads.participants[r] for r in rows):
+                    ctx = self.parties.coalition(name, t, group, present)
+                    was = [finite(uploads.updates[r]) for r in rows]
+                    changed = act(self.defense, name, uploads.updates[rows], ctx, where=f"round {t}").to(uploads.updates)
+                    self.causes.watch(present, was, changed, name)
+                    uploads.updates[rows] = changed
 
     def _attack(self, t: int, uploads: Uploads) -> None:
         insider = self.setup.insider
@@ -276,5 +279,4 @@ class Training:
         """What the defense says of its run, after the last round."""
         if not self.trainer.phases["report"]:
             return {}
-        ctx = self.parties.report(len(self.models))
-        return dict(act(self.defense, "report", ctx, where=where_of(ctx)))
+        return merged([act(self.defense, "report", c, where=where_of(c)) for c in self.parties.reports(len(self.models))])

@@ -9,6 +9,7 @@ import torch
 
 from fedbench.core.contract.contexts import AnswerContext, CoalitionContext, MemberContext, MemberData, ReportContext
 from fedbench.core.federation.setup import Setup
+from fedbench.core.numerics.clipped import clipped_gradient
 from fedbench.core.numerics.normalise import as_floats
 from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.core.numerics.rng import key_for
@@ -19,6 +20,7 @@ class MemberTools:
 
     normalise = staticmethod(as_floats)
     per_sample_gradients = staticmethod(per_sample_gradients)
+    clipped_gradient = staticmethod(clipped_gradient)
 
 
 class Parties:
@@ -48,28 +50,44 @@ class Parties:
             privacy_threshold=setup.thresholds[k] if setup.thresholds else None,
         )  # fmt: skip
 
-    def coalition(self, phase: str, round: int, present: tuple[int, ...]) -> CoalitionContext:
-        """The coordinator with the members that are ``present``."""
-        setup, members = self._setup, self._setup.members
+    def coalition(self, phase: str, round: int, members: tuple[int, ...], present: tuple[int, ...]) -> CoalitionContext:
+        """The coordinator of the coalition of these ``members`` with those of them that are ``present``.
+
+        Its draws are named by the coalition's first member: of several coalitions each draws as it would alone.
+        """
+        setup = self._setup
         return CoalitionContext(
-            key=self.key(phase, round), device=setup.device, federation=setup.facts, members=members, present=present,
+            key=self.key(phase, round, members[0]), device=setup.device, federation=setup.facts, members=members, present=present,
             sizes=tuple(setup.sizes[k] for k in members), weights=tuple(self.shares[k] for k in members),
-            round=round, memory=self.memory("coalition"),
+            round=round, memory=self.memory(_coordinator(members)),
         )  # fmt: skip
 
     def asked(self, round: int, j: int, served: tuple[int, ...]) -> AnswerContext:
-        """Whoever answers for global model ``j``, which came of ``round`` and is that of the members ``served``."""
+        """Whoever answers for global model ``j``, which came of ``round`` and is that of the members ``served``.
+
+        A model has one answer: of several coalitions, the first one with a member whose model it is gives it.
+        """
         setup = self._setup
+        members = next((group for group in setup.coalitions if set(group) & set(served)), setup.coalitions[0])
         return AnswerContext(
-            key=self.key("answer", round, j), device=setup.device, federation=setup.facts, members=setup.members, served=served,
-            round=round, model_index=j, coalition=MappingProxyType(self.memory("coalition")),
-            of_member={k: MappingProxyType(self.memory(k)) for k in setup.members},
+            key=self.key("answer", round, j), device=setup.device, federation=setup.facts, members=members,
+            served=tuple(k for k in served if k in members), round=round, model_index=j,
+            coalition=MappingProxyType(self.memory(_coordinator(members))),
+            of_member={k: MappingProxyType(self.memory(k)) for k in members},
         )  # fmt: skip
 
-    def report(self, models: int) -> ReportContext:
-        """After the last round, with ``models`` global models."""
-        return ReportContext(
-            federation=self._setup.facts, members=self._setup.members, coalition=self.memory("coalition"),
-            of_member={k: self.memory(k) for k in self._setup.members},
-            of_server={j: self.memory(("server", j)) for j in range(models)},
-        )  # fmt: skip
+    def reports(self, models: int) -> list[ReportContext]:
+        """After the last round, with ``models`` global models: one for each coalition, one where nobody defends. The server is
+        everybody's: each of them has its memories."""
+        of_server = {j: self.memory(("server", j)) for j in range(models)}
+        return [
+            ReportContext(
+                federation=self._setup.facts, members=members, coalition=self.memory(_coordinator(members)),
+                of_member={k: self.memory(k) for k in members}, of_server=of_server,
+            ) for members in self._setup.coalitions or ((),)
+        ]  # fmt: skip
+
+
+def _coordinator(members: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The party that a coalition's coordinator is."""
+    return "coordinator", members

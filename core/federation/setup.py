@@ -9,8 +9,9 @@ import torch
 
 from fedbench.core.contract.attack import ActiveAttack
 from fedbench.core.contract.contexts import Federation, MemberData
-from fedbench.core.contract.defense import Defense, overrides
+from fedbench.core.contract.defense import Defense, acting
 from fedbench.core.contract.threat import KnowledgeLevel
+from fedbench.core.federation.coalitions import Coalitions
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.spec.federation import FederationSpec
 
@@ -20,7 +21,7 @@ def public_facts(
     thresholds: bool,
 ) -> Federation:  # fmt: skip
     """What everybody knows before round 1."""
-    rules = [part for part in defense.parts or (defense,) if overrides(part, "aggregate")]
+    rules = acting(defense, "aggregate")
     return Federation(
         clients=clients, rounds=config.rounds, local_epochs=config.local_epochs, batch_size=config.batch_size,
         participation=config.participation, n_classes=n_classes, n_params=n_params, assumed_malicious=expected_malicious,
@@ -76,6 +77,17 @@ class Setup:
     thresholds: tuple[float, ...] | None = None
     keep_unprotected: bool = False
     expected_malicious: int = 0
+
+    def __post_init__(self) -> None:
+        if sorted(k for group in self.coalitions for k in group) != list(self.members):
+            raise ValueError(f"the members {self.members} are not those of the coalitions {self.coalitions}")
+
+    @cached_property
+    def coalitions(self) -> tuple[tuple[int, ...], ...]:
+        """The members of each coalition: one of all that defend, unless there are several; none where nobody does."""
+        if isinstance(self.defense, Coalitions):
+            return self.defense.groups
+        return (self.members,) if self.members else ()
 
     @property
     def device(self) -> torch.device:

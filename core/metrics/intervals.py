@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import betaincinv, ndtri, stdtrit
 
 from fedbench.core.contract.interval import Interval
 
@@ -37,6 +37,15 @@ def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> I
         return Interval(float(v.mean()), within, len(v), between=False)
     t = t_interval(values)
     return Interval(t.mean, max(t.half_width, within), t.n, between=True)
+
+
+def exact_interval(hits: int, of: int) -> tuple[float, float]:
+    """(low, high) of a share, 95 %, of which ``hits`` of ``of`` were counted; never too narrow (Clopper & Pearson, 1934)."""
+    if not 0 <= hits <= of or of < 1:
+        raise ValueError(f"expected 0 <= hits <= of and of >= 1, got {hits} of {of}")
+    tail = (1 - LEVEL) / 2
+    low = 0.0 if hits == 0 else float(betaincinv(hits, of - hits + 1, tail))
+    return low, 1.0 if hits == of else float(betaincinv(hits + 1, of - hits, 1 - tail))
 
 
 def _finite(values: Sequence[float], name: str) -> np.ndarray:

@@ -6,20 +6,20 @@ gradient arrives and then freed. The cost hardly depends on the number of update
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 from torch.nn.functional import cross_entropy
 
-from fedbench.core.numerics.layers import Directions, Handler, handler_of, has_samples_first
-from fedbench.core.numerics.layout import moves_by_index, rows_are_samples
+from fedbench.core.numerics.layers import Directions, Handler, handler_of
+from fedbench.core.numerics.layout import rows_are_samples
 from fedbench.core.numerics.norms import norms
 from fedbench.core.numerics.per_sample import per_sample_gradients, refuse_batch_statistics
+from fedbench.core.numerics.tape import Tape
 
 FALLBACK_BUDGET = 2**26  # elements of instantiated gradients held at once by the slow way: 256 MiB in float32
 
@@ -101,57 +101,37 @@ def _layer_wise(
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """(dot [M, n], sq [n]) of one chunk; None where the model turns out not to be a plain chain of known layers."""
     tape = _Tape(plan, len(x), n_updates)
-    hooks = [layer.register_forward_hook(tape.record) for layer in plan]
     try:
         with torch.enable_grad():
             loss = cross_entropy(model(x.detach()), y, reduction="sum")
-        if not tape.covers(loss):
-            return None
-        if tape.roots:
-            torch.autograd.grad(loss, tape.roots, allow_unused=True)
-        return None if tape.inputs else tape.total(loss)  # an overwritten view loses its hook
+        return tape.total(loss) if tape.follow(loss) else None
     finally:
-        for hook in hooks:
-            hook.remove()
         tape.close()
 
 
-class _Tape:
-    """Keeps each layer's input in the forward pass and contracts it when the output's gradient arrives.
-
-    A hook on the output tensor sees the gradient of the value as the layer returned it, even when an in-place
-    activation overwrites that value afterwards.
-    """
+class _Tape(Tape):
+    """Contracts each layer's part with the updates as its output's gradient arrives, and keeps the sums alone."""
 
     def __init__(self, plan: Plan, n: int, n_updates: int) -> None:
-        self.plan, self.n, self.n_updates = plan, n, n_updates
-        self.inputs: dict[nn.Module, torch.Tensor] = {}
-        self.called: set[nn.Module] = set()
-        self.roots: list[GradientEdge] = []
-        self.plain = True
-        self._hooks: list = []
+        super().__init__(plan, n)
+        self.plan, self.n_updates = plan, n_updates
+        self._roots: list[GradientEdge] = []
         self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def record(self, layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
-        """Forward hook."""
-        known = len(args) == 1 and out.requires_grad and has_samples_first(layer, args[0], out, self.n)
-        known = known and _one_dtype(layer, args[0], out)
-        if not known or layer in self.called:
-            self.plain = False
-            return
-        self.called.add(layer)
-        self.inputs[layer] = args[0].detach()
+    def recorded(self, layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> None:
+        super().recorded(layer, a, out)
+        # removed by `close`: the cycle tape -> roots -> graph -> hook -> tape would keep activations for the garbage collector
         self._hooks.append(out.register_hook(lambda b: self._contract(layer, b)))
-        if not args[0].requires_grad:  # nothing trainable below: the backward pass may end here
-            self.roots.append(get_gradient_edge(out))
+        if not a.requires_grad:  # nothing trainable below: the backward pass may end here
+            self._roots.append(self.edges[layer])
 
-    def covers(self, loss: torch.Tensor) -> bool:
-        """Whether the loss reaches each trainable parameter through one call of its own layer and in no other way."""
-        through_layers = Counter(
-            id(p) for layer in self.called for p in layer._parameters.values() if p is not None and p.requires_grad
-        )
-        uses = _uses(loss)
-        return uses is not None and self.plain and through_layers == uses and set(through_layers.values()) <= {1}
+    def follow(self, loss: torch.Tensor) -> bool:
+        """The backward pass, to the layers' outputs alone; False where not all of them were contracted."""
+        if not self.covers(loss):
+            return False
+        if self._roots:
+            torch.autograd.grad(loss, self._roots, allow_unused=True)
+        return not self.inputs  # an overwritten view loses its hook
 
     def _contract(self, layer: nn.Module, b: torch.Tensor) -> None:
         a = self.inputs.pop(layer)
@@ -165,37 +145,6 @@ class _Tape:
             dot += d
             sq += q
         return dot, sq
-
-    def close(self) -> None:
-        """Break the cycle tape -> roots -> graph -> hook -> tape, or activations wait for the garbage collector."""
-        for hook in self._hooks:
-            hook.remove()
-
-
-def _one_dtype(layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> bool:
-    """Not under autocast, whose layers compute in another dtype than their parameters have: what they did is not redone here."""
-    floats = [t for t in (a, out, *layer.parameters(recurse=False)) if t.is_floating_point()]
-    return len({t.dtype for t in floats}) == 1
-
-
-def _uses(loss: torch.Tensor) -> Counter[int] | None:
-    """How often each parameter (by id) enters the graph below the loss; None where rows are moved by an index on the way."""
-    uses: Counter[int] = Counter()
-    stack, seen = [loss.grad_fn], {loss.grad_fn}
-    while stack:
-        node = stack.pop()
-        if node is None:
-            continue
-        if moves_by_index(node):
-            return None
-        for below, _ in node.next_functions:
-            leaf = getattr(below, "variable", None)
-            if leaf is not None:
-                uses[id(leaf)] += 1
-            elif below is not None and below not in seen:
-                seen.add(below)
-                stack.append(below)
-    return uses
 
 
 @contextmanager

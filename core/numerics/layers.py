@@ -63,7 +63,7 @@ def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, u: Directions) ->
     bias = _contract(b.sum(3).flatten(1), u.bias)
     if u.weight is None:
         return bias
-    a = _padded(layer, a)
+    a = padded(layer, a)
 
     def outer(s: slice) -> Contribution:
         columns = unfold(a[s], layer.kernel_size, dilation=layer.dilation, stride=layer.stride)
@@ -74,7 +74,7 @@ def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, u: Directions) ->
     return _add(_sliced(outer, a, layer.weight.numel() + column * b.shape[3]), bias)
 
 
-def _padded(layer: nn.Conv2d, a: torch.Tensor) -> torch.Tensor:
+def padded(layer: nn.Conv2d, a: torch.Tensor) -> torch.Tensor:
     """The input as the kernel sees it, whatever the padding's size ('same' can be lopsided) and mode."""
     sides: list[int] = []
     for axis in (1, 0):  # `pad` starts from the last axis
@@ -90,12 +90,21 @@ def _padded(layer: nn.Conv2d, a: torch.Tensor) -> torch.Tensor:
 
 def groupnorm(layer: nn.GroupNorm, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
     """``a``, ``b``: [n, c, *positions]."""
-    return _channel_affine(group_norm(a, layer.num_groups, eps=layer.eps), b, u)
+    return _channel_affine(normalised(layer, a), b, u)
 
 
 def batchnorm(layer: Any, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
     """``a``, ``b``: [n, c, *positions]; running statistics only."""
-    return _channel_affine(batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps), b, u)
+    return _channel_affine(normalised(layer, a), b, u)
+
+
+def normalised(layer: Any, a: torch.Tensor) -> torch.Tensor:
+    """The input of a norm as its scale and shift meet it."""
+    if isinstance(layer, nn.GroupNorm):
+        return group_norm(a, layer.num_groups, eps=layer.eps)
+    if isinstance(layer, nn.LayerNorm):
+        return layer_norm(a, layer.normalized_shape, eps=layer.eps)
+    return batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)
 
 
 def _channel_affine(normal: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
@@ -107,7 +116,7 @@ def _channel_affine(normal: torch.Tensor, b: torch.Tensor, u: Directions) -> Con
 def layernorm(layer: nn.LayerNorm, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
     """``a``, ``b``: [n, *positions, *normalised]."""
     shape = (len(b), -1, math.prod(layer.normalized_shape))
-    scale = (layer_norm(a, layer.normalized_shape, eps=layer.eps) * b).reshape(shape).sum(1)
+    scale = (normalised(layer, a) * b).reshape(shape).sum(1)
     return _add(_contract(scale, u.weight), _contract(b.reshape(shape).sum(1), u.bias))
 
 

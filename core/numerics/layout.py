@@ -15,25 +15,25 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 
-from fedbench.core.numerics.per_sample import random_state, set_random_state
+from fedbench.core.numerics.per_sample import random_state, seed_random_state, set_random_state
 
 SAMPLES = 5  # a prime: few reorderings leave five rows where they are
 DRAWS = 4  # of parameters, until a gradient reaches every layer: a narrow one may be dead under some
-Asked = tuple[torch.Size, torch.dtype]
+Asked = tuple[torch.Size, torch.dtype, bool]  # shape and type of a sample, and whether the model was training
 _answers: WeakKeyDictionary[nn.Module, dict[Asked, bool]] = WeakKeyDictionary()
 
 
 def rows_are_samples(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
     """Whether sample i of a chunk is row i, alone, of every layer's output, as far as a few samples of ``x`` can tell.
 
-    Found out once a model and kind of sample. It does not depend on the model's parameters, draws nothing from torch's own
-    generators, and leaves the model as it was. What it cannot see are rows that are moved by what the samples hold;
+    Found out once a model, mode and kind of sample. It depends neither on the model's parameters nor on torch's own
+    generators, which it leaves as they were, like the model. What it cannot see are rows that are moved by what the samples hold;
     :func:`moves_by_index` is about those.
     """
     if len(x) < 2:
         return True  # all there is belongs to the one sample
     answers = _answers.setdefault(model, {})
-    asked = x.shape[1:], x.dtype
+    asked = x.shape[1:], x.dtype, model.training
     if asked not in answers:
         answer = _ask(model, layers, x[:SAMPLES])
         if len(x) < SAMPLES:
@@ -51,6 +51,7 @@ def _ask(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bo
     generator = torch.Generator().manual_seed(0)
     unseen = {(layer, i) for layer in layers for i in range(len(x))}
     before = random_state(x.device)
+    seed_random_state(x.device, 0)  # what a model drops while it trains shall not decide the answer
     try:
         for _ in range(DRAWS):
             reached = _reached(model, layers, x.clone(), generator)

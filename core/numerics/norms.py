@@ -34,6 +34,11 @@ def norm(vector: torch.Tensor) -> torch.Tensor:
     return norms(vector[None])[0]
 
 
+def clip_factors(squares: torch.Tensor, bound: float) -> torch.Tensor:
+    """[K] factors, at most 1, that scale vectors of these squared L2 norms [K] down to at most the norm ``bound``."""
+    return squares.rsqrt().mul_(bound).clamp_max_(1)
+
+
 def _blockwise(rows: torch.Tensor) -> torch.Tensor:
     whole = rows.shape[1] // _BLOCK * _BLOCK
     blocks = rows[:, :whole].unflatten(1, (-1, _BLOCK))

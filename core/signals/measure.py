@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -18,9 +18,10 @@ from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.signals.ask import Asked, SignalError
 from fedbench.core.signals.room import room_for
+from fedbench.core.signals.rows import COALITION, coalition_of_row, coalition_row
 from fedbench.core.words.explain import told
 
-GLOBAL, COALITION = -1, -2  # ids of the extra rows on the client axis; of several global models, see `global_row`
+GLOBAL = -1  # id of the global model's row on the client axis; of several, see `global_row`, and of coalitions, `rows.py`
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
 # A signal measured on the local model as it was BEFORE its protection, which no server sees: FedMIA's released code
 # does so for the loss (docs/methods/quirks.md#f4). Named `loss@pre-defense`; an attack that asks for it says so in its label.
@@ -40,7 +41,7 @@ def model_of_row(row: int) -> int | None:
     """Which global model a row is, if any."""
     if row == GLOBAL:
         return 0
-    return -1000 - row if row < -1000 else None
+    return -1000 - row if row < -1000 and coalition_of_row(row) is None else None
 
 
 def chunk_of(x: torch.Tensor, bytes_: int) -> int:
@@ -49,14 +50,21 @@ def chunk_of(x: torch.Tensor, bytes_: int) -> int:
     return max(16, bytes_ * (1 if x.device.type == "cpu" else 8) // (4 * numel))
 
 
-def rows_of(views: set[View], clients: int, members: tuple[int, ...], n_models: int = 1) -> list[int]:
-    """Ids of the rows that these views see: the clients' uploads, the global models, the coalition's mean."""
-    rows = list(range(clients)) if "server" in views else []
+def rows_of(views: set[View], clients: int, members: tuple[int, ...], n_models: int = 1, coalitions: int = 0) -> list[int]:
+    """Ids of the rows that these views see: the clients' uploads, the global models, the coalition's mean (of several, the mean
+    of each). Beside the mean stand the uploads of the clients outside the coalition of ``members``."""
+    seen = range(clients) if "server" in views else outside(clients, members) if "coalition" in views and members else ()
+    rows = list(seen)
     if views & {"client", "external"}:
         rows += [global_row(j) for j in range(n_models)]
     if "coalition" in views and members:
-        rows.append(COALITION)
+        rows += [COALITION, *(coalition_row(g) for g in range(1, coalitions))]
     return rows
+
+
+def outside(clients: int, members: Collection[int]) -> list[int]:
+    """Ids of the clients that are not in the coalition of ``members``."""
+    return [k for k in range(clients) if k not in members]
 
 
 class Recorder:
@@ -65,7 +73,8 @@ class Recorder:
     ``signals``: name -> :class:`Signal` for the forward signals wanted; ``gradients``: whether to measure the gradient
     features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` = |I_k|^2 with g_i the gradient of sample i
     at the model client k RECEIVED and I_k = received - uploaded parameters (docs/methods/signals.md#signals-of-the-gradient).
-    ``x``, ``y``: the pool of samples. ``views``: which extra rows to measure (the aggregate, the coalition's mean).
+    ``x``, ``y``: the pool of samples. ``views``: which rows to measure; ``members``: whose mean is the coalition's, and
+    ``coalitions``: the members of each, where there are several.
     ``one_start``: whether all clients receive the same model in every round, so that one row of ``grad-sq`` says it all.
     ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not among the arrays; the first failure
     ends its part in the run, and nothing else's. ``notes``: what the records of cells that read a signal should say of it.
@@ -78,7 +87,7 @@ class Recorder:
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
         clients: int, members: tuple[int, ...], views: Iterable[View], sizes: Sequence[float], one_start: bool = True,
         n_models: int = 1, who: Mapping[str, str] | None = None, on_failure: Callable[[Exception], None] = lambda error: None,
-        rounds: int = 1,
+        rounds: int = 1, coalitions: Sequence[tuple[int, ...]] = (),
     ) -> None:  # fmt: skip
         self.flat, self.x, self.y, self._on_failure = flat, x, y, on_failure
         self.failed: dict[str, str] = {}
@@ -88,8 +97,8 @@ class Recorder:
         self._who = {n: f"'{n}'" for n in (*signals, *GRADIENT_SIGNALS)} | dict(who or {})
         self.asked = {n: Asked(s, self._who[n], flat) for n, s in signals.items()}
         self.gradients, self.one_start = gradients, one_start
-        self.members, self.sizes = members, sizes
-        self.rows = rows_of(set(views), clients, members, n_models)
+        self.coalitions, self.sizes = coalitions or (members,), sizes
+        self.rows = rows_of(set(views), clients, members, n_models, len(self.coalitions))
         self.rounds: list[int] = []
         self._columns: dict[str, list[np.ndarray]] = {}
         for name in [n for n, asked in self.asked.items() if asked.vector]:
@@ -137,7 +146,8 @@ class Recorder:
         return {name: np.stack(column) for name, column in self._columns.items()}
 
     def _coalition_present(self, row: int, uploads: Uploads) -> bool:
-        return row == COALITION and any(k in uploads.participants for k in self.members)
+        g = coalition_of_row(row)
+        return g is not None and any(k in uploads.participants for k in self.coalitions[g])
 
     def _rows(
         self, present: list[int], uploads: Uploads, sent: torch.Tensor, result: RoundResult
@@ -153,8 +163,8 @@ class Recorder:
                 updates.append(result.steps[j])
                 buffers.append(result.buffers[j])
                 starts.append(j)
-            elif row == COALITION:  # A_t = sum n_k L_k / sum n_k over the coalition (docs/methods/signals.md#rows)
-                mine = [k for k in self.members if k in position]
+            elif (g := coalition_of_row(row)) is not None:  # A_t = sum n_k L_k / sum n_k over it (docs/methods/signals.md#rows)
+                mine = [k for k in self.coalitions[g] if k in position]
                 n = torch.tensor([float(self.sizes[k]) for k in mine], device=self.x.device)
                 share, at = n / n.sum(), [position[k] for k in mine]
                 begun = [uploads.start_of[i] for i in at]

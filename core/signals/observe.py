@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -14,20 +14,21 @@ from fedbench.core.signals.measure import COALITION, GRADIENT_SIGNALS, model_of_
 
 def observe(
     view: View, target: int | None, rows: list[int], rounds: np.ndarray, arrays: Mapping[str, np.ndarray], pick: np.ndarray,
-    served: np.ndarray | None = None,
+    served: np.ndarray | None = None, members: Collection[int] = (),
 ) -> Observations:  # fmt: skip
     """What ``view`` sees of the samples at positions ``pick`` of the pool; the target's row where it has one.
 
     ``pick``: [n], or [R, M, n] where every round and client has candidates of its own (the released code's quirk).
     ``target`` is a client id (None for views without client rows). ``served``: [R, n] which of several global models
-    serves each candidate's client: the global views see the candidate through that one. Signals a view does not contain
-    are not there.
+    serves each candidate's client: the global views see the candidate through that one. ``members``: whose mean the view
+    ``coalition`` shows, and not beside it. Signals a view does not contain are not there.
     """
     clients = [i for i, r in enumerate(rows) if r >= 0]
     models = [i for i, r in enumerate(rows) if model_of_row(r) is not None]
     keep = {"server": clients, "client": models, "external": models}
-    keep["coalition"] = [rows.index(COALITION)] if COALITION in rows else []
-    chosen = keep[view]
+    if COALITION in rows:  # who knows the coalition knows who is not in it, and has their uploads as they are
+        keep["coalition"] = [rows.index(COALITION), *(i for i in clients if rows[i] not in members)]
+    chosen = keep.get(view, [])
     last = slice(-1, None) if view == "external" else slice(None)
     through = served[last] if served is not None and view in ("client", "external") and len(models) > 1 else None
 

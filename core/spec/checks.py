@@ -16,6 +16,7 @@ from fedbench.core.spec.suite import Setting
 
 Model = TypeVar("Model", bound=BaseModel)
 METHODS = ("defense", "attack", "analysis")  # what a suite lists rows of
+_SHOWN = 8  # ids of a group in a message
 _LONGEST = {
     "settings": most.SETTINGS, "seeds": most.SEEDS, "tuning_seeds": most.SEEDS, "coalitions": most.COALITIONS,
     **{PLURAL[kind]: most.USES for kind in (*METHODS, "signal")},
@@ -160,3 +161,22 @@ def _coalitions_differ(document: Document, coalitions: list[tuple[Loc, Coalition
             if client in seen:
                 yield Problem((*loc, "clients", i), f"the client {client} is given twice")
             seen.add(client)
+        yield from _groups_differ(loc, coalition.groups or [])
+
+
+def _groups_differ(at: Loc, groups: list[list[int]]) -> Iterator[Problem]:
+    """A client that two groups name, or one group twice."""
+    found: dict[int, int] = {}
+    for g, group in enumerate(groups):
+        for i, client in enumerate(group):
+            if (first := found.setdefault(client, g)) != g:
+                both = f"group {first + 1} {_shown(groups[first])} and to group {g + 1} {_shown(group)}"
+                text = f"the client {client} belongs to {both}: coalitions do not overlap; leave it in one of them"
+                yield Problem((*at, "groups", g, i), text)
+            elif client in group[:i]:
+                yield Problem((*at, "groups", g, i), f"the client {client} is given twice")
+
+
+def _shown(group: list[int]) -> str:
+    """A few ids in full, of more the first."""
+    return f"[{', '.join(map(str, group[:_SHOWN]))}{', ...' if len(group) > _SHOWN else ''}]"

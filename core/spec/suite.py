@@ -158,6 +158,11 @@ class PublishedNumbers(SpecModel):
     case: dict[str, str] = Field(default_factory=dict, description="our coalition -> the paper's case, where names differ")
     defenses: dict[str, str] = Field(default_factory=dict, description="our label -> the paper's, where names differ")
     attacks: dict[str, str] = Field(default_factory=dict, description="our label -> the paper's, where names differ")
+    differs: str = Field(
+        "", max_length=1_000,
+        description="what is not the paper's besides data set and model, which a board compares itself: rounds, clients, "
+        "parameters, what the paper leaves open; printed above the comparison",
+    )  # fmt: skip
 
 
 class SuiteSpec(SpecModel):

@@ -105,6 +105,8 @@ def _said_twice(record: Record, run: dict[str, Any]) -> Iterator[tuple[str, Any,
     yield "digests", {n: d for n, d in record.digests.items() if n != "scores"}, run["digests"]
     for kind in ("dataset", "model"):
         yield f"described.{kind}", record.described[kind], {n: run[kind][n] for n in ("name", "params")}
+    several = record.described.get("coalitions", {})
+    yield "described.coalitions", list(several.values()), [run["coalitions"]] if "coalitions" in run else []
     for part in _SETTING:
         yield f"described.{part}", record.described[part], run["setting"][part]
     if record.components is not None:

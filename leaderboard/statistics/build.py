@@ -72,8 +72,10 @@ def _cell_name(loaded: LoadedRecord) -> tuple[Any, ...]:
 
 
 def _coalition_free(group: Sequence[LoadedRecord]) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
-    """(rows of every section, rows of their coalition's): the former are of coalition ``none`` and were trained in no other."""
-    defending = {r.record.defense.label for r in group if r.record.coalition != "none"}
+    """(rows of every section, rows of their coalition's): the former are of coalition ``none`` and defended in no other. Of the
+    latter are attacks on the mean of a coalition's clients where nobody defends."""
+    beside = [r for r in group if r.record.coalition != "none"]
+    defending = {r.record.defense.label for r in beside if r.record.members or r.record.view != "coalition"}
 
     def free(r: LoadedRecord) -> bool:
         return r.record.coalition == "none" and (

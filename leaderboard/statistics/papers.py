@@ -14,6 +14,12 @@ MAXIMA = ("auc_max", "advantage_max")
 """over all attacks and rounds, printed for every client of a paper"""
 VIEW_OF = {"globaladversary": "server", "globaladversaryadaptive": "server", "localadversary": "client"}
 """an adversary of a paper, without punctuation -> our view: on local models the server, on the global model a client"""
+COMPONENT = {
+    "fc": "mlp-512-128", "cnn2": "membershield-cnn2", "cnn3": "membershield-cnn3", "mlp4": "membershield-mlp4",
+}  # fmt: skip
+"""what a paper calls a model -> the component that is its network, where the names differ"""
+AVERAGE = "avg"
+"""the attack of a paper's printed average over its attacks"""
 _RUNTIME = "runtime_s"
 _CELL = ("table", "dataset", "model", "partition", "case", "defense", "attack", "metric")
 
@@ -31,6 +37,11 @@ def published(source: str) -> tuple[dict[str, str], ...]:
 def plain(name: str) -> str:
     """A method's name without punctuation: ``fedmia-ii`` and ``fedmia_ii``, ``dp-sgd`` and ``dpsgd`` are the same."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def same(theirs: str, ours: str) -> bool:
+    """Whether a paper's data set or model is the one that a setting has, by their names."""
+    return plain(ours) == plain(COMPONENT.get(theirs, theirs))
 
 
 def comparable(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:

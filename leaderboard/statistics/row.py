@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from fedbench.core.contract.analysis import Findings
+from fedbench.core.contract.defense import FactValue
 from fedbench.core.metrics import Group, Interval, combined_interval
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import RoundRow
@@ -104,6 +105,16 @@ class Row:
     def histories(self) -> list[list[RoundRow]]:
         """The audited rounds of the run that stands for the row's accuracy, one list a seed that has one."""
         return [run[0].record.history for seed in self.seeds if (run := self.utility_run(seed))]
+
+    @property
+    def facts(self) -> dict[str, list[FactValue]]:
+        """What the defense says of that run, fact by fact in its order: one value a seed that has it."""
+        found: dict[str, list[FactValue]] = {}
+        for seed in self.seeds:
+            for loaded in self.utility_run(seed)[:1]:
+                for name, value in loaded.record.facts.items():
+                    found.setdefault(name, []).append(value)
+        return found
 
     def findings(self, label: str, seed: int) -> Findings | None:
         """What the analysis found in the run that stands for the row's accuracy."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words, value
+from fedbench.core.contract.board import Column, Content, Quote, Table, Text, Value, Words, value
 from fedbench.leaderboard.statistics.compare import Comparison, smallest_difference
-from fedbench.leaderboard.statistics.facts import claims
+from fedbench.leaderboard.statistics.facts import claims, remarks
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
-from fedbench.leaderboard.tables.common import DEFENSE, RANK, ranked, with_attack
+from fedbench.leaderboard.tables.common import DEFENSE, RANK, joined, ranked, with_attack
 from fedbench.leaderboard.tables.facts import claimed
 
+MAX_REMARKS, LONGEST_REMARK = 4, 600  # footnotes of a row, characters of one
 _COLUMNS = (
     RANK, DEFENSE, Column(name=Words("worst case AUC"), direction="lower"),
     Column(name=Words("largest of all"), direction="lower"),
@@ -39,7 +40,7 @@ def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None)
     if trust is not None:
         columns = (*columns, _TRUST)
         rows = tuple((*cells, trust(row)) for cells, (row, _) in zip(rows, ranked(section), strict=True))
-    return Table(title="Ranking", caption=caption, columns=columns, rows=rows, footnotes=_power(section))
+    return Table(title="Ranking", caption=caption, columns=columns, rows=rows, footnotes=(*_power(section), *_remarks(section)))
 
 
 def _row(section: Section, row: Row, front: tuple[Content, Content]) -> tuple[Content, ...]:
@@ -61,6 +62,20 @@ def _costs(row: Row, compared: Comparison) -> tuple[Content, ...]:
     delta: Content = Words("0") if row.undefended else value(compared.delta_accuracy)
     runtime: Content = Words("1") if row.undefended else value(compared.runtime, Words("x")) if compared.runtime else None
     return delta, value(row.accuracy), value(compared.contribution), runtime
+
+
+def _remarks(section: Section) -> list[Text]:
+    """A footnote a remark, led by the rows that it is made of; of a row that has many, how many more there are."""
+    rows: dict[str, list[str]] = {}
+    more: list[Text] = []
+    for row in section.rows:
+        said = remarks(row)
+        for text in said[:MAX_REMARKS]:
+            rows.setdefault(text, []).append(row.label)
+        if len(said) > MAX_REMARKS:
+            rest = Words(f": {len(said) - MAX_REMARKS} more of these, which ")
+            more.append((row.label, rest, Words("fedbench show", "code"), Words(" prints")))
+    return [*((*joined(labels), Words(": "), Quote(text, LONGEST_REMARK)) for text, labels in rows.items()), *more]
 
 
 def _power(section: Section) -> tuple[Text, ...]:

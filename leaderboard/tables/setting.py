@@ -20,6 +20,7 @@ VIEWS = {
 MAX_VALUES = 4
 _PARTS = {
     "adversary": "active attacks", "insider": "adversary inside the federation", "groups": "groups of clients",
+    "coalitions": "several coalitions at once",
     "thresholds": "range of the MIA accuracy that clients tolerate",
 }  # fmt: skip
 Values = dict[str, dict[Quote, None]]
@@ -74,7 +75,9 @@ def _answering(records: Sequence[LoadedRecord]) -> list[Text]:
 def _flat(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Quote]]:
     """(dotted name, value as text) of every leaf; empty and absent ones are left out."""
     for name, value in described.items():
-        if isinstance(value, Mapping):
+        if name == "coalitions" and isinstance(value, Mapping):
+            yield from ((f"{prefix}{name}.{label}", Quote(str(groups), 300)) for label, groups in value.items())
+        elif isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         elif name == "groups" and isinstance(value, list) and all(isinstance(g, Mapping) for g in value):
             yield f"{prefix}{name}", Quote("; ".join(map(_group, value)), 300)

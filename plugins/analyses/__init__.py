@@ -49,3 +49,20 @@ def fedbench_analyses() -> Iterator[Component]:
         "paired-differences", f"{_HERE}.paired_differences:PairedDifferences",
         "by how much one defense leaks more, and is more accurate, than another",
     )  # fmt: skip
+    yield Component(
+        "loss-intervals", f"{_HERE}.loss_intervals:LossIntervals",
+        "which loss intervals a bandit draws early and late, and how many samples lie in them", "Bai et al., CoFedMID, Figure 5",
+    )  # fmt: skip
+    paper = "Bai et al., CoFedMID"
+    yield Component(
+        "loss-trajectories", f"{_HERE}.loss_trajectories:LossTrajectories",
+        "loss of members, inside and outside non-members over the rounds, canaries apart", paper,
+    )  # fmt: skip
+    yield Component(
+        "data-usage", f"{_HERE}.data_usage:DataUsage",
+        "in how many rounds samples are trained on, and protected; how many a round", paper,
+    )  # fmt: skip
+    yield Component(
+        "tf01-by-class", f"{_HERE}.tf01_by_class:TF01ByClass",
+        "members found at 0.1 % false positives, by client and class", paper,
+    )  # fmt: skip

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbench.core import Attack, Audit, Observations
+from fedbench.core import Audit, Observations
 from fedbench.plugins.attacks.measures import MEASURES, of_target
 from fedbench.plugins.attacks.series import time_average
+from fedbench.plugins.attacks.trajectory import Trajectory
 
 
-class AvgCosine(Attack):
+class AvgCosine(Trajectory):
     """Score = mean over audited rounds of cos(grad CE(G_t; x, y), G_t - L_{k,t}).
 
     Source: Li et al. (ICLR 2023), over the audited rounds as in CoFedMID (appendix D).
@@ -18,4 +19,4 @@ class AvgCosine(Attack):
     needs = MEASURES["grad-cosine"].needs
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return time_average(of_target(MEASURES["grad-cosine"].of(observations), observations))
+        return time_average(self._read(of_target(MEASURES["grad-cosine"].of(observations), observations), audit))

@@ -23,9 +23,9 @@ class CrossFitted(Attack):
 
     colluders = 1
 
-    def _features(self, observations: Observations) -> np.ndarray:
-        """[n, ...] float32: what the net reads about each sample on the target's row."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement _features(observations)")
+    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
+        """[n, ...] float32: what the net reads about each sample, labelled ``y`` [n], on the target's row."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement _features(observations, y)")
 
     def _learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> Any:
         """A net fitted to ``x`` [n, ...] and ``member`` [n] int64, 0 or 1."""
@@ -39,7 +39,7 @@ class CrossFitted(Attack):
         if not shadows:
             raise SkipCell("no client other than the target is left to collude with the attacker")
         shadow = shadows[0]
-        x = torch.from_numpy(self._features(shadow.observations))
+        x = torch.from_numpy(self._features(shadow.observations, shadow.y))
         member = torch.from_numpy(shadow.member.astype(np.int64))
         self._key = audit.key
         fold = torch.from_numpy(folds(shadow.ids, self._key))
@@ -51,7 +51,7 @@ class CrossFitted(Attack):
             self._nets.append(self._learn(x[seen], member[seen], audit.generator))
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        x, fold = torch.from_numpy(self._features(observations)), folds(audit.ids, self._key)
+        x, fold = torch.from_numpy(self._features(observations, audit.y)), folds(audit.ids, self._key)
         score = np.empty(len(fold), np.float64)
         for f, net in enumerate(self._nets):
             unseen = fold == f

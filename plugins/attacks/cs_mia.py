@@ -33,7 +33,7 @@ class CSMIA(CrossFitted):
 
     needs = frozenset({"modified-entropy"})
 
-    def _features(self, observations: Observations) -> np.ndarray:
+    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
         """[n, R] float32."""
         return np.ascontiguousarray(carried(observations.of_target("modified-entropy")).T, dtype=np.float32)
 

@@ -10,13 +10,14 @@ import torch
 from pydantic import Field, model_validator
 from scipy.special import stdtr
 
-from fedbench.core import Attack, Audit, Observations, Params, SkipCell
+from fedbench.core import Audit, Observations, SkipCell
 from fedbench.plugins.attacks.loss_on import LossOn
 from fedbench.plugins.attacks.measures import MEASURES, Measure, of_others, of_target
 from fedbench.plugins.attacks.series import time_average
+from fedbench.plugins.attacks.trajectory import Followed, Trajectory
 
 
-class FedMIA(Attack):
+class FedMIA(Trajectory):
     """Score = mean over rounds of Phi((M_k - mu) / sqrt(v)), mu and v over the other clients the filter keeps.
 
     A client that trained on the candidate itself (another client's sample as non-member) stands out upwards; a filter
@@ -28,11 +29,15 @@ class FedMIA(Attack):
     (M_k - mu) / (s sqrt(1 + 1/n)) has Student's t distribution with n - 1 degrees of freedom, and Lambda_t is its
     probability, uniform for a non-member however few the others are. In one round with equal n the two tails rank
     candidates alike; they differ in what they mean, and in the average over rounds.
+    With ``normalise: class`` every client's measurement is standardised by itself, the target's and the others' alike, before
+    they are compared: what is added to a class under the target's model alone (it trained on that class in this round, others
+    did not) would stay in M_k - mu if the rows shared their statistics, and Lambda saturates, so that standardising it would
+    come too late. The view ``coalition`` compares the coalition's mean with the clients outside it, of whom two are needed.
     Source: Zhu et al. (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0. The predictive t: Student,
     Biometrika 1908; Hahn, JASA 1969.
     """
 
-    class Params(Params):
+    class Params(Followed):
         filter: Literal["none", "3sigma_pop", "mad", "loo"] = Field(
             "none",
             description="other clients left out as trained on the candidate: none; 3sigma_pop: above mean + 3 "
@@ -66,7 +71,7 @@ class FedMIA(Attack):
         return self.lifted.needs
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        measured = self.lifted.of(observations)
+        measured = self._read(self.lifted.of(observations), audit)
         rounds = zip(of_target(measured, observations), of_others(measured, observations), strict=True)
         likelihood = np.stack([self._round(target, others) for target, others in rounds])
         if np.isnan(likelihood).all():

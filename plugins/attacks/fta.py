@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbench.core import Attack, Audit, Observations
+from fedbench.core import Audit, Observations
 from fedbench.plugins.attacks.series import slope
+from fedbench.plugins.attacks.trajectory import Trajectory
 
 
-class FTAC(Attack):
+class FTAC(Trajectory):
     """Score = least-squares slope of p_y against the round number, on the target's uploaded models.
 
     Source: Chang et al. (USENIX Security 2024), over the audited rounds as CoFedMID (appendix D) uses it. Their final
@@ -18,10 +19,10 @@ class FTAC(Attack):
     needs = frozenset({"confidence"})
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return slope(observations.rounds, observations.of_target("confidence"))
+        return slope(observations.rounds, self._read(observations.of_target("confidence"), audit))
 
 
-class FTAL(Attack):
+class FTAL(Trajectory):
     """Score = minus the least-squares slope of the loss against the round number, on the target's uploaded models.
 
     Source: Chang et al. (USENIX Security 2024), as FTA-C.
@@ -30,4 +31,4 @@ class FTAL(Attack):
     needs = frozenset({"loss"})
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return -slope(observations.rounds, observations.of_target("loss"))
+        return -slope(observations.rounds, self._read(observations.of_target("loss"), audit))

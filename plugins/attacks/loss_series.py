@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbench.core import Attack, Audit, Observations
+from fedbench.core import Audit, Observations
 from fedbench.plugins.attacks.loss_on import LossOn
 from fedbench.plugins.attacks.measures import of_target
 from fedbench.plugins.attacks.series import time_average
+from fedbench.plugins.attacks.trajectory import Followed, Trajectory
 
 
-class LossSeries(Attack):
+class LossSeries(Trajectory):
     """Score = mean over audited rounds of -CE(L_{k,t}(x), y).
 
     Source: Yeom et al. (CSF 2018) as CoFedMID (appendix D) uses it; not CS-MIA's learned series.
     """
 
-    class Params(LossOn):
+    class Params(LossOn, Followed):
         pass
 
     @property
@@ -25,4 +26,4 @@ class LossSeries(Attack):
         return self.params.negative_loss.needs
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return time_average(of_target(self.params.negative_loss.of(observations), observations))
+        return time_average(self._read(of_target(self.params.negative_loss.of(observations), observations), audit))

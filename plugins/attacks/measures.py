@@ -72,6 +72,11 @@ def of_others(measured: np.ndarray, observations: Observations) -> np.ndarray:
 
     Raises ``SkipCell`` in a view without other clients, and for a measurement that is the same for all of them.
     """
+    if len(observations.clients) < 2 and observations.view == "coalition":
+        raise SkipCell(
+            "every client is in the coalition: this attack compares the coalition's mean with the rows of several other clients, "
+            "and there is none outside it"
+        )
     if len(observations.clients) < 2:
         raise SkipCell(f"the view '{observations.view}' shows no other client to compare with")
     if measured.shape[1] == 1:

@@ -8,16 +8,17 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fedbench.core import Observations, Params, SkipCell
+from fedbench.core import Observations, SkipCell
 from fedbench.plugins.attacks.crossfit import CrossFitted, folds
 from fedbench.plugins.attacks.seqmia_net import SequenceNet, train
+from fedbench.plugins.attacks.trajectory import Followed, Trajectory, within_class
 
 FEATURES = ("loss", "max-prob", "std-prob", "entropy", "modified-entropy")  # in the paper's order
 
 __all__ = ["SeqMIA", "folds", "sequences"]
 
 
-class SeqMIA(CrossFitted):
+class SeqMIA(CrossFitted, Trajectory):
     """Score = the net's member logit minus its non-member logit on the target's uploaded models.
 
     The net learns from one colluding client: its own models, its own members against the rest of the pool. Two-fold
@@ -25,9 +26,11 @@ class SeqMIA(CrossFitted):
     it. Source: Li et al. (CCS 2024, arXiv 2407.15098); the rounds of a federation take the place of their distilled
     snapshots, as in CoFedMID (appendix D). The published code queries models in train mode, so that batch statistics and
     dropout reveal whole batches of members; there is no parameter for it: signals are measured in eval mode.
+    In the view ``coalition`` the net reads the coalition's mean, and still learns from a colluder's own uploads: whoever colludes
+    has no mean to teach with. ``normalise: class`` standardises each signal, in the lessons among the samples of a lesson.
     """
 
-    class Params(Params):
+    class Params(Followed):
         epochs: int = Field(150, ge=1, le=10_000, description="passes over the colluder's samples")
         standardise: bool = Field(
             True, description="shift and scale each signal by its mean and deviation on the training fold (paper: off)"
@@ -38,8 +41,8 @@ class SeqMIA(CrossFitted):
 
     needs = frozenset(FEATURES)
 
-    def _features(self, observations: Observations) -> np.ndarray:
-        return sequences(observations)
+    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
+        return sequences(observations, None if self.params.normalise == "none" else y)
 
     def _learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> SequenceNet:
         return train(x, member, self.params.epochs, self.params.standardise, generator)
@@ -49,9 +52,10 @@ class SeqMIA(CrossFitted):
         return logits[:, 1] - (logits[:, 0] if self.params.score == "margin" else 0.0)
 
 
-def sequences(observations: Observations) -> np.ndarray:
-    """[n, T, 5] float32: the signals on the target's row, over the rounds it took part in."""
-    x = np.stack([observations.of_target(name) for name in FEATURES], axis=-1)  # [R, n, 5]
+def sequences(observations: Observations, y: np.ndarray | None = None) -> np.ndarray:
+    """[n, T, 5] float32: the signals on the target's row, over the rounds it took part in; with ``y``, within their classes."""
+    read = [observations.of_target(name) for name in FEATURES]
+    x = np.stack(read if y is None else [within_class(a, y) for a in read], axis=-1)  # [R, n, 5]
     x = x[~np.isnan(x).any(axis=(1, 2))]
     if len(x) == 0:
         raise SkipCell("the client took part in no audited round")

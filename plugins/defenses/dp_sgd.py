@@ -21,17 +21,15 @@ from fedbench.core import (
     Selection,
     UserError,
     norm,
-    norms,
 )
 from fedbench.plugins.defenses.dp_accounting import Steps, epsilon, epsilon_after, least_epsilon, noise_for, out_of_reach
 
 SIGMA = 0.1  # where neither sigma nor epsilon is given
-_BUDGET = 2**26  # per-sample gradient elements held at a time: 256 MB in float32
 _ACCOUNTANTS = {
     "exact": "exact, Gaussian composition", "prv": "prv (Opacus)", "rdp": "rdp (Opacus)", "gdp": "gdp (Opacus), approximate"
 }  # fmt: skip
 
-__all__ = ["DPSGD", "clip_factors", "clip_to", "epsilon", "random_views"]
+__all__ = ["DPSGD", "clip_to", "epsilon", "random_views"]
 
 
 class DPSGD(Defense):
@@ -42,6 +40,10 @@ class DPSGD(Defense):
     a batch holds each sample independently, and B is the expected size: an empty batch is a step of noise. With
     ``augment_multiplicity`` k > 1 a sample's gradient is the mean over k random views of it before it is clipped, so
     its contribution is still bounded by C (De et al., 2022, section 3.2).
+
+    ``rate`` multiplies the gradient after its noise, so it costs no epsilon: what is done to a private result without looking
+    at the data again is post-processing (Dwork & Roth 2014, proposition 2.1). Weight decay is added by the optimiser, afterwards:
+    it goes on at the federation's rate. Adam divides any such factor out again.
 
     ``client``: the update is scaled down to the norm C_delta and N(0, (sigma C_delta)^2) is added to every parameter
     (McMahan et al., ICLR 2018). ``clip_update: median`` takes the median norm of the member's updates in earlier
@@ -78,6 +80,9 @@ class DPSGD(Defense):
         clip_update: Annotated[float, Field(gt=0)] | Literal["median"] = Field(
             1.0, description="C_delta, largest L2 norm of an update, or `median` of the past ones (mode client)"
         )
+        rate: float = Field(
+            1.0, gt=0, description="factor on the federation's learning rate, of the noisy gradient alone (SGD; mode example)"
+        )
         augment_multiplicity: int = Field(
             1, ge=1, description="views of a sample averaged before clipping; 1: the sample as it is"
         )
@@ -98,6 +103,8 @@ class DPSGD(Defense):
                 raise ValueError("a median of private norms supports no epsilon: give clip_update a number, or sigma")
             if self.mode == "client" and (self.sampling == "poisson" or self.clip_unit == "batch"):
                 raise ValueError("sampling and clip_unit are about batches: leave them out with mode client")
+            if self.mode == "client" and self.rate != 1:
+                raise ValueError("rate is about the steps of a batch: leave it out with mode client")
             return self
 
     def check(self, federation: Federation) -> None:
@@ -130,9 +137,9 @@ class DPSGD(Defense):
         sigma = self._noise(ctx.federation, samples)
         if p.clip_unit == "batch":
             mean = clip_to(self._mean_gradient(batch, ctx), p.clip)
-            return mean + (sigma * p.clip) * ctx.randn_like(mean)
-        mean = self._clipped_sum(batch, ctx) / size
-        return mean + (sigma * p.clip / size) * ctx.randn_like(mean)
+            return torch.add(mean, ctx.randn_like(mean), alpha=sigma * p.clip).mul_(p.rate)
+        total = self._clipped_sum(batch, ctx)
+        return total.add_(ctx.randn_like(total), alpha=sigma * p.clip).mul_(p.rate / size)
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         if self.params.mode == "example":
@@ -220,18 +227,12 @@ class DPSGD(Defense):
         return ctx.gradient(cross_entropy(ctx.model(x), y))
 
     def _clipped_sum(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        """[P]: the sum of the clipped gradients, a few samples at a time to bound memory."""
+        """[P]: the sum of the clipped gradients."""
         views = self.params.augment_multiplicity
-        chunk = max(1, _BUDGET // (views * len(ctx.params)))
-        total = torch.zeros_like(ctx.params)
-        for x, y in zip(batch.x.split(chunk), batch.y.split(chunk), strict=True):
-            if views > 1:
-                x, y = self._views(x, ctx), y.repeat_interleave(views)
-            gradients = ctx.per_sample_gradients(x, y)
-            if views > 1:
-                gradients = gradients.unflatten(0, (-1, views)).mean(1)
-            total += clip_factors(gradients, self.params.clip) @ gradients
-        return total
+        if views > 1:
+            rows = {"y": batch.y.repeat_interleave(views), "index": batch.index.repeat_interleave(views)}
+            batch = replace(batch, x=self._views(batch.x, ctx), flag=None, **rows)
+        return ctx.clipped_gradient(batch, self.params.clip, views)
 
     def _views(self, x: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         if x.ndim != 4:
@@ -254,11 +255,6 @@ class DPSGD(Defense):
 def clip_to(vector: torch.Tensor, bound: float) -> torch.Tensor:
     """[P] scaled down to at most the L2 norm ``bound``."""
     return vector * (bound / norm(vector).clamp_min(1e-30)).clamp_max(1)
-
-
-def clip_factors(rows: torch.Tensor, bound: float) -> torch.Tensor:
-    """[B] factors, at most 1, that scale each row of [B, P] down to at most the L2 norm ``bound``."""
-    return (bound / norms(rows).clamp_min(1e-30)).clamp_max(1).to(rows)
 
 
 def random_views(x: torch.Tensor, views: int, shift: int, flip: bool, generator: torch.Generator) -> torch.Tensor:

@@ -1,55 +1,12 @@
-"""Utility-aware compensation: which excluded samples to reuse, and how not to memorise them."""
+"""Utility-aware compensation: intervals of losses, and the penalty on confidence."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import torch
 from torch.nn.functional import log_softmax
-
-_REWARDS_BEFORE_SCALING = 5
-
-
-@dataclass
-class Exp3:
-    """One member's bandit over loss intervals (Auer et al., SIAM J. Comput. 2002, Exp3; CoFedMID section 4.2.1).
-
-    ``log_weights``: [M], 0 at first; ``gamma``: share of uniform exploration; ``rewards``: raw ones, oldest first.
-    """
-
-    gamma: float
-    log_weights: np.ndarray
-    rewards: list[float] = field(default_factory=list)
-
-    def probabilities(self) -> np.ndarray:
-        """[M]: (1 - gamma) w_j / sum(w) + gamma / M."""
-        weights = np.exp(self.log_weights - self.log_weights.max())
-        return (1 - self.gamma) * weights / weights.sum() + self.gamma / len(weights)
-
-    def draw(self, rng: np.random.Generator) -> int:
-        """An arm, by these probabilities."""
-        return int(rng.choice(len(self.log_weights), p=self.probabilities()))
-
-    def learn(self, arm: int, reward: float) -> None:
-        """w_arm *= exp(gamma r / (p_arm M)), r being the reward on the scale of the earlier ones."""
-        scaled = scale_reward(reward, self.rewards)
-        self.rewards.append(reward)
-        self.log_weights[arm] += self.gamma * scaled / (self.probabilities()[arm] * len(self.log_weights))
-
-
-def scale_reward(reward: float, history: list[float]) -> float:
-    """clip(2 (r - r20) / (r80 - r20) - 1, -1, 1) with the 20th and 80th percentile of ``history``.
-
-    0 with fewer than five earlier rewards, or if the percentiles coincide. Source: CoFedMID section 4.2.1, step 2.
-    """
-    if len(history) < _REWARDS_BEFORE_SCALING:
-        return 0.0
-    r20, r80 = np.percentile(history, [20, 80])
-    if r80 - r20 < 1e-12:
-        return 0.0
-    return float(np.clip(2 * (reward - r20) / (r80 - r20) - 1, -1, 1))
 
 
 def normalise(losses: np.ndarray) -> np.ndarray:
@@ -65,7 +22,7 @@ def interval_bounds(normalised: np.ndarray, intervals: int) -> np.ndarray:
 
 
 def buckets(normalised: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """[n] interval of each loss, 0 to M-1; half open on the right, the outer ones unbounded."""
+    """[n] interval of each loss, 0 to M-1; half open on the right, the outer ones unbounded (C7)."""
     return np.searchsorted(bounds, normalised, side="right")
 
 
@@ -84,9 +41,11 @@ def confidence_regulariser(
 ) -> torch.Tensor:
     """[B]: KL(soft || p) - mu H(p), the soft label keeping p_y on the true class and spreading 1 - p_y evenly.
 
-    ``logits`` [B, N]. ``kl_reduction``: over classes. With a constant soft label the divergence has no gradient at the
-    true logit and p_i - (1 - p_y)/(N - 1) at the others: it only levels the wrong classes.
-    Source: CoFedMID section 4.2.2; written there KL(log p || soft), the argument order of ``kl_div``.
+    ``logits`` [B, N]. C13: written KL(log p || soft) in the paper, the argument order of ``kl_div``; ``kl_reduction``: over
+    classes. C14: ``detach``: the soft label is a label, a constant. C17: then the divergence has no gradient at the true
+    logit and p_i - (1 - p_y)/(N - 1) at the others: it only levels the wrong classes. C15: ``mu`` is as printed, while
+    HAMP's .005 went with a divergence divided by the number of classes.
+    Source: CoFedMID section 4.2.2.
     """
     log_p = log_softmax(logits, 1)
     p_true = log_p.gather(1, y[:, None]).exp()

@@ -15,7 +15,7 @@ def subset_size(t: int, rounds: int, m_max: int, m_min: int, decay: Decay, round
     """m^t, classes per member in round ``t`` (from 1 to ``rounds``): m_max at first, m_min at last.
 
     Source: CoFedMID section 4.1, linear; its table 13 names the other shapes without formulas, those here are the
-    usual ones (half cosine, geometric, quadratic). ``nearest`` rounds a half up.
+    usual ones (half cosine, geometric, quadratic). C4: ``nearest`` rounds a half up.
     """
     s = (t - 1) / (rounds - 1) if rounds > 1 else 0.0
     span = m_max - m_min
@@ -33,10 +33,11 @@ def subset_size(t: int, rounds: int, m_max: int, m_min: int, decay: Decay, round
 def assign_balanced(classes: int, members: int, m: int, rng: np.random.Generator) -> np.ndarray:
     """[members, classes] bool, ``m`` classes a member, of least total overlap.
 
-    The paper's objective, sum over pairs of |S_i & S_j|, is sum over classes of q_c (q_c - 1) / 2 with q_c the members
+    C2: the paper's objective, sum over pairs of |S_i & S_j|, is sum over classes of q_c (q_c - 1) / 2 with q_c the members
     that hold class c: least exactly when the q_c differ by at most one. Then every class is held if members * m >=
     classes, and all subsets are disjoint if not. A class goes to the members with most capacity left; ties go to the
-    smallest resulting pairwise overlap, then to chance.
+    smallest resulting pairwise overlap, then to chance. C5: no assignment keeps every pair's overlap below lambda_theo =
+    ceil((d m^2 - N m) / (N (d - 1))); this one stays near it.
     """
     held = np.zeros((members, classes), bool)
     overlap = np.zeros((members, members), int)

@@ -1,0 +1,147 @@
+"""How the loss of members and of non-members goes along the rounds under the target's own model (CoFedMID, Figures 1 and 7a)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+from pydantic import Field
+
+from fedbench.core import (
+    Analysis,
+    Block,
+    Column,
+    Content,
+    Figure,
+    Findings,
+    FinishedRun,
+    Judgement,
+    Number,
+    Section,
+    Table,
+    Value,
+    Words,
+    t_interval,
+    value,
+)
+from fedbench.core import Params as Base
+from fedbench.plugins.analyses.loss_courses import PARTS, SIDES, Courses, courses, over_clients
+from fedbench.plugins.analyses.sides import clients_of, members_of, outsiders_of
+from fedbench.plugins.analyses.trajectory_figure import trajectory_figure
+
+
+class LossTrajectories(Analysis):
+    """Mean loss on each client's uploaded model, over the audited rounds: of its members, of other clients' samples, of nobody's.
+
+    Samples with labels that are wrong on purpose (canaries) are apart from the others, where the data set has some. A section
+    shows the means over the coalition's clients, of the undefended federation too; without a coalition over all clients.
+    """
+
+    needs = frozenset({"loss"})
+    by_default = False
+
+    class Params(Base):
+        defenses: tuple[str, ...] = Field((), description="labels of the defenses that a board shows; by default all")
+
+    def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
+        """``rounds`` [R], ``defends`` [K] and ``<part> <side>`` [R x K], round after round, NaN where not known; the last and the
+        largest gap of the defending clients (of all, where nobody defends) to either kind of non-members. None where no
+        client has members and outsiders among the audited samples."""
+        clients = clients_of(run)
+        if not clients or not len(run.rounds):
+            return None
+        arrays: dict[str, np.ndarray] = {}
+        for part in PARTS if run.pool_canary.any() else PARTS[:1]:
+            of_part = _of_part(run, part)
+            for side in SIDES:
+                found = np.full((len(run.rounds), run.clients), np.nan)
+                for k in clients:
+                    found[:, k] = _mean(run.signals["loss"][:, run.rows.index(k)], _side(run, side, k) & of_part)
+                arrays[f"{part} {side}"] = found.ravel()
+        units = dict.fromkeys(arrays, "nats") | {"rounds": "", "defends": ""}
+        defends = np.isin(np.arange(run.clients), run.members).astype(float)
+        arrays |= {"rounds": run.rounds.astype(float), "defends": defends}
+        return Findings(_numbers(arrays, defends > 0 if run.members else np.ones(run.clients, bool)), arrays, units)
+
+    def draw(self, section: Section, label: str) -> Iterator[Block]:
+        """The three lines, a panel a defense and kind of sample; last and largest gaps, a row a defense and kind."""
+        shown = courses(section, label, self.params.defenses)
+        rows = tuple(line for found in shown for line in _lines(found))
+        if rows:
+            yield _table(rows)
+            yield Figure("loss-trajectories", "Loss trajectories", partial(trajectory_figure, section, shown))
+
+
+def _of_part(run: FinishedRun, part: str) -> np.ndarray:
+    canary = run.pool_canary if len(run.pool_canary) else np.zeros(len(run.pool), bool)
+    return canary if part == "canary" else ~canary
+
+
+def _side(run: FinishedRun, side: str, client: int) -> np.ndarray:
+    if side == "members":
+        return members_of(run, client)
+    return outsiders_of(run, client) if side == "outside" else np.asarray((run.pool >= 0) & (run.pool != client))
+
+
+def _mean(loss: np.ndarray, side: np.ndarray) -> np.ndarray:
+    """[R] over the samples of the side; NaN without any, and in rounds without the client."""
+    return np.asarray(loss[:, side], np.float64).mean(axis=1) if side.any() else np.full(len(loss), np.nan)
+
+
+def _numbers(arrays: dict[str, np.ndarray], whom: np.ndarray) -> dict[str, Number]:
+    """Gaps are non-members' loss minus members': above 0 members are easier."""
+    numbers, n_rounds = {}, len(arrays["rounds"])
+    for part in (p for p in PARTS if f"{p} members" in arrays):
+        means = {side: over_clients(arrays[f"{part} {side}"].reshape(n_rounds, -1), whom) for side in SIDES}
+        for side in SIDES[1:]:
+            last, largest, _ = _gaps(means[side] - means["members"], arrays["rounds"])
+            numbers[f"{part} last gap {side}"] = Number(last, unit="nats")
+            numbers[f"{part} largest gap {side}"] = Number(largest, unit="nats")
+    return numbers
+
+
+def _gaps(gap: np.ndarray, rounds: np.ndarray) -> tuple[float | None, float | None, float | None]:
+    """(the last one known, the largest one, the round of the largest one)."""
+    known = np.flatnonzero(~np.isnan(gap))
+    if not len(known):
+        return None, None, None
+    top = known[gap[known].argmax()]
+    return float(gap[known[-1]]), float(gap[top]), float(rounds[top])
+
+
+def _lines(found: Courses) -> Iterator[tuple[Content, ...]]:
+    ends = {
+        side: [c[known[-1]] for c in course if len(known := np.flatnonzero(~np.isnan(c)))]
+        for side, course in found.sides.items()
+    }  # fmt: skip
+    if not all(ends.values()):
+        return
+    gaps = [
+        [_gaps(n - m, found.rounds) for n, m in zip(found.sides[side], found.sides["members"], strict=True)] for side in SIDES[1:]
+    ]
+    cells: list[Content] = [_over_seeds(ends[side]) for side in SIDES]
+    for of_side in gaps:
+        last, largest, when = ([v for v in values if v is not None] for values in zip(*of_side, strict=True))
+        cells += [_over_seeds(last), _over_seeds(largest), Value(mean=float(np.mean(when))) if when else None]
+    yield found.label, Words(found.part), *cells
+
+
+def _over_seeds(values: list[float]) -> Value:
+    if len(values) > 1:
+        return value(t_interval(values))
+    return Value(mean=float(values[0]) if values else None)
+
+
+def _table(rows: tuple[tuple[Content, ...], ...]) -> Table:
+    columns = [Column(name=Words("defense"), align="left"), Column(name=Words("samples"), align="left")]
+    columns += [Column(name=Words(f"{side}, last round")) for side in SIDES]
+    for side in SIDES[1:]:
+        columns += [Column(name=Words(f"{what} gap, {side}"), direction="lower", signed=True) for what in ("last", "largest")]
+        columns.append(Column(name=Words("in round"), digits=0))
+    caption = Words(
+        ": mean cross-entropy (nats) on the uploaded models of the coalition's clients, in the undefended row of the same "
+        "clients; inside: other clients' training samples; outside: nobody's. A gap is non-members minus members: above 0 "
+        "members are easier. Means over seeds with their 95 % interval; the largest gap is chosen on the answers"
+    )
+    return Table(title="Loss of members and non-members", caption=caption, columns=tuple(columns), rows=rows)
