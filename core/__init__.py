@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from fedbench.core.contract.model import Model
     from fedbench.core.contract.params import Params
     from fedbench.core.contract.report import Report, Summary
-    from fedbench.core.contract.section import AuditedRound, ClientGroup, Duel, Entry, Row, Section, Sweep
+    from fedbench.core.contract.section import AuditedRound, ClientGroup, Duel, Entry, Family, Row, Section, Standing, Sweep
     from fedbench.core.contract.signal import Probe, Signal
     from fedbench.core.metrics import (
         TF01_MIN_NONMEMBERS,
@@ -84,7 +84,7 @@ _HOME = {
         "Block", "Bullets", "Column", "Content", "Figure", "Heading", "Image", "Note", "Numbers", "Quote",
         "Shortfall", "Style", "Table", "Text", "Value", "Words", "value",
     ),
-    "section": ("AuditedRound", "ClientGroup", "Duel", "Entry", "Row", "Section", "Sweep"),
+    "section": ("AuditedRound", "ClientGroup", "Duel", "Entry", "Family", "Row", "Section", "Standing", "Sweep"),
     "contexts": (
         "AnswerContext", "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "ReportContext",
         "Selection", "ServerContext",
@@ -123,7 +123,7 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",
     "Analysis", "Findings", "Number", "FinishedRun", "Judgement", "Judged", "Report", "Summary",
-    "Section", "Row", "Entry", "Sweep", "Duel", "ClientGroup", "AuditedRound",
+    "Section", "Row", "Entry", "Sweep", "Duel", "Family", "Standing", "ClientGroup", "AuditedRound",
     "Block", "Heading", "Note", "Bullets", "Table", "Column", "Content", "Value", "value", "Shortfall", "Figure", "Style",
     "Image", "Numbers", "Text", "Words", "Quote",
     "Interval", "combined_interval", "exact_interval", "t_interval", "auc", "tf01", "TF01_MIN_NONMEMBERS", "hypervolume",

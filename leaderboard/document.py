@@ -93,6 +93,8 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     blocks += mixed_note(current)
     analyses = drawers(source.analyses, sections)
     trust = source.marks.of_row if source.marks is not None and source.marks.needed(current) else None
+    if not sections:
+        blocks.append(Note(Words("All records are of tuning seeds, which no table counts: run the suite's other seeds, too.")))
     blocks += across_settings(sections)
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
@@ -126,7 +128,8 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
     several = len({s.suite for s in sections}) > 1
     name = f"{section.suite}: {section.setting}" if several else section.setting
     same = [s for s in sections if _setting(s) == _setting(section)]
-    return [Heading(2, (Words("Setting "), name)), setting_bullets([r for s in same for r in s.records])]
+    tuning = {seed for s in same if s.tuning is not None for seed in s.tuning.seeds}
+    return [Heading(2, (Words("Setting "), name)), setting_bullets([r for s in same for r in s.records], sorted(tuning))]
 
 
 def _section(

@@ -75,6 +75,7 @@ PARTS = {
     "papers/membershield_cifar10_vgg": ["vgg16-beta1"],
     "papers/membershield_chmnist": ["cnn3-beta1"],
     "papers/membershield_purchase100": ["mlp4-beta1"],
+    "tuned_baselines": ["digits", "cifar10"],
     "what_the_bugs_do": ["leaky-misaligned", "noniid-weights"],
 }
 # Every rule and attack is run once (Tables 2 and 5); the other suites of that paper keep these alone, one run each pair.
@@ -84,6 +85,7 @@ FEW = {name: _FEW for name in PARTS if "fedpoisonmia" in name and not name.endsw
 _TASK = {"none", "membershield", "aof-dropout-0.5-l2", "kd", "threshold-loss", "knn", "threshold-loss-global"}
 FEW |= {
     "overfitting": {"none", "membershield", "memguard", "dropout+l2", "confidence", "supervised", "label-only", "global-stacked"},
+    "tuned_baselines": {"none", "grad-noise", "dp-sgd-hu", "dp-sgd-hu-views", "cofedmid", "loss-series", "avg-cosine-class"},
     "across_worlds": {"none", "membershield", "cofedmid", "atm", "loss-series", "fedpoisonmia", "stacked"},
 }
 # Baselines run in partial_defense: of CoFedMID's suites what is new in a row, each judged by the attack it is about
@@ -105,6 +107,7 @@ def toy(name: str, images, folder):
     yaml = YAML(typ="safe")
     spec = yaml.load(shipped_suites()[name])
     spec["seeds"] = [0]
+    spec |= {"tuning_seeds": spec["tuning_seeds"][:1]} if "tuning_seeds" in spec else {}
     spec["settings"] = [s for s in spec["settings"] if s["name"] in PARTS.get(name, [s["name"]])]
     for s in spec["settings"]:
         s["audit"]["every"] = 1
@@ -218,6 +221,9 @@ def test_every_suite_runs_end_to_end_at_toy_scale(name, images, tmp_path):
         assert "## Beside the paper" in board
     if name == "papers/fedmia_table1":
         assert "AUC: 8 of 8 published cells run" in board and "not run |" not in board
+    if name == "tuned_baselines":
+        assert set(outcomes) == {"ok"} and board.count("**Tuned defenses at matched accuracy**") == 3 + 1
+        assert board.count("**One tuned defense against the others**") == 3 + 1
     if "papers/cofedmid" in name and path.read_text().count("source: cofedmid"):
         assert set(outcomes) == {"ok"} and "What differs: " in board
         assert "Not the paper's setting: the paper's data set is" in board

@@ -124,7 +124,7 @@ def _summary(loaded: LoadedSuite, resolved: Resolved) -> str:
     spec = loaded.spec
     parts = [
         (len(spec.settings), "setting"), (len(resolved.defenses), "defense"), (len(resolved.attacks), "attack"),
-        (len(spec.seeds), "seed"),
+        (len(spec.all_seeds), "seed"),
     ]  # fmt: skip
     counts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in parts]
     return f"{', '.join(counts)}, up to {spec.n_cells(len(resolved.floors)):,} cells"

@@ -131,13 +131,15 @@ class Analysis(Configured):
     where a board is made, from records alone. ``place``: where a section shows what it draws, beside what the attacks find
     or what the defenses cost. ``also``: other views whose rows it is shown, behind those of ``view``. ``by_default``: of the
     built-in ones, whether a suite that lists no analyses has it; one that reads signals makes every run of a suite dearer, so
-    it waits to be named.
+    it waits to be named. ``needs_tuning_seeds``: whether it chooses by runs of seeds that no other table counts, so that a
+    suite without any is refused.
     """
 
     needs: frozenset[str] = frozenset()
     view: View = "server"
     also: frozenset[View] = frozenset()
     by_default: bool = True
+    needs_tuning_seeds: bool = False
     place: Place = "attacks"
 
     def applies(self, setting: Mapping[str, Any]) -> bool:

@@ -72,6 +72,10 @@ class Row(Protocol):
     @property
     def undefended(self) -> bool: ...
     @property
+    def floor(self) -> bool:
+        """Whether it is there for comparison alone: members that upload nothing, or train plainly in another order."""
+
+    @property
     def entries(self) -> Mapping[str, Entry]:
         """By attack."""
 
@@ -108,6 +112,48 @@ class Sweep(Protocol):
 
     def hypervolume(self, attack: str) -> float:
         """Area between the front (undefended point included) and (1, 1); larger = better defense, weaker attack."""
+
+
+class Family(Protocol):
+    """One defense at several strengths, or at one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of its rows."""
+
+
+class Standing(Protocol):
+    """What a row leaks and costs, by the protocol of the ranking; None: it cannot be said."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def complete(self) -> bool:
+        """Every cell that applies has scores."""
+
+    @property
+    def worst(self) -> Interval | None:
+        """AUC of an adversary who picks attack and sign on other seeds."""
+
+    @property
+    def attack(self) -> str:
+        """The one picked most often."""
+
+    @property
+    def tf01(self) -> Interval | None:
+        """In percent, of the attack that is worst in it."""
+
+    @property
+    def tf01_attack(self) -> str: ...
+    @property
+    def accuracy(self) -> Interval | None:
+        """Test accuracy, a fraction."""
+
+    @property
+    def delta_accuracy(self) -> Interval | None:
+        """Minus that of the undefended row, seed by seed, a fraction."""
 
 
 class Duel(Protocol):
@@ -148,6 +194,10 @@ class Section(Protocol):
     @property
     def seeds(self) -> tuple[int, ...]: ...
     @property
+    def tuning(self) -> Section | None:
+        """The same rows on the seeds where strengths are chosen, which nothing else of the section counts; None without any."""
+
+    @property
     def where(self) -> str:
         """Setting, coalition and view, for titles; from records."""
 
@@ -162,6 +212,15 @@ class Section(Protocol):
     @property
     def deciding(self) -> Sequence[str]:
         """The attacks that say "member" by a threshold of their own."""
+
+    def families(self) -> Sequence[Family]:
+        """Every defense with its strengths, be it a single one, in the order of the names; floors are none."""
+
+    def standing(self, label: str) -> Standing | None:
+        """What the row of that label leaks and costs; None where there is no such row."""
+
+    def ranks(self, labels: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        """(best, worst) rank of these rows among each other, of those that have one."""
 
     def sweeps(self, least: int = 2) -> Sequence[Sweep]:
         """Every defense with at least so many strengths, in the order of the names."""

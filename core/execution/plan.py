@@ -77,11 +77,12 @@ class _Planner:
         defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]
         attacks = [(use, made) for use in self.resolved.attacks if (made := self._made("attack", use))]
         self.analyses = [(use, made) for use in self.resolved.analyses if (made := self._made("analysis", use))]
+        self._note_unread()
         rows = list(self._rows(settings, defenses, attacks))
         made = self._jobs_of_all(rows)
         jobs: dict[str, Job] = {}
         for n in range(len(rows)):  # the order of the file, whatever the order in which data is needed
-            for seed in self.spec.seeds:
+            for seed in self.spec.all_seeds:
                 for job in made.get((n, seed), ()):
                     self.refusals.note_twins(jobs.setdefault(job.run_key, job), job)
         self.refusals.raise_all()
@@ -111,11 +112,23 @@ class _Planner:
             made = defense_of(use) if kind == "defense" else use.make()[0]
             if mistake := declaration_mistake(made):
                 raise UserError(f"{kind} '{use.name}': {mistake}")
+            self._require_tuning(use, made)
             self.signals.require(f"{kind} {use}", getattr(made, "needs", ()))
             self.notes |= dict.fromkeys(self.misspelt.of([use]))
             return made
 
         return self.refusals.ask(self.refusals.place_of(kind, use), f"{kind} '{use.name}'", build)
+
+    def _require_tuning(self, use: ComponentUse, made: Any) -> None:
+        if isinstance(made, Analysis) and made.needs_tuning_seeds and not self.spec.tuning_seeds:
+            raise UserError(
+                f"analysis '{use.name}': it chooses strengths on runs that are not reported, and the suite names no seeds for "
+                "them: add for example `tuning_seeds: [100, 101]`, none of them among `seeds`"
+            )
+
+    def _note_unread(self) -> None:
+        if self.spec.tuning_seeds and not any(made.needs_tuning_seeds for _, made in self.analyses):
+            self.notes.setdefault("tuning_seeds: no analysis of the suite reads their runs; `tuned` does")
 
     def _rows(self, settings: set[str] | None, defenses: list[Made], attacks: list[Made]) -> Iterator[Row]:
         """Every defense of every coalition of every setting, in the order of the file."""
@@ -159,7 +172,7 @@ class _Planner:
             by_data.setdefault(key_of(self.resolved.settings[row.i].dataset.identity()), []).append(n)
         found: dict[tuple[int, int], list[Job]] = {}
         for positions in by_data.values():
-            for seed in self.spec.seeds:
+            for seed in self.spec.all_seeds:
                 found |= {(n, seed): jobs for n, jobs in self._jobs_of_seed(rows, positions, seed)}
         return found
 
@@ -206,7 +219,7 @@ class _Planner:
             return None
         job = Job(
             suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, coalitions=row.coalitions,
-            observed=row.observed, targets=targets, seed=seed,
+            observed=row.observed, targets=targets, seed=seed, tuning=seed in self.spec.tuning_seeds,
             dataset=used.dataset, model=used.model, defense=row.use, attacker=attacker, adversary=adversary,
             signals=self.signals.uses, analyses=(), repeated_holdout=loaded.repeated,
             digests={"data": loaded.digest, "split": split, "engine": self.engine},

@@ -34,6 +34,8 @@ def declaration_mistake(made: Any) -> str:
         return f"also is {made.also!r}, expected a frozenset of {', '.join(get_args(View))}"
     if isinstance(made, Analysis) and made.place not in PLACES:
         return f"place is {made.place!r}, expected one of {', '.join(PLACES)}"
+    if isinstance(made, Analysis) and type(made.needs_tuning_seeds) is not bool:
+        return f"needs_tuning_seeds is {made.needs_tuning_seeds!r}, expected True or False"
     if isinstance(made, Attack):
         if not (type(made.colluders) is int and made.colluders >= 0):
             return f"colluders is {made.colluders!r}, expected an integer >= 0"

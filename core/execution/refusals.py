@@ -10,6 +10,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.experiment.job import Job
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.coalition import Coalition
+from fedbench.core.spec.component import grid_of
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved
 from fedbench.core.spec.suite import Setting
@@ -60,16 +61,19 @@ class Refusals:
         return None
 
     def known_labels(self, i: int, kind: str, labels: list[str]) -> list[str]:
-        """Those of ``labels`` that a setting's ``defenses`` or ``attacks`` name; all where it names none."""
+        """Those of ``labels`` that a setting's ``defenses`` or ``attacks`` name, each or by the label of their grid; all where it
+        names none."""
         names = getattr(self.loaded.spec.settings[i], kind)
         if names is None:
             return labels
+        grids = dict.fromkeys(grid_of(label) for label in labels)
         for j, name in enumerate(names):
-            if name not in labels:
-                text = f"unknown label '{name}'{did_you_mean(name, labels)}; the suite's are {', '.join(labels)}"
+            if name not in labels and name not in grids:
+                known = [*grids, *(label for label in labels if label not in grids)]
+                text = f"unknown label '{name}'{did_you_mean(name, known)}; the suite's are {', '.join(known)}"
                 place = self._place(self.loaded.position(("settings", i, kind, j)))
                 self.problems.append(f"{place}: settings[{i}].{kind}[{j}]: {text}")
-        return [label for label in labels if label in names]
+        return [label for label in labels if label in names or grid_of(label) in names]
 
     def adversary_misfits(self, i: int, coalition: Coalition, first: int) -> bool:
         """Whether nobody is left to attack, or a malicious client (from id ``first`` on) is named as a member or a target.

@@ -69,6 +69,8 @@ class Job:
     """the members of each, where several coalitions defend (or are ``observed``) at once"""
     targets: tuple[Target, ...]
     seed: int
+    tuning: bool = False
+    """whether the seed is one on which strengths are chosen, which no other table of a board counts"""
     dataset: ComponentUse
     model: ComponentUse
     defense: ComponentUse
@@ -150,7 +152,7 @@ class Job:
             "partition": shown["partition"], "federation": shown["federation"], "audit": shown["audit"],
             "adversary": self.attacker.label if self.attacker else None, "insider": inside,
             "groups": shown["groups"], "thresholds": shown["thresholds"],
-        } | several  # fmt: skip
+        } | several | ({"tuning": True} if self.tuning else {})  # fmt: skip
 
 
 # Fields that cannot change what a training answers. Everything else is part of its key: a new field counts unless it is
@@ -172,10 +174,12 @@ NO_INFLUENCE = frozenset({
 _ADVERSARY = frozenset({"adversary"})
 # And where all members defend together, who they are says it all.
 _SEVERAL = frozenset({"coalitions"})
+# Of a run that is reported: a suite without tuning seeds has the keys it had before there were any.
+_TUNING = frozenset({"tuning"})
 # Shadow models are trained alone: neither a defense nor the federation around them can change them. The split is in
 # `digests`.
 NOT_OF_SHADOW_MODELS = frozenset({
-    "members", "coalitions", "targets", "defense", "attacker", "adversary", "expected_malicious", "setting.partition",
+    "members", "coalitions", "targets", "tuning", "defense", "attacker", "adversary", "expected_malicious", "setting.partition",
     "setting.thresholds",
     "setting.audit.every", "setting.audit.nonmembers", "setting.audit.members", "setting.audit.targets",
     "setting.federation.clients", "setting.federation.rounds", "setting.federation.local_epochs",
@@ -187,13 +191,15 @@ NOT_OF_SHADOW_MODELS = frozenset({
 
 def identity(job: Job, without: Iterable[str] = ()) -> dict[str, Any]:
     """Everything that can change what a training answers, as JSON values: the job's fields minus ``NO_INFLUENCE`` and
-    ``without`` (dotted paths). What the server assumes reaches its rule even where nobody attacks."""
+    ``without`` (dotted paths). What the server assumes reaches its rule even where nobody attacks. That a seed is one of tuning
+    changes no answer; its records say so, and what a record says is proven by its key."""
     everything = {f.name: _plain(getattr(job, f.name)) for f in dataclasses.fields(job)}
     everything |= {"contract": CONTRACT_VERSION, "device": job.device.split(":")[0]}
     everything["expected_malicious"] = job.expected_malicious
     if job.adversary:  # a number and a share of the clients that come to the same are the same
         everything["adversary"] |= {"clients": job.malicious, "assumed": job.expected_malicious}
     left_out = {*NO_INFLUENCE, *without, *(() if job.attacker else _ADVERSARY), *(() if job.coalitions else _SEVERAL)}
+    left_out |= set() if job.tuning else _TUNING
     return _without(everything, left_out)
 
 

@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 METHODS = ("defense", "attack", "analysis")  # what a suite lists rows of
 _SHOWN = 8  # ids of a group in a message
 _LONGEST = {
-    "settings": most.SETTINGS, "seeds": most.SEEDS, "coalitions": most.COALITIONS,
+    "settings": most.SETTINGS, "seeds": most.SEEDS, "tuning_seeds": most.SEEDS, "coalitions": most.COALITIONS,
     **{PLURAL[kind]: most.USES for kind in (*METHODS, "signal")},
 }  # fmt: skip
 
@@ -88,8 +88,12 @@ def _setting_names(document: Document) -> Iterator[tuple[Loc, str]]:
 
 
 def _seeds_differ(document: Document) -> Iterator[Problem]:
-    named = [(("seeds", i), s) for i, s in enumerate(items_of(document.data, "seeds")) if type(s) is int]
-    return _differ(document, named, lambda seed, line: f"the seed {seed} is already given in line {line}")
+    kinds = ("seeds", "tuning_seeds")
+    named = [((kind, i), s) for kind in kinds for i, s in enumerate(items_of(document.data, kind)) if type(s) is int]
+    return _differ(
+        document, named, lambda seed, line: f"the seed {seed} is already given in line {line}: name every seed once, those of "
+        "tuning apart from those that are reported"
+    )  # fmt: skip
 
 
 def _labels_differ(document: Document) -> Iterator[Problem]:

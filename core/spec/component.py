@@ -89,5 +89,10 @@ def expand(use: MethodUse) -> Iterator[Point]:
         yield Point(f"{base}[{inner}]" if inner else base, {**use.params, **chosen}, index)
 
 
+def grid_of(label: str) -> str:
+    """The label that the rows of a grid share: ``grad-noise`` of ``grad-noise[sigma=0.01]``; of another row its own."""
+    return label.partition("[")[0]
+
+
 def _text(value: Any) -> str:
     return one_line(value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str), 80)

@@ -114,11 +114,11 @@ class Setting(SpecModel):
     )
     defenses: list[str] | None = Field(
         None, min_length=1, max_length=most.ROWS_OF_LIST,
-        description="labels of the suite's defenses that run here; by default all",
+        description="labels of the suite's defenses that run here, that of a grid for all its rows; by default all",
     )  # fmt: skip
     attacks: list[str] | None = Field(
         None, min_length=1, max_length=most.ROWS_OF_LIST,
-        description="labels of the suite's attacks that run here; by default all",
+        description="labels of the suite's attacks that run here, that of a grid for all its rows; by default all",
     )  # fmt: skip
 
     @model_validator(mode="after")
@@ -176,6 +176,10 @@ class SuiteSpec(SpecModel):
     seeds: list[Annotated[int, Field(ge=0, le=2**63 - 1)]] = Field(
         min_length=1, max_length=most.SEEDS, description="one run for each"
     )
+    tuning_seeds: list[Annotated[int, Field(ge=0, le=2**63 - 1)]] = Field(
+        default_factory=list, max_length=most.SEEDS,
+        description="further seeds, on which an analysis chooses strengths; no other table counts their runs",
+    )  # fmt: skip
     settings: list[Setting] = Field(min_length=1, max_length=most.SETTINGS, description="the federations")
     coalitions: list[Coalition] | None = Field(
         None, min_length=1, max_length=most.COALITIONS, description="who defends; a setting may differ"
@@ -207,6 +211,11 @@ class SuiteSpec(SpecModel):
             raise mistake(f"expected {SCHEMA}, found {str(value).lower()}")
         return value
 
+    @property
+    def all_seeds(self) -> list[int]:
+        """Those that are reported, then those of tuning."""
+        return [*self.seeds, *self.tuning_seeds]
+
     def coalitions_of(self, setting: Setting) -> list[Coalition]:
         """The setting's own coalitions, else the suite's."""
         return setting.coalitions or self.coalitions or []
@@ -228,4 +237,4 @@ class SuiteSpec(SpecModel):
         """
         sides = sum(len(self.coalitions_of(s)) for s in self.settings)
         rows = [sum(use.n_rows for use in uses) for uses in (self.defenses, self.attacks)]
-        return sides * (rows[0] + floors) * rows[1] * len(self.seeds)
+        return sides * (rows[0] + floors) * rows[1] * len(self.all_seeds)

@@ -111,6 +111,7 @@ def _said_twice(record: Record, run: dict[str, Any]) -> Iterator[tuple[str, Any,
         yield f"described.{part}", record.described[part], run["setting"][part]
     if record.components is not None:
         yield "components", record.components.model_dump(mode="json"), components_of(dict(record.identity))
+    yield "described.tuning", record.described.get("tuning", False), run.get("tuning", False)
     yield "described.adversary", record.described["adversary"] is None, run["attacker"] is None
     if record.outcome == "ok":
         yield "targets", [t.target for t in record.targets], run["targets"]

@@ -173,7 +173,8 @@ class Record(RecordPart):
     view: str
     """what the adversary sees: ``server``, ``client``, ``coalition``, ``external``"""
     described: dict[str, Any]
-    """the resolved setting in words a board can print: dataset, model, clients, rounds, ..."""
+    """the resolved setting in words a board can print: dataset, model, clients, rounds, ...; ``tuning`` is true of a seed on
+    which strengths are chosen, and absent elsewhere"""
     facts: dict[str, FactValue] = Field(default_factory=dict)
     """what the defense says of its run: epsilon, choices, bytes, ..."""
     utility: Utility | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,11 +22,25 @@ def build_sections(records: Iterable[LoadedRecord]) -> list[Section]:
 
     A section of coalition C holds the rows of C and, restricted to the targets of C, those that no client defends in: the
     undefended federation and the server's rules, trained once for all coalitions. With such rows alone, the one section is
-    that of coalition ``none``.
+    that of coalition ``none``. Runs of tuning seeds make sections of their own, each beside the one of the reported seeds.
     """
     current, _ = newest(records)
+    beside = {_place(s): s for s in _sections([r for r in current if of_tuning(r)])}
+    return [replace(s, tuning=beside.get(_place(s))) for s in _sections([r for r in current if not of_tuning(r)])]
+
+
+def of_tuning(loaded: LoadedRecord) -> bool:
+    """Whether the record is of a seed on which strengths are chosen, and so counts in no table of what is reported."""
+    return loaded.record.described.get("tuning") is True
+
+
+def _place(section: Section) -> tuple[str, str, str, str]:
+    return section.suite, section.setting, section.coalition, section.view
+
+
+def _sections(records: Sequence[LoadedRecord]) -> list[Section]:
     sections = []
-    for (suite, setting), group in _grouped(current, lambda r: (r.record.suite, r.record.setting)):
+    for (suite, setting), group in _grouped(records, lambda r: (r.record.suite, r.record.setting)):
         shared, own_rows = _coalition_free(group)
         coalitions = _grouped(own_rows, lambda r: _coalition_order(r.record.coalition)) or [(("", "none"), [])]
         for (_, coalition), own in coalitions:

@@ -211,7 +211,11 @@ class Contest:
     @cached_property
     def ranks(self) -> dict[str, tuple[int, int]]:
         """Label -> (best, worst) rank, 95 % simultaneous."""
-        return ranges(self.parts, {label: self._worst_rival(label) for label in self.ranked})
+        return self.ranks_among(self.ranked)
+
+    def ranks_among(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """The same of some rows alone: of the ``labels`` that have a rank, as if the section had no others."""
+        return ranges(self.parts, {label: self._worst_rival(label) for label in self.ranked if label in labels})
 
     @once
     def leader(self, attack: str) -> str | None:

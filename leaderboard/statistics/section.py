@@ -16,13 +16,14 @@ from fedbench.leaderboard.statistics.groups import groups_in
 from fedbench.leaderboard.statistics.rivals import Duel
 from fedbench.leaderboard.statistics.row import FREE_RIDER, Row
 from fedbench.leaderboard.statistics.spread import Unit
-from fedbench.leaderboard.statistics.sweeps import Sweep, sweeps
+from fedbench.leaderboard.statistics.standing import Standing, standing
+from fedbench.leaderboard.statistics.sweeps import Family, Sweep, families, sweeps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """``rows``: complete ones first, the lowest worst case first, floors last. ``targets`` by seed. ``contest``: what an
-    adversary gets out of each row."""
+    adversary gets out of each row. ``tuning``: the same of the seeds on which strengths are chosen, where the suite has any."""
 
     suite: str
     setting: str
@@ -32,6 +33,7 @@ class Section:
     rows: tuple[Row, ...]
     targets: dict[int, tuple[int, ...]]
     contest: Contest
+    tuning: Section | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -96,6 +98,19 @@ class Section:
             first=a, second=b, worst=found[a, b].found if (a, b) in found else None,
             shown=(a, b) in found and found[a, b].shown, accuracy=accuracy_difference(rows[a], rows[b], self),
         ) for a, b in here]  # fmt: skip
+
+    def families(self) -> list[Family]:
+        """Every defense with its strengths, be it a single one, in the order of the names; floors are none."""
+        return families(self.rows)
+
+    def standing(self, label: str) -> Standing | None:
+        """What the row of that label leaks and costs; None where there is no such row."""
+        row = next((r for r in self.rows if r.label == label), None)
+        return None if row is None else standing(self.contest, row, self.compared[label])
+
+    def ranks(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """(best, worst) rank of these rows among each other, of those that have one."""
+        return self.contest.ranks_among(labels)
 
     def sweeps(self, least: int = 2) -> list[Sweep]:
         """Every defense with at least ``least`` strengths, in the order of the names."""

@@ -27,6 +27,14 @@ class Sweep:
         return hypervolume(np.vstack([self.points[attack], self.undefended[attack]]))
 
 
+@dataclass(frozen=True)
+class Family:
+    """One defense at several strengths, or at one: its ``name`` and the ``labels`` of its rows, in the section's order."""
+
+    name: str
+    labels: tuple[str, ...]
+
+
 def family(label: str) -> str:
     """What the rows of a sweep share: ``grad-noise[sigma=0.1]`` and ``grad-noise-0.5`` are both ``grad-noise``."""
     base = label.partition("[")[0]
@@ -34,13 +42,23 @@ def family(label: str) -> str:
     return head if dash and tail.replace(".", "", 1).isdigit() else base
 
 
+def families(rows: Sequence[Row]) -> list[Family]:
+    """Every defense with its strengths, in the order of the names; the undefended row and the floors are none."""
+    return [Family(name, tuple(r.label for r in mine)) for name, mine in sorted(_by_family(rows).items())]
+
+
+def _by_family(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row.undefended and not row.floor:
+            groups.setdefault(family(row.label), []).append(row)
+    return groups
+
+
 def sweeps(contest: Contest, rows: Sequence[Row], least: int) -> list[Sweep]:
     """Every defense with at least ``least`` strengths, in the order of the names; TF01 against outside non-members."""
     attacks, base = contest.attacks, contest.base
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        if not row.undefended and not row.floor and any(_point(contest, row, a) is not None for a in attacks):
-            groups.setdefault(family(row.label), []).append(row)
+    groups = _by_family([r for r in rows if any(_point(contest, r, a) is not None for a in attacks)])
     undefended = {a: _points(contest, [base] if base else [], a) for a in attacks}
     found = []
     for name, mine in sorted(groups.items()):

@@ -25,7 +25,7 @@ class Unscored:
 def unscored(sections: Sequence[Section]) -> dict[Unscored, list[int]]:
     """Every failed, timed-out, diverged, skipped or missing cell -> its seeds, in the order of the names."""
     found: dict[Unscored, set[int]] = {}
-    for section in sections:
+    for section in [*sections, *(s.tuning for s in sections if s.tuning is not None)]:
         for row in section.rows:
             for attack, entry in row.entries.items():
                 for seed in section.seeds:

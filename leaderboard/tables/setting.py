@@ -27,8 +27,8 @@ Values = dict[str, dict[Quote, None]]
 """dotted name -> insertion-ordered set of values"""
 
 
-def setting_bullets(records: Sequence[LoadedRecord]) -> Bullets:
-    """The setting as described, its audited rounds, its seeds, and the threat model of each view."""
+def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ()) -> Bullets:
+    """The setting as described, its audited rounds, its seeds, those of ``tuning``, and the threat model of each view."""
     found: Values = {}
     for loaded in records:
         for name, value in _flat(loaded.record.described):
@@ -38,6 +38,8 @@ def setting_bullets(records: Sequence[LoadedRecord]) -> Bullets:
     lines += [Words(f"audited rounds: {_series(rounds)}")] if rounds else []
     lines += [Words(text) for text in dict.fromkeys(map(_samples, (r.record.described for r in records))) if text]
     lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
+    chosen = "strengths are chosen on them, and only the tables that say so count them"
+    lines += [Words(f"tuning seeds: {_series(sorted(tuning))}: {chosen}")] if tuning else []
     views = sorted({r.record.view for r in records if r.record.outcome == "ok"})
     return Bullets((*lines, *map(_threat, views), *_answering(records)))
 

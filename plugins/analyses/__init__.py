@@ -28,6 +28,10 @@ def fedbench_analyses() -> Iterator[Component]:
         "sweep", f"{_HERE}.sweep:StrengthSweep", "hypervolume and trade-off of a defense over its strengths",
         "Zhu et al., FedMIA, CVPR 2025",
     )  # fmt: skip
+    yield Component(
+        "tuned", f"{_HERE}.tuned:Tuned",
+        "each defense at the strength that other seeds choose for it: at matched accuracy, and at its best",
+    )  # fmt: skip
     paper = "Ahmed et al., MemberShield, Neural Networks 2025"
     yield Component(
         "distributions", f"{_HERE}.distributions:Distributions",

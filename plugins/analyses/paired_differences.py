@@ -36,7 +36,7 @@ def _table(found: Sequence[Duel]) -> Table:
         Column(name=Words("the first leaks"), align="left"),
         Column(name=Words("accuracy"), unit="pp", direction="higher", digits=2, scale=100, signed=True),
     )  # fmt: skip
-    rows = tuple(((d.first, Words(" minus "), d.second), value(d.worst), Words(_verdict(d)), value(d.accuracy)) for d in found)
+    rows = tuple(((d.first, Words(" minus "), d.second), value(d.worst), Words(verdict(d)), value(d.accuracy)) for d in found)
     caption = Words(
         ", the first minus the second, on the same candidates and seeds; verdicts at 95 % for all pairs of the section together "
         "(Holm)"
@@ -44,7 +44,8 @@ def _table(found: Sequence[Duel]) -> Table:
     return Table(title="Pairs compared", caption=caption, columns=columns, rows=rows)
 
 
-def _verdict(duel: Duel) -> str:
+def verdict(duel: Duel) -> str:
+    """Whether the first is told from the second, and leaks less or more."""
     if duel.worst is None:
         return "n/a"
     if not duel.shown:
