@@ -119,7 +119,7 @@ class Predicate(SpecModel):
     @property
     def asked(self) -> Bound | Contrast:
         """The one that is given."""
-        return next(q for name in Predicate.model_fields if (q := getattr(self, name)) is not None)
+        return next(q for q in (self.below, self.above, self.lower, self.higher) if q is not None)
 
     @property
     def direction(self) -> int:

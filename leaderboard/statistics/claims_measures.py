@@ -62,7 +62,7 @@ def contrasted(one: tuple[Section, Quantity], other: tuple[Section, Quantity], m
         difference = accuracy_difference(row_of(section, a.row), row_of(section, b.row), section)
         if difference is None:
             raise Missing("no seed that both have:", f"{a.row}, {b.row}")
-        scaled = _percent(difference)
+        scaled = _scaled(difference)
         return Found(scaled, p_of_interval(scaled, margin, len(section.seeds)))
     if section is elsewhere and a.measure in ("attack-accuracy", "finding", "fact"):
         return _over_seeds(series(section, row_of(section, a.row), a), series(section, row_of(section, b.row), b), margin)
@@ -155,7 +155,11 @@ def _over_seeds_of(section: Section, row: Row, q: Quantity) -> Interval | None:
 
 
 def _percent(found: Interval | None) -> Interval | None:
-    return None if found is None else Interval(100 * found.mean, 100 * found.half_width, found.n, found.between)
+    return None if found is None else _scaled(found)
+
+
+def _scaled(found: Interval) -> Interval:
+    return Interval(100 * found.mean, 100 * found.half_width, found.n, found.between)
 
 
 _Of = Callable[[Section, Row, Quantity], "Interval | None"]

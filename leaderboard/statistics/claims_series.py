@@ -65,6 +65,6 @@ def _facts(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
     for seed in section.seeds:
         for loaded in row.utility_run(seed)[:1]:
             value = loaded.record.facts.get(q.name or "")
-            if type(value) in (int, float):
+            if isinstance(value, int | float) and not isinstance(value, bool):
                 found[seed] = Measured(float(value), float("nan"))
     return found

@@ -15,9 +15,9 @@ from fedbench.leaderboard.tables.common import joined
 TITLE = "Claims of the papers"
 _COLUMNS = tuple(Column(name=Words(name), align="left") for name in ("id", "claim", "place", "verdict", "found"))
 _HOW = (
-    "What the papers say, asked of the rows above. All comparisons of a claim are judged together at 95 % (Holm). Supported: each is "
-    "told as claimed; contradicted: one is told the other way. Found: how many comparisons of a section are told, and the one "
-    "that speaks most against the claim. docs/method.md says more."
+    "What the papers say, asked of the rows above; all comparisons of a claim are judged together at 95 % (Holm). Supported: "
+    "each is told as claimed; contradicted: one is told the other way. Found: how many comparisons of a section are told, and "
+    "the one that speaks most against the claim. docs/method.md says more."
 )
 _LONGEST = 400
 _DIGITS = {"tf01": 2, "worst-tf01": 2, "mean-tf01": 2, "accuracy": 2, "delta-accuracy": 2, "runtime": 2}
