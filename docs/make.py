@@ -8,6 +8,8 @@
   and ``{{row | column}}`` then is enough. A last part ``±`` adds the interval, ``text`` takes the place as it is.
 * ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board; ``{{simulated: name | row | column}}``
   a place of a table in ``docs/simulations/name.md``, whose rows are named by as many columns as tell them apart.
+* ``<!-- claims: paper -->`` on a line of its own is the table of that paper's claims (``leaderboard/claims/paper.yaml``), with
+  what every committed board says of them, and what the boards differ in.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own must hold, and is not printed: what a
   sentence says of numbers is checked whenever they change.
 
@@ -18,13 +20,21 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
+
+from fedbench.leaderboard.claims.load import shipped_papers
+from fedbench.leaderboard.markdown.escape import escape
 
 DOCS = Path(__file__).resolve().parent
 BOARDS = DOCS.parent / "leaderboard" / "boards"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
+
+CLAIM_COLUMNS = ["id", "claim", "place", "verdict", "found"]
+NO_BOARD = "no board yet"
 
 Table = dict[str, dict[str, str]]
 """row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``, a second column of one name
@@ -43,6 +53,9 @@ def rendered(template: str, where: str) -> str:
             if found := re.fullmatch(r"<!-- from: (.*) -->", line):
                 base = parts(found[1])
                 continue
+            if found := re.fullmatch(r"<!-- claims: (\S+) -->", line):
+                lines += claims(found[1])
+                continue
             filled = re.sub(r"\{\{(.+?)\}\}", lambda m, base=base: value(m[1], base), line)
             if found := re.fullmatch(r"<!-- holds: (.*) -->", filled):
                 check(found[1])
@@ -53,6 +66,45 @@ def rendered(template: str, where: str) -> str:
     if problems:
         raise Mistake("\n".join(problems))
     return "\n".join(lines) + "\n"
+
+
+def claims(paper: str) -> list[str]:
+    """How many verdicts of each kind there are, and the table: a line a claim and board that can judge it."""
+    papers = shipped_papers()
+    if paper not in papers:
+        raise Mistake(f"there are no claims of {paper}; there are some of {', '.join(papers)}")
+    rows, counted = [], Counter[str]()
+    for claim in papers[paper].claims:
+        for suite in papers[paper].suites(claim):
+            said = verdicts(suite).get(claim.id, (NO_BOARD, ""))
+            counted[said[0]] += 1
+            board = f"[{suite}](../leaderboard/boards/{suite}.md)" if said[0] != NO_BOARD else suite
+            rows.append(f"| {escape(claim.text, len(claim.text))} | {escape(claim.place)} | {board} | {' | '.join(said)} |")
+    summary = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+    return [
+        f"{len(papers[paper].claims)} claims; {len(rows)} verdicts: {summary}.", "",
+        "| claim | place | board | verdict | found |", "|---|---|---|---|---|", *rows, "",
+        "What the boards differ in from the paper:", "",
+        *(f"* {escape(suite)}: {escape(text, len(text))}" for suite, text in papers[paper].differs.items()),
+    ]  # fmt: skip
+
+
+@cache
+def verdicts(board: str) -> dict[str, tuple[str, str]]:
+    """Id of a claim -> (verdict, found), as Markdown, of a committed board; of one without such tables, nothing."""
+    path = BOARDS / f"{board}.md"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    found: dict[str, tuple[str, str]] = {}
+    for i, line in enumerate(lines):
+        if _bars(line) == CLAIM_COLUMNS:
+            table = takewhile(lambda row: row.startswith("|"), lines[i + 2 :])
+            found |= {row[0]: (row[3], row[4]) for row in map(_bars, table)}
+    return found
+
+
+def _bars(line: str) -> list[str]:
+    """What stands between the bars of a line; an escaped one is text."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def parts(text: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from fedbench.leaderboard.submissions.marks import Marks
 from fedbench.leaderboard.tables.across import across_settings
 from fedbench.leaderboard.tables.attacks import attack_tables, group_table, remarks
 from fedbench.leaderboard.tables.canaries import canary_table
+from fedbench.leaderboard.tables.claims import claims_blocks
 from fedbench.leaderboard.tables.costs import adversary_table, paired_table, pareto_table
 from fedbench.leaderboard.tables.counts import counts_note
 from fedbench.leaderboard.tables.decisions import decision_tables
@@ -102,6 +103,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
         blocks += _section(section, analyses, plots, trust)
     if source.published:
         blocks += beside_papers(source.published, sections)
+    blocks += claims_blocks(sections)
     return [*blocks, *unscored_blocks(sections), *provenance_blocks(current, _origin(source, current))]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedbench.leaderboard.claims.load import load_papers
 from fedbench.leaderboard.simulations import accuracy, gate, ranks, tf01, worst_case
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -78,6 +79,57 @@ def test_a_mistake_is_said_with_file_and_line(make, template, problem):
     with pytest.raises(make.Mistake) as error:
         make.rendered(template, "x.md.in")
     assert problem in str(error.value) and str(error.value).startswith("x.md.in:")
+
+
+PAPER = """paper: Demo
+sections:
+  here: {suite: demo, setting: iid, coalition: pair, view: server}
+  there: {suite: later, setting: iid, coalition: pair, view: server}
+differs: {demo: "all | of_it.", later: most of it.}
+claims:
+  - id: so
+    text: It is *so*.
+    place: Table 1
+    where: [here, there]
+    holds: [{below: {measure: worst-auc, row: mixup, value: 0.6}}]
+"""
+JUDGED = """
+## Claims of the papers
+
+**Claims of Demo**
+
+| id   | claim | place   | verdict      | found            |
+|:-----|:------|:--------|:-------------|:-----------------|
+| so   | old   | Table 1 | contradicted | a \\| b .7 \\_ c |
+"""
+
+
+@pytest.fixture
+def claims(make, tmp_path, monkeypatch):
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "demo.yaml").write_text(PAPER)
+    monkeypatch.setattr(make, "shipped_papers", lambda: load_papers(tmp_path / "claims"))
+    return make
+
+
+def test_claims_are_a_table_with_the_verdicts_of_committed_boards(claims, tmp_path):
+    (tmp_path / "demo.md").write_text(BOARD + JUDGED + "\n## Provenance\n\n| id | x |\n|----|---|\n| so | y |\n")
+    lines = claims.rendered("before\n<!-- claims: demo -->\nafter\n", "x.md.in").splitlines()
+    assert (lines[0], lines[-1]) == ("before", "after")
+    assert lines[1] == "1 claims; 2 verdicts: 1 contradicted, 1 no board yet."
+    board = "[demo](../leaderboard/boards/demo.md)"
+    assert f"| It is \\*so\\*. | Table 1 | {board} | contradicted | a \\| b .7 \\_ c |" in lines
+    assert "| It is \\*so\\*. | Table 1 | later | no board yet |  |" in lines
+    assert "* demo: all \\| of\\_it." in lines
+
+
+def test_a_board_without_claims_is_none_yet(claims):
+    assert "2 verdicts: 2 no board yet." in claims.rendered("<!-- claims: demo -->", "x.md.in")
+
+
+def test_claims_of_nobody_are_a_mistake(claims):
+    with pytest.raises(claims.Mistake, match=r"x\.md\.in:1: there are no claims of gone; there are some of demo"):
+        claims.rendered("<!-- claims: gone -->", "x.md.in")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from fedbench.leaderboard.statistics.once import once
 from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.ranks import holm
 from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
-from fedbench.leaderboard.statistics.rivals import Difference, Rival, differences, ranges, told_apart, weighted
+from fedbench.leaderboard.statistics.rivals import Difference, Rival, Weights, differences, ranges, told_apart, weighted
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of
 from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_of_candidates, p_value
@@ -189,12 +189,24 @@ class Contest:
         plain = [found[1] for a in cells if (found := self._plain(label, (a,))) is not None]
         return _reaching(replace(interval, mean=float(np.mean(list(cells.values())))), float(np.mean(plain)))
 
-    def _worst_rival(self, label: str) -> Rival:
+    def worst_rival(self, label: str) -> Rival:
+        """The row's worst case as one side of a comparison."""
         worst = self.worst(label)
         return self._rival(label, worst.picks if worst else {}, self.eligible)
 
-    def _cell_rival(self, label: str, attack: str) -> Rival:
+    def cell_rival(self, label: str, attack: str) -> Rival:
+        """One attack on the row as one side of a comparison."""
         return self._rival(label, {f: Choice(attack, s) for f, s in self.sign(label, attack).items()}, (attack,))
+
+    def mean_rival(self, label: str) -> Rival:
+        """The row's mean over the eligible attacks as one side of a comparison, of the folds that have all of them."""
+        cells = [self.cell_rival(label, a) for a in self.eligible if self.signed(label, a) is not None]
+        folds = set.intersection(*(set(c.picked) for c in cells)) if cells else set()
+
+        def mean(sides: Sequence[Weights]) -> Weights:
+            return {f: {key: w / len(sides) for side in sides for key, w in side[f].items()} for f in folds}
+
+        return Rival(mean([c.picked for c in cells]), mean([c.plain for c in cells]))
 
     def _rival(self, label: str, picks: Mapping[int, Choice], attacks: tuple[str, ...]) -> Rival:
         plain = self._plain(label, attacks)
@@ -215,7 +227,7 @@ class Contest:
 
     def ranks_among(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
         """The same of some rows alone: of the ``labels`` that have a rank, as if the section had no others."""
-        return ranges(self.parts, {label: self._worst_rival(label) for label in self.ranked if label in labels})
+        return ranges(self.parts, {label: self.worst_rival(label) for label in self.ranked if label in labels})
 
     @once
     def leader(self, attack: str) -> str | None:
@@ -223,14 +235,14 @@ class Contest:
         labels = [r.label for r in self.rows if r.entries[attack].complete and not r.floor]
         if len(labels) < 2:
             return None
-        found = ranges(self.parts, {label: self._cell_rival(label, attack) for label in labels})
+        found = ranges(self.parts, {label: self.cell_rival(label, attack) for label in labels})
         return next((label for label, (_, high) in found.items() if high == 1), None)
 
     @once
     def against(self, reference: str) -> dict[str, Difference]:
         """Label -> its worst case minus that of the ``reference`` row, of every other row that has both."""
-        theirs = self._worst_rival(reference)
-        rivals = {r.label: self._worst_rival(r.label) for r in self.rows if r.label != reference}
+        theirs = self.worst_rival(reference)
+        rivals = {r.label: self.worst_rival(r.label) for r in self.rows if r.label != reference}
         intervals = {label: over_units(differences(self.parts, rival.picked, theirs.picked)) for label, rival in rivals.items()}
         found = {label: i for label, i in intervals.items() if i is not None}
         adjusted = holm({(label, reference): told_apart(self.parts, rivals[label], theirs)[1] for label in found})
@@ -238,7 +250,7 @@ class Contest:
 
     def between(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Difference]:
         """Worst case of the first minus that of the second, of the pairs that have both; adjusted for their number."""
-        rivals = {pair: (self._worst_rival(pair[0]), self._worst_rival(pair[1])) for pair in pairs}
+        rivals = {pair: (self.worst_rival(pair[0]), self.worst_rival(pair[1])) for pair in pairs}
         intervals = {pair: over_units(differences(self.parts, a.picked, b.picked)) for pair, (a, b) in rivals.items()}
         found = {pair: i for pair, i in intervals.items() if i is not None}
         adjusted = holm({pair: told_apart(self.parts, *rivals[pair])[1] for pair in found})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -50,20 +50,20 @@ class Duel:
     accuracy: Interval | None
 
 
-def told_apart(parts: Sequence[Part], one: Rival, other: Rival) -> tuple[float, float]:
-    """(mean difference of what is picked, p-value of none); (0, 1) where no unit has both.
+def told_apart(parts: Sequence[Part], one: Rival, other: Rival, margin: float = 0.0) -> tuple[float, float]:
+    """(mean difference of what is picked minus ``margin``, p-value of none); (0, 1) where no unit has both.
 
     What is picked on the other folds is unbiased, but picks of different folds depend on each other, and where no attack
     or sign stands out the mean can be far too low: without any leak, for one row in ten of six seeds by more than its
     interval. So the lower row's plain maximum, too high if anything, must be told from the other row, too
     (docs/method.md#worst-case).
     """
-    units = differences(parts, one.picked, other.picked)
+    units = _plus(differences(parts, one.picked, other.picked), -margin)
     if not units:
         return 0.0, 1.0
     mean = _mean(units)
-    low, high = (one, other) if mean < 0 else (other, one)
-    guard = differences(parts, high.picked, low.plain)
+    low, high, away = (one, other, margin) if mean < 0 else (other, one, -margin)
+    guard = _plus(differences(parts, high.picked, low.plain), away)
     if not guard or _mean(guard) <= 0:
         return mean, 1.0
     return mean, max(p_value(units), p_value(guard))
@@ -99,6 +99,10 @@ def weighted(part: Part, weights: Mapping[Key, float], centre: float = 0.5) -> M
     if value != value:
         return None
     return Measured(centre + value, float(np.sqrt(max(variance, 0.0))), w @ part.pulls[at], part.ids)
+
+
+def _plus(units: Mapping[Unit, Measured], shift: float) -> dict[Unit, Measured]:
+    return {unit: replace(m, value=m.value + shift) for unit, m in units.items()}
 
 
 def _mean(units: Mapping[Unit, Measured]) -> float:

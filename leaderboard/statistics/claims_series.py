@@ -1,0 +1,70 @@
+"""Numbers of a row that have one value a seed: what attacks decide, analyses find and defenses say of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedbench.leaderboard.claims.schema import Quantity
+from fedbench.leaderboard.statistics.intervals import accuracy_error
+from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.spread import Measured
+
+
+class Missing(Exception):
+    """A claim cannot be tested here: ``why``, in our words, and ``what``, a name of the claim's file."""
+
+    def __init__(self, why: str, what: str = "") -> None:
+        super().__init__(why, what)
+        self.why, self.what = why, what
+
+
+def series(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+    """Seed -> value with its error within the run (NaN where it is not known); :class:`Missing` unless every seed has one."""
+    found = {"attack-accuracy": _decided, "finding": _findings, "fact": _facts}[q.measure](section, row, q)
+    if set(found) != set(section.seeds):
+        raise Missing("not on every seed:", q.name or q.group or q.attack or q.row)
+    return found
+
+
+def _decided(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+    """Attack accuracy in the last round, the mean over the targets of a seed, or over those of one group of clients."""
+    entry = row.entries[q.attack or ""]
+    if q.group is not None:
+        names = [g.name for g in section.groups]
+        if q.group not in names:
+            raise Missing("no group", q.group)
+        entry = entry.of_group(section.groups, names.index(q.group))
+    by_seed: dict[int, list[tuple[float, float]]] = {}
+    for (seed, _), (d, s) in entry.decisions.items():
+        error = accuracy_error(d.last_accuracy, d.last_recall, s.n_members, s.n_nonmembers)
+        by_seed.setdefault(seed, []).append((d.last_accuracy, error))
+    return {seed: _mean(values) for seed, values in by_seed.items()}
+
+
+def _mean(values: Sequence[tuple[float, float]]) -> Measured:
+    """Of targets with candidates of their own."""
+    numbers, errors = np.array(values).T
+    return Measured(float(numbers.mean()), float(np.sqrt((errors**2).sum()) / len(values)))
+
+
+def _findings(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+    label, found = q.analysis or "", {}
+    for seed in section.seeds:
+        said = row.findings(label, seed) if q.attack is None else row.entries[q.attack].findings(label, seed)
+        number = said.numbers.get(q.name or "") if said else None
+        if number is not None and number.value is not None:
+            found[seed] = Measured(number.value, float("nan") if number.error is None else number.error)
+    return found
+
+
+def _facts(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+    found = {}
+    for seed in section.seeds:
+        for loaded in row.utility_run(seed)[:1]:
+            value = loaded.record.facts.get(q.name or "")
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[seed] = Measured(float(value), float("nan"))
+    return found
