@@ -40,7 +40,7 @@ def member() -> MemberContext:
 
 def clipped_rows(vector: torch.Tensor) -> torch.Tensor:
     rows = vector[None]
-    return clip_factors(norms(rows), C).to(rows) @ rows
+    return clip_factors(norms(rows).square(), C).to(rows) @ rows
 
 
 CLIPPED = {

@@ -5,6 +5,8 @@ Ghost clipping (Li et al., ICLR 2022) with the book-keeping of Bu et al. (ICML 2
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -12,8 +14,14 @@ from torch.nn.functional import cross_entropy
 from fedbench.core.numerics.layers import Directions, handler_of
 from fedbench.core.numerics.layout import rows_are_samples
 from fedbench.core.numerics.norms import clip_factors, norms
-from fedbench.core.numerics.per_sample import per_sample_gradients, random_state, refuse_batch_statistics, set_random_state
-from fedbench.core.numerics.sums import RULES, Part, Rule
+from fedbench.core.numerics.per_sample import (
+    by_batch_statistics,
+    per_sample_gradients,
+    random_state,
+    refuse_batch_statistics,
+    set_random_state,
+)
+from fedbench.core.numerics.sums import RULES, Rule
 from fedbench.core.numerics.tape import Tape
 
 CHUNK = 256  # rows (samples times views) that go through the model at once
@@ -38,19 +46,23 @@ def clipped_gradient(
         raise ValueError(f"a gradient is clipped to a positive norm, not to {bound!r}")
     if views < 1 or len(x) % views:
         raise ValueError(f"{len(x)} rows are no whole number of samples with {views} views each")
-    refuse_batch_statistics(model)
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    total = trainable[0].new_zeros(sum(p.numel() for p in trainable))
+    layers = list(model.modules())  # gone through once: for a small model that takes as long as its matrix products
+    if any(by_batch_statistics(layer) for layer in layers):
+        refuse_batch_statistics(model)
+    trainable = _trainable(layers)
+    sizes = [p.numel() for p in trainable]
+    total = trainable[0].new_zeros(sum(sizes))
     if len(x) == 0:
         return total
     if y.is_floating_point():
         y = y.to(total)
     rows = max(1, chunk // views) * views
-    plan = _plan(model, trainable, total)
+    parts = total.split_with_sizes(sizes)
+    plan = _plan(layers, {id(p): part.view(p.shape) for p, part in zip(trainable, parts, strict=True)})
     if plan is not None and not rows_are_samples(model, plan, x[:rows]):
         plan = None
-    for a, t in zip(x.split(rows), y.split(rows), strict=True):
-        if plan is None or not _layer_wise(model, plan, a, t, bound, views):
+    for a, t in [(x, y)] if len(x) <= rows else zip(x.split(rows), y.split(rows), strict=True):
+        if plan is None or not _layer_wise(model, plan, a, t, bound, views, total):
             plan = None
             _sample_wise(model, a, t, bound, views, total)
     return total
@@ -63,54 +75,55 @@ def _sample_wise(model: nn.Module, x: torch.Tensor, y: torch.Tensor, bound: floa
         gradients = per_sample_gradients(model, a, t)
         if views > 1:
             gradients = gradients.unflatten(0, (-1, views)).mean(1)
-        total += clip_factors(norms(gradients), bound).to(gradients) @ gradients
+        total += clip_factors(norms(gradients).square(), bound).to(gradients) @ gradients
 
 
 Plan = dict[nn.Module, tuple[Rule, Directions]]
 
 
-def _plan(model: nn.Module, trainable: list[nn.Parameter], total: torch.Tensor) -> Plan | None:
-    """Each layer with trainable parameters and where in ``total`` its sums go; None if a layer is of unknown kind."""
-    parts = total.split([p.numel() for p in trainable])
-    part = {id(p): t.view(p.shape) for p, t in zip(trainable, parts, strict=True)}
+def _trainable(layers: list[nn.Module]) -> list[nn.Parameter]:
+    """As ``model.parameters()`` gives them: each once, in the order of the modules."""
+    each = {id(p): p for layer in layers for p in layer._parameters.values() if p is not None and p.requires_grad}
+    return list(each.values())
+
+
+def _plan(layers: list[nn.Module], part: dict[int, torch.Tensor]) -> Plan | None:
+    """Each layer with trainable parameters and where its sums go, ``part`` of each by id; None if a layer is of unknown kind."""
     plan: Plan = {}
-    for layer in model.modules():
-        own = {name: part.get(id(p)) for name, p in layer._parameters.items() if p is not None}
-        if all(t is None for t in own.values()):
-            continue
-        if handler_of(layer) is None:
+    for layer in layers:
+        own = {name: part[id(p)] for name, p in layer._parameters.items() if id(p) in part}
+        if own and handler_of(layer) is None:
             return None
-        plan[layer] = RULES[type(layer)], Directions(own.get("weight"), own.get("bias"))
+        if own:
+            plan[layer] = RULES[type(layer)], Directions(own.get("weight"), own.get("bias"))
     return plan
 
 
-def _layer_wise(model: nn.Module, plan: Plan, x: torch.Tensor, y: torch.Tensor, bound: float, views: int) -> bool:
+def _layer_wise(
+    model: nn.Module, plan: Plan, x: torch.Tensor, y: torch.Tensor, bound: float, views: int, total: torch.Tensor
+) -> bool:
     """Add one chunk; False, with nothing added, where the model turns out not to be a plain chain of known layers."""
-    before = random_state(x.device)
-    tape = _Tape(plan, len(x), views)
+    before, tape = random_state(x.device), Tape(plan, len(x))
     try:
         with torch.enable_grad():
             loss = cross_entropy(model(x.detach()), y, reduction="sum")
-        if not tape.follow(loss):
-            set_random_state(before)  # the attempt leaves no trace
-            return False
     finally:
         tape.close()
-    lengths = torch.stack([part.sq.expand(len(x) // views) for part in tape.parts]).sum(0).sqrt_() / views
-    factors = (clip_factors(lengths, bound) / views).to(loss.dtype)
-    for part in tape.parts:
-        part.add(factors)
+    outputs = None
+    if tape.covers(loss):  # one backward pass, to the layers' outputs alone
+        outputs = torch.autograd.grad(loss, list(tape.edges.values()), allow_unused=True) if tape.edges else ()
+    if outputs is None or any(b is None for b in outputs):  # an output that is a view, and overwritten, has lost its place
+        set_random_state(before)  # the attempt leaves no trace
+        return False
+    parts = []
+    for (layer, a), b in zip(tape.inputs.items(), outputs, strict=True):
+        rule, into = plan[layer]
+        parts.append(rule(layer, a, b, views, into))
+    if parts:  # otherwise the loss depends on nothing that is trained
+        squares = reduce(torch.add, (part.sq for part in parts))  # of sums over views
+        factors = clip_factors(squares, views * bound).to(total)
+        if views > 1:
+            factors /= views
+        for part in parts:
+            part.add(factors)
     return True
-
-
-class _Tape(Tape):
-    """Keeps what each layer needs for its part of the sum until all have said how long the gradients are."""
-
-    def __init__(self, plan: Plan, n: int, views: int) -> None:
-        super().__init__(plan, n)
-        self.plan, self.views = plan, views
-        self.parts: list[Part] = []
-
-    def take(self, layer: nn.Module, a: torch.Tensor, b: torch.Tensor) -> None:
-        rule, into = self.plan[layer]
-        self.parts.append(rule(layer, a, b, self.views, into))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd.graph import GradientEdge
 from torch.nn.functional import cross_entropy
 
 from fedbench.core.numerics.layers import Directions, Handler, handler_of
@@ -109,14 +110,31 @@ def _layer_wise(
 
 
 class _Tape(Tape):
-    """Contracts each layer's part with the updates as its gradient arrives, and keeps the sums alone."""
+    """Contracts each layer's part with the updates as its output's gradient arrives, and keeps the sums alone."""
 
     def __init__(self, plan: Plan, n: int, n_updates: int) -> None:
         super().__init__(plan, n)
         self.plan, self.n_updates = plan, n_updates
+        self._roots: list[GradientEdge] = []
         self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def take(self, layer: nn.Module, a: torch.Tensor, b: torch.Tensor) -> None:
+    def recorded(self, layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> None:
+        super().recorded(layer, a, out)
+        # removed by `close`: the cycle tape -> roots -> graph -> hook -> tape would keep activations for the garbage collector
+        self._hooks.append(out.register_hook(lambda b: self._contract(layer, b)))
+        if not a.requires_grad:  # nothing trainable below: the backward pass may end here
+            self._roots.append(self.edges[layer])
+
+    def follow(self, loss: torch.Tensor) -> bool:
+        """The backward pass, to the layers' outputs alone; False where not all of them were contracted."""
+        if not self.covers(loss):
+            return False
+        if self._roots:
+            torch.autograd.grad(loss, self._roots, allow_unused=True)
+        return not self.inputs  # an overwritten view loses its hook
+
+    def _contract(self, layer: nn.Module, b: torch.Tensor) -> None:
+        a = self.inputs.pop(layer)
         handler, directions = self.plan[layer]
         self._parts.append(handler(layer, a, b, directions))
 

@@ -34,9 +34,9 @@ def norm(vector: torch.Tensor) -> torch.Tensor:
     return norms(vector[None])[0]
 
 
-def clip_factors(lengths: torch.Tensor, bound: float) -> torch.Tensor:
-    """[K] factors, at most 1, that scale vectors of these L2 norms [K] down to at most the norm ``bound``."""
-    return (bound / lengths.clamp_min(1e-30)).clamp_max(1)
+def clip_factors(squares: torch.Tensor, bound: float) -> torch.Tensor:
+    """[K] factors, at most 1, that scale vectors of these squared L2 norms [K] down to at most the norm ``bound``."""
+    return squares.rsqrt().mul_(bound).clamp_max_(1)
 
 
 def _blockwise(rows: torch.Tensor) -> torch.Tensor:

@@ -96,10 +96,15 @@ def _differentiable(model: nn.Module, device: torch.device) -> Iterator[None]:
         yield
 
 
+def by_batch_statistics(layer: nn.Module) -> bool:
+    """Whether a layer normalises by statistics of the batch."""
+    return isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
+
+
 def refuse_batch_statistics(model: nn.Module) -> None:
     """Raise ``ValueError`` if a layer normalises by statistics of the batch: a sample's gradient is then undefined."""
     for name, layer in model.named_modules():
-        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
+        if by_batch_statistics(layer):
             raise BatchStatistics(
                 f"layer '{name}' ({type(layer).__name__}) normalises by batch statistics, so no sample has a "
                 "gradient of its own: use eval mode with running statistics, or GroupNorm"

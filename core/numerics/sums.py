@@ -35,26 +35,42 @@ class Part(NamedTuple):
 
 def linear(layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions) -> Part:
     """``a``: [n * views, *rows, d]; ``b``: [n * views, *rows, p]. g = sum_t b_t a_t^T over all rows of a sample."""
+    if views == 1 and a.dim() == 2:
+        return _one_row(a, b, into)
     a, b = _by_sample(a, views), _by_sample(b, views)
-    shift = _row_sums(b, into.bias)
+    shift = _kept(b.sum(1), into.bias)
     if into.weight is None:
         return shift
-    weight, (t, d), p = into.weight, a.shape[1:], b.shape[2]
+    weight, (n, t, d), p = into.weight, a.shape, b.shape[2]
 
     def add(c: torch.Tensor) -> None:
         weight.addmm_((b * c[:, None, None]).flatten(0, 1).T, a.flatten(0, 1))
 
-    if t == 1:
-        return _both(Part(_squares(a.squeeze(1)) * _squares(b.squeeze(1)), add), shift)
     if _ghost_is_less(t, d, p):
         return _both(Part(_ghost(a, b), add), shift)
-    return _both(_instantiated(lambda s: b[s].mT @ a[s], len(a), weight, add), shift)
+    return _both(_instantiated(lambda s: b[s].mT @ a[s], n, weight, add), shift)
+
+
+def _one_row(a: torch.Tensor, b: torch.Tensor, into: Directions) -> Part:
+    """|b a^T|^2 = |b|^2 |a|^2 (Goodfellow, arXiv 1510.01799, 2015), and |b|^2 for the bias."""
+    weight, bias = into.weight, into.bias
+    if weight is None:
+        return _kept(b, bias)
+    sq = _squares(a)
+    sq = (sq if bias is None else sq.add_(1)).mul_(_squares(b))
+
+    def add(c: torch.Tensor) -> None:
+        weight.addmm_((b * c[:, None]).T, a)
+        if bias is not None:
+            bias.addmv_(b.T, c)
+
+    return Part(sq, add)
 
 
 def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions) -> Part:
     """``a``: [n * views, c, h, w]; ``b``: [n * views, p, h', w']."""
     n, positions = len(a) // views, views * math.prod(b.shape[2:])
-    shift = _kept(b.sum((2, 3)).unflatten(0, (n, views)).sum(1), into.bias)
+    shift = _kept(_by_view(b.sum((2, 3)), views), into.bias)
     if into.weight is None:
         return shift
     a, weight, shape = padded(layer, a), into.weight, into.weight.shape
@@ -66,8 +82,7 @@ def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, views: int, into:
 
     def instances(s: slice) -> torch.Tensor:
         rows = slice(s.start * views, s.stop * views)
-        each = per_row_weights(layer, a[rows], b[rows])
-        return each if views == 1 else each.unflatten(0, (-1, views)).sum(1)
+        return _by_view(per_row_weights(layer, a[rows], b[rows]), views)
 
     column = math.prod(shape[1:])
     if _ghost_is_less(positions, column, shape[0] // layer.groups):
@@ -96,8 +111,7 @@ def affine(layer: Any, a: torch.Tensor, b: torch.Tensor, views: int, into: Direc
     def summed(rows: torch.Tensor) -> torch.Tensor:
         if isinstance(layer, nn.LayerNorm):
             return rows.reshape(shape).sum(1)
-        rows = rows.reshape(shape).sum(2)
-        return rows if views == 1 else rows.unflatten(0, (-1, views)).sum(1)
+        return _by_view(rows.reshape(shape).sum(2), views)
 
     shift = _kept(summed(b), into.bias)
     return shift if into.weight is None else _both(_kept(summed(normalised(layer, a) * b), into.weight), shift)
@@ -125,6 +139,11 @@ def embed(layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, views: int, int
 def _by_sample(rows: torch.Tensor, views: int) -> torch.Tensor:
     """[n, all rows of a sample, width]."""
     return rows.reshape(len(rows) // views, -1, rows.shape[-1])
+
+
+def _by_view(rows: torch.Tensor, views: int) -> torch.Tensor:
+    """[n, q]: the sum over a sample's views."""
+    return rows if views == 1 else rows.unflatten(0, (-1, views)).sum(1)
 
 
 def _columns(layer: nn.Conv2d, a: torch.Tensor, views: int) -> torch.Tensor:
@@ -164,10 +183,6 @@ def _instantiated(
     if n * weight.numel() <= KEPT:
         return _kept(make(slice(0, n)).reshape(n, -1), weight)
     return Part(torch.cat([_squares(make(s).reshape(s.stop - s.start, -1)) for s in _slices(n, weight.numel())]), add)
-
-
-def _row_sums(b: torch.Tensor, into: torch.Tensor | None) -> Part:
-    return _kept(b.squeeze(1) if b.shape[1] == 1 else b.sum(1), into)
 
 
 def _kept(rows: torch.Tensor, into: torch.Tensor | None) -> Part:

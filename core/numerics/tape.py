@@ -1,4 +1,4 @@
-"""What one forward and one backward pass show of a model's layers: each one's input, and the gradient of its output."""
+"""What one forward and one backward pass show of a model's layers: each one's input, and the way to its output's gradient."""
 
 from __future__ import annotations
 
@@ -14,66 +14,52 @@ from fedbench.core.numerics.layout import moves_by_index
 
 
 class Tape:
-    """Keeps each layer's input in the forward pass and hands it to :meth:`take` when the output's gradient arrives.
+    """Keeps each layer's input in the forward pass, and the place of its output in the graph.
 
-    A hook on the output tensor sees the gradient of the value as the layer returned it, even when an in-place
-    activation overwrites that value afterwards. ``n``: how many rows the layers are given.
+    That place is of the value as the layer returned it, even when an in-place activation overwrites the value afterwards.
+    ``n``: how many rows the layers are given. To be closed after the backward pass.
     """
 
     def __init__(self, layers: Collection[nn.Module], n: int) -> None:
-        self.layers, self.n = layers, n
-        self._inputs: dict[nn.Module, torch.Tensor] = {}
-        self._called: set[nn.Module] = set()
-        self._roots: list[GradientEdge] = []
+        self.n = n
+        self.inputs: dict[nn.Module, torch.Tensor] = {}
+        self.edges: dict[nn.Module, GradientEdge] = {}
         self._plain = True
         self._hooks: list = [layer.register_forward_hook(self._record) for layer in layers]
 
-    def take(self, layer: nn.Module, a: torch.Tensor, b: torch.Tensor) -> None:
-        """The layer's input ``a`` and its output's gradient ``b``, both with the samples first."""
-        raise NotImplementedError
-
-    def follow(self, loss: torch.Tensor) -> bool:
-        """One backward pass of the sum of the samples' losses, to the layers' outputs alone. Whether every layer was taken;
-        False where the model turns out not to be a plain chain of such layers."""
-        if not self._covers(loss):
+    def covers(self, loss: torch.Tensor) -> bool:
+        """Whether the loss reaches each trainable parameter through one call of its own layer and in no other way: the model
+        is a plain chain of such layers."""
+        if not self._plain:
             return False
-        if self._roots:
-            torch.autograd.grad(loss, self._roots, allow_unused=True)
-        return not self._inputs  # an overwritten view loses its hook
+        through_layers = Counter(
+            id(p) for layer in self.edges for p in layer._parameters.values() if p is not None and p.requires_grad
+        )
+        return through_layers == _uses(loss) and set(through_layers.values()) <= {1}
+
+    def recorded(self, layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> None:
+        """A layer was called, on ``a``, which gave ``out``."""
+        self.inputs[layer] = a.detach()
+        self.edges[layer] = get_gradient_edge(out)
 
     def close(self) -> None:
-        """Break the cycle tape -> roots -> graph -> hook -> tape, or activations wait for the garbage collector."""
+        """Leave the model as it was found."""
         for hook in self._hooks:
             hook.remove()
 
     def _record(self, layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
         """Forward hook."""
         known = len(args) == 1 and out.requires_grad and has_samples_first(layer, args[0], out, self.n)
-        known = known and _one_dtype(layer, args[0], out)
-        if not known or layer in self._called:
+        if known and layer not in self.edges and _one_dtype(layer, args[0], out):
+            self.recorded(layer, args[0], out)
+        else:
             self._plain = False
-            return
-        self._called.add(layer)
-        self._inputs[layer] = args[0].detach()
-        self._hooks.append(out.register_hook(lambda b: self.take(layer, self._inputs.pop(layer), b)))
-        if not args[0].requires_grad:  # nothing trainable below: the backward pass may end here
-            self._roots.append(get_gradient_edge(out))
-
-    def _covers(self, loss: torch.Tensor) -> bool:
-        """Whether the loss reaches each trainable parameter through one call of its own layer and in no other way."""
-        if not self._plain:
-            return False
-        through_layers = Counter(
-            id(p) for layer in self._called for p in layer._parameters.values() if p is not None and p.requires_grad
-        )
-        return through_layers == _uses(loss) and set(through_layers.values()) <= {1}
 
 
 def _one_dtype(layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> bool:
     """Not under autocast, whose layers compute in another dtype than their parameters have: what they did is not redone here."""
-    own = [p for p in layer._parameters.values() if p is not None]
-    floats = [t for t in (a, out, *own) if t.is_floating_point()]
-    return len({t.dtype for t in floats}) == 1
+    kind, own = out.dtype, layer._parameters.values()
+    return (a.dtype == kind or not a.is_floating_point()) and all(p is None or p.dtype == kind for p in own)
 
 
 def _uses(loss: torch.Tensor) -> Counter[int] | None:
