@@ -41,6 +41,10 @@ class DPSGD(Defense):
     ``augment_multiplicity`` k > 1 a sample's gradient is the mean over k random views of it before it is clipped, so
     its contribution is still bounded by C (De et al., 2022, section 3.2).
 
+    ``rate`` multiplies the gradient after its noise, so it costs no epsilon: what is done to a private result without looking
+    at the data again is post-processing (Dwork & Roth 2014, proposition 2.1). Weight decay is added by the optimiser, afterwards:
+    it goes on at the federation's rate. Adam divides any such factor out again.
+
     ``client``: the update is scaled down to the norm C_delta and N(0, (sigma C_delta)^2) is added to every parameter
     (McMahan et al., ICLR 2018). ``clip_update: median`` takes the median norm of the member's updates in earlier
     rounds, and in round 1, which has none, the norm of the update itself (nothing is clipped then). A bound
@@ -76,6 +80,9 @@ class DPSGD(Defense):
         clip_update: Annotated[float, Field(gt=0)] | Literal["median"] = Field(
             1.0, description="C_delta, largest L2 norm of an update, or `median` of the past ones (mode client)"
         )
+        rate: float = Field(
+            1.0, gt=0, description="factor on the federation's learning rate, of the noisy gradient alone (SGD; mode example)"
+        )
         augment_multiplicity: int = Field(
             1, ge=1, description="views of a sample averaged before clipping; 1: the sample as it is"
         )
@@ -96,6 +103,8 @@ class DPSGD(Defense):
                 raise ValueError("a median of private norms supports no epsilon: give clip_update a number, or sigma")
             if self.mode == "client" and (self.sampling == "poisson" or self.clip_unit == "batch"):
                 raise ValueError("sampling and clip_unit are about batches: leave them out with mode client")
+            if self.mode == "client" and self.rate != 1:
+                raise ValueError("rate is about the steps of a batch: leave it out with mode client")
             return self
 
     def check(self, federation: Federation) -> None:
@@ -128,9 +137,9 @@ class DPSGD(Defense):
         sigma = self._noise(ctx.federation, samples)
         if p.clip_unit == "batch":
             mean = clip_to(self._mean_gradient(batch, ctx), p.clip)
-            return mean + (sigma * p.clip) * ctx.randn_like(mean)
-        mean = self._clipped_sum(batch, ctx) / size
-        return mean + (sigma * p.clip / size) * ctx.randn_like(mean)
+            return torch.add(mean, ctx.randn_like(mean), alpha=sigma * p.clip).mul_(p.rate)
+        total = self._clipped_sum(batch, ctx)
+        return total.add_(ctx.randn_like(total), alpha=sigma * p.clip).mul_(p.rate / size)
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         if self.params.mode == "example":
