@@ -149,6 +149,13 @@ class Unused(Twice):
         return self.head(x)
 
 
+class ViewLinear(nn.Linear):
+    """Returns a view: overwriting it replaces its place in the graph, and the hook there is never called."""
+
+    def forward(self, x):
+        return super().forward(x)[:]
+
+
 def hooked() -> nn.Module:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, CLASSES))
     model[0].register_forward_hook(lambda layer, args, out: out * 2)

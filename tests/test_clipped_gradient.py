@@ -20,6 +20,7 @@ from layered import (
     Tied,
     Twice,
     Unused,
+    ViewLinear,
     cnn,
     filled,
     hooked,
@@ -37,7 +38,7 @@ from fedbench.core.models.cnn_small import SmallCNN
 from fedbench.core.models.leaf_cnn import LeafCNN
 from fedbench.core.models.mlp import MLP
 from fedbench.core.models.resnet18 import ResNet18
-from fedbench.core.numerics import clipped, sums
+from fedbench.core.numerics import clipped, layers, sums
 from fedbench.core.numerics.clipped import clipped_gradient
 
 few = settings(max_examples=40, deadline=None)
@@ -242,6 +243,14 @@ def test_no_sample_is_no_gradient():
 )  # fmt: skip
 def test_falls_back_for(model):
     assert_matches(filled(model), randn(6, 4), 2, chunk=4, falls_back=True)
+
+
+def test_falls_back_for_an_output_that_lost_its_place(monkeypatch):
+    monkeypatch.setitem(layers._HANDLERS, ViewLinear, layers.linear)
+    monkeypatch.setitem(sums.RULES, ViewLinear, sums.linear)
+    model = filled(nn.Sequential(ViewLinear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, CLASSES)))
+    with patch.object(clipped, "rows_are_samples", lambda *given: True):
+        assert_matches(model, randn(5, 4), falls_back=True)
 
 
 def test_falls_back_for_samples_off_the_first_axis():

@@ -23,6 +23,7 @@ from layered import (
     Tied,
     Twice,
     Unused,
+    ViewLinear,
     cnn,
     filled,
     hooked,
@@ -253,13 +254,6 @@ def test_float32_stays_float32():
 
 
 # --- where the short cut would be wrong -----------------------------------------------------------------------------
-
-
-class ViewLinear(nn.Linear):
-    """Returns a view: overwriting it replaces its place in the graph, and the hook there is never called."""
-
-    def forward(self, x):
-        return super().forward(x)[:]
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,13 @@ import time
 
 import pytest
 import torch
-from test_bench_loop import CLIENTS, CONFIG, clients_of
+from workloads import BATCH, CLIENTS, clients_of, setup_of
 
 from fedbench.core import Batch, Defense, MemberContext
 from fedbench.core.federation.loop import Training
-from fedbench.core.federation.setup import Setup
 from fedbench.core.models.cnn_small import SmallCNN
 from fedbench.core.models.mlp import MLP
-from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.norms import clip_factors, norms
-from fedbench.core.spec.federation import FederationSpec, Optimizer
 from fedbench.plugins.defenses.dp_sgd import DPSGD
 
 pytestmark = pytest.mark.benchmark
@@ -30,7 +27,7 @@ WORKLOADS = {  # model, input shape, samples a client, rounds, pairs
     "mlp": (MLP(hidden=(256, 128)), (1, 8, 8), 100, 4, 15),
     "cnn-small": (SmallCNN(), (3, 32, 32), 40, 1, 9),
 }
-BATCH, EPOCHS = 20, 3
+EPOCHS = 3
 
 
 class OneByOne(DPSGD):
@@ -42,14 +39,8 @@ class OneByOne(DPSGD):
 
 
 def cpu_seconds(defense, model, shape, clients, rounds):
-    flat = FlatModel(model.build(shape, 10), torch.device("cpu"))
-    config = FederationSpec(
-        clients=len(clients), rounds=rounds, local_epochs=EPOCHS, batch_size=BATCH, optimizer=Optimizer(**CONFIG)
-    )
-    setup = Setup(
-        config=config, seed=0, flat=flat, clients=clients, n_classes=10, defense=defense,
-        members=() if type(defense) is Defense else tuple(range(CLIENTS)), initial=flat.params[None].clone(),
-    )  # fmt: skip
+    members = () if type(defense) is Defense else tuple(range(CLIENTS))
+    setup = setup_of(model, shape, clients, rounds, EPOCHS, defense, members)
     began = time.process_time()
     for _ in Training(setup).rounds():
         pass

@@ -11,14 +11,11 @@ import time
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from workloads import BATCH, CLIENTS, CONFIG, clients_of, setup_of
 
-from fedbench.core import Defense, MemberData
 from fedbench.core.federation.loop import Training
-from fedbench.core.federation.setup import Setup
 from fedbench.core.models.cnn_small import SmallCNN
 from fedbench.core.models.mlp import MLP
-from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.spec.federation import FederationSpec, Optimizer
 
 pytestmark = pytest.mark.benchmark
 
@@ -26,16 +23,7 @@ WORKLOADS = {  # model, input shape, samples a client, rounds
     "mlp": (MLP(), (1, 8, 8), 120, 5),
     "cnn-small": (SmallCNN(), (3, 32, 32), 200, 1),
 }
-CLIENTS, BATCH, EPOCHS = 10, 20, 2
-CONFIG = {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
-
-
-def clients_of(shape, samples):
-    g = torch.Generator().manual_seed(0)
-    return [
-        MemberData(torch.rand(samples, *shape, generator=g), torch.randint(0, 10, (samples,), generator=g))
-        for _ in range(CLIENTS)
-    ]
+EPOCHS = 2
 
 
 def bare_loop(module, clients, rounds):
@@ -51,14 +39,7 @@ def bare_loop(module, clients, rounds):
 
 
 def harness(model, shape, clients, rounds):
-    flat = FlatModel(model.build(shape, 10), torch.device("cpu"))
-    config = FederationSpec(
-        clients=len(clients), rounds=rounds, local_epochs=EPOCHS, batch_size=BATCH, optimizer=Optimizer(**CONFIG)
-    )
-    setup = Setup(
-        config=config, seed=0, flat=flat, clients=clients, n_classes=10, defense=Defense(), members=(),
-        initial=flat.params[None].clone(),
-    )  # fmt: skip
+    setup = setup_of(model, shape, clients, rounds, EPOCHS)
     for _ in Training(setup).rounds():
         pass
 
