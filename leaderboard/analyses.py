@@ -32,6 +32,11 @@ class Drawer:
     """name and package"""
 
     @property
+    def tells(self) -> tuple[str, ...]:
+        """How the facts end that it shows."""
+        return () if self.analysis is None else tuple(map(str, self.analysis.tells))
+
+    @property
     def place(self) -> str:
         """Where in a section: beside the attacks or beside the costs."""
         return "attacks" if self.analysis is None else self.analysis.place

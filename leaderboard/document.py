@@ -144,7 +144,7 @@ def _section(
     return [
         Heading(3, heading), counts_note(section), ranking_table(section, trust), *canary_table(section),
         *remarks(section), *attack_tables(section),
-        *fact_table(section),
+        *fact_table(section, [end for a in analyses for end in a.tells]),
         *decision_tables(section), *found, *adversary_table(section), group_table(section), *paired_table(section),
         *pareto_table(section), *costs, *round_table(section), *maximum_table(section),
         *_images([tradeoff_figure(section), roc_figure(section)], section, plots), *trade_offs,

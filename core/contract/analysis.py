@@ -132,7 +132,7 @@ class Analysis(Configured):
     or what the defenses cost. ``also``: other views whose rows it is shown, behind those of ``view``. ``by_default``: of the
     built-in ones, whether a suite that lists no analyses has it; one that reads signals makes every run of a suite dearer, so
     it waits to be named. ``needs_tuning_seeds``: whether it chooses by runs of seeds that no other table counts, so that a
-    suite without any is refused.
+    suite without any is refused. ``tells``: how the names of facts end that it shows, which the table of facts leaves out.
     """
 
     needs: frozenset[str] = frozenset()
@@ -140,6 +140,7 @@ class Analysis(Configured):
     also: frozenset[View] = frozenset()
     by_default: bool = True
     needs_tuning_seeds: bool = False
+    tells: tuple[str, ...] = ()
     place: Place = "attacks"
 
     def applies(self, setting: Mapping[str, Any]) -> bool:

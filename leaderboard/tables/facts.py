@@ -14,17 +14,27 @@ from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, joined
 
 MAX_VALUES = 4
+MOST_NAMED = 3  # defenses that say the same
 MAX_MEANS = 16  # elements of a list of numbers, such as the draws of a bandit's arms
 
 
-def fact_table(section: Section) -> list[Table]:
-    """A row a fact: mean over seeds of a number, with its range where seeds differ; nothing where no defense says any."""
-    found = facts(section)
+def fact_table(section: Section, told: Sequence[str] = ()) -> list[Table]:
+    """A row a fact, and one row for all defenses that say the same: mean over seeds of a number, with its range where seeds
+    differ; nothing where no defense says any. ``told``: facts that end so are shown elsewhere."""
+    found: dict[str, dict[Text, list[str]]] = {}
+    for f in facts(section):
+        if not told or not f.name.endswith(tuple(told)):
+            found.setdefault(f.name, {}).setdefault(_said(f), []).append(f.label)
     if not found:
         return []
     columns = (DEFENSE, Column(name=Words("fact"), align="left"), Column(name=Words("value"), align="left"))
-    rows = tuple((f.label, f.name, _said(f)) for f in found)
+    rows = tuple((_who(labels), name, said) for name, values in found.items() for said, labels in values.items())
     return [Table(title="What the defenses say of their runs", caption=Words(", means over seeds"), columns=columns, rows=rows)]
+
+
+def _who(labels: Sequence[str]) -> Text:
+    more = len(labels) - MOST_NAMED
+    return joined(labels) if more <= 1 else (*joined(labels[:MOST_NAMED]), Words(f" and {more} more"))
 
 
 def claimed(row: Row) -> tuple[Part, ...]:

@@ -25,6 +25,7 @@ class LossIntervals(Analysis):
     """Reads the facts of a defense that recycles samples by a bandit over loss intervals; asks nothing of a run."""
 
     place = "costs"
+    tells = (DRAWS, PROBABILITIES, PROPORTIONS)
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """Figure 5's proportions and probabilities, and a table of them; nothing where no row has such facts."""

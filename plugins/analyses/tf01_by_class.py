@@ -22,6 +22,7 @@ from fedbench.core import (
     FinishedRun,
     Judged,
     Judgement,
+    Note,
     Number,
     Section,
     Table,
@@ -93,8 +94,14 @@ class TF01ByClass(Analysis):
             if one.client in set.intersection(*clients)
             and self._shown(self.params.defenses, one.defense) and self._shown(self.params.attacks, one.attack)
         ]  # fmt: skip
-        if rows:
+        if any(hits is not None for row in rows for hits in row.of_class.values()):
             yield self._table(rows)
+        elif rows:
+            most = max(row.others for row in rows)
+            yield Note(Words(
+                f"TF01 by client and class: n/a, since a client has {most:,} non-members at the most; a threshold of its own "
+                f"needs {TF01_MIN_NONMEMBERS:,}."
+            ))  # fmt: skip
 
     def _shown(self, wanted: tuple[str, ...], label: str) -> bool:
         return not wanted or label in wanted
