@@ -162,7 +162,7 @@ def _scaled(found: Interval) -> Interval:
     return Interval(100 * found.mean, 100 * found.half_width, found.n, found.between)
 
 
-_Of = Callable[[Section, Row, Quantity], "Interval | None"]
+_Of = Callable[[Section, Row, Quantity], Interval | None]
 _MEASURES: dict[str, _Of] = {
     "worst-auc": _worst,
     "mean-auc": lambda section, row, q: section.contest.mean(row.label),
