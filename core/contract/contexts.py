@@ -217,9 +217,9 @@ class MemberContext(Randomness, LiveModel):
 
     def clipped_gradient(self, batch: Batch, bound: float, views: int = 1) -> torch.Tensor:
         """[P]: the sum over the batch's samples of their cross-entropy gradient at the live parameters, each scaled down to at
-        most the L2 norm ``bound`` > 0; zero for an empty batch. For whatever clips by example: it costs about two plain steps,
-        where ``per_sample_gradients`` costs ten. ``views`` > 1: the batch holds so many adjacent rows of each sample, and the
-        mean of their gradients is clipped. Soft targets, where the batch has some, are used instead of ``y``."""
+        most the L2 norm ``bound`` > 0; zero for an empty batch. About two plain steps, where ``per_sample_gradients`` takes three
+        to nine. ``views`` > 1: the batch holds so many adjacent rows of each sample, and the mean of their gradients is clipped.
+        Soft targets, where the batch has some, are used instead of ``y``."""
         return self.tools.clipped_gradient(self.model, batch.x, batch.y if batch.soft is None else batch.soft, bound, views)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -112,12 +112,13 @@ class LocalTrainer:
         epoch_ctx = replace(ctx, key=key, epoch=(ctx.round - 1) * config.local_epochs + e)
         lr = lr_at(config, ctx.round)
         most = [b for b in (selection.batches, config.local_batches) if b is not None]
-        for pick in picks(selection, config.batch_size, shuffle)[: min(most, default=None)]:
-            batch = _batch(self.flat.module, ctx.data, selection, pick)
-            if phases["transform"] and len(pick):
+        drawn = picks(selection, config.batch_size, shuffle)[: min(most, default=None)]
+        for batch in _batches(self.flat.module, ctx.data, selection, drawn):
+            size = len(batch.index)
+            if phases["transform"] and size:
                 batch = act(defense, "transform", batch, epoch_ctx, where=where)
             gradient = act(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
-            if gradient is None and not len(pick):
+            if gradient is None and not size:
                 continue  # nothing to learn from
             self.usage.add(selection.index[pick], None if selection.flag is None else selection.flag[pick])
             if gradient is None:
@@ -142,10 +143,17 @@ class LocalTrainer:
         return update
 
 
-def _batch(module: torch.nn.Module, data: MemberData, selection: Selection, pick: torch.Tensor) -> Batch:
+def _batches(
+    module: torch.nn.Module, data: MemberData, selection: Selection, drawn: list[torch.Tensor]
+) -> Iterator[Batch]:
+    """One epoch's batches, of these positions in the selection; its samples are gathered once, as in the plain loop."""
+    if not drawn:
+        return
+    sizes, pick = [len(part) for part in drawn], torch.cat(drawn)
     index = selection.index[pick]
-    return Batch(
-        as_floats(module, data.x[index]), data.y[index], index,
-        None if data.soft is None else data.soft[index],
-        None if selection.flag is None else selection.flag[pick],
-    )  # fmt: skip
+    parts = (
+        (None,) * len(sizes) if t is None else t[where].split(sizes)
+        for t, where in ((data.x, index), (data.y, index), (data.soft, index), (selection.flag, pick))
+    )
+    for x, y, soft, flag, own in zip(*parts, index.split(sizes), strict=True):
+        yield Batch(as_floats(module, x), y, own, soft, flag)

@@ -182,12 +182,13 @@ class DPSGD(Defense):
 
     def _count(self, batch: Batch, ctx: MemberContext) -> None:
         """How often each example has been in a step: squared copies, as their noise counts; and the steps."""
-        copies = torch.bincount(batch.index, minlength=len(ctx.data.y))
-        ctx.memory["taken"] = ctx.memory.get("taken", 0) + copies.square()
         ctx.memory["steps"] = ctx.memory.get("steps", 0) + 1
+        if self.params.sampling == "shuffled":
+            copies = torch.bincount(batch.index, minlength=len(ctx.data.y)).square_()
+            ctx.memory["taken"] = ctx.memory["taken"].add_(copies) if "taken" in ctx.memory else copies
 
     def _taken(self, memory: Mapping[str, Any]) -> int:
-        if self.params.account == "one-round" or "taken" not in memory:
+        if self.params.account == "one-round" or "steps" not in memory:
             return 0
         return int(memory["steps"]) if self.params.sampling == "poisson" else int(memory["taken"].max())
 
