@@ -156,4 +156,5 @@ def test_bash_takes_the_script_and_completes_with_it(tmp_path):
     )
     assert done.stdout.splitlines() == [
         "complete -o nosort -F _fedbench_completion fedbench", "partial_defense", "partial_defense_cifar10",
+        "partial_defense_location30",
     ]  # fmt: skip

@@ -79,7 +79,7 @@ def test_the_rate_scales_gradient_and_noise_alike(unit):
 
 def test_the_rate_costs_no_epsilon():
     federation, _ = train_all(tiny_setup(DPSGD(sigma=2.0)))
-    facts = [DPSGD(sigma=2.0, rate=rate).report(federation.parties.report(1)) for rate in (1.0, 8.0)]
+    facts = [DPSGD(sigma=2.0, rate=rate).report(federation.parties.reports(1)[0]) for rate in (1.0, 8.0)]
     assert facts[0] == facts[1] and facts[0]["epsilon"] > 0
 
 

@@ -241,7 +241,7 @@ def test_the_tables_say_the_gaps_the_use_and_the_classes(folder):
 def test_a_table_says_how_many_non_members_are_missing(tmp_path):
     few = Members(tmp_path / "results", outside=1500).fill(seeds=(0, 1))
     text = board(few, analyses=["tf01-by-class"])
-    assert "needs 1,999 non-members; there are as few as 1,500, 499 are missing" in text
+    assert "n/a, since a client has 1,500 non-members at the most; a threshold of its own needs 1,999." in text
     assert {r["class 0 (%)"].split()[0] for r in rows_of(text, "**TF01 by client and class**")} == {"n/a"}
 
 

@@ -250,7 +250,7 @@ def records_of(folder, text):
 
 def test_they_wait_to_be_named():
     own = {c.name: c.load().by_default for c in Registry.discover().own("analysis")}
-    waiting = sorted([*OVERFITTING, *OF_MEMBERS, "paired-differences"])
+    waiting = sorted([*OVERFITTING, *OF_MEMBERS, "paired-differences", "tuned"])
     assert sorted(name for name, by_default in own.items() if not by_default) == waiting
 
 

@@ -71,7 +71,7 @@ def test_a_report_of_another_package_is_called_by_its_name_beside_ours(results, 
     assert main(["leaderboard", str(results), "--report", "html", "--report", "board", "--no-plots", "--output", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "html: " in shown and "board: " in shown and "pages" in shown
-    assert out.read_text().startswith("<h2>Ranking</h2><h2>AUC by attack</h2>")
+    assert out.read_text().startswith("<h2>Ranking</h2><h2>Clean samples and canaries</h2><h2>AUC by attack</h2>")
     assert (results / "leaderboard" / "board.md").exists()
 
 

@@ -45,8 +45,8 @@ FIELD_MISTAKES = {
     "unknown field": (("rounds: 10", "rouns: 10\n      rounds: 10"),
         "suite.yaml:10:7: settings[0].federation.rouns: unknown field - did you mean 'rounds'?"),
     "unknown field, none near": (("schema: 1", "schema: 1\nzzz: 1"),
-        "suite.yaml:2:1: zzz: unknown field; the fields are schema, name, title, description, seeds, settings, "
-        "coalitions, defenses, floors, attacks, analyses, signals, limits, published"),
+        "suite.yaml:2:1: zzz: unknown field; the fields are schema, name, title, description, seeds, "
+        "tuning_seeds, settings, coalitions, defenses, floors, attacks, analyses, signals, limits, published"),
     "missing field": (("      rounds: 10\n", ""),
         "suite.yaml:8:5: settings[0].federation.rounds: required field is missing"),
     "missing at the top": (("name: small\n", ""), "suite.yaml:1:1: name: required field is missing"),
@@ -75,7 +75,8 @@ FIELD_MISTAKES = {
     "negative seed": (("seeds: [0, 1]", "seeds: [0, -1]"),
         "suite.yaml:3:12: seeds[1]: expected an integer in [0, 9223372036854775807], found -1"),
     "same seed": (("seeds: [0, 1]", "seeds: [0, 1, 0]"),
-        "suite.yaml:3:15: seeds[2]: the seed 0 is already given in line 3"),
+        "suite.yaml:3:15: seeds[2]: the seed 0 is already given in line 3: name every seed once, "
+        "those of tuning apart from those that are reported"),
     "date": (("seeds: [0, 1]", "seeds: [2001-01-01]"),
         "suite.yaml:3:9: seeds[0]: expected an integer in [0, 9223372036854775807], found the date 2001-01-01"),
     "name": (("name: small", "name: My Suite"),

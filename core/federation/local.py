@@ -113,8 +113,8 @@ class LocalTrainer:
         lr = lr_at(config, ctx.round)
         most = [b for b in (selection.batches, config.local_batches) if b is not None]
         drawn = picks(selection, config.batch_size, shuffle)[: min(most, default=None)]
-        for batch in _batches(self.flat.module, ctx.data, selection, drawn):
-            size = len(batch.index)
+        for pick, batch in zip(drawn, _batches(self.flat.module, ctx.data, selection, drawn), strict=True):
+            size = len(pick)
             if phases["transform"] and size:
                 batch = act(defense, "transform", batch, epoch_ctx, where=where)
             gradient = act(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
