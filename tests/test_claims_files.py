@@ -8,11 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from coming_suites import COMING
 
 from fedbench.core import UserError
 from fedbench.core.registry.components import Registry
-from fedbench.core.spec.load import shipped_suites
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.leaderboard import citation
 from fedbench.leaderboard.claims.load import load_paper, load_papers, shipped_papers
@@ -112,8 +110,6 @@ def test_every_measure_that_a_claim_may_have_but_findings_of_none_is_used():
 @cache
 def shipped(name):
     """Setting -> (coalitions, rows, attack -> view) of a shipped suite."""
-    if name not in shipped_suites():
-        return {}
     _, resolved = load_and_check(name, Registry.discover())
     found = {}
     for setting in resolved.settings:
@@ -128,17 +124,10 @@ def shipped(name):
     return found
 
 
-def there(place):
-    """(coalitions, rows, attack -> view) of a place's setting, with what is still to come."""
-    parts = [of[place.setting] for of in (shipped(place.suite), COMING.get(place.suite, {})) if place.setting in of]
-    coalitions, rows = (set().union(*(part[i] for part in parts)) for i in (0, 1))
-    return coalitions, rows, {attack: view for part in parts for attack, view in part[2].items()}
-
-
 def strangers(paper, claim):
     """What a claim names and its suites do not have."""
     for place in paper.places(claim):
-        coalitions, rows, attacks = there(place)
+        coalitions, rows, attacks = shipped(place.suite)[place.setting]
         if place.coalition not in coalitions or place.view not in attacks.values():
             yield f"section {place}"
         for predicate in claim.holds:
@@ -151,7 +140,7 @@ def strangers(paper, claim):
             if than and than.section:
                 given = {k: v for k in ("setting", "coalition", "view") if (v := getattr(than.section, k)) is not None}
                 other = place.model_copy(update=given)
-                coalitions, rows, seen = there(other)
+                coalitions, rows, seen = shipped(other.suite)[other.setting]
                 if other.coalition not in coalitions or other.view not in seen.values() or asked.row not in rows:
                     yield f"section {other}"
                 if than.section.attack is not None and seen.get(than.section.attack) != other.view:
