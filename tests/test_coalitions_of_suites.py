@@ -174,8 +174,7 @@ def test_a_coalition_too_small_for_its_defense_is_refused(tmp_path, coalition, t
     alone = coalition["clients"][0] if "clients" in coalition else 0
     status, said = validated(path)
     assert status == 1 and said.count("error") <= 1
-    refused = f"in the coalition 'solo' client {alone} alone cannot defend this way, which takes 2 or more"
-    assert f"{refused}: add clients to it" in said
+    assert f" takes 2 clients or more, and in the coalition 'solo' client {alone} is alone: add clients to it" in said
     free = {**SOLO, "params": {**SOLO["params"], "mode": "independent"}, "then": then}
     assert validated(suite(tmp_path, coalitions=[{"name": "solo", **coalition}], defenses=[free]))[0] == 0
 

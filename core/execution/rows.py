@@ -45,10 +45,10 @@ class Row:
         least = self.defense.least_members
         for group in self.coalitions or (self.members,):
             if 0 < len(group) < least:
-                who = f"client {group[0]} alone" if len(group) == 1 else f"clients {', '.join(map(str, group))}"
+                alone = f"client {group[0]} is" if len(group) == 1 else f"clients {', '.join(map(str, group))} are"
                 raise UserError(
-                    f"in the coalition '{self.coalition}' {who} cannot defend this way, which takes {least} or more: "
-                    "add clients to it"
+                    f"'{self.use.label}' takes {least} clients or more, and in the coalition '{self.coalition}' {alone} alone: "
+                    "add clients to it, or choose a mode of the defense in which every member defends by itself"
                 )
 
 
