@@ -33,8 +33,8 @@ class Drawer:
 
     @property
     def tells(self) -> tuple[str, ...]:
-        """How the facts end that it shows."""
-        return () if self.analysis is None else tuple(map(str, self.analysis.tells))
+        """How the facts end that it shows. Somebody else's analysis leaves out nobody's facts."""
+        return self.analysis.tells if self.own and self.analysis is not None else ()
 
     @property
     def place(self) -> str:

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from fake_packages import install
 from running import changed, invoke, records, suite
 
-from fedbench.core import UserError
+from fedbench.core import Defense, UserError
 from fedbench.core.cli.main import cli
 from fedbench.core.cli.validate import command as validate
+from fedbench.core.execution.plugin_checks import declaration_mistake
 from fedbench.core.store.files import read_npz
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
@@ -177,6 +178,13 @@ def test_a_coalition_too_small_for_its_defense_is_refused(tmp_path, coalition, t
     assert f" takes 2 clients or more, and in the coalition 'solo' client {alone} is alone: add clients to it" in said
     free = {**SOLO, "params": {**SOLO["params"], "mode": "independent"}, "then": then}
     assert validated(suite(tmp_path, coalitions=[{"name": "solo", **coalition}], defenses=[free]))[0] == 0
+
+
+@pytest.mark.parametrize("least", [0, -1, 1.5, "two", True, None])
+def test_how_many_clients_a_defense_takes_is_a_number_from_one_on(least):
+    made = Defense()
+    made.least_members = least
+    assert declaration_mistake(made) == f"least_members is {least!r}, expected an integer >= 1"
 
 
 def test_a_named_coalition_that_needs_two_clients_is_refused_where_there_is_one(tmp_path):

@@ -8,6 +8,7 @@ from boards import Folder, board, row_of, rows_of, sections_of
 from running import invoke, records, suite
 
 from fedbench.core.registry.components import Registry
+from fedbench.leaderboard.analyses import Drawer
 from fedbench.leaderboard.board import MarkdownBoard
 from fedbench.leaderboard.figures import style
 from fedbench.plugins.analyses.loss_intervals import LossIntervals, bandits_of
@@ -97,3 +98,8 @@ def test_every_suite_has_it_and_a_real_run_fills_it(tmp_path):
     assert early.tolist() == pytest.approx([0.25] * 4) and late.sum() == pytest.approx(1)
     assert sum(facts["draws of each loss interval"]) == 2 * 3 and sum(facts["late draws of each loss interval"]) == 2
     assert f"**{TITLE}**" in MarkdownBoard().write(tmp_path / "r", plots=False).read_text()
+
+
+def test_only_a_built_in_analysis_leaves_facts_out_of_the_table_of_facts():
+    for own, told in ((True, LossIntervals.tells), (False, ())):
+        assert Drawer("loss-intervals", LossIntervals(), own=own).tells == told

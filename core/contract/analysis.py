@@ -132,7 +132,8 @@ class Analysis(Configured):
     or what the defenses cost. ``also``: other views whose rows it is shown, behind those of ``view``. ``by_default``: of the
     built-in ones, whether a suite that lists no analyses has it; one that reads signals makes every run of a suite dearer, so
     it waits to be named. ``needs_tuning_seeds``: whether it chooses by runs of seeds that no other table counts, so that a
-    suite without any is refused. ``tells``: how the names of facts end that it shows, which the table of facts leaves out.
+    suite without any is refused. ``tells``: of the built-in ones, how the names of facts end that it
+    shows, which the table of facts then leaves out.
     """
 
     needs: frozenset[str] = frozenset()

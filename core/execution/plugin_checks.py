@@ -34,6 +34,8 @@ def declaration_mistake(made: Any) -> str:
         return f"also is {made.also!r}, expected a frozenset of {', '.join(get_args(View))}"
     if isinstance(made, Analysis) and made.place not in PLACES:
         return f"place is {made.place!r}, expected one of {', '.join(PLACES)}"
+    if isinstance(made, Defense) and not (type(made.least_members) is int and made.least_members >= 1):
+        return f"least_members is {made.least_members!r}, expected an integer >= 1"
     if isinstance(made, Analysis) and type(made.needs_tuning_seeds) is not bool:
         return f"needs_tuning_seeds is {made.needs_tuning_seeds!r}, expected True or False"
     if isinstance(made, Attack):

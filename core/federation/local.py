@@ -113,14 +113,14 @@ class LocalTrainer:
         lr = lr_at(config, ctx.round)
         most = [b for b in (selection.batches, config.local_batches) if b is not None]
         drawn = picks(selection, config.batch_size, shuffle)[: min(most, default=None)]
-        for pick, batch in zip(drawn, _batches(self.flat.module, ctx.data, selection, drawn), strict=True):
-            size = len(pick)
+        for batch in _batches(self.flat.module, ctx.data, selection, drawn):
+            index, flag, size = batch.index, batch.flag, len(batch.index)  # as drawn, whatever a defense makes of the batch
             if phases["transform"] and size:
                 batch = act(defense, "transform", batch, epoch_ctx, where=where)
             gradient = act(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
             if gradient is None and not size:
                 continue  # nothing to learn from
-            self.usage.add(selection.index[pick], None if selection.flag is None else selection.flag[pick])
+            self.usage.add(index, flag)
             if gradient is None:
                 logits, own = forward(self.flat.module, batch.x, where), phases["loss"]
                 asked = logits, batch, epoch_ctx
