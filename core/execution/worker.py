@@ -20,6 +20,7 @@ from fedbench.core.experiment.judge import Answers
 from fedbench.core.experiment.process import end_strays, keep_log_short, log_path, stand_alone
 from fedbench.core.experiment.run import Run
 from fedbench.core.experiment.verdict import verdict
+from fedbench.core.metrics.kept import Kept
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.integrity import components_of
 from fedbench.core.store.record import Components, Found, Identity, Measured, Outcome, Record, RoundRow
@@ -39,7 +40,7 @@ def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Me
 
 def run_job(job: Job, report: Report) -> None:
     """Train (or take the cached training), judge every cell, write every record."""
-    results, clock = Results(Path(job.results)), Clock.start()
+    results, clock, kept = Results(Path(job.results)), Clock.start(), Kept()
     run = None
     try:
         run, active = trained(job, report)
@@ -52,7 +53,7 @@ def run_job(job: Job, report: Report) -> None:
             ), None  # fmt: skip
         else:
             report("judging", cell.key)
-            record, scores = _judged(job, cell, run, active, clock, report)
+            record, scores = _judged(job, cell, run, active, clock, report, kept)
         end_strays()
         results.write(cell.stem, record, scores)
         report("cell", (cell.key, record.outcome, record.reason, record.by_adversary))
@@ -60,14 +61,14 @@ def run_job(job: Job, report: Report) -> None:
 
 
 def _judged(
-    job: Job, cell: Cell, run: Run, active: Callable[[], Answers] | None, clock: Clock, report: Report
+    job: Job, cell: Cell, run: Run, active: Callable[[], Answers] | None, clock: Clock, report: Report, kept: Kept
 ) -> tuple[Record, bytes | None]:
     """The cell's record and, where it has scores, their file."""
     done, said = run.trained, None
     outcome: Outcome = "ok"
     reason = ""
     try:
-        said = verdict(job, cell, run.scene, done, active() if active else asked(job, cell, run, report))
+        said = verdict(job, cell, run.scene, done, active() if active else asked(job, cell, run, report), kept)
     except Failed as why:
         outcome, reason = why.outcome, why.reason
     except Exception as error:  # what the harness cannot make sense of

@@ -16,6 +16,7 @@ from fedbench.core.experiment.train import Trained, kinds_of
 from fedbench.core.metrics.bestround import round_report
 from fedbench.core.metrics.decision import decision_report
 from fedbench.core.metrics.groups import Score, score_groups
+from fedbench.core.metrics.kept import Kept
 from fedbench.core.metrics.maximum import Maximum, maximum
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.audit import AuditSet, shuffle_rng
@@ -34,19 +35,22 @@ class Verdict:
     judgement: Judgement
 
 
-def verdict(job: Job, cell: Cell, scene: Scene, trained: Trained, answers: Answers) -> Verdict:
-    """All targets of one cell. Raises :class:`BadScores` for what is not one finite number a candidate."""
+def verdict(job: Job, cell: Cell, scene: Scene, trained: Trained, answers: Answers, kept: Kept | None = None) -> Verdict:
+    """All targets of one cell; ``kept``: draws for the run's other cells.
+
+    Raises :class:`BadScores` for what is not one finite number a candidate.
+    """
     arrays: dict[str, np.ndarray] = {}
     targets, everyone = [], []
     judged = []
     for i, audit in enumerate(scene.audits):
         s, said = _checked(audit, answers, i)
         code, kind, canary = audit.target.code, kinds_of(audit, trained), scene.canary_of(audit.ids)
-        groups = _groups(job, code, s, kind, canary, audit.in_mix())
+        groups = _groups(job, code, s, kind, canary, audit.in_mix(), kept)
         rounds = _rounds(job, said, kind, code, trained.rounds)
         by_round = s[None] if said is None else said
         decision = _decision(job, answers.threshold, by_round, kind, code, trained.rounds)
-        largest = maximum(by_round, kind, shuffle_rng(job.seed, code))
+        largest = maximum(by_round, kind, shuffle_rng(job.seed, code), kept=kept)
         targets.append(TargetScores(target=code, groups=groups, rounds=rounds, decision=decision, maximum=_maximum(largest)))
         everyone.append((s, kind, canary, audit.in_mix()))
         model_of = trained.assignment[-1][scene.client_of(audit)]
@@ -58,7 +62,8 @@ def verdict(job: Job, cell: Cell, scene: Scene, trained: Trained, answers: Answe
         arrays |= {f"{prefix}scores": s, f"{prefix}kind": kind.astype(np.int8), f"{prefix}ids": audit.ids}
         arrays |= {f"{prefix}canary": canary, f"{prefix}owner": audit.owner.astype(np.int32), f"{prefix}in_mix": audit.in_mix()}
         arrays |= _null(largest, prefix)
-    pooled = _groups(job, -1, *(np.concatenate(parts) for parts in zip(*everyone, strict=True)))
+    s, kind, canary, in_mix = (np.concatenate(parts) for parts in zip(*everyone, strict=True))
+    pooled = _groups(job, -1, s, kind, canary, in_mix, kept)
     judgement = Judgement(attack=cell.attack.label, threshold=answers.threshold, targets=tuple(judged))
     of_signals = [trained.signal_notes[n] for n in sorted(cell.look.needs) if n in trained.signal_notes]
     notes = list(dict.fromkeys([*_rejections(trained), *trained.notes, *of_signals, *answers.notes]))
@@ -98,11 +103,11 @@ def _rejections(trained: Trained) -> list[str]:
 
 
 def _groups(
-    job: Job, target: int, scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray
+    job: Job, target: int, scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray, kept: Kept | None
 ) -> dict[Group, Score]:
     keep = kind != EXCLUDED
     rng = numpy_rng(job.seed, "bootstrap", client=target)
-    return score_groups(scores[keep], kind[keep], canary[keep], rng, in_mix[keep])
+    return score_groups(scores[keep], kind[keep], canary[keep], rng, in_mix[keep], kept)
 
 
 def _rounds(

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedbench.core.contract.candidates import IFL, MEMBER, OFL, Group
 from fedbench.core.metrics.bootstrap import bootstrap
+from fedbench.core.metrics.kept import Kept
 from fedbench.core.metrics.registry import METRICS
 
 
@@ -43,14 +44,16 @@ class Score:
 
 
 def score_groups(
-    scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, rng: np.random.Generator, in_mix: np.ndarray | None = None
+    scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, rng: np.random.Generator, in_mix: np.ndarray | None = None,
+    kept: Kept | None = None,
 ) -> dict[Group, Score]:
     """Metrics per group: ``mix``, ``ofl``, ``ifl`` (all members against those non-members) and ``canary``.
 
     ``scores``: [n] float; ``kind``: [n] int, 0 member, 1 outside the federation, 2 another client's, negative excluded;
     ``canary``: [n] bool, mislabelled samples (they count in the other groups too; as a group, members against outside
-    ones). ``in_mix``: [n] bool, who counts in ``mix``; by default all. A group without members or without non-members is
-    absent. Raises ValueError on non-finite scores of candidates that count.
+    ones). ``in_mix``: [n] bool, who counts in ``mix``; by default all. ``kept``: resamples for the other attacks on the same
+    candidates. A group without members or without non-members is absent. Raises ValueError on non-finite scores of
+    candidates that count.
     """
     scores, kind, canary = np.asarray(scores), np.asarray(kind), np.asarray(canary, dtype=bool)
     if not scores.shape == kind.shape == canary.shape:
@@ -58,7 +61,8 @@ def score_groups(
     if (kind > IFL).any():
         raise ValueError(f"kind must be 0, 1, 2 or negative, found {int(kind.max())}")
     member = kind == MEMBER
-    return {name: _score(scores[mask], member[mask], rng) for name, mask in group_masks(kind, canary, in_mix).items()}
+    masks = group_masks(kind, canary, in_mix)
+    return {name: _score(scores[mask], member[mask], rng, kept) for name, mask in masks.items()}
 
 
 def group_masks(kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray | None = None) -> dict[Group, np.ndarray]:
@@ -72,10 +76,10 @@ def group_masks(kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray | None 
     return {name: mask for name, mask in groups.items() if (mask & member).any() and (mask & ~member).any()}
 
 
-def _score(scores: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> Score:
+def _score(scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, kept: Kept | None) -> Score:
     n_members = int(member.sum())
     # one candidate of a class cannot say how sure it is
-    spread = bootstrap(scores, member, rng) if 1 < n_members < len(member) - 1 else None
+    spread = bootstrap(scores, member, rng, kept=kept) if 1 < n_members < len(member) - 1 else None
     return Score(
         {
             m.name: Estimate(m.value(scores, member), m.error(spread) if m.error is not None and spread else None)

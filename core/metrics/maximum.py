@@ -14,6 +14,7 @@ import numpy as np
 
 from fedbench.core.contract.candidates import EXCLUDED, MEMBER, OFL
 from fedbench.core.metrics.counts import checked
+from fedbench.core.metrics.kept import Kept
 
 SHUFFLES = 200
 _CHUNK = 200_000  # shuffled memberships held at once: bounds memory, changes no number
@@ -31,12 +32,15 @@ class Maximum:
     null_advantage: np.ndarray
 
 
-def maximum(scores: np.ndarray, kind: np.ndarray, rng: np.random.Generator, shuffles: int = SHUFFLES) -> Maximum | None:
+def maximum(
+    scores: np.ndarray, kind: np.ndarray, rng: np.random.Generator, shuffles: int = SHUFFLES, kept: Kept | None = None
+) -> Maximum | None:
     """Over the rounds of ``scores`` [R, n]: members against outside non-members or, where there are none, against all others.
 
     ``kind``: [n] int, 0 member, 1 outside the federation, 2 another client's, negative excluded. ``rng`` draws one order of all
     n candidates a shuffle, of which the first that count are called members: a generator of one key gives one membership
-    whatever the attack, its scores and its rounds are, so that maxima over attacks can be taken shuffle by shuffle.
+    whatever the attack, its scores and its rounds are, so that maxima over attacks can be taken shuffle by shuffle; ``kept``
+    holds them for the other attacks.
     A row of NaN is a round without the target and no look. None without members or without non-members. Raises ValueError on
     partly non-finite rounds, and when no round is left.
     """
@@ -50,7 +54,9 @@ def maximum(scores: np.ndarray, kind: np.ndarray, rng: np.random.Generator, shuf
         raise ValueError("no round has scores")
     for row in there:
         checked(row, member)
-    flags = np.concatenate([member[None], shuffled(counts, int(member.sum()), rng, shuffles)])
+    asked = counts, int(member.sum()), rng, shuffles
+    (chance,) = (kept or Kept(0)).draw(rng, (counts.tobytes(), *asked[1::2]), lambda: (shuffled(*asked),))
+    flags = np.concatenate([member[None], chance])
     aucs, advantages = _largest(there, flags)
     return Maximum(
         auc=float(aucs[0]), advantage=float(advantages[0]), looks=len(there), null_auc=aucs[1:], null_advantage=advantages[1:]
