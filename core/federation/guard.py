@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -120,11 +121,15 @@ def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:
 
 def forward(module: nn.Module, x: torch.Tensor, where: str) -> torch.Tensor:
     """[B, C] logits; a model that fails is not the fault of the phase around the training."""
+    return blaming_the_model(module, x, where=where)
+
+
+def blaming_the_model(work: Callable[..., Any], *args: torch.Tensor, where: str) -> Any:
+    """``work(*args)``, which only the model can make fail."""
     try:
-        logits: torch.Tensor = module(x)
+        return work(*args)
     except Exception as error:
         raise PhaseError(f"the model ({where}): {told(error)}") from error
-    return logits
 
 
 def where_of(ctx: MemberContext | CoalitionContext | ServerContext | AnswerContext | ReportContext) -> str:

@@ -13,11 +13,12 @@ from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.epochs import Epochs, picks
-from fedbench.core.federation.guard import PhaseError, act, backward, forward, where_of
+from fedbench.core.federation.guard import PhaseError, act, backward, blaming_the_model, forward, where_of
 from fedbench.core.federation.optimizer import make_optimizer
 from fedbench.core.federation.schedule import lr_at
 from fedbench.core.federation.setup import Setup
 from fedbench.core.federation.usage import Usage
+from fedbench.core.numerics.chain import Chain
 from fedbench.core.numerics.normalise import as_floats
 from fedbench.core.numerics.rng import key_for
 
@@ -41,6 +42,7 @@ class LocalTrainer:
         self.optimizer.reset(client)
         self.flat.module.train()
         self.key_module(round, client)
+        self.chain = Chain.of(self.flat)
         self.usage.begin(round, client)
         return torch.Generator().manual_seed(key_for(self.setup.seed, "shuffle", round, client) >> 1)
 
@@ -63,7 +65,7 @@ class LocalTrainer:
 
     def plain(self, data: MemberData, shuffle: torch.Generator, round: int) -> None:
         """SGD on cross-entropy over shuffled batches; the last one of an epoch may be smaller."""
-        config, module, grad, optimizer = self.setup.config, self.flat.module, self.flat.grad, self.optimizer
+        config, optimizer = self.setup.config, self.optimizer
         lr, size = lr_at(config, round), config.batch_size
         index = data.trainable
         target = data.y if data.soft is None else data.soft
@@ -73,9 +75,16 @@ class LocalTrainer:
                 order = order[: config.local_batches * size]
             self.usage.add(order)
             for x, y in zip(data.x[order].split(size), target[order].split(size), strict=True):
-                grad.zero_()
-                cross_entropy(forward(module, x, f"round {round}"), y).backward()
+                self._descend(x, y, f"round {round}")
                 optimizer.step(lr)
+
+    def _descend(self, x: torch.Tensor, target: torch.Tensor, where: str) -> None:
+        """The gradient of the mean cross-entropy, into ``flat.grad``."""
+        if self.chain is not None:
+            blaming_the_model(self.chain.gradient, x, target, where=where)
+            return
+        self.flat.grad.zero_()
+        cross_entropy(forward(self.flat.module, x, where), target).backward()
 
     def member(self, ctx: MemberContext, shuffle: torch.Generator) -> None:
         """A coalition member's training: select, then local_train around the standard loop."""
@@ -110,7 +119,7 @@ class LocalTrainer:
         where = where_of(ctx)
         key = key_for(self.setup.seed, f"defense:pass{n}:epoch{e}" if n else f"defense:epoch{e}", ctx.round, ctx.client)
         epoch_ctx = replace(ctx, key=key, epoch=(ctx.round - 1) * config.local_epochs + e)
-        lr = lr_at(config, ctx.round)
+        lr, self.chain = lr_at(config, ctx.round), Chain.of(self.flat)  # a phase before may have changed the model's layers
         most = [b for b in (selection.batches, config.local_batches) if b is not None]
         drawn = picks(selection, config.batch_size, shuffle)[: min(most, default=None)]
         for batch in _batches(self.flat.module, ctx.data, selection, drawn):
@@ -121,13 +130,13 @@ class LocalTrainer:
             if gradient is None and not size:
                 continue  # nothing to learn from
             self.usage.add(index, flag)
-            if gradient is None:
-                logits, own = forward(self.flat.module, batch.x, where), phases["loss"]
-                asked = logits, batch, epoch_ctx
-                loss = act(defense, "loss", *asked, where=where) if own else defense.loss(*asked)
+            if gradient is None and not phases["loss"]:
+                self._descend(batch.x, batch.y if batch.soft is None else batch.soft, where)
+            elif gradient is None:
+                loss = act(defense, "loss", forward(self.flat.module, batch.x, where), batch, epoch_ctx, where=where)
                 self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients on the way to its loss
                 self.flat.grad.zero_()
-                backward(loss, defense, where) if own else loss.backward()
+                backward(loss, defense, where)
             else:
                 self.flat.grad.copy_(gradient)
             self.optimizer.step(lr)

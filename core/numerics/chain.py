@@ -1,0 +1,92 @@
+"""The gradient of a plain chain of layers without a graph: the kernels that autograd would call, in its order, so its bits.
+
+What is saved is the graph of every batch, the zeroing of the gradient and its accumulation, which together take longer than the
+arithmetic of a small model: gradients are written where the optimiser reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.links import LINKS, DropoutLink, FlattenLink, Link
+from fedbench.core.numerics.normalise import Normalised, as_floats
+
+_ANY_LABEL = -100  # what cross-entropy ignores; no label is negative
+
+
+class Chain:
+    """The mean cross-entropy's gradient of one model on the CPU. Made by :meth:`of`, anew for every client: it holds the layers
+    as they are then."""
+
+    def __init__(self, flat: FlatModel, links: list[Link]) -> None:
+        self._flat, self._links = flat, links
+        self._first = next(i for i, link in enumerate(links) if link.grads)
+        self._one = torch.ones(())
+        self._sizes: dict[int, torch.Tensor] = {}
+
+    @classmethod
+    def of(cls, flat: FlatModel) -> Chain | None:
+        """None where a layer is not of ``LINKS``, is used twice, hooked, frozen or not on the CPU in float32: autograd then."""
+        layers = _layers(flat.module)
+        if layers is None or flat.params.is_cuda or flat.params.dtype != torch.float32 or len(set(layers)) < len(layers):
+            return None
+        grads = {id(p): g for p, g in zip(flat.trainable, flat.gradients(), strict=True)}
+        links: list[Link] = []
+        rows, fresh = False, False
+        for layer in layers:
+            kind, own = LINKS.get(type(layer)), list(layer._parameters.values())
+            known = kind is not None and kind.serves(layer, rows) and not _hooked(layer)
+            if kind is None or not known or not all(p is None or (id(p) in grads and p.requires_grad) for p in own):
+                return None
+            links.append(kind(layer, tuple(None if p is None else grads[id(p)] for p in own), fresh))
+            rows = rows or kind is FlattenLink
+            fresh = not kind.keeps_output and kind not in (FlattenLink, DropoutLink)
+        if sum(p is not None for link in links for p in link.grads) < len(flat.trainable):
+            return None
+        return cls(flat, links)
+
+    @torch.no_grad()
+    def gradient(self, x: torch.Tensor, target: torch.Tensor) -> None:
+        """Fill ``flat.grad`` with that of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64 or [B, C] float."""
+        out = as_floats(self._flat.module, x)
+        for link in self._links:
+            out = link.forward(out)
+        g: torch.Tensor | None = self._of_logits(out, target)
+        for i in range(len(self._links) - 1, self._first - 1, -1):
+            assert g is not None  # every link above the first with parameters is asked for it
+            g = self._links[i].backward(g, i > self._first)
+
+    def _of_logits(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """[B, C]: the gradient of the mean cross-entropy."""
+        logs = torch._log_softmax(logits, 1, False)
+        if target.is_floating_point():
+            n = self._sizes.setdefault(-len(target), torch.tensor(float(len(target))))
+            g = target * -(self._one / n)
+        else:
+            _, n = torch.ops.aten.nll_loss_forward(logs, target, None, 1, _ANY_LABEL)  # refuses a label that is no class
+            g = torch.ops.aten.nll_loss_backward(self._one, logs, target, None, 1, _ANY_LABEL, n)
+        return torch._log_softmax_backward_data(g, logs, 1, logits.dtype)
+
+
+def _layers(module: nn.Module) -> list[nn.Module] | None:
+    """The layers in the order in which they are called; None where that cannot be told."""
+    if type(module) is Normalised and not _hooked(module):
+        module = module.module
+    return list(_flattened(module)) if type(module) is nn.Sequential and not _hooked(module) else None
+
+
+def _flattened(module: nn.Sequential) -> Iterator[nn.Module]:
+    for child in module:
+        if type(child) is nn.Sequential and not _hooked(child):
+            yield from _flattened(child)
+        else:
+            yield child
+
+
+def _hooked(layer: nn.Module) -> bool:
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    return any(hooks) or "forward" in vars(layer)

@@ -1,0 +1,177 @@
+"""The layers that a chain (``chain.py``) goes through by hand: each its forward and backward kernel, as autograd calls them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+_aten = torch.ops.aten
+_ALIGNED = 64  # bytes, as torch's own allocations are: some products round otherwise where their result lies elsewhere
+
+
+class Link:
+    """One layer: ``forward`` keeps what ``backward`` needs of a batch. ``grads``: views that ``backward`` fills, the weight's and
+    the bias's; ``keeps_output``: whether the layer reads its own output again, which must then not be overwritten."""
+
+    keeps_output: ClassVar[bool] = False
+
+    def __init__(self, layer: nn.Module, grads: tuple[torch.Tensor | None, ...], fresh: bool) -> None:
+        self.layer, self.grads, self.fresh = layer, grads, fresh
+
+    @classmethod
+    def serves(cls, layer: nn.Module, rows: bool) -> bool:
+        """Whether it does all that this layer does, on inputs that are ``rows`` [B, d] or may be anything."""
+        return True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's output."""
+        raise NotImplementedError
+
+    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+        """From the gradient of its output that of its input (``deeper``; else None); fills the parameters' own."""
+        raise NotImplementedError
+
+
+class FlattenLink(Link):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._shape = x.shape
+        return x.flatten(1)
+
+    @classmethod
+    def serves(cls, layer: nn.Flatten, rows: bool) -> bool:  # type: ignore[override]
+        return layer.start_dim == 1 and layer.end_dim == -1
+
+    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+        return g.reshape(self._shape)
+
+
+class LinearLink(Link):
+    @classmethod
+    def serves(cls, layer: nn.Linear, rows: bool) -> bool:  # type: ignore[override]
+        return rows and layer.bias is not None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        layer: nn.Linear = self.layer  # type: ignore[assignment]
+        self._x, self._weight = x, layer.weight
+        return torch.addmm(layer.bias, x, layer.weight.t())
+
+    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+        weight, bias = self.grads
+        assert weight is not None and bias is not None  # ``serves``
+        if weight.data_ptr() % _ALIGNED == 0:
+            torch.mm(g.t(), self._x, out=weight)
+        else:
+            weight.copy_(torch.mm(g.t(), self._x))
+        torch.sum(g, 0, out=bias)
+        return torch.mm(g, self._weight) if deeper else None
+
+
+class Conv2dLink(Link):
+    @classmethod
+    def serves(cls, layer: nn.Conv2d, rows: bool) -> bool:  # type: ignore[override]
+        return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        layer: nn.Conv2d = self.layer  # type: ignore[assignment]
+        self._x, self._weight = x, layer.weight
+        padding: list[int] = list(layer.padding)  # type: ignore[arg-type]
+        self._how = list(layer.stride), padding, list(layer.dilation)
+        return torch.convolution(x, layer.weight, layer.bias, *self._how, False, [0, 0], layer.groups)
+
+    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+        layer: nn.Conv2d = self.layer  # type: ignore[assignment]
+        sizes = None if layer.bias is None else [layer.out_channels]
+        wanted = [deeper, True, sizes is not None]
+        below, *own = _aten.convolution_backward(
+            g, self._x, self._weight, sizes, *self._how, False, [0, 0], layer.groups, wanted
+        )
+        for grad, found in zip(self.grads, own, strict=True):
+            if grad is not None:
+                grad.copy_(found)
+        return below
+
+
+class GroupNormLink(Link):
+    @classmethod
+    def serves(cls, layer: nn.GroupNorm, rows: bool) -> bool:  # type: ignore[override]
+        return layer.affine
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        layer: nn.GroupNorm = self.layer  # type: ignore[assignment]
+        self._x, self._weight = x, layer.weight
+        self._sizes = x.shape[0], x.shape[1], x[0, 0].numel()
+        out, self._mean, self._rstd = torch.native_group_norm(
+            x, layer.weight, layer.bias, *self._sizes, layer.num_groups, layer.eps
+        )
+        return out
+
+    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+        groups: int = self.layer.num_groups  # type: ignore[assignment]
+        below, *own = _aten.native_group_norm_backward(
+            g, self._x, self._mean, self._rstd, self._weight, *self._sizes, groups, [deeper, True, True]
+        )
+        for grad, found in zip(self.grads, own, strict=True):
+            assert grad is not None  # ``serves``
+            grad.copy_(found)
+        return below
+
+
+class ReLULink(Link):
+    keeps_output = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._out = x.relu_() if self.fresh else x.relu()
+        return self._out
+
+    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+        return _aten.threshold_backward(g, self._out, 0)
+
+
+class TanhLink(Link):
+    keeps_output = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._out = x.tanh()
+        return self._out
+
+    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+        return _aten.tanh_backward(g, self._out)
+
+
+class MaxPool2dLink(Link):
+    @classmethod
+    def serves(cls, layer: nn.MaxPool2d, rows: bool) -> bool:  # type: ignore[override]
+        return not layer.return_indices
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        layer: nn.MaxPool2d = self.layer  # type: ignore[assignment]
+        self._x = x
+        sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+        self._how = *([n, n] if isinstance(n, int) else list(n) for n in sizes), layer.ceil_mode
+        out, self._where = _aten.max_pool2d_with_indices(x, *self._how)
+        return out
+
+    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+        return _aten.max_pool2d_with_indices_backward(g, self._x, *self._how, self._where)
+
+
+class DropoutLink(Link):
+    @classmethod
+    def serves(cls, layer: nn.Dropout, rows: bool) -> bool:  # type: ignore[override]
+        return 0 < layer.p < 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        keep = 1 - self.layer.p  # type: ignore[operator]
+        self._noise = torch.empty_like(x).bernoulli_(keep).div_(keep) if self.layer.training else None
+        return x if self._noise is None else x * self._noise
+
+    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+        return g if self._noise is None else g * self._noise
+
+
+LINKS: dict[type[nn.Module], type[Link]] = {
+    nn.Flatten: FlattenLink, nn.Linear: LinearLink, nn.Conv2d: Conv2dLink, nn.GroupNorm: GroupNormLink, nn.ReLU: ReLULink,
+    nn.Tanh: TanhLink, nn.MaxPool2d: MaxPool2dLink, nn.Dropout: DropoutLink,
+}  # fmt: skip
