@@ -34,7 +34,7 @@ class Chain:
         layers = _layers(flat.module)
         if layers is None or flat.params.is_cuda or flat.params.dtype != torch.float32 or len(set(layers)) < len(layers):
             return None
-        grads = {id(p): g for p, g in zip(flat.trainable, flat.gradients(), strict=True)}
+        grads = {id(p): g for p, g in zip(flat.trainable, flat.gradients, strict=True)}
         links: list[Link] = []
         rows, fresh = False, False
         for layer in layers:

@@ -14,7 +14,7 @@ EVALUATION_CHUNK = 512  # samples; of a ResNet18: 1 GB of activations
 
 class FlatModel:
     """Wraps ``module``: ``params`` [P], ``grad`` [P] and ``buffers`` [B] are live flat vectors its tensors view.
-    ``layers``: where each of the ``trainable`` tensors lies in them.
+    ``layers``: where each of the ``trainable`` tensors lies in them; ``gradients``: views of ``grad`` in their shapes.
 
     Order: ``module.parameters()`` with ``requires_grad``. Floating-point buffers (running statistics) travel with a
     client's update but are not part of P, so noise and gradient features act on trainable parameters only.
@@ -36,6 +36,8 @@ class FlatModel:
         for flat, tensors in ((self.params, self.trainable), (self.buffers, self._floating)):
             for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
                 t.data = part.view_as(t)
+        parts = self.grad.split([p.numel() for p in self.trainable])
+        self.gradients = tuple(part.view_as(p) for p, part in zip(self.trainable, parts, strict=True))
         self.bind_grad()
 
     @torch.no_grad()
@@ -48,10 +50,5 @@ class FlatModel:
 
     def bind_grad(self) -> None:
         """Let every parameter's ``.grad`` be a view of ``grad`` again, should a plugin have dropped it."""
-        for p, part in zip(self.trainable, self.gradients(), strict=True):
+        for p, part in zip(self.trainable, self.gradients, strict=True):
             p.grad = part
-
-    def gradients(self) -> list[torch.Tensor]:
-        """Views of ``grad``, one of the shape of each trainable parameter."""
-        parts = self.grad.split([p.numel() for p in self.trainable])
-        return [part.view_as(p) for p, part in zip(self.trainable, parts, strict=True)]
