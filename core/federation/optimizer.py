@@ -23,11 +23,12 @@ class FlatSGD:
 
     def reset(self, client: int | None = None) -> None:
         """Forget the momentum."""
-        self._velocity.zero_()
+        self.restart()
 
     def restart(self) -> None:
         """As ``reset`` left it."""
-        self._velocity.zero_()
+        if self._momentum:
+            self._velocity.zero_()
 
     def step(self, lr: float) -> None:
         """One step on ``flat.grad`` (which it may overwrite)."""

@@ -35,6 +35,7 @@ class Chain:
         if layers is None or flat.params.is_cuda or flat.params.dtype != torch.float32 or len(set(layers)) < len(layers):
             return None
         grads = {id(p): g for p, g in zip(flat.trainable, flat.gradients, strict=True)}
+        layers = _pooled_first(layers)
         links: list[Link] = []
         rows, fresh = False, False
         for layer in layers:
@@ -85,6 +86,15 @@ def _flattened(module: nn.Sequential) -> Iterator[nn.Module]:
             yield from _flattened(child)
         else:
             yield child
+
+
+def _pooled_first(layers: list[nn.Module]) -> list[nn.Module]:
+    """With every ReLU behind the maxima that follow it: the same numbers and gradients, of a quarter of the values."""
+    out = list(layers)
+    for i, pair in enumerate(zip(layers, layers[1:], strict=False)):
+        if [type(layer) for layer in pair] == [nn.ReLU, nn.MaxPool2d]:
+            out[i], out[i + 1] = out[i + 1], out[i]
+    return out
 
 
 def _hooked(layer: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from torch import nn
 
 _aten = torch.ops.aten
 _ALIGNED = 64  # bytes, as torch's own allocations are: some products round otherwise where their result lies elsewhere
+_WIDE = 4  # channels from which on maxima are taken with the channels last
 
 
 class Link:
@@ -150,8 +151,12 @@ class MaxPool2dLink(Link):
         self._x = x
         sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
         self._how = *([n, n] if isinstance(n, int) else list(n) for n in sizes), layer.ceil_mode
-        out, self._where = _aten.max_pool2d_with_indices(x, *self._how)
-        return out
+        # maxima round nothing: beside its own layout, where the kernel is many times faster, they are the same
+        wide = x.shape[1] >= _WIDE
+        seen = x.contiguous(memory_format=torch.channels_last) if wide else x
+        out, where = _aten.max_pool2d_with_indices(seen, *self._how)
+        self._where = where.contiguous()
+        return out.contiguous()
 
     def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
         return _aten.max_pool2d_with_indices_backward(g, self._x, *self._how, self._where)
