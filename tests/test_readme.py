@@ -18,6 +18,7 @@ from fake_packages import install
 from running import invoke, records, suite
 
 from fedbench.core.cli.main import cli, commands
+from fedbench.core.cli.run import build_plan
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -146,3 +147,9 @@ def test_every_dependency_has_its_line():
     table = README.split("## Dependencies")[1]
     first = {name.strip() for row in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE) for name in re.split(r",|\(", row)}
     assert not set(names) - first
+
+
+def test_the_main_job_is_as_large_as_it_says(tmp_path):
+    jobs = build_plan("partial_defense", (), tmp_path, "cpu").jobs
+    cells = sum(len(job.cells) for job in jobs)
+    assert f"the main job, {len(jobs)} federations and {cells:,} scores" in README

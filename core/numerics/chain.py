@@ -6,6 +6,7 @@ arithmetic of a small model: gradients are written where the optimiser reads the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -91,7 +92,7 @@ def _flattened(module: nn.Sequential) -> Iterator[nn.Module]:
 def _pooled_first(layers: list[nn.Module]) -> list[nn.Module]:
     """With every ReLU behind the maxima that follow it: the same numbers and gradients, of a quarter of the values."""
     out = list(layers)
-    for i, pair in enumerate(zip(layers, layers[1:], strict=False)):
+    for i, pair in enumerate(itertools.pairwise(layers)):
         if [type(layer) for layer in pair] == [nn.ReLU, nn.MaxPool2d]:
             out[i], out[i + 1] = out[i + 1], out[i]
     return out
