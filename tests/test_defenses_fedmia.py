@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from tiny import tiny_clients, tiny_module, tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import kl_div, log_softmax
-from torchvision.transforms.v2 import functional as tv
 
 from fedbench.core import Batch, Defense, MemberContext, MemberData, UserError
 from fedbench.core.federation.compose import Composite
@@ -231,6 +230,7 @@ def test_cropping_and_mirroring_match_a_pixel_loop(height, width, pad, seed):
 
 @pytest.mark.parametrize("size", [(8, 8), (7, 7), (6, 9)])
 def test_rotation_is_torchvisions(size):
+    from torchvision.transforms.v2 import functional as tv  # takes seconds to import
     angles = [-45.0, -31.7, -3.2, 0.0, 12.3, 44.9, 90.0, 180.0]
     x = images(len(angles), 3, *size) + 1
     found = rotate(x, torch.tensor(angles) * math.pi / 180, torch.zeros(len(x), 3, 1, 1))
@@ -248,6 +248,7 @@ def test_right_angles_are_exact():
 
 
 def test_jitter_on_pixels_is_torchvisions_where_nothing_is_cut_off():
+    from torchvision.transforms.v2 import functional as tv
     grey = 0.3 + 0.2 * images(5, 1)
     holed = grey.clone()
     holed[:, :, 0, 0] = 0  # brightness is relative to the darkest pixel, so let it be black
