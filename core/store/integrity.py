@@ -55,7 +55,12 @@ def keys_of(identity: dict[str, Any]) -> tuple[str, str]:
     ``identity``: ``run``, ``attack``, ``signals`` and ``analyses``, as ``experiment/job.py`` makes them.
     """
     run = key_of(identity["run"])
-    return run, key_of({**identity, "run": run})
+    return run, key_of_cell(run, identity)
+
+
+def key_of_cell(run_key: str, identity: dict[str, Any]) -> str:
+    """The key of a cell of the run with this key; ``identity`` with or without its ``run``."""
+    return key_of({**identity, "run": run_key})
 
 
 def components_of(identity: dict[str, Any]) -> dict[str, Any]:
