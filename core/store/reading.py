@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.metrics.registry import METRICS
 from fedbench.core.store.arrays import ArrayFile, Malformed
-from fedbench.core.store.integrity import (
-    NAMES_COMPONENTS_SINCE,
-    NAMES_MAXIMA_SINCE,
-    PROTECTED_SINCE,
-    broken_seal,
-    disagreements,
-)
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.record import SCHEMA_VERSION, Record
-from fedbench.core.store.upgrade import upgraded
-from fedbench.core.words.explain import one_line
+from fedbench.core.store.shared import Shared
+from fedbench.core.store.validity import RERUN, validated
 
+__all__ = [
+    "RERUN", "Candidates", "LoadedRecord", "load_records", "read_all", "read_bare", "read_each", "read_record", "record_paths",
+]  # fmt: skip
 MAX_RECORD_BYTES = 16 << 20
-MAX_RECORDS = 100_000
-RERUN = "delete it and run its suite again to compute the cell anew"
-_KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
+MAX_RECORDS = 200_000
 
 
 @dataclass(frozen=True)
@@ -153,7 +142,8 @@ def record_paths(records: Path) -> list[Path]:
 
 def read_all(paths: Iterable[Path]) -> list[LoadedRecord]:
     """The records at ``paths``; UserError with the mistakes of all of them."""
-    return read_each(paths, read_record)
+    shared = Shared()
+    return read_each(paths, lambda path: read_record(path, shared))
 
 
 def read_each(paths: Iterable[Path], how: Callable[[Path], LoadedRecord]) -> list[LoadedRecord]:
@@ -170,82 +160,16 @@ def read_each(paths: Iterable[Path], how: Callable[[Path], LoadedRecord]) -> lis
     return loaded
 
 
-def read_record(path: Path) -> LoadedRecord:
-    """One record, checked together with the arrays beside it. UserError names the file, the reason and the remedy."""
-    loaded = read_bare(path)
+def read_record(path: Path, shared: Shared | None = None) -> LoadedRecord:
+    """One record, checked together with the arrays beside it. UserError names the file, the reason and the remedy. ``shared``:
+    of the folder, where many are read."""
+    loaded = read_bare(path, shared)
     if loaded.record.outcome == "ok":
         loaded.check()
     return loaded
 
 
-def read_bare(path: Path) -> LoadedRecord:
+def read_bare(path: Path, shared: Shared | None = None) -> LoadedRecord:
     """One record, checked by itself: what lies beside it is not looked at. UserError as of ``read_record``."""
     content = parse_json(path, MAX_RECORD_BYTES, RERUN)
-    return LoadedRecord(_validated(content, path), path, content["schema_version"])
-
-
-def _validated(content: Any, path: Path) -> Record:
-    if not isinstance(content, dict) or "schema_version" not in content:
-        raise UserError(f"{path}: not a fedbench record (it has no schema_version); move it out of the results folder")
-    version = content["schema_version"]
-    if type(version) is not int or version < 1:
-        raise UserError(f"{path}: schema_version {one_line(repr(version), 120)} is not a version; {RERUN}")
-    if version > SCHEMA_VERSION:
-        raise UserError(
-            f"{path}: made by a newer fedbench (record schema {version}; this one reads up to {SCHEMA_VERSION}); "
-            "upgrade fedbench"
-        )
-    if (what := broken_seal(content)) is not None:
-        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {RERUN}")
-    try:
-        record = Record.model_validate(upgraded(content))
-        what = next(_impossible(record), None)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: not a valid record of schema {version} ({one_line(repr(error), 120)}); {RERUN}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: not a valid record ({one_line(where, 120)}: {one_line(first['msg'], 120)}); {RERUN}") from error
-    if what is not None:
-        raise UserError(f"{path}: not a valid record ({what}); {RERUN}")
-    if (named := _KEY_IN_NAME.search(path.stem)) and not record.key.startswith(named.group(1)):
-        raise UserError(f"{path}: holds another cell's record (key {one_line(record.key, 12)}): it was renamed; {RERUN}")
-    return record
-
-
-def _impossible(record: Record) -> Iterator[str]:
-    """What a record claims that no measurement can give."""
-    if record.outcome == "ok" and (record.utility is None or not record.targets):
-        yield "outcome is 'ok' without utility and targets"
-    if record.outcome != "ok" and (record.targets or record.pooled):
-        yield f"outcome is '{record.outcome}', but it has scores"
-    if record.by_adversary and (record.outcome != "diverged" or not record.described.get("adversary")):
-        yield "by_adversary, but it did not diverge with an adversary inside"
-    if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
-        yield "utility.accuracy is not between 0 and 1"
-    scores = [s for t in record.targets for s in t.groups.values()] + list(record.pooled.values())
-    for m in METRICS:
-        values = [s.value(m.name) for s in scores]
-        if any(v is not None and not m.low <= v <= m.high for v in values):
-            yield f"{m.name} is not between {m.low:g} and {m.high:g}"
-        if any((e := s.error(m.name)) is not None and not 0 <= e <= m.high - m.low for s in scores):
-            yield f"the error of {m.name} is not between 0 and {m.high - m.low:g}"
-    if any(not 0 <= n <= 2**53 for s in scores for n in (s.n_members, s.n_nonmembers)):
-        yield "a number of candidates is not between 0 and 2^53"
-    for found in (t.maximum for t in record.targets if t.maximum is not None):
-        if not (0 <= found.auc <= 1 and 0 <= found.advantage <= 1 and found.rounds >= 1):
-            yield "a maximum over rounds is not between 0 and 1, or of no round"
-    if record.schema_version >= NAMES_MAXIMA_SINCE and any("ofl" in t.groups and t.maximum is None for t in record.targets):
-        yield "the maximum of a target is missing"
-    if not all(0 <= v < math.inf for v in (record.measured.train_cpu_s, record.measured.wall_s)):
-        yield "measured times are negative or not finite"
-    if not all(0 <= row.accuracy <= 1 for row in record.history):
-        yield "the accuracy of a round is not between 0 and 1"
-    if record.schema_version >= PROTECTED_SINCE:
-        if record.identity is None:
-            yield "identity is missing"
-        if record.outcome == "ok" and "scores" not in record.digests:
-            yield "digests.scores is missing"
-    if record.schema_version >= NAMES_COMPONENTS_SINCE and record.components is None:
-        yield "components is missing"
-    yield from disagreements(record)
+    return LoadedRecord(validated(content, path, shared or Shared()), path, content["schema_version"])
