@@ -15,10 +15,11 @@ from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.chosen import Choice, signs, strongest
 from fedbench.leaderboard.statistics.once import once
+from fedbench.leaderboard.statistics.pairs import ranges
 from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.ranks import holm
 from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
-from fedbench.leaderboard.statistics.rivals import Difference, Rival, Weights, differences, ranges, told_apart, weighted
+from fedbench.leaderboard.statistics.rivals import Difference, Rival, Weights, differences, told_apart, weighted
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of
 from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_of_candidates, p_value
