@@ -96,11 +96,12 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     trust = source.marks.of_row if source.marks is not None and source.marks.needed(current) else None
     if not sections:
         blocks.append(Note(Words("All records are of tuning seeds, which no table counts: run the suite's other seeds, too.")))
-    blocks += across_settings(sections)
+    own: list[Block] = []  # first, one by one: what the other tables need of a section is known then, without its scores
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
-            blocks += _introduced(section, sections)
-        blocks += _section(section, analyses, plots, trust)
+            own += _introduced(section, sections)
+        own += _section(section, analyses, plots, trust)
+    blocks += [*across_settings(sections), *own]
     if source.published:
         blocks += beside_papers(source.published, sections)
     blocks += claims_blocks(sections)

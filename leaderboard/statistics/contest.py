@@ -14,6 +14,7 @@ import numpy as np
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.chosen import Choice, signs, strongest
+from fedbench.leaderboard.statistics import sheets
 from fedbench.leaderboard.statistics.once import once
 from fedbench.leaderboard.statistics.pairs import ranges
 from fedbench.leaderboard.statistics.pooled import Sample
@@ -21,7 +22,7 @@ from fedbench.leaderboard.statistics.ranks import holm
 from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
 from fedbench.leaderboard.statistics.rivals import Difference, Rival, Weights, differences, told_apart, weighted
 from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of
+from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of, parts_of_kinds
 from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_of_candidates, p_value
 
 
@@ -52,14 +53,20 @@ class Contest:
     def __init__(self, rows: Sequence[Row], attacks: Sequence[str], units: Sequence[Unit], only: Kept = "all") -> None:
         self.rows, self.attacks, self.units, self.only = tuple(rows), tuple(attacks), tuple(units), only
 
-    def of(self, only: Kept) -> Contest:
-        """The same on some of the candidates."""
-        return Contest(self.rows, self.attacks, self.units, only)
+    @cached_property
+    def by_kind(self) -> tuple[Contest, Contest]:
+        """The same on the candidates that are clean, and on those that are mislabelled; their scores are read together."""
+        clean, canary = (Contest(self.rows, self.attacks, self.units, only) for only in ("clean", "canary"))
+        found = parts_of_kinds(self.rows, self.units, ("clean", "canary"))
+        for contest in (clean, canary):
+            contest.parts = sheets.kept(contest, found[contest.only])
+        return clean, canary
 
     @cached_property
     def parts(self) -> list[Part]:
-        """UserError when two records that should share their candidates do not."""
-        return parts_of(self.rows, self.units, self.only)
+        """UserError when two records that should share their candidates do not. Where there are many contests, those of the
+        ones that were asked longest ago are forgotten, and read again when they are asked for."""
+        return sheets.kept(self, parts_of(self.rows, self.units, self.only))
 
     @cached_property
     def base(self) -> Row | None:

@@ -16,7 +16,7 @@ _CAPTION = (
 
 def canary_table(section: Section) -> list[Table]:
     """A row a defense; nothing where a setting has samples of one kind only."""
-    clean, canary = section.contest.of("clean"), section.contest.of("canary")
+    clean, canary = section.contest.by_kind
     if not (clean.parts and canary.parts):
         return []
     columns = (DEFENSE, *_columns("clean"), *_columns("canaries"))
