@@ -214,7 +214,8 @@ def cell_identity(
     """What the key of a cell is made of (``store/integrity.py``, ``keys_of``): the run, its attack, the ``signals`` that the
     attack and the job's analyses read, by name, and these analyses. ``run``: the job's identity, where it is known."""
     return {
-        "run": identity(job) if run is None else run, "attack": attack.identity(), "signals": {name: use.identity() for name, use in signals.items()},
+        "run": identity(job) if run is None else run, "attack": attack.identity(),
+        "signals": {name: use.identity() for name, use in signals.items()},
         "analyses": {use.label: use.identity() for use in job.analyses},
     }  # fmt: skip
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.chosen import Choice, signs, strongest
 from fedbench.leaderboard.statistics import sheets
+from fedbench.leaderboard.statistics.chosen import Choice, signs, strongest
 from fedbench.leaderboard.statistics.once import once
 from fedbench.leaderboard.statistics.pairs import ranges
 from fedbench.leaderboard.statistics.pooled import Sample

@@ -1,7 +1,7 @@
 """The tests of all pairs of rows at once: what ``rivals.told_apart`` says of each, from a few products of matrices.
 
-A difference of two weighted sums of AUCs has the variance G[a, a] + G[b, b] - 2 G[a, b], where G = W C W' is the covariance of all
-sums of a part; and so have the pulls that targets of a seed have in common, with G the products of the pulls themselves.
+A difference of two weighted sums of AUCs has the variance G[a, a] + G[b, b] - 2 G[a, b], where G = W C W' is the covariance of
+all sums of a part; and so have the pulls that targets of a seed have in common, with G the products of the pulls themselves.
 """
 
 from __future__ import annotations

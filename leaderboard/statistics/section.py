@@ -22,7 +22,8 @@ from fedbench.leaderboard.statistics.sweeps import Family, Sweep, families, swee
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """``found``: its rows in any order. ``targets`` by seed. ``contest``: what an adversary gets out of each row. ``tuning``: the same of the seeds on which strengths are chosen, where the suite has any."""
+    """``found``: its rows in any order. ``targets`` by seed. ``contest``: what an adversary gets out of each row. ``tuning``: the
+    same of the seeds on which strengths are chosen, where the suite has any."""
 
     suite: str
     setting: str
