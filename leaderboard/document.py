@@ -11,6 +11,7 @@ from typing import Any
 from fedbench.core.contract.board import Block, Figure, Heading, Note, Text, Words
 from fedbench.core.store.marker import MARKER
 from fedbench.core.store.plans import ID
+from fedbench.core.store.proven import Proven
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, images_last
@@ -72,7 +73,7 @@ def source_of(results: Path) -> Source:
     """The records of the folder's last plan. Raises ``UserError`` for records that cannot be used, and for those whose numbers
     are not the ones that their scores give."""
     records, superseded = Results(results).planned(load_records(results))
-    require_recounted(records)
+    require_recounted(records, Proven(results))
     marker = Results(results).marker() if (results / MARKER).is_file() else {}
     suites = ", ".join(sorted({r.record.suite for r in records}))
     return Source(

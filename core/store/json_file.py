@@ -21,15 +21,19 @@ _LONG_NUMBERS = (b"0" * 19, b"0e000")  # with digits alike; nothing shorter is o
 
 def parse_json(path: Path, most: int, remedy: str) -> Any:
     """What a JSON file of at most ``most`` bytes holds. UserError for anything that is not one, FIFOs included."""
+    return parse_bytes(read_file(path, most, remedy), str(path), remedy)
+
+
+def read_file(path: Path, most: int, remedy: str) -> bytes:
+    """The bytes of a regular file of at most so many. UserError for anything else."""
     try:
         if not path.is_file():
             raise UserError(f"{path}: not a regular file; {remedy}")
         if path.stat().st_size > most:
             raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}")
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
-    return parse_bytes(content, str(path), remedy)
 
 
 def parse_bytes(given: bytes, name: str, remedy: str) -> Any:

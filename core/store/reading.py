@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import gc
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.arrays import ArrayFile, Malformed
-from fedbench.core.store.json_file import parse_json
+from fedbench.core.store.json_file import parse_bytes, read_file
+from fedbench.core.store.proven import Proven, content_of
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.shared import Shared
-from fedbench.core.store.validity import RERUN, validated
+from fedbench.core.store.validity import RERUN, trusted, validated
 
 __all__ = [
     "RERUN", "Candidates", "LoadedRecord", "load_records", "read_all", "read_bare", "read_each", "read_record", "record_paths",
 ]  # fmt: skip
+Read = TypeVar("Read")
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 200_000
 
@@ -38,11 +44,12 @@ class Candidates:
 @dataclass(frozen=True)
 class LoadedRecord:
     """A record, where it lies, and (for outcome ``ok``) its arrays, which are read when asked for. ``schema``: the one its
-    file was written in."""
+    file was written in; ``content``: the digest of both files by which ``proven`` knows them, where it was read with them."""
 
     record: Record
     path: Path
     schema: int = SCHEMA_VERSION
+    content: str = ""
 
     def candidates(self, target: int) -> Candidates:
         """Scores, kinds and ids of ``target``'s candidates; UserError when the file beside the record is unusable."""
@@ -125,11 +132,13 @@ def load_records(folder: Path | str) -> list[LoadedRecord]:
 
     Raises UserError naming every file that cannot be used, why, and what to do about it.
     """
-    records = Path(folder) / "records"
+    records, proven = Path(folder) / "records", Proven(Path(folder))
     paths = record_paths(records)
     if not paths:
         raise UserError(f"{records}: no records found; `fedbench run SUITE` writes them")
-    return read_all(paths)
+    loaded = read_all(paths, proven)
+    proven.save()
+    return loaded
 
 
 def record_paths(records: Path) -> list[Path]:
@@ -140,36 +149,61 @@ def record_paths(records: Path) -> list[Path]:
     return paths
 
 
-def read_all(paths: Iterable[Path]) -> list[LoadedRecord]:
-    """The records at ``paths``; UserError with the mistakes of all of them."""
+def read_all(paths: Iterable[Path], proven: Proven | None = None) -> list[LoadedRecord]:
+    """The records at ``paths``; UserError with the mistakes of all of them. ``proven``: what is known of their folder."""
     shared = Shared()
-    return read_each(paths, lambda path: read_record(path, shared))
+    return read_each(paths, lambda path: read_record(path, shared, proven))
 
 
-def read_each(paths: Iterable[Path], how: Callable[[Path], LoadedRecord]) -> list[LoadedRecord]:
+def read_each(paths: Iterable[Path], how: Callable[[Path], Read]) -> list[Read]:
     """What ``how`` reads at each path; UserError with the mistakes of all of them."""
-    loaded: list[LoadedRecord] = []
+    loaded: list[Read] = []
     problems: list[str] = []
-    for path in paths:
-        try:
-            loaded.append(how(path))
-        except UserError as error:
-            problems.extend(error.messages)
+    with _no_collection():
+        for path in paths:
+            try:
+                loaded.append(how(path))
+            except UserError as error:
+                problems.extend(error.messages)
     if problems:
         raise UserError(*problems)
     return loaded
 
 
-def read_record(path: Path, shared: Shared | None = None) -> LoadedRecord:
-    """One record, checked together with the arrays beside it. UserError names the file, the reason and the remedy. ``shared``:
-    of the folder, where many are read."""
-    loaded = read_bare(path, shared)
+def read_record(path: Path, shared: Shared | None = None, proven: Proven | None = None) -> LoadedRecord:
+    """One record, checked together with the arrays beside it. UserError names the file, the reason and the remedy. ``shared``
+    and ``proven``: of the folder, where many are read."""
+    shared, proven = shared or Shared(), proven or Proven()
+    given = read_file(path, MAX_RECORD_BYTES, RERUN)
+    content = content_of(given, scores := path.with_suffix(".npz"))
+    if proven.holds("read", content):
+        values = json.loads(given)
+        return LoadedRecord(trusted(values, path, shared), path, values["schema_version"], content)
+    loaded = _bare(given, path, shared, content)
     if loaded.record.outcome == "ok":
         loaded.check()
+    if content == content_of(given, scores):  # what was checked is what was noted
+        proven.add("read", content)
     return loaded
 
 
 def read_bare(path: Path, shared: Shared | None = None) -> LoadedRecord:
     """One record, checked by itself: what lies beside it is not looked at. UserError as of ``read_record``."""
-    content = parse_json(path, MAX_RECORD_BYTES, RERUN)
-    return LoadedRecord(validated(content, path, shared or Shared()), path, content["schema_version"])
+    return _bare(read_file(path, MAX_RECORD_BYTES, RERUN), path, shared or Shared(), "")
+
+
+def _bare(given: bytes, path: Path, shared: Shared, content: str) -> LoadedRecord:
+    values = parse_bytes(given, str(path), RERUN)
+    return LoadedRecord(validated(values, path, shared), path, values["schema_version"], content)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Nothing of a record refers to itself, and looking for what does takes as long as reading a hundred thousand of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

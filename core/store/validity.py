@@ -60,9 +60,23 @@ def validated(content: Any, path: Path, shared: Shared) -> Record:
         raise UserError(f"{path}: not a valid record ({one_line(where, 120)}: {one_line(first['msg'], 120)}); {RERUN}") from error
     if what is not None:
         raise UserError(f"{path}: not a valid record ({what}); {RERUN}")
-    if (named := _KEY_IN_NAME.search(path.stem)) and not record.key.startswith(named.group(1)):
-        raise UserError(f"{path}: holds another cell's record (key {one_line(record.key, 12)}): it was renamed; {RERUN}")
+    require_own_name(path, record.key)
     return record
+
+
+def trusted(content: dict[str, Any], path: Path, shared: Shared) -> Record:
+    """The same of values that passed all of it before (``proven``): only the file's name may be another now."""
+    of_identity = _texts(content.get("identity"))
+    texts = {name: canonical(content[name]) for name in _COMMON if name in content}
+    record = _record(upgraded(content), texts, of_identity, shared)
+    require_own_name(path, record.key)
+    return record
+
+
+def require_own_name(path: Path, key: str) -> None:
+    """Raise ``UserError`` for a record under the name of another cell."""
+    if (named := _KEY_IN_NAME.search(path.stem)) and not key.startswith(named.group(1)):
+        raise UserError(f"{path}: holds another cell's record (key {one_line(key, 12)}): it was renamed; {RERUN}")
 
 
 def _texts(identity: Any) -> dict[str, str]:
