@@ -24,6 +24,7 @@ from fedbench.leaderboard.figures.tradeoff import tradeoff_figure
 from fedbench.leaderboard.statistics.build import build_sections, newest
 from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.saved import Saved, drop_oldest
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.submissions.marks import Marks
 from fedbench.leaderboard.tables.across import across_settings
@@ -47,7 +48,8 @@ from fedbench.leaderboard.tables.setting import setting_bullets
 class Source:
     """What a document is made of. ``superseded``: how many records were left out; ``published``: the suite's entries of
     published numbers; ``analyses``: those the suite names, None: the built-in ones; ``marks``: how far the records can be
-    trusted; ``plan``: the id of the stored suite; ``earlier``: the figures that need not be drawn again."""
+    trusted; ``plan``: the id of the stored suite; ``earlier``: the figures that need not be drawn again; ``remember``: keep
+    what is worked out for later boards."""
 
     records: Sequence[LoadedRecord]
     title: str
@@ -57,6 +59,7 @@ class Source:
     marks: Marks | None = None
     plan: str | None = None
     earlier: Earlier | None = None
+    remember: bool = False
 
     @cached_property
     def newest(self) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
@@ -80,7 +83,7 @@ def source_of(results: Path) -> Source:
         records=records, title=str(marker.get("title") or f"Leaderboard: {suites}"), superseded=superseded,
         published=marker.get("published") or marker.get("reference") or (), analyses=marker.get("analyses"),
         marks=Marks.of_folder(results), plan=next(iter(marker.get("plans", [])[-1:]), None),
-        earlier=Earlier(results / "leaderboard"),
+        earlier=Earlier(results / "leaderboard"), remember=True,
     )  # fmt: skip
 
 
@@ -101,6 +104,8 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     if not sections:
         blocks.append(Note(Words("All records are of tuning seeds, which no table counts: run the suite's other seeds, too.")))
     easel = Easel(source.earlier) if plots else None
+    contests = [s.contest for section in sections for s in (section, section.tuning) if s is not None]
+    saved = [Saved(contest) for contest in contests if source.remember]
     own: list[Block] = []  # first, one by one: what the other tables need of a section is known then, without its scores
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
@@ -111,6 +116,9 @@ def document(source: Source, plots: bool = True) -> list[Block]:
         blocks += beside_papers(source.published, sections)
     blocks += claims_blocks(sections)
     blocks += [*unscored_blocks(sections), *provenance_blocks(current, _origin(source, current))]
+    for one in saved:
+        one.save()
+    drop_oldest()
     return easel.finished(blocks) if easel is not None else blocks
 
 
