@@ -11,17 +11,20 @@ from typing import Any
 from fedbench.core.contract.board import Block, Figure, Heading, Note, Text, Words
 from fedbench.core.store.marker import MARKER
 from fedbench.core.store.plans import ID
+from fedbench.core.store.proven import Proven
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, images_last
 from fedbench.leaderboard.citation import CITATION, board_id
 from fedbench.leaderboard.figures.decisions import decision_figure
-from fedbench.leaderboard.figures.files import image_of
+from fedbench.leaderboard.figures.earlier import Earlier
+from fedbench.leaderboard.figures.easel import Easel
 from fedbench.leaderboard.figures.roc import roc_figure
 from fedbench.leaderboard.figures.tradeoff import tradeoff_figure
 from fedbench.leaderboard.statistics.build import build_sections, newest
 from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.saved import Saved, drop_oldest
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.submissions.marks import Marks
 from fedbench.leaderboard.tables.across import across_settings
@@ -45,7 +48,8 @@ from fedbench.leaderboard.tables.setting import setting_bullets
 class Source:
     """What a document is made of. ``superseded``: how many records were left out; ``published``: the suite's entries of
     published numbers; ``analyses``: those the suite names, None: the built-in ones; ``marks``: how far the records can be
-    trusted; ``plan``: the id of the stored suite."""
+    trusted; ``plan``: the id of the stored suite; ``earlier``: the figures that need not be drawn again; ``remember``: keep
+    what is worked out for later boards."""
 
     records: Sequence[LoadedRecord]
     title: str
@@ -54,6 +58,8 @@ class Source:
     analyses: Sequence[Any] | None = None
     marks: Marks | None = None
     plan: str | None = None
+    earlier: Earlier | None = None
+    remember: bool = False
 
     @cached_property
     def newest(self) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
@@ -70,13 +76,14 @@ def source_of(results: Path) -> Source:
     """The records of the folder's last plan. Raises ``UserError`` for records that cannot be used, and for those whose numbers
     are not the ones that their scores give."""
     records, superseded = Results(results).planned(load_records(results))
-    require_recounted(records)
+    require_recounted(records, Proven(results))
     marker = Results(results).marker() if (results / MARKER).is_file() else {}
     suites = ", ".join(sorted({r.record.suite for r in records}))
     return Source(
         records=records, title=str(marker.get("title") or f"Leaderboard: {suites}"), superseded=superseded,
         published=marker.get("published") or marker.get("reference") or (), analyses=marker.get("analyses"),
         marks=Marks.of_folder(results), plan=next(iter(marker.get("plans", [])[-1:]), None),
+        earlier=Earlier(results / "leaderboard"), remember=True,
     )  # fmt: skip
 
 
@@ -96,15 +103,23 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     trust = source.marks.of_row if source.marks is not None and source.marks.needed(current) else None
     if not sections:
         blocks.append(Note(Words("All records are of tuning seeds, which no table counts: run the suite's other seeds, too.")))
-    blocks += across_settings(sections)
+    easel = Easel(source.earlier) if plots else None
+    contests = [s.contest for section in sections for s in (section, section.tuning) if s is not None]
+    saved = [Saved(contest) for contest in contests if source.remember]
+    own: list[Block] = []  # first, one by one: what the other tables need of a section is known then, without its scores
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
-            blocks += _introduced(section, sections)
-        blocks += _section(section, analyses, plots, trust)
+            own += _introduced(section, sections)
+        own += _section(section, analyses, easel, trust)
+    blocks += [*across_settings(sections), *own]
     if source.published:
         blocks += beside_papers(source.published, sections)
     blocks += claims_blocks(sections)
-    return [*blocks, *unscored_blocks(sections), *provenance_blocks(current, _origin(source, current))]
+    blocks += [*unscored_blocks(sections), *provenance_blocks(current, _origin(source, current))]
+    for one in saved:
+        one.save()
+    drop_oldest()
+    return easel.finished(blocks) if easel is not None else blocks
 
 
 def _cited(records: Sequence[LoadedRecord]) -> Note:
@@ -135,11 +150,11 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
 
 
 def _section(
-    section: Section, analyses: Sequence[Drawer], plots: bool, trust: Callable[[Row], Words] | None
+    section: Section, analyses: Sequence[Drawer], easel: Easel | None, trust: Callable[[Row], Words] | None
 ) -> list[Block]:
     """Tables first, images last."""
-    found, seen = images_last([b for a in analyses if a.place == "attacks" for b in drawn(a, section, plots)])
-    costs, trade_offs = images_last([b for a in analyses if a.place == "costs" for b in drawn(a, section, plots)])
+    found, seen = images_last([b for a in analyses if a.place == "attacks" for b in drawn(a, section, easel)])
+    costs, trade_offs = images_last([b for a in analyses if a.place == "costs" for b in drawn(a, section, easel)])
     heading = (Words("Coalition "), section.coalition, Words(", "), section.view, Words(" view"))
     return [
         Heading(3, heading), counts_note(section), ranking_table(section, trust), *canary_table(section),
@@ -147,10 +162,10 @@ def _section(
         *fact_table(section, [end for a in analyses for end in a.tells]),
         *decision_tables(section), *found, *adversary_table(section), group_table(section), *paired_table(section),
         *pareto_table(section), *costs, *round_table(section), *maximum_table(section),
-        *_images([tradeoff_figure(section), roc_figure(section)], section, plots), *trade_offs,
-        *_images([decision_figure(section)], section, plots), *seen,
+        *_images([tradeoff_figure(section), roc_figure(section)], section, easel), *trade_offs,
+        *_images([decision_figure(section)], section, easel), *seen,
     ]  # fmt: skip
 
 
-def _images(figures: Sequence[Figure | None], section: Section, plots: bool) -> list[Block]:
-    return [image_of(figure, section) for figure in figures if figure is not None and plots]
+def _images(figures: Sequence[Figure | None], section: Section, easel: Easel | None) -> list[Block]:
+    return [easel.image(figure, section) for figure in figures if figure is not None and easel is not None]

@@ -25,7 +25,7 @@ def section_of(aucs, labels, setting="iid", coalition="pair"):
     contest = world(aucs, labels=list(labels))
     targets = {seed: (0,) for seed in range(len(aucs[0][0]))}
     return Section(
-        suite="demo", setting=setting, coalition=coalition, view="server", attacks=contest.attacks, rows=contest.rows,
+        suite="demo", setting=setting, coalition=coalition, view="server", attacks=contest.attacks, found=contest.rows,
         targets=targets, contest=contest,
     )  # fmt: skip
 

@@ -167,20 +167,20 @@ def _device(wanted: str) -> str:
 
 
 def _print_plan(plan: Any, folder: Path) -> None:
-    from fedbench.core.execution.resume import has_record
+    from fedbench.core.execution.resume import recorded
     from fedbench.core.store.results import Results
 
     store = Results(folder)
     cells = [c for job in plan.jobs for c in job.cells]
-    done = sum(has_record(store, c) for c in cells)
-    say(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {done} of them recorded in {folder}")
+    done = {brief.path.stem for brief in recorded(plan.jobs, store)}
+    say(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {len(done)} of them recorded in {folder}")
     _say_why(plan.jobs, store)
     say(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
     for line in dict.fromkeys(f"coalition {j.coalition} of {j.setting.name}: {j.who}" for j in plan.jobs if j.coalitions):
         say(printable(line))
     rows = [
         (j.setting.name, j.coalition, j.defense.label, j.attacker.label if j.attacker else "", j.seed, j.clients,
-         j.setting.federation.rounds, len(j.targets), len(j.cells), sum(not has_record(store, c) for c in j.cells))
+         j.setting.federation.rounds, len(j.targets), len(j.cells), sum(c.stem not in done for c in j.cells))
         for j in plan.jobs
     ]  # fmt: skip
     headers = ["setting", "coalition", "defense", "adversary", "seed", "clients", "rounds", "targets", "cells", "to do"]
@@ -214,19 +214,20 @@ def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder:
 
 def _failures(console: Console, plan: Any, store: Any, lost: set[str]) -> bool:
     """A table of what did not come out and why; True when some cell failed or lost its record."""
-    from fedbench.core.execution.resume import is_result
+    from fedbench.core.execution.resume import recorded
 
     rows, complaints, failed, wanted = [], Counter[str](), 0, 0
+    ended = {brief.path.stem: brief for brief in recorded(plan.jobs, store)}
     for job in plan.jobs:
         for cell in job.cells:
-            loaded = store.read(cell.stem)
-            complaints.update(loaded.record.complaints if loaded is not None else ())
+            brief = ended.get(cell.stem)
+            complaints.update(brief.complaints if brief is not None else ())
             if cell.stem in lost:
                 rows.append(("lost", job.title, cell.attack.label, _LOST))
-            if loaded is not None and loaded.record.outcome != "ok":
-                rows.append((loaded.record.outcome, job.title, cell.attack.label, one_line(loaded.record.reason)))
-                failed += not is_result(loaded.record)
-                wanted += loaded.record.by_adversary
+            if brief is not None and brief.outcome != "ok":
+                rows.append((brief.outcome, job.title, cell.attack.label, one_line(brief.reason)))
+                failed += not brief.is_result
+                wanted += brief.by_adversary
     if rows:
         show_table(["outcome", "run", "attack", "reason"], rows, title="cells without a score")
     if complaints:

@@ -12,6 +12,7 @@ from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import needs_coalition
 from fedbench.core.contract.errors import UserError
+from fedbench.core.execution.cells import Cells
 from fedbench.core.execution.misspelt import Misspelt
 from fedbench.core.execution.model_checks import TriedModels
 from fedbench.core.execution.needs import Signals
@@ -19,9 +20,9 @@ from fedbench.core.execution.planned import Plan
 from fedbench.core.execution.plugin_checks import declaration_mistake
 from fedbench.core.execution.provenance import asked_for, gather
 from fedbench.core.execution.refusals import Refusals
-from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of, stem_of
+from fedbench.core.execution.rows import Loaded, Made, Row, load_data, once, split_of
 from fedbench.core.experiment.candidates import targets_of
-from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, key_of_run
+from fedbench.core.experiment.job import Job, Look
 from fedbench.core.experiment.parts import defense_of
 from fedbench.core.federation.guard import remarks_of, require_served
 from fedbench.core.federation.setup import public_facts
@@ -29,13 +30,11 @@ from fedbench.core.numerics.precision import check_precision
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.spec.coalition import groups_of, resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.core.store.canonical import key_of
-from fedbench.core.store.integrity import keys_of
 from fedbench.core.store.remarks import remark_note
 from fedbench.core.words.frames import debugging
 
@@ -70,6 +69,7 @@ class _Planner:
         self.models = TriedModels()
         self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
+        self.cells = Cells(self.signals, self.misspelt)
         self.refusals = Refusals(loaded, resolved)
         self.asked = asked_for(loaded, resolved, device)
 
@@ -255,17 +255,7 @@ class _Planner:
         self.remarks[setting.name, row.coalition, row.use.label] = [remark_note(row.use.label, setting.name, t) for t in texts]
 
     def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
-        job = replace(base, run_key=key_of_run(base))
-        read = {name for use, made in self.analyses if use in job.analyses for name in made.needs}
-        cells, signals = [], self.signals.uses
-        said = self.remarks.get((job.setting.name, job.coalition, job.defense.label), [])
-        for use, made in attacks:
-            named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
-            used = {n: signals[own] for n, own in named if own in signals}
-            key = keys_of(made_of := cell_identity(job, use, used))[1]
-            odd = self.misspelt.of([job.dataset, job.model, job.defense, use, *job.analyses, *used.values()])
-            notes = (*odd, *said)
-            self.notes |= dict.fromkeys(notes)
-            stem = stem_of(job, use, key)
-            cells.append(Cell(key=key, stem=stem, attack=use, look=Look.of(made), identity=made_of, notes=notes))
-        return replace(job, cells=tuple(cells))
+        read = {name for use, made in self.analyses if use in base.analyses for name in made.needs}
+        job = self.cells.of(base, attacks, read, self.remarks.get((base.setting.name, base.coalition, base.defense.label), []))
+        self.notes |= dict.fromkeys(note for cell in job.cells for note in cell.notes)
+        return job

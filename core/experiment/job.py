@@ -193,7 +193,7 @@ def identity(job: Job, without: Iterable[str] = ()) -> dict[str, Any]:
     """Everything that can change what a training answers, as JSON values: the job's fields minus ``NO_INFLUENCE`` and
     ``without`` (dotted paths). What the server assumes reaches its rule even where nobody attacks. That a seed is one of tuning
     changes no answer; its records say so, and what a record says is proven by its key."""
-    everything = {f.name: _plain(getattr(job, f.name)) for f in dataclasses.fields(job)}
+    everything = {f.name: _plain(getattr(job, f.name)) for f in dataclasses.fields(job) if f.name not in NO_INFLUENCE}
     everything |= {"contract": CONTRACT_VERSION, "device": job.device.split(":")[0]}
     everything["expected_malicious"] = job.expected_malicious
     if job.adversary:  # a number and a share of the clients that come to the same are the same
@@ -208,11 +208,14 @@ def key_of_run(job: Job) -> str:
     return key_of(identity(job))
 
 
-def cell_identity(job: Job, attack: ComponentUse, signals: dict[str, ComponentUse]) -> dict[str, Any]:
+def cell_identity(
+    job: Job, attack: ComponentUse, signals: dict[str, ComponentUse], run: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """What the key of a cell is made of (``store/integrity.py``, ``keys_of``): the run, its attack, the ``signals`` that the
-    attack and the job's analyses read, by name, and these analyses."""
+    attack and the job's analyses read, by name, and these analyses. ``run``: the job's identity, where it is known."""
     return {
-        "run": identity(job), "attack": attack.identity(), "signals": {name: use.identity() for name, use in signals.items()},
+        "run": identity(job) if run is None else run, "attack": attack.identity(),
+        "signals": {name: use.identity() for name, use in signals.items()},
         "analyses": {use.label: use.identity() for use in job.analyses},
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ from fedbench.core.metrics.kept import Kept
 from fedbench.core.metrics.registry import METRICS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """``value`` of a metric, None where it does not apply, and its standard ``error``, None where it is not known."""
 
@@ -22,7 +22,7 @@ class Estimate:
     __pydantic_config__: ClassVar = {"extra": "forbid"}  # a record holds these: what it does not know is refused
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Score:
     """Every metric of one attack over one group of candidates: ``values`` by the names of ``metrics.registry``, over so many
     members (``n_members``) and non-members (``n_nonmembers``)."""

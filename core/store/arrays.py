@@ -15,11 +15,13 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.store.archive import Members, Unusual
 
 MAX_FILE_BYTES = 1 << 30
 MAX_ARRAY_BYTES = 1 << 28  # 32 million candidates
 MAX_UNPACKED_BYTES = 1 << 29  # of all arrays of a file, which are in memory together
 MAX_DIRECTORY_BYTES = 16 << 20  # a hundred thousand arrays
+_SMALL_BYTES = 1 << 20
 _END_BYTES = 22  # what numpy writes behind the directory
 
 
@@ -28,22 +30,25 @@ class Malformed(Exception):
 
 
 class ArrayFile:
-    """``with ArrayFile(path, remedy) as a: a.read("name", np.float32)``; every defect of the file is a UserError."""
+    """``with ArrayFile(path, remedy) as a: a.read("name", np.float32)``; every defect of the file is a UserError.
+
+    The file is in memory meanwhile. What numpy wrote is taken out of it directly; in whatever else there is ``zipfile`` looks for
+    the arrays, and says what is wrong with it.
+    """
 
     _broken = (Malformed, OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, RuntimeError)
 
     def __init__(self, path: Path, remedy: str) -> None:
         self.path, self.remedy = path, remedy
+        self._unpacked: dict[str, bytes] = {}
 
     def __enter__(self) -> ArrayFile:
         try:
-            if self.path.exists() and not self.path.is_file():
-                raise Malformed("not a regular file")
-            if self.path.stat().st_size > MAX_FILE_BYTES:
-                raise Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB")
-            _require_small_directory(self.path)
-            self._zip = zipfile.ZipFile(self.path)
-            if (size := sum(info.file_size for info in self._zip.infolist())) > MAX_UNPACKED_BYTES:
+            self._content = _content(self.path)
+            self._members = _members(self._content)
+            self._zip = None if self._members else zipfile.ZipFile(io.BytesIO(self._content))
+            size = self._members.size if self._zip is None else sum(info.file_size for info in self._zip.infolist())
+            if size > MAX_UNPACKED_BYTES:
                 raise Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}")
         except self._broken as error:
             raise self._complaint(error) from error
@@ -52,7 +57,7 @@ class ArrayFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._zip.close()
+        self._content, self._unpacked = b"", {}
         if isinstance(error, self._broken):
             raise self._complaint(error) from error
 
@@ -63,6 +68,8 @@ class ArrayFile:
         return UserError(f"{self.path}: {reason}; {self.remedy}")
 
     def __contains__(self, name: str) -> bool:
+        if self._zip is None:
+            return f"{name}.npy" in self._members
         try:
             return self._zip.getinfo(f"{name}.npy") is not None
         except KeyError:
@@ -70,12 +77,11 @@ class ArrayFile:
 
     def sha256(self) -> str:
         """Hex sha256 of the file."""
-        with self.path.open("rb") as f:
-            return hashlib.file_digest(f, "sha256").hexdigest()
+        return hashlib.sha256(self._content).hexdigest()
 
     def length(self, name: str, dtype: type | None = None) -> int:
         """Length of the vector ``name``, from its header alone; its type is checked where ``dtype`` is given."""
-        with self._open(name) as f:
+        with self._open(name, whole=False) as f:
             return self._header(f, name, dtype)[0]
 
     def read(self, name: str, dtype: type, length: int | None = None) -> np.ndarray:
@@ -89,12 +95,25 @@ class ArrayFile:
             raise Malformed(f"'{name}' ends after {len(data)} bytes")
         return np.frombuffer(data, dtype=kind)
 
-    def _open(self, name: str) -> IO[bytes]:
+    def _open(self, name: str, whole: bool = True) -> IO[bytes]:
+        """``whole``: or so much of it as a header may have."""
         if name not in self:
             raise Malformed(f"the array '{name}' is missing")
+        if self._zip is None:
+            try:
+                return io.BytesIO(self._of_member(f"{name}.npy", whole))
+            except Unusual:
+                self._zip = zipfile.ZipFile(io.BytesIO(self._content))
         if self._zip.getinfo(f"{name}.npy").compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise Malformed(f"'{name}' is compressed in a way numpy does not use")
         return self._zip.open(f"{name}.npy")
+
+    def _of_member(self, member: str, whole: bool) -> bytes:
+        if member not in self._unpacked:
+            if not whole and self._members.size_of(member) > _SMALL_BYTES:
+                return self._members.head(member, _SMALL_BYTES)
+            self._unpacked[member] = self._members.read(member)
+        return self._unpacked[member]
 
     def _header(self, f: IO[bytes], name: str, dtype: type | None) -> tuple[int, np.dtype]:
         start = f.read(npy.MAGIC_LEN + 2)
@@ -109,15 +128,26 @@ class ArrayFile:
         return shape[0], found
 
 
-def _require_small_directory(path: Path) -> None:
-    """Read whole into memory, a directory of a million entries would take gigabytes: its size stands at the end of the file."""
-    with path.open("rb") as f:
-        f.seek(max(0, path.stat().st_size - _END_BYTES))
-        end = f.read(_END_BYTES)
+def _content(path: Path) -> bytes:
+    if path.exists() and not path.is_file():
+        raise Malformed("not a regular file")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB")
+    return path.read_bytes()
+
+
+def _members(content: bytes) -> Members | None:
+    """None: not as numpy writes it. Read whole, a directory of a million entries would take gigabytes: its size stands at the
+    end of the file."""
+    end = content[-_END_BYTES:]
     if end[:4] != b"PK\x05\x06":
         raise Malformed("it does not end as numpy's archives do (cut short, or with something behind it)")
     if (size := int.from_bytes(end[12:16], "little")) > MAX_DIRECTORY_BYTES:
         raise Malformed(f"its directory is {size >> 20:,} MiB, more than {MAX_DIRECTORY_BYTES >> 20}")
+    try:
+        return Members(content)
+    except Unusual:
+        return None
 
 
 @lru_cache(maxsize=512)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedbench.core.store.canonical import canonical, key_of
+from fedbench.core.store.canonical import canonical, joined, key_of, sha256_of
 
 if TYPE_CHECKING:
     from fedbench.core.store.record import Record
@@ -37,8 +37,9 @@ def sealed(content: dict[str, Any]) -> bytes:
     return json.dumps({**content, "digest": digest_of(content)}, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def broken_seal(content: dict[str, Any]) -> str | None:
-    """What is wrong with a file's digest, from its bare JSON values: asked before anything in it is believed."""
+def broken_seal(content: dict[str, Any], texts: Mapping[str, str] | None = None) -> str | None:
+    """What is wrong with a file's digest, from its bare JSON values: asked before anything in it is believed. ``texts``: the
+    canonical JSON of each, where it is known."""
     version = content["schema_version"]
     if found := [name for name, since in _SINCE.items() if version < since and name in content]:
         return f"it says schema {version}, which has no '{found[0]}'"
@@ -46,7 +47,8 @@ def broken_seal(content: dict[str, Any]) -> str | None:
         return None
     if not isinstance(content.get("digest"), str):
         return "it has no digest"
-    return None if digest_of(content) == content["digest"] else "its content is not the one its digest was made of"
+    found = digest_of(content) if texts is None else sha256_of(joined({n: t for n, t in texts.items() if n != "digest"}))
+    return None if found == content["digest"] else "its content is not the one its digest was made of"
 
 
 def keys_of(identity: dict[str, Any]) -> tuple[str, str]:
@@ -55,7 +57,12 @@ def keys_of(identity: dict[str, Any]) -> tuple[str, str]:
     ``identity``: ``run``, ``attack``, ``signals`` and ``analyses``, as ``experiment/job.py`` makes them.
     """
     run = key_of(identity["run"])
-    return run, key_of({**identity, "run": run})
+    return run, key_of_cell(run, identity)
+
+
+def key_of_cell(run_key: str, identity: dict[str, Any]) -> str:
+    """The key of a cell of the run with this key; ``identity`` with or without its ``run``."""
+    return key_of({**identity, "run": run_key})
 
 
 def components_of(identity: dict[str, Any]) -> dict[str, Any]:
@@ -75,14 +82,15 @@ def components_of(identity: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def disagreements(record: Record) -> Iterator[str]:
-    """Where a record's keys are not those of its identity, or another field says something else than the identity.
+def disagreements(record: Record, keys: tuple[str, str] | None = None) -> Iterator[str]:
+    """Where a record's keys are not those of its identity, or another field says something else than the identity. ``keys``:
+    those of its identity, where they are known.
 
     Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for an identity that is none.
     """
     if record.identity is None:
         return
-    run_key, key = keys_of(dict(record.identity))
+    run_key, key = keys or keys_of(dict(record.identity))
     if record.run_key != run_key:
         yield "run_key is not made of its identity"
     if record.key != key:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +14,54 @@ from fedbench.core.words.explain import one_line
 
 MAX_DEPTH = 40
 LARGEST = 2**64  # seeds and sizes are below
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_LONG_NUMBERS = (b"0" * 19, b"0e000")  # with digits alike; nothing shorter is out of range
 
 
 def parse_json(path: Path, most: int, remedy: str) -> Any:
     """What a JSON file of at most ``most`` bytes holds. UserError for anything that is not one, FIFOs included."""
+    return parse_bytes(read_file(path, most, remedy), str(path), remedy)
+
+
+def read_file(path: Path, most: int, remedy: str) -> bytes:
+    """The bytes of a regular file of at most so many. UserError for anything else."""
     try:
         if not path.is_file():
             raise UserError(f"{path}: not a regular file; {remedy}")
         if path.stat().st_size > most:
             raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}")
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
-    return parse_bytes(content, str(path), remedy)
 
 
 def parse_bytes(given: bytes, name: str, remedy: str) -> Any:
     """What JSON holds no deeper and with no larger numbers than anything of fedbench; ``name`` leads the error."""
     try:
-        content = json.loads(given.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_once)
-        _refuse_deep(content)
-        _refuse_extreme(content if isinstance(content, dict | list) else [content])
+        text = given.decode("utf-8")
+        content = _DECODER.decode(text)
+        if not _plain(given, content):  # rare: the reason is looked for one by one
+            content = json.loads(text, object_pairs_hook=_once)
+            _refuse_deep(content)
+            _refuse_extreme(content if isinstance(content, dict | list) else [content])
     except (ValueError, RecursionError) as error:
         raise UserError(f"{name}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
     return content
+
+
+def _plain(given: bytes, content: Any) -> bool:
+    """Whether nothing of the JSON needs a closer look: no great depth and, outside of strings, as many colons as there are names
+    (none twice) and no number with so many digits that it could be out of range."""
+    names, level, depth = 0, [content], 0
+    while level and depth < MAX_DEPTH:
+        objects = [box for box in level if type(box) is dict]
+        names += sum(map(len, objects))
+        inner = chain(*(box.values() for box in objects), *(box for box in level if type(box) is list))
+        level = [item for item in inner if type(item) is dict or type(item) is list]
+        depth += 1
+    bare = _STRINGS.sub(b"", given).translate(_DIGITS_ALIKE, b"+")
+    return depth < MAX_DEPTH and bare.count(b":") == names and not any(long in bare for long in _LONG_NUMBERS)
 
 
 def _refuse_deep(content: Any) -> None:
@@ -71,3 +97,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)

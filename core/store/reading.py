@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import math
-import re
+import gc
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.metrics.registry import METRICS
 from fedbench.core.store.arrays import ArrayFile, Malformed
-from fedbench.core.store.integrity import (
-    NAMES_COMPONENTS_SINCE,
-    NAMES_MAXIMA_SINCE,
-    PROTECTED_SINCE,
-    broken_seal,
-    disagreements,
-)
-from fedbench.core.store.json_file import parse_json
+from fedbench.core.store.json_file import parse_bytes, read_file
+from fedbench.core.store.proven import Proven, content_of
 from fedbench.core.store.record import SCHEMA_VERSION, Record
-from fedbench.core.store.upgrade import upgraded
-from fedbench.core.words.explain import one_line
+from fedbench.core.store.shared import Shared
+from fedbench.core.store.validity import RERUN, trusted, validated
 
+__all__ = [
+    "RERUN", "Candidates", "LoadedRecord", "load_records", "read_all", "read_bare", "read_each", "read_record", "record_paths",
+]  # fmt: skip
+Read = TypeVar("Read")
 MAX_RECORD_BYTES = 16 << 20
-MAX_RECORDS = 100_000
-RERUN = "delete it and run its suite again to compute the cell anew"
-_KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
+MAX_RECORDS = 200_000
 
 
 @dataclass(frozen=True)
@@ -49,11 +44,12 @@ class Candidates:
 @dataclass(frozen=True)
 class LoadedRecord:
     """A record, where it lies, and (for outcome ``ok``) its arrays, which are read when asked for. ``schema``: the one its
-    file was written in."""
+    file was written in; ``content``: the digest of both files by which ``proven`` knows them, where it was read with them."""
 
     record: Record
     path: Path
     schema: int = SCHEMA_VERSION
+    content: str = ""
 
     def candidates(self, target: int) -> Candidates:
         """Scores, kinds and ids of ``target``'s candidates; UserError when the file beside the record is unusable."""
@@ -136,11 +132,13 @@ def load_records(folder: Path | str) -> list[LoadedRecord]:
 
     Raises UserError naming every file that cannot be used, why, and what to do about it.
     """
-    records = Path(folder) / "records"
+    records, proven = Path(folder) / "records", Proven(Path(folder))
     paths = record_paths(records)
     if not paths:
         raise UserError(f"{records}: no records found; `fedbench run SUITE` writes them")
-    return read_all(paths)
+    loaded = read_all(paths, proven)
+    proven.save()
+    return loaded
 
 
 def record_paths(records: Path) -> list[Path]:
@@ -151,101 +149,61 @@ def record_paths(records: Path) -> list[Path]:
     return paths
 
 
-def read_all(paths: Iterable[Path]) -> list[LoadedRecord]:
-    """The records at ``paths``; UserError with the mistakes of all of them."""
-    return read_each(paths, read_record)
+def read_all(paths: Iterable[Path], proven: Proven | None = None) -> list[LoadedRecord]:
+    """The records at ``paths``; UserError with the mistakes of all of them. ``proven``: what is known of their folder."""
+    shared = Shared()
+    return read_each(paths, lambda path: read_record(path, shared, proven))
 
 
-def read_each(paths: Iterable[Path], how: Callable[[Path], LoadedRecord]) -> list[LoadedRecord]:
+def read_each(paths: Iterable[Path], how: Callable[[Path], Read]) -> list[Read]:
     """What ``how`` reads at each path; UserError with the mistakes of all of them."""
-    loaded: list[LoadedRecord] = []
+    loaded: list[Read] = []
     problems: list[str] = []
-    for path in paths:
-        try:
-            loaded.append(how(path))
-        except UserError as error:
-            problems.extend(error.messages)
+    with _no_collection():
+        for path in paths:
+            try:
+                loaded.append(how(path))
+            except UserError as error:
+                problems.extend(error.messages)
     if problems:
         raise UserError(*problems)
     return loaded
 
 
-def read_record(path: Path) -> LoadedRecord:
-    """One record, checked together with the arrays beside it. UserError names the file, the reason and the remedy."""
-    loaded = read_bare(path)
+def read_record(path: Path, shared: Shared | None = None, proven: Proven | None = None) -> LoadedRecord:
+    """One record, checked together with the arrays beside it. UserError names the file, the reason and the remedy. ``shared``
+    and ``proven``: of the folder, where many are read."""
+    shared, proven = shared or Shared(), proven or Proven()
+    given = read_file(path, MAX_RECORD_BYTES, RERUN)
+    content = content_of(given, scores := path.with_suffix(".npz"))
+    if proven.holds("read", content):
+        values = json.loads(given)
+        return LoadedRecord(trusted(values, path, shared), path, values["schema_version"], content)
+    loaded = _bare(given, path, shared, content)
     if loaded.record.outcome == "ok":
         loaded.check()
+    if content == content_of(given, scores):  # what was checked is what was noted
+        proven.add("read", content)
     return loaded
 
 
-def read_bare(path: Path) -> LoadedRecord:
+def read_bare(path: Path, shared: Shared | None = None) -> LoadedRecord:
     """One record, checked by itself: what lies beside it is not looked at. UserError as of ``read_record``."""
-    content = parse_json(path, MAX_RECORD_BYTES, RERUN)
-    return LoadedRecord(_validated(content, path), path, content["schema_version"])
+    return _bare(read_file(path, MAX_RECORD_BYTES, RERUN), path, shared or Shared(), "")
 
 
-def _validated(content: Any, path: Path) -> Record:
-    if not isinstance(content, dict) or "schema_version" not in content:
-        raise UserError(f"{path}: not a fedbench record (it has no schema_version); move it out of the results folder")
-    version = content["schema_version"]
-    if type(version) is not int or version < 1:
-        raise UserError(f"{path}: schema_version {one_line(repr(version), 120)} is not a version; {RERUN}")
-    if version > SCHEMA_VERSION:
-        raise UserError(
-            f"{path}: made by a newer fedbench (record schema {version}; this one reads up to {SCHEMA_VERSION}); "
-            "upgrade fedbench"
-        )
-    if (what := broken_seal(content)) is not None:
-        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {RERUN}")
+def _bare(given: bytes, path: Path, shared: Shared, content: str) -> LoadedRecord:
+    values = parse_bytes(given, str(path), RERUN)
+    return LoadedRecord(validated(values, path, shared), path, values["schema_version"], content)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Nothing of a record refers to itself, and looking for what does takes as long as reading a hundred thousand of them."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
-        record = Record.model_validate(upgraded(content))
-        what = next(_impossible(record), None)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: not a valid record of schema {version} ({one_line(repr(error), 120)}); {RERUN}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: not a valid record ({one_line(where, 120)}: {one_line(first['msg'], 120)}); {RERUN}") from error
-    if what is not None:
-        raise UserError(f"{path}: not a valid record ({what}); {RERUN}")
-    if (named := _KEY_IN_NAME.search(path.stem)) and not record.key.startswith(named.group(1)):
-        raise UserError(f"{path}: holds another cell's record (key {one_line(record.key, 12)}): it was renamed; {RERUN}")
-    return record
-
-
-def _impossible(record: Record) -> Iterator[str]:
-    """What a record claims that no measurement can give."""
-    if record.outcome == "ok" and (record.utility is None or not record.targets):
-        yield "outcome is 'ok' without utility and targets"
-    if record.outcome != "ok" and (record.targets or record.pooled):
-        yield f"outcome is '{record.outcome}', but it has scores"
-    if record.by_adversary and (record.outcome != "diverged" or not record.described.get("adversary")):
-        yield "by_adversary, but it did not diverge with an adversary inside"
-    if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
-        yield "utility.accuracy is not between 0 and 1"
-    scores = [s for t in record.targets for s in t.groups.values()] + list(record.pooled.values())
-    for m in METRICS:
-        values = [s.value(m.name) for s in scores]
-        if any(v is not None and not m.low <= v <= m.high for v in values):
-            yield f"{m.name} is not between {m.low:g} and {m.high:g}"
-        if any((e := s.error(m.name)) is not None and not 0 <= e <= m.high - m.low for s in scores):
-            yield f"the error of {m.name} is not between 0 and {m.high - m.low:g}"
-    if any(not 0 <= n <= 2**53 for s in scores for n in (s.n_members, s.n_nonmembers)):
-        yield "a number of candidates is not between 0 and 2^53"
-    for found in (t.maximum for t in record.targets if t.maximum is not None):
-        if not (0 <= found.auc <= 1 and 0 <= found.advantage <= 1 and found.rounds >= 1):
-            yield "a maximum over rounds is not between 0 and 1, or of no round"
-    if record.schema_version >= NAMES_MAXIMA_SINCE and any("ofl" in t.groups and t.maximum is None for t in record.targets):
-        yield "the maximum of a target is missing"
-    if not all(0 <= v < math.inf for v in (record.measured.train_cpu_s, record.measured.wall_s)):
-        yield "measured times are negative or not finite"
-    if not all(0 <= row.accuracy <= 1 for row in record.history):
-        yield "the accuracy of a round is not between 0 and 1"
-    if record.schema_version >= PROTECTED_SINCE:
-        if record.identity is None:
-            yield "identity is missing"
-        if record.outcome == "ok" and "scores" not in record.digests:
-            yield "digests.scores is missing"
-    if record.schema_version >= NAMES_COMPONENTS_SINCE and record.components is None:
-        yield "components is missing"
-    yield from disagreements(record)
+        yield
+    finally:
+        if enabled:
+            gc.enable()

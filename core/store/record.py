@@ -109,7 +109,12 @@ class Provenance(RecordPart):
     @property
     def cpu_type(self) -> str:
         """What one command gives the same bits on."""
-        return f"{self.cpu} ({self.cpu_capability})" if self.cpu_capability else self.cpu
+        return cpu_type_of(self.cpu, self.cpu_capability)
+
+
+def cpu_type_of(cpu: str, capability: str | None) -> str:
+    """The model of a processor with the vector instructions that torch uses on it, where they are known."""
+    return f"{cpu} ({capability})" if capability else cpu
 
 
 class Identity(RecordPart):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from fedbench.core.store.record import Record
 
@@ -10,6 +11,7 @@ _MOST_OF_A_NAME = 48  # letters: five names and a key stay below the 255 that a 
 STEM = re.compile(r"[A-Za-z0-9=,_-][A-Za-z0-9=.,_-]*--[0-9a-f]{12}")
 
 
+@lru_cache(maxsize=4096)
 def word(name: str) -> str:
     """A name as it stands in file names."""
     return re.sub(r"[^A-Za-z0-9=.,_-]+", "_", name)[:_MOST_OF_A_NAME]

@@ -7,7 +7,7 @@ import io
 import re
 from typing import TYPE_CHECKING
 
-from fedbench.core.contract.board import Figure, Image, Words
+from fedbench.core.contract.board import Figure, Image, Text, Words
 from fedbench.leaderboard.figures import style
 from fedbench.leaderboard.statistics.section import Section
 
@@ -18,10 +18,25 @@ _METADATA: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Dat
 
 
 def image_of(figure: Figure, section: Section) -> Image:
-    """The figure, drawn and saved as PNG and SVG."""
+    """The figure, drawn here and now and saved as PNG and SVG."""
+    name = name_of(figure, section)
+    return Image(alt_of(figure, section), {f"{name}.{suffix}": content for suffix, content in drawn_files(figure).items()})
+
+
+def drawn_files(figure: Figure) -> dict[str, bytes]:
+    """Suffix -> content, the first of them the one to show."""
     canvas = figure.draw(style)
-    files = {f"{slug(figure.kind)}-{stem(section)}.{suffix}": _saved(canvas, suffix) for suffix in _METADATA}
-    return Image((Words(f"{figure.title}: "), section.where), files)
+    return {suffix: _saved(canvas, suffix) for suffix in _METADATA}
+
+
+def name_of(figure: Figure, section: Section) -> str:
+    """The name of its files, without a suffix."""
+    return f"{slug(figure.kind)}-{stem(section)}"
+
+
+def alt_of(figure: Figure, section: Section) -> Text:
+    """What it shows, and of which section."""
+    return Words(f"{figure.title}: "), section.where
 
 
 def stem(section: Section) -> str:

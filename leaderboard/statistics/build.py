@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from fedbench.core.store.reading import LoadedRecord
@@ -54,7 +53,7 @@ def _sections(records: Sequence[LoadedRecord]) -> list[Section]:
                 contest = Contest(rows, attacks, [(seed, t) for seed, own_targets in targets.items() for t in own_targets])
                 sections.append(Section(
                     suite=suite, setting=setting, coalition=coalition, view=view, attacks=attacks, targets=targets,
-                    rows=tuple(sorted(rows, key=partial(_rank_key, contest))), contest=contest,
+                    found=rows, contest=contest,
                 ))  # fmt: skip
     return sections
 
@@ -119,12 +118,6 @@ def _rows(
         entries = {a: Entry(a, found, targets) for a, found in by_attack.items()}
         rows.append(Row(label, group[0].record.defense.full_name, entries, tuple(targets)))
     return attacks, tuple(rows)
-
-
-def _rank_key(contest: Contest, row: Row) -> tuple[bool, bool, float, float, str]:
-    """Complete rows first, then the lowest worst case, then the lowest mean; the floors are last."""
-    worst, mean = contest.worst(row.label), contest.mean(row.label)
-    return row.floor, not row.complete, worst.found.mean if worst else 2.0, mean.mean if mean else 2.0, row.label
 
 
 def _grouped(

@@ -13,14 +13,16 @@ import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
+from fedbench.leaderboard.statistics import sheets
 from fedbench.leaderboard.statistics.chosen import Choice, signs, strongest
 from fedbench.leaderboard.statistics.once import once
+from fedbench.leaderboard.statistics.pairs import ranges
 from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.ranks import holm
 from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
-from fedbench.leaderboard.statistics.rivals import Difference, Rival, Weights, differences, ranges, told_apart, weighted
+from fedbench.leaderboard.statistics.rivals import Difference, Rival, Weights, differences, told_apart, weighted
 from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of
+from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of_kinds
 from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_of_candidates, p_value
 
 
@@ -50,28 +52,46 @@ class Contest:
 
     def __init__(self, rows: Sequence[Row], attacks: Sequence[str], units: Sequence[Unit], only: Kept = "all") -> None:
         self.rows, self.attacks, self.units, self.only = tuple(rows), tuple(attacks), tuple(units), only
+        self._twins: tuple[Contest, ...] = ()
 
-    def of(self, only: Kept) -> Contest:
-        """The same on some of the candidates."""
-        return Contest(self.rows, self.attacks, self.units, only)
+    @cached_property
+    def by_kind(self) -> tuple[Contest, Contest]:
+        """The same on the candidates that are clean, and on those that are mislabelled; their scores are read together."""
+        clean, canary = (Contest(self.rows, self.attacks, self.units, only) for only in ("clean", "canary"))
+        clean._twins = canary._twins = (clean, canary)
+        return clean, canary
 
     @cached_property
     def parts(self) -> list[Part]:
-        """UserError when two records that should share their candidates do not."""
-        return parts_of(self.rows, self.units, self.only)
+        """UserError when two records that should share their candidates do not. Where there are many contests, those of the
+        ones that were asked longest ago are forgotten, and read again when they are asked for."""
+        found = parts_of_kinds(self.rows, self.units, [twin.only for twin in self._twins or (self,)])
+        for twin in self._twins:
+            if twin is not self:
+                twin.parts = sheets.kept(twin, found[twin.only])
+        return sheets.kept(self, found[self.only])
+
+    @once
+    def judged(self) -> bool:
+        """Whether there is any part."""
+        return bool(self.parts)
 
     @cached_property
     def base(self) -> Row | None:
         """The undefended row."""
         return next((r for r in self.rows if r.undefended), None)
 
-    @cached_property
+    @property
     def eligible(self) -> tuple[str, ...]:
         """The attacks that beat chance on the undefended run at 95 %, all together (Holm): only they judge defenses.
 
         All, where there is no undefended run. An attack that finds nothing scores members and non-members alike in every
         training, so the error from the candidates is all there is, and two or three seeds can tell.
         """
+        return self._eligible()
+
+    @once
+    def _eligible(self) -> tuple[str, ...]:
         if self.base is None:
             return self.attacks
         found = {a: self._signed_units(self.base.label, a) for a in self.attacks}
@@ -227,7 +247,11 @@ class Contest:
 
     def ranks_among(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
         """The same of some rows alone: of the ``labels`` that have a rank, as if the section had no others."""
-        return ranges(self.parts, {label: self.worst_rival(label) for label in self.ranked if label in labels})
+        return self._ranks_among(tuple(label for label in self.ranked if label in labels))
+
+    @once
+    def _ranks_among(self, labels: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+        return ranges(self.parts, {label: self.worst_rival(label) for label in labels})
 
     @once
     def leader(self, attack: str) -> str | None:
@@ -250,6 +274,10 @@ class Contest:
 
     def between(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Difference]:
         """Worst case of the first minus that of the second, of the pairs that have both; adjusted for their number."""
+        return self._between(tuple(pairs))
+
+    @once
+    def _between(self, pairs: tuple[tuple[str, str], ...]) -> dict[tuple[str, str], Difference]:
         rivals = {pair: (self.worst_rival(pair[0]), self.worst_rival(pair[1])) for pair in pairs}
         intervals = {pair: over_units(differences(self.parts, a.picked, b.picked)) for pair, (a, b) in rivals.items()}
         found = {pair: i for pair, i in intervals.items() if i is not None}

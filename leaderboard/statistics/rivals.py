@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.ranks import rank_ranges
 from fedbench.leaderboard.statistics.sheet import Key, Part
 from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, p_value
 
@@ -67,13 +65,6 @@ def told_apart(parts: Sequence[Part], one: Rival, other: Rival, margin: float = 
     if not guard or _mean(guard) <= 0:
         return mean, 1.0
     return mean, max(p_value(units), p_value(guard))
-
-
-def ranges(parts: Sequence[Part], rivals: Mapping[str, Rival]) -> dict[str, tuple[int, int]]:
-    """Label -> (best, worst) rank that the tests of all pairs leave open."""
-    found = {(a, b): told_apart(parts, rivals[a], rivals[b]) for a, b in combinations(rivals, 2)}
-    means, p_values = ({pair: values[i] for pair, values in found.items()} for i in (0, 1))
-    return rank_ranges(list(rivals), means, p_values)
 
 
 def differences(parts: Sequence[Part], one: Weights, other: Weights) -> dict[Unit, Measured]:

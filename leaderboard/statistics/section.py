@@ -22,18 +22,28 @@ from fedbench.leaderboard.statistics.sweeps import Family, Sweep, families, swee
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """``rows``: complete ones first, the lowest worst case first, floors last. ``targets`` by seed. ``contest``: what an
-    adversary gets out of each row. ``tuning``: the same of the seeds on which strengths are chosen, where the suite has any."""
+    """``found``: its rows in any order. ``targets`` by seed. ``contest``: what an adversary gets out of each row. ``tuning``: the
+    same of the seeds on which strengths are chosen, where the suite has any."""
 
     suite: str
     setting: str
     coalition: str
     view: str
     attacks: tuple[str, ...]
-    rows: tuple[Row, ...]
+    found: tuple[Row, ...]
     targets: dict[int, tuple[int, ...]]
     contest: Contest
     tuning: Section | None = None
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Complete ones first, the lowest worst case first, floors last. Their scores are read when this is asked for."""
+        return tuple(sorted(self.found, key=self._rank))
+
+    def _rank(self, row: Row) -> tuple[bool, bool, float, float, str]:
+        """Complete rows first, then the lowest worst case, then the lowest mean; the floors are last."""
+        worst, mean = self.contest.worst(row.label), self.contest.mean(row.label)
+        return row.floor, not row.complete, worst.found.mean if worst else 2.0, mean.mean if mean else 2.0, row.label
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -67,12 +67,18 @@ class Part:
 def parts_of(rows: Sequence[Row], units: Sequence[Unit], only: Kept = "all") -> list[Part]:
     """All parts, in the order of the units, of the candidates that are ``only`` clean or mislabelled (canaries). UserError when
     two records that should share their candidates do not."""
+    return parts_of_kinds(rows, units, (only,))[only]
+
+
+def parts_of_kinds(rows: Sequence[Row], units: Sequence[Unit], kinds: Sequence[Kept]) -> dict[Kept, list[Part]]:
+    """The same of several kinds of candidates; every file is opened once."""
     halves = len({seed for seed, _ in units}) == 1
-    found = []
+    found: dict[Kept, list[Part]] = {only: [] for only in kinds}
     for seed, group in groupby(units, key=lambda unit: unit[0]):
         own = list(group)
         judged = _judged(rows, seed, {target for _, target in own})
-        found += [part for unit in own for part in _of_unit(judged, unit, halves, only)]
+        for only, parts in found.items():
+            parts += [part for unit in own for part in _of_unit(judged, unit, halves, only)]
     return found
 
 

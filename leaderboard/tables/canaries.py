@@ -16,8 +16,8 @@ _CAPTION = (
 
 def canary_table(section: Section) -> list[Table]:
     """A row a defense; nothing where a setting has samples of one kind only."""
-    clean, canary = section.contest.of("clean"), section.contest.of("canary")
-    if not (clean.parts and canary.parts):
+    clean, canary = section.contest.by_kind
+    if not (clean.judged() and canary.judged()):
         return []
     columns = (DEFENSE, *_columns("clean"), *_columns("canaries"))
     rows = tuple((front[1], *_cells(clean, row), *_cells(canary, row)) for row, front in ranked(section))

@@ -1,0 +1,88 @@
+"""The members of a zip archive as numpy writes them, out of its bytes; whatever is made in another way is left to ``zipfile``."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+_END = struct.Struct("<4s4H2LH")
+_ENTRY = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_STORED, _DEFLATED = 0, 8
+
+
+class Unusual(Exception):
+    """Not as numpy writes it, be it damaged or made by another program."""
+
+
+class Members:
+    """Name -> bytes. ``content``: the whole file. Raises ``Unusual``."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._at: dict[str, tuple[int, int, int, int, int, bytes]] = {}
+        end = len(content) - _END.size
+        if end < 0:
+            raise Unusual
+        mark, disk, first, here, n, size, at, comment = _END.unpack_from(content, end)
+        if mark != b"PK\5\6" or disk or first or here != n or comment or at + size != end:
+            raise Unusual
+        self._directory = at
+        for _ in range(n):
+            at = self._entry(at, end)
+        if at != end:
+            raise Unusual
+
+    def _entry(self, at: int, end: int) -> int:
+        if at + _ENTRY.size > end:
+            raise Unusual
+        mark, _, _, flags, method, _, _, crc, packed, size, *lengths, _, _, _, start = _ENTRY.unpack_from(self._content, at)
+        name_length, extra, comment = lengths
+        name = self._content[at + _ENTRY.size : at + _ENTRY.size + name_length]
+        if mark != b"PK\1\2" or flags or method not in (_STORED, _DEFLATED) or extra or comment or not name.isascii():
+            raise Unusual
+        if name.decode() in self._at or b"\0" in name:
+            raise Unusual
+        self._at[name.decode()] = start, packed, size, crc, method, name
+        return at + _ENTRY.size + name_length
+
+    @property
+    def size(self) -> int:
+        """Of all members unpacked, by what the directory says."""
+        return sum(entry[2] for entry in self._at.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._at
+
+    def size_of(self, name: str) -> int:
+        """Of one member unpacked, by what the directory says."""
+        return self._at[name][2]
+
+    def read(self, name: str) -> bytes:
+        """One member, whole: its size and its checksum are those of the directory."""
+        size, crc = self._at[name][2:4]
+        found = self.head(name, size)
+        if len(found) != size or zlib.crc32(found) != crc:
+            raise Unusual
+        return found
+
+    def head(self, name: str, most: int) -> bytes:
+        """The first bytes of a member, ``most`` or all; of what is packed in more, the rest is not looked at."""
+        start, packed, size, _, method, written = self._at[name]
+        if start + _LOCAL.size > self._directory:
+            raise Unusual
+        mark, _, flags, own_method, _, _, _, _, _, name_length, extra = _LOCAL.unpack_from(self._content, start)
+        at = start + _LOCAL.size + name_length + extra
+        own_name = self._content[start + _LOCAL.size : start + _LOCAL.size + name_length]
+        if mark != b"PK\3\4" or flags or own_method != method or own_name != written or at + packed > self._directory:
+            raise Unusual
+        if method == _STORED:
+            return self._content[at : at + min(packed, most)] if most < size else self._content[at : at + packed]
+        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            found = unpacker.decompress(self._content[at : at + packed], most + (most == size))
+        except zlib.error as error:
+            raise Unusual from error
+        if most == size and (not unpacker.eof or unpacker.unused_data):
+            raise Unusual
+        return found

@@ -1,0 +1,163 @@
+"""What a record must be to be believed: untouched since it was written, of one word with itself, within what can be measured."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedbench.core.contract.errors import UserError
+from fedbench.core.metrics.registry import METRICS
+from fedbench.core.store.canonical import canonical, joined, sha256_of
+from fedbench.core.store.integrity import (
+    NAMES_COMPONENTS_SINCE,
+    NAMES_MAXIMA_SINCE,
+    PROTECTED_SINCE,
+    broken_seal,
+    disagreements,
+    key_of_cell,
+)
+from fedbench.core.store.record import SCHEMA_VERSION, Record
+from fedbench.core.store.shared import Shared
+from fedbench.core.store.upgrade import upgraded
+from fedbench.core.words.explain import one_line
+
+RERUN = "delete it and run its suite again to compute the cell anew"
+_KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
+# Fields in which most records of a folder are equal to many others: validated and kept once.
+_COMMON = ("described", "provenance", "defense", "attack", "components", "history", "members", "facts", "analyses")
+
+
+def validated(content: Any, path: Path, shared: Shared) -> Record:
+    """The record that the JSON values of a file are. Raises ``UserError`` with the file, the reason and the remedy."""
+    if not isinstance(content, dict) or "schema_version" not in content:
+        raise UserError(f"{path}: not a fedbench record (it has no schema_version); move it out of the results folder")
+    version = content["schema_version"]
+    if type(version) is not int or version < 1:
+        raise UserError(f"{path}: schema_version {one_line(repr(version), 120)} is not a version; {RERUN}")
+    if version > SCHEMA_VERSION:
+        raise UserError(
+            f"{path}: made by a newer fedbench (record schema {version}; this one reads up to {SCHEMA_VERSION}); "
+            "upgrade fedbench"
+        )
+    of_identity = _texts(content.get("identity"))
+    texts = {n: joined(of_identity) if n == "identity" and of_identity else canonical(v) for n, v in content.items()}
+    if (what := broken_seal(content, texts)) is not None:
+        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {RERUN}")
+    try:
+        record = _record(upgraded(content), texts, of_identity, shared)
+        what = next(_impossible(record, _keys(content, of_identity)), None)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not a valid record of schema {version} ({one_line(repr(error), 120)}); {RERUN}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: not a valid record ({one_line(where, 120)}: {one_line(first['msg'], 120)}); {RERUN}") from error
+    if what is not None:
+        raise UserError(f"{path}: not a valid record ({what}); {RERUN}")
+    require_own_name(path, record.key)
+    return record
+
+
+def trusted(content: dict[str, Any], path: Path, shared: Shared) -> Record:
+    """The same of values that passed all of it before (``proven``): only the file's name may be another now."""
+    of_identity = _texts(content.get("identity"))
+    texts = {name: canonical(content[name]) for name in _COMMON if name in content}
+    record = _record(upgraded(content), texts, of_identity, shared)
+    require_own_name(path, record.key)
+    return record
+
+
+def require_own_name(path: Path, key: str) -> None:
+    """Raise ``UserError`` for a record under the name of another cell."""
+    if (named := _KEY_IN_NAME.search(path.stem)) and not key.startswith(named.group(1)):
+        raise UserError(f"{path}: holds another cell's record (key {one_line(key, 12)}): it was renamed; {RERUN}")
+
+
+def _texts(identity: Any) -> dict[str, str]:
+    """The canonical JSON of each part of an identity; {} of what is none."""
+    return {name: canonical(value) for name, value in identity.items()} if isinstance(identity, dict) else {}
+
+
+def _keys(content: dict[str, Any], of_identity: Mapping[str, str]) -> tuple[str, str] | None:
+    """What ``integrity.keys_of`` says, without writing the run a second time; None where there is no identity."""
+    if "run" not in of_identity:
+        return None
+    run = sha256_of(of_identity["run"])
+    return run, key_of_cell(run, content["identity"])
+
+
+def _record(content: dict[str, Any], texts: Mapping[str, str], of_identity: Mapping[str, str], shared: Shared) -> Record:
+    """Pydantic's, in which equal parts of several records are one object. Raises ``ValidationError``."""
+    if content["schema_version"] < NAMES_COMPONENTS_SINCE:  # some of it was made from other fields
+        return Record.model_validate(content)
+    try:
+        parts = {name: _part(name, content[name], texts[name], shared) for name in _COMMON if name in content}
+        record = Record.model_validate({**content, **parts})
+    except ValidationError:
+        return Record.model_validate(content)  # says where in the record the mistake is
+    record.__dict__.update(parts)  # pydantic copies lists and mappings
+    if record.identity is not None:
+        for name, text in of_identity.items():
+            record.identity.__dict__[name] = _part_of_identity(name, content["identity"][name], text, shared)
+    return record
+
+
+def _part(name: str, value: Any, text: str, shared: Shared) -> Any:
+    return shared.of(name, text, lambda: _adapter(name).validate_python(value))
+
+
+def _part_of_identity(name: str, value: dict[str, Any], text: str, shared: Shared) -> Any:
+    """Of a run, which its cells have in common, also what it has in common with other runs."""
+    if name != "run":
+        return shared.of("", text, lambda: value)
+    return shared.of("", text, lambda: {n: shared.of("", canonical(v), lambda v=v: v) for n, v in value.items()})  # type: ignore[misc]
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    """What pydantic makes of one field of a record."""
+    return TypeAdapter(Record.model_fields[name].annotation)
+
+
+def _impossible(record: Record, keys: tuple[str, str] | None) -> Iterator[str]:
+    """What a record claims that no measurement can give."""
+    if record.outcome == "ok" and (record.utility is None or not record.targets):
+        yield "outcome is 'ok' without utility and targets"
+    if record.outcome != "ok" and (record.targets or record.pooled):
+        yield f"outcome is '{record.outcome}', but it has scores"
+    if record.by_adversary and (record.outcome != "diverged" or not record.described.get("adversary")):
+        yield "by_adversary, but it did not diverge with an adversary inside"
+    if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
+        yield "utility.accuracy is not between 0 and 1"
+    scores = [s for t in record.targets for s in t.groups.values()] + list(record.pooled.values())
+    for m in METRICS:
+        values = [s.value(m.name) for s in scores]
+        if any(v is not None and not m.low <= v <= m.high for v in values):
+            yield f"{m.name} is not between {m.low:g} and {m.high:g}"
+        if any((e := s.error(m.name)) is not None and not 0 <= e <= m.high - m.low for s in scores):
+            yield f"the error of {m.name} is not between 0 and {m.high - m.low:g}"
+    if any(not 0 <= n <= 2**53 for s in scores for n in (s.n_members, s.n_nonmembers)):
+        yield "a number of candidates is not between 0 and 2^53"
+    for found in (t.maximum for t in record.targets if t.maximum is not None):
+        if not (0 <= found.auc <= 1 and 0 <= found.advantage <= 1 and found.rounds >= 1):
+            yield "a maximum over rounds is not between 0 and 1, or of no round"
+    if record.schema_version >= NAMES_MAXIMA_SINCE and any("ofl" in t.groups and t.maximum is None for t in record.targets):
+        yield "the maximum of a target is missing"
+    if not all(0 <= v < math.inf for v in (record.measured.train_cpu_s, record.measured.wall_s)):
+        yield "measured times are negative or not finite"
+    if not all(0 <= row.accuracy <= 1 for row in record.history):
+        yield "the accuracy of a round is not between 0 and 1"
+    if record.schema_version >= PROTECTED_SINCE:
+        if record.identity is None:
+            yield "identity is missing"
+        if record.outcome == "ok" and "scores" not in record.digests:
+            yield "digests.scores is missing"
+    if record.schema_version >= NAMES_COMPONENTS_SINCE and record.components is None:
+        yield "components is missing"
+    yield from disagreements(record, keys)
