@@ -39,7 +39,6 @@ from fedbench.plugins.attacks.fedmia import FedMIAI, FedMIAII
 from fedbench.plugins.attacks.fta import FTAC, FTAL
 from fedbench.plugins.attacks.loss_series import LossSeries
 from fedbench.plugins.attacks.seqmia import SeqMIA, folds, sequences
-from fedbench.plugins.attacks.seqmia_net import Adam, SequenceNet
 
 UNTRAINED = [LossSeries, AvgCosine, FedMIAI, FedMIAII, FTAC, FTAL]
 few = settings(max_examples=60, deadline=None)
@@ -420,43 +419,10 @@ def test_seqmia_reads_the_colluders_row_to_learn_and_the_targets_to_score(pool, 
 def test_seqmia_params(pool, trained):
     faithful = fit(SeqMIA(score="logit1", standardise=False), pool, epochs=1)
     assert all((net.std == 1).all() and (net.mean == 0).all() for net in faithful._nets)
-    x, fold = torch.from_numpy(sequences(pool.observations)), folds(pool.ids, pool.audit().key)
+    x, fold = sequences(pool.observations), folds(pool.ids, pool.audit().key)
     for attack, column in ((faithful, lambda l: l[:, 1]), (trained, lambda l: l[:, 1] - l[:, 0])):
-        with torch.no_grad():
-            wanted = np.where(fold == 0, *(column(net(x)).numpy() for net in attack._nets))
+        wanted = np.where(fold == 0, *(column(net.logits(x)) for net in attack._nets))
         np.testing.assert_allclose(attack.score(pool.observations, pool.audit()), wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_sequence_net_is_an_lstm_with_attention_of_its_last_state():
-    net = SequenceNet(5, torch.Generator().manual_seed(0))
-    x = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
-    net.standardise_by(x)
-    z = (x - x.mean((0, 1))) / x.std((0, 1), correction=0)
-    wi, wh, bi, bh = net.lstm.parameters()
-    for i in range(3):
-        h, c, states = torch.zeros(50), torch.zeros(50), []
-        for step in z[i]:
-            gates = (wi @ step + bi + wh @ h + bh).split(50)
-            c = gates[1].sigmoid() * c + gates[0].sigmoid() * gates[2].tanh()
-            h = gates[3].sigmoid() * c.tanh()
-            states.append(h)
-        weight = torch.stack([s @ h for s in states]).softmax(0)
-        context = sum(w * s for w, s in zip(weight, states, strict=True))
-        torch.testing.assert_close(net(x)[i], net.head(torch.cat([h, context])), rtol=1e-4, atol=1e-5)
-
-
-def test_adam_is_torchs():
-    theirs, ours = (torch.nn.Linear(3, 2, dtype=torch.float64) for _ in range(2))
-    ours.load_state_dict(theirs.state_dict())
-    wanted, found = torch.optim.Adam(theirs.parameters(), weight_decay=1e-4), Adam(list(ours.parameters()), 1e-4)
-    for rate in (0.01, 0.01, 0.003):
-        x = torch.full((4, 3), rate, dtype=torch.float64)
-        wanted.param_groups[0]["lr"] = rate
-        wanted.zero_grad()
-        theirs(x).square().sum().backward()
-        wanted.step()
-        found.step(ours(x).square().sum(), rate)
-    torch.testing.assert_close(list(ours.parameters()), list(theirs.parameters()), rtol=1e-9, atol=1e-12)
 
 
 def test_seqmia_without_a_colluder_or_without_its_samples_is_skipped(pool):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from attack_worlds import colluder, found, rich_world, scored, shown, taught
 from pydantic import ValidationError
+from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from worlds import COLLUDER, TARGET, auc, chance_band, with_absence, without_round
 
@@ -22,8 +23,15 @@ from fedbench.plugins.attacks.taught import balanced, rounds_taught
 from fedbench.plugins.attacks.trained import knn
 from fedbench.plugins.attacks.trained.base import standardised
 from fedbench.plugins.attacks.trained.knn import KNN
-from fedbench.plugins.attacks.trained.logistic_regression import INVERSE_PENALTIES, LogisticRegressionAttack
+from fedbench.plugins.attacks.trained.logistic_regression import (
+    INVERSE_PENALTIES,
+    LogisticRegressionAttack,
+    log_odds,
+    regression,
+)
 from fedbench.plugins.attacks.trained.mlp import MLPAttack
+from fedbench.plugins.attacks.trained.newton import logistic_regressions
+from fedbench.plugins.attacks.trained.parts import three_parts
 from fedbench.plugins.attacks.trained.random_forest import RandomForest
 from fedbench.plugins.attacks.trained.stacked import Stacked
 from fedbench.plugins.attacks.trained.stacked_features import MEASURED, against, features
@@ -212,3 +220,32 @@ def test_rounds_without_the_client_have_its_last_values(leaky):
         features(shown(with_absence(gone, TARGET, 0)))
     one = without_round(leaky, 0)
     assert np.isfinite(taught(Stacked(), one).score(shown(one), one.audit())).all()
+
+
+# --- logistic regressions, many at once -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.7, 5.0])  # chance, an overlap, two kinds that a plane tells apart
+def test_regressions_at_once_are_those_of_sklearn(apart):
+    rng = np.random.default_rng(3)
+    member, counted = np.arange(90) % 3 == 0, np.arange(90)[None] % 5 != np.arange(4)[:, None]
+    x = rng.normal(size=(90, 6)) + apart * member[:, None]
+    strengths = np.array([1e-4, 0.1, 1.0, 100.0])
+    found = logistic_regressions(x, member, strengths, counted)
+    for w, c, rows in zip(found, strengths, counted, strict=True):
+        wanted = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(x[rows], member[rows])
+        np.testing.assert_allclose(log_odds(w, x), wanted.decision_function(x), rtol=2e-3, atol=2e-3)
+
+
+def test_the_penalty_is_the_one_that_is_right_most_often_on_what_it_has_not_seen():
+    rng = np.random.default_rng(5)
+    member = np.arange(120) % 2 == 0
+    x = rng.normal(size=(120, 8)) + 0.4 * member[:, None]
+    right = np.zeros(len(INVERSE_PENALTIES), int)
+    for learnt, asked in three_parts(member, 11):
+        for i, c in enumerate(INVERSE_PENALTIES):
+            model = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(x[learnt], member[learnt])
+            right[i] += int((model.predict(x[asked]) == member[asked]).sum())
+    assert 0 < right.argmax() < len(right) - 1, "this world tells nothing about the choice"
+    best = LogisticRegression(C=INVERSE_PENALTIES[right.argmax()], solver="newton-cholesky", tol=1e-10).fit(x, member)
+    np.testing.assert_allclose(log_odds(regression(x, member, 11), x), best.decision_function(x), rtol=1e-3, atol=1e-4)

@@ -283,6 +283,13 @@ def test_falls_back_for_a_lost_hook(monkeypatch):
     assert_matches_oracle(model, randn(5, 4), fallbacks=[5])
 
 
+def test_whoever_has_switched_gradients_off_gets_them_the_fast_way():
+    """As every signal has: the engine asks it under ``no_grad``."""
+    model = filled(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, CLASSES)))
+    with torch.no_grad():
+        assert_matches_oracle(model, randn(7, 1, 4, 4), fallbacks=())
+
+
 def test_fallback_stays_within_its_memory(monkeypatch):
     model, seen = filled(Twice()), []
     slow = per_sample_gradients

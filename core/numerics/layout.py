@@ -53,13 +53,14 @@ def _ask(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bo
     before = random_state(x.device)
     seed_random_state(x.device, 0)  # what a model drops while it trains shall not decide the answer
     try:
-        for _ in range(DRAWS):
-            reached = _reached(model, layers, x.clone(), generator)
-            if reached is None:
-                return False
-            unseen -= reached
-            if not unseen:
-                return True
+        with torch.enable_grad():  # whoever asks may have switched gradients off
+            for _ in range(DRAWS):
+                reached = _reached(model, layers, x.clone(), generator)
+                if reached is None:
+                    return False
+                unseen -= reached
+                if not unseen:
+                    return True
     except Exception:
         return False  # what fails with other parameters is left to the way that needs no layout
     finally:
@@ -78,8 +79,7 @@ def _reached(
 
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
-        with torch.enable_grad():
-            logits = functional_call(model, drawn_parameters(model, generator), (x,))
+        logits = functional_call(model, drawn_parameters(model, generator), (x,))
     finally:
         for hook in hooks:
             hook.remove()

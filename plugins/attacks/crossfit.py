@@ -27,36 +27,34 @@ class CrossFitted(Attack):
         """[n, ...] float32: what the net reads about each sample, labelled ``y`` [n], on the target's row."""
         raise NotImplementedError(f"{type(self).__name__} does not implement _features(observations, y)")
 
-    def _learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> Any:
-        """A net fitted to ``x`` [n, ...] and ``member`` [n] int64, 0 or 1."""
+    def _learn(self, x: np.ndarray, member: np.ndarray, generator: torch.Generator) -> Any:
+        """A net fitted to ``x`` [n, ...] and ``member`` [n] bool."""
         raise NotImplementedError(f"{type(self).__name__} does not implement _learn(x, member, generator)")
 
-    def _logit(self, net: Any, x: torch.Tensor) -> torch.Tensor:
-        """[n]: the net's score of ``x``, higher = member; gradients are disabled."""
+    def _logit(self, net: Any, x: np.ndarray) -> np.ndarray:
+        """[n] float64: the net's score of ``x``, higher = member."""
         raise NotImplementedError(f"{type(self).__name__} does not implement _logit(net, x)")
 
     def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
         if not shadows:
             raise SkipCell("no client other than the target is left to collude with the attacker")
         shadow = shadows[0]
-        x = torch.from_numpy(self._features(shadow.observations, shadow.y))
-        member = torch.from_numpy(shadow.member.astype(np.int64))
+        x, member = self._features(shadow.observations, shadow.y), np.asarray(shadow.member, bool)
         self._key = audit.key
-        fold = torch.from_numpy(folds(shadow.ids, self._key))
+        fold = folds(shadow.ids, self._key)
         self._nets: list[Any] = []
         for f in range(FOLDS):
             seen = fold != f
-            if len(member[seen].unique()) < 2:
+            if len(np.unique(member[seen])) < 2:
                 raise SkipCell("the colluding client has too few samples to learn from in each fold")
             self._nets.append(self._learn(x[seen], member[seen], audit.generator))
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        x, fold = torch.from_numpy(self._features(observations, audit.y)), folds(audit.ids, self._key)
+        x, fold = self._features(observations, audit.y), folds(audit.ids, self._key)
         score = np.empty(len(fold), np.float64)
         for f, net in enumerate(self._nets):
             unseen = fold == f
-            with torch.no_grad():
-                score[unseen] = self._logit(net, x[unseen]).double().numpy()
+            score[unseen] = self._logit(net, x[unseen])
         return score
 
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedbench.core import Observations, Params, SkipCell
+from fedbench.plugins.attacks.adam import Adam
 from fedbench.plugins.attacks.crossfit import CrossFitted
-from fedbench.plugins.attacks.seqmia_net import Adam
 
 HIDDEN, BATCH, RATE, WEIGHT_DECAY = 64, 128, 1e-3, 5e-4
 
@@ -37,18 +37,19 @@ class CSMIA(CrossFitted):
         """[n, R] float32."""
         return np.ascontiguousarray(carried(observations.of_target("modified-entropy")).T, dtype=np.float32)
 
-    def _learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> nn.Module:
-        net = SeriesNet(x.shape[1], generator)
+    def _learn(self, x: np.ndarray, member: np.ndarray, generator: torch.Generator) -> nn.Module:
+        net, read, y = SeriesNet(x.shape[1], generator), torch.from_numpy(x), torch.from_numpy(member).float()
         if self.params.standardise:
-            net.standardise_by(x)
-        adam, y = Adam(list(net.parameters()), WEIGHT_DECAY), member.float()
+            net.standardise_by(read)
+        adam = Adam(list(net.parameters()), WEIGHT_DECAY)
         for _ in range(self.params.epochs):
-            for batch in torch.randperm(len(x), generator=generator).split(BATCH):
-                adam.step(binary_cross_entropy_with_logits(net(x[batch]), y[batch]), RATE)
+            for batch in torch.randperm(len(read), generator=generator).split(BATCH):
+                adam.step(binary_cross_entropy_with_logits(net(read[batch]), y[batch]), RATE)
         return net
 
-    def _logit(self, net: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return net(x)
+    def _logit(self, net: nn.Module, x: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return np.asarray(net(torch.from_numpy(x)).double().numpy())
 
 
 class SeriesNet(nn.Module):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import numpy as np
 import torch
 from pydantic import Field
+from threadpoolctl import ThreadpoolController
 
 from fedbench.core import Observations, SkipCell
 from fedbench.plugins.attacks.crossfit import CrossFitted, folds
-from fedbench.plugins.attacks.seqmia_net import SequenceNet, train
+from fedbench.plugins.attacks.seqmia_net import SequenceNet
+from fedbench.plugins.attacks.seqmia_train import train
 from fedbench.plugins.attacks.trajectory import Followed, Trajectory, within_class
 
 FEATURES = ("loss", "max-prob", "std-prob", "entropy", "modified-entropy")  # in the paper's order
@@ -44,12 +47,20 @@ class SeqMIA(CrossFitted, Trajectory):
     def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
         return sequences(observations, None if self.params.normalise == "none" else y)
 
-    def _learn(self, x: torch.Tensor, member: torch.Tensor, generator: torch.Generator) -> SequenceNet:
-        return train(x, member, self.params.epochs, self.params.standardise, generator)
+    def _learn(self, x: np.ndarray, member: np.ndarray, generator: torch.Generator) -> SequenceNet:
+        with _blas().limit(limits=1):  # sums in one order: the same bits wherever it runs
+            return train(x, member, self.params.epochs, self.params.standardise, generator)
 
-    def _logit(self, net: SequenceNet, x: torch.Tensor) -> torch.Tensor:
-        logits = net(x).double()
+    def _logit(self, net: SequenceNet, x: np.ndarray) -> np.ndarray:
+        with _blas().limit(limits=1):
+            logits = net.logits(x).astype(np.float64)
         return logits[:, 1] - (logits[:, 0] if self.params.score == "margin" else 0.0)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """The libraries behind NumPy's products, looked for once: that takes as long as several batches."""
+    return ThreadpoolController().select(user_api="blas")
 
 
 def sequences(observations: Observations, y: np.ndarray | None = None) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedbench.plugins.attacks.seqmia_net import Adam
+from fedbench.plugins.attacks.adam import Adam
 
 RATE = 1e-3
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
 
 from fedbench.core import Attack, Audit, Observations, Params, ShadowModels, SkipCell
-from fedbench.plugins.attacks.seqmia_net import Adam
+from fedbench.plugins.attacks.adam import Adam
 from fedbench.plugins.attacks.shadow_models.confidence import shadow_models_of
 
 HIDDEN, BATCH, RATE = 64, 128, 1e-3

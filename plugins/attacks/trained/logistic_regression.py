@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
 
 from fedbench.plugins.attacks.trained.base import TrainedAttack
+from fedbench.plugins.attacks.trained.newton import logistic_regressions
 from fedbench.plugins.attacks.trained.parts import three_parts
 
 INVERSE_PENALTIES = np.logspace(-4, 2, 10)  # TF-Privacy's grid
-ITERATIONS = 100
 
 
 class LogisticRegressionAttack(TrainedAttack):
@@ -19,27 +18,34 @@ class LogisticRegressionAttack(TrainedAttack):
     penalties the strongest.
     """
 
-    def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> LogisticRegression:
+    def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> np.ndarray:
         return regression(x, member, seed)
 
-    def _log_odds(self, model: LogisticRegression, x: np.ndarray) -> np.ndarray:
+    def _log_odds(self, model: np.ndarray, x: np.ndarray) -> np.ndarray:
         return log_odds(model, x)
 
 
-def regression(x: np.ndarray, member: np.ndarray, seed: int) -> LogisticRegression:
-    """Fitted to ``x`` [n, d], ``member`` [n] bool, with the penalty that cross-validation chooses."""
+def regression(x: np.ndarray, member: np.ndarray, seed: int) -> np.ndarray:
+    """[d + 1] weights fitted to ``x`` [n, d], ``member`` [n] bool, with the penalty that cross-validation chooses."""
+    parts = list(three_parts(member, seed))
+    counted = np.zeros((len(parts), len(x)), bool)
+    for learns, (learnt, _) in zip(counted, parts, strict=True):
+        learns[learnt] = True
     right = np.zeros(len(INVERSE_PENALTIES), np.int64)
-    for learnt, asked in three_parts(member, seed):
-        for i, c in enumerate(INVERSE_PENALTIES):
-            right[i] += int((_fitted(c, x[learnt], member[learnt]).predict(x[asked]) == member[asked]).sum())
-    return _fitted(INVERSE_PENALTIES[int(right.argmax())], x, member)
+    if parts:
+        rows = counted.repeat(len(INVERSE_PENALTIES), axis=0)  # part by part, each with every penalty
+        tried = logistic_regressions(x, member, np.tile(INVERSE_PENALTIES, len(parts)), rows)
+        for of_part, (_, asked) in zip(np.split(tried, len(parts)), parts, strict=True):
+            right += _right(of_part, x[asked], member[asked])
+    best = INVERSE_PENALTIES[[int(right.argmax())]]
+    return np.asarray(logistic_regressions(x, member, best, np.ones((1, len(x)), bool))[0])
 
 
-def log_odds(model: LogisticRegression, x: np.ndarray) -> np.ndarray:
+def _right(weights: np.ndarray, x: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """[K]: of how many of ``x`` [n, d] each of K regressions says what is true."""
+    return np.asarray([int(((log_odds(w, x) > 0) == member).sum()) for w in weights])
+
+
+def log_odds(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
     """[n]: of membership."""
-    return np.asarray(model.decision_function(x))
-
-
-def _fitted(c: float, x: np.ndarray, member: np.ndarray) -> LogisticRegression:
-    # Newton's method: few features, many samples, and no limit on the iterations of a weak penalty is ever met
-    return LogisticRegression(C=c, solver="newton-cholesky", max_iter=ITERATIONS).fit(x, member)
+    return np.asarray(x @ weights[:-1] + weights[-1])
