@@ -47,12 +47,8 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self._device)
         try:
-            with self._aside():
-                graph.capture_begin(pool=self._pool)
-                try:
-                    step()
-                finally:
-                    graph.capture_end()
+            with self._aside(), torch.cuda.graph(graph, pool=self._pool, stream=self._side):
+                step()
         except Exception:
             self._mend_generator()
             raise
