@@ -74,9 +74,12 @@ class CapturedSteps:
         if self.note or not n:
             return False
         room = self._filled(data, order, flag, defended)
-        steps = {s: self._step_of(room, s, where) for s in dict.fromkeys(sizes)}
-        if not all(steps.values()):
-            return False
+        steps: dict[int, Step] = {}
+        for s in dict.fromkeys(sizes):
+            step = self._step_of(room, s, where)
+            if step is None:
+                return False
+            steps[s] = step
         self._at.copy_(self._first)
         for s in sizes:
             steps[s]()
@@ -150,7 +153,8 @@ class _Room:
     def take(self, pick: torch.Tensor) -> Batch:
         """The batch at the positions ``pick``."""
         found = {f.name: getattr(self.samples, f.name) for f in fields(Batch)}
-        return Batch(**{name: None if t is None else t.index_select(0, pick) for name, t in found.items()})
+        taken: dict[str, Any] = {name: None if t is None else t.index_select(0, pick) for name, t in found.items()}
+        return Batch(**taken)
 
 
 def _empty(kinds: dict[str, Any], n: int, device: torch.device) -> Batch:

@@ -70,15 +70,15 @@ class _State:
         set_random_state(self._draws)
         random.setstate(self._random[0])
         np.random.set_state(self._random[1])
-        for module, was in zip(self._modules, self._told, strict=True):
-            vars(module).update(was)
+        for module, told in zip(self._modules, self._told, strict=True):
+            vars(module).update(told)
 
     def results(self) -> dict[str, torch.Tensor]:
         """What the last step made."""
         _, cpu, cuda = random_state(self._device)
-        made = {"gradient": self._flat.grad, "random draws": cpu, "random draws on the device": cuda}
-        made |= {f"buffer {i}": t for i, t in enumerate(self._tensors)}
-        return {name: t.clone() for name, t in made.items() if t is not None}
+        made = {"gradient": self._flat.grad, "random draws": cpu} | {f"buffer {i}": t for i, t in enumerate(self._tensors)}
+        made |= {} if cuda is None else {"random draws on the device": cuda}
+        return {name: t.clone() for name, t in made.items()}
 
     def host(self) -> list[Any]:
         """What a replay cannot change: Python's and numpy's generators, and what modules keep beside tensors."""

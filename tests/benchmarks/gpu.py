@@ -154,6 +154,7 @@ def audit(args: argparse.Namespace, report: Report, enough: Callable[[], bool]) 
     from fedbench.core import UserError
     from fedbench.core.cli.run import build_plan
     from fedbench.core.experiment.parts import build
+    from fedbench.core.experiment.process import settle
     from fedbench.core.experiment.scene import set_scene
     from fedbench.core.experiment.train import train
 
@@ -164,6 +165,7 @@ def audit(args: argparse.Namespace, report: Report, enough: Callable[[], bool]) 
     except UserError as why:
         report.write("audit", {"skipped": str(why)})
         return
+    settle(job, "start")  # deterministic, as a run is
     parts = build(job)
     scene, device, marks = set_scene(job, parts), torch.device(args.device), [time.perf_counter()]
 

@@ -94,6 +94,7 @@ def bare(work: Workload, captured: bool) -> Callable[[], None]:
     replay = None
     if captured:
         recorder = recorder_for(work.device)
+        step()  # what is moved to the device once is moved before
         for _ in range(3):
             recorder.warm_up(step)
         replay = recorder.record(step)
