@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedbench.core.registry.kinds import KINDS
-from fedbench.testing.checks import attacks, clean, declared, defenses, repeatable, runs, small, whole
+from fedbench.testing.checks import attacks, clean, declared, defenses, repeatable, replayed, runs, small, whole
 from fedbench.testing.subject import Subject
 
 
@@ -57,6 +57,7 @@ CHECKS: tuple[Check, ...] = (
     _check(defenses.one_and_many_members, "defense"),
     _check(defenses.refuses_with_a_reason, "defense"),
     _check(defenses.batch_statistics, "defense"),
+    _check(replayed.replays_the_same, "defense"),
     _check(attacks.reads_declared_signals, "attack"),
     _check(attacks.one_score_a_candidate, "attack"),
     _check(attacks.order_of_candidates, "attack"),

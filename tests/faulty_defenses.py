@@ -297,6 +297,26 @@ class ClimbsFromAnError(Defense):
             return update + 0 * len(error.__traceback__.tb_frame.f_back.f_locals)
 
 
+class FrozenRate(Defense):
+    """A loss declared capturable that goes by a number which changes from call to call."""
+
+    capturable = frozenset({"loss"})
+
+    def loss(self, logits, batch, ctx):
+        times = ctx.__dict__.setdefault("times", [0])
+        times[0] += 1
+        return super().loss(logits, batch, ctx) * times[0]
+
+
+class CapturesNothing(Defense):
+    """Declares a phase that it leaves alone."""
+
+    capturable = frozenset({"loss"})
+
+    def transform(self, batch, ctx):
+        return batch
+
+
 class Raises(Defense):
     """Gets nowhere."""
 
@@ -372,6 +392,8 @@ FAILED = {
     SearchesMemory: ("looks_at_nothing_else",),
     WalksTheStack: ("looks_at_nothing_else",),
     ClimbsFromAnError: ("looks_at_nothing_else",),
+    FrozenRate: ("replays_the_same",),
+    CapturesNothing: ("replays_the_same",),
     Raises: ("runs",),
 }
 # class -> the checks that must warn

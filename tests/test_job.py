@@ -61,7 +61,7 @@ def with_all(model: BaseModel, **more: Any) -> Any:
 OPTIMIZER = Optimizer(lr=0.1, momentum=0.9, weight_decay=0.01, schedule=Schedule(name="milestones", factor=0.5, rounds=[2]))
 FEDERATION = FederationSpec(
     clients=6, rounds=4, local_epochs=3, local_batches=3, batch_size=5, participation=0.5, max_delay=1, weight_order="shuffled",
-    precision="bf16", optimizer=OPTIMIZER,
+    precision="bf16", memory_format="channels_last", optimizer=OPTIMIZER,
 )  # fmt: skip
 AUDIT = AuditSpec(every=2, nonmembers=50, targets=[0, 1], align_nonmembers=False, shadow=ShadowSpec(models=3))
 SETTING = Setting(
@@ -204,6 +204,15 @@ def test_the_keys_of_members_who_all_defend_together_say_nothing_of_several_coal
     together = replace(JOB, coalitions=())
     assert "coalitions" in identity(JOB) and "coalitions" not in identity(together)
     assert key_of_run(replace(JOB, coalitions=((0, 2),))) != key_of_run(JOB) != key_of_run(together)
+
+
+def test_a_setting_that_came_later_is_in_no_key_and_no_description_while_it_is_as_ever():
+    usual = put(JOB, "setting.federation.memory_format", "contiguous")
+    assert "memory_format" not in identity(usual)["setting"]["federation"]
+    assert "memory_format" not in usual.described()["federation"]
+    assert identity(JOB)["setting"]["federation"]["memory_format"] == "channels_last"
+    assert JOB.described()["federation"]["memory_format"] == "channels_last"
+    assert key_of_run(usual) != key_of_run(JOB)
 
 
 @pytest.mark.parametrize("targets", [(EVERYBODY,), (group(0),), (client(0),)])

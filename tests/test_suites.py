@@ -6,16 +6,13 @@ import json
 import re
 from functools import cache
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
-from PIL import Image
-from ruamel.yaml import YAML
+from toys import images_in, toy
 
 from fedbench.core.cli.main import cli
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.coalition import resolve_coalition
-from fedbench.core.spec.component import MethodUse, expand
 from fedbench.core.spec.load import shipped_suites
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.leaderboard.statistics.papers import plain, published
@@ -33,173 +30,8 @@ def checked(name):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """A folder of class folders: 4 classes, 25 images of 16x16 each."""
-    root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
-    for c in range(4):
-        (root / f"class{c}").mkdir()
-        for i in range(25):
-            pixels = rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(root / f"class{c}" / f"{i}.png")
-    return root
-
-
-# Of suites with many alike settings one is run; the others differ in a number.
-PARTS = {
-    "papers/fedmia_table1": ["cifar100-alexnet"],
-    "papers/fedmia_table2": ["cifar100-alexnet"],
-    "papers/fedmia_figure4": ["alexnet-beta1"],
-    "papers/fedmia_figure5": ["alexnet-epochs3"],
-    "papers/fedpoisonmia_table2": ["cifar10-groups"],
-    "papers/fedpoisonmia_table3": ["texas100-iid"],
-    "papers/fedpoisonmia_table4": ["texas100-groups"],
-    "papers/fedpoisonmia_table5": ["texas100-iid"],
-    "papers/fedpoisonmia_table6": ["stl10-iid"],
-    "papers/fedpoisonmia_figure2": ["texas100-malicious3"],
-    "papers/fedpoisonmia_figure3": ["texas100-bias0-9"],
-    "papers/fedpoisonmia_figure4": ["texas100-clients30"],
-    "papers/fedpoisonmia_figure5": ["texas100-samples100"],
-    "papers/fedpoisonmia_async": ["fer2013-groups-c1"],
-    "papers/fedpoisonmia_runtime": ["texas100-clients10"],
-    "papers/ifca_mir_minority": ["mnist-10", "femnist-50"],
-    "papers/ifca_mir_deformation": ["cifar10-dark-majority"],
-    "papers/ifca_mir_convergence": ["mnist-every-round"],
-    "papers/ifca_mir_trajectory": ["cifar10-clients"],
-    "papers/cofedmid_table4": ["cifar10-beta1"],
-    "papers/cofedmid_table10": ["cifar10"],
-    "papers/cofedmid_table11": ["cifar10"],
-    "papers/cofedmid_wideresnet": ["cifar10-wrn"],
-    "papers/cofedmid_figure1": ["cifar100"],
-    "papers/cofedmid_figure4": ["clients5"],
-    "papers/membershield_cifar10_cnn2": ["cnn2-beta1"],
-    "papers/membershield_table12": ["cnn2", "mlp4"],
-    "papers/membershield_cifar10_vgg": ["vgg16-beta1"],
-    "papers/membershield_chmnist": ["cnn3-beta1"],
-    "papers/membershield_purchase100": ["mlp4-beta1"],
-    "tuned_baselines": ["digits", "cifar10"],
-    "what_the_bugs_do": ["leaky-misaligned", "noniid-weights"],
-}
-# Every rule and attack is run once (Tables 2 and 5); the other suites of that paper keep these alone, one run each pair.
-_FEW = {"none", "atm", "passive", "fedpoisonmia", "fedpoisonmia-greedy", "fedpoisonmia-random"}
-FEW = {name: _FEW for name in PARTS if "fedpoisonmia" in name and not name.endswith(("table2", "table5"))}
-# Of MemberShield every row is run once, on its smallest network, and the others with what differs between the tasks
-_TASK = {"none", "membershield", "aof-dropout-0.5-l2", "kd", "threshold-loss", "knn", "threshold-loss-global"}
-FEW |= {
-    "overfitting": {"none", "membershield", "memguard", "dropout+l2", "confidence", "supervised", "label-only", "global-stacked"},
-    "tuned_baselines": {"none", "grad-noise", "dp-sgd-hu", "dp-sgd-hu-views", "cofedmid", "loss-series", "avg-cosine-class"},
-    "across_worlds": {"none", "membershield", "cofedmid", "atm", "loss-series", "fedpoisonmia", "stacked"},
-}
-# Baselines run in partial_defense: of CoFedMID's suites what is new in a row, each judged by the attack it is about
-FEW |= {f"papers/cofedmid_{part}": {"none", *few.split()} for part, few in {
-    "table1": "dp-sgd cofedmid loss-series", "table3": "cofedmid fedmia-ii", "table4": "cofedmid-cifar10 fta-l",
-    "table5_9": "cofedmid-partition-random cofedmid-constant-middle cofedmid-recycling-sequential cofedmid fedmia-ii",
-    "table5_9_cifar10": "cofedmid-partition cofedmid-recycling-random cofedmid-without-confidence seqmia",
-    "table10": "cofedmid-cifar10 loss-series-coalition fedmia-ii-coalition seqmia-coalition",
-    "table11": "partition-cifar10 loss-series", "table13_14": "cofedmid-polynomial cofedmid-limit-0.2 seqmia",
-    "table17_18": "cofedmid seqmia", "table19_20": "cofedmid avg-cosine", "wideresnet": "cofedmid-cifar10 fta-c",
-    "figure1": "cofedmid loss-series", "figure3": "cofedmid fedmia-ii", "figure4": "cofedmid fedmia-ii",
-    "figure6": "cofedmid fedmia-ii",
-}.items()}  # fmt: skip
-FEW |= {f"papers/membershield_{task}": _TASK for task in ("cifar10_vgg", "chmnist", "purchase100")}
-
-
-def toy(name: str, images, folder):
-    """The suite with its methods as they are and everything else shrunk; at most two points of a sweep."""
-    yaml = YAML(typ="safe")
-    spec = yaml.load(shipped_suites()[name])
-    spec["seeds"] = [0]
-    spec |= {"tuning_seeds": spec["tuning_seeds"][:1]} if "tuning_seeds" in spec else {}
-    spec["settings"] = [s for s in spec["settings"] if s["name"] in PARTS.get(name, [s["name"]])]
-    for s in spec["settings"]:
-        s["audit"]["every"] = 1
-        if s["audit"].get("targets") == "honest":
-            s["audit"] |= {"members": 10, "nonmembers": 10}
-        if "adversary" in s:
-            s["adversary"] |= {"clients": min(s["adversary"]["clients"], 2), "mask_set": 6}
-        small = {"rounds": 2, "clients": 10 if name == "poisoning" else 6, "local_epochs": 1, "batch_size": 8}  # Bulyan: 7 rows
-        s["federation"] = {**s["federation"], **small}
-        if "groups" in s:
-            grouped(s)
-        elif "papers/cofedmid" in name:  # ten classes, and a model that takes no time
-            s |= {"dataset": {"name": "digits", "params": {"test": 1400, "holdout": 200}}, "model": "mlp"}
-        elif "membershield" in name:
-            overfitted(s, images)
-        elif name in ("overfitting", "across_worlds"):  # as many samples a client as those who stop early need to judge by
-            s["federation"]["validation"] = 0.3
-            s["dataset"] = {"name": "digits", "params": {"test": 700, "holdout": 200, "label_noise": 0.3}}
-        elif name.startswith("partial_defense"):  # early stopping judges by ten samples of a client or more
-            s["dataset"] = {"name": "digits", "params": {"test": 897, "holdout": 200, "label_noise": 0.3}}
-        elif "location30" in str(s["dataset"]):
-            s["dataset"] = {"name": "digits", "params": {"test": 1000, "holdout": 200}}
-        elif "texas100" in str(s["dataset"]):
-            s["dataset"] = {"name": "digits", "params": {"test": 1400}}
-        elif "digits" in str(s["dataset"]):
-            s["dataset"] = {"name": "digits", "params": {"test": 1400, "label_noise": 0.3}}
-        else:
-            s["dataset"] = {"name": "image-folder", "params": {"path": str(images), "test": 20, "holdout": 20}}
-        if "dirichlet" in str(s.get("partition")):
-            s["partition"] = {"name": "dirichlet", "beta": 10.0}
-    for kind in ("defenses", "attacks") if name in FEW else ():
-        spec[kind] = [u for u in spec[kind] if (u if isinstance(u, str) else u.get("label", u["name"])) in FEW[name]]
-        for s in spec["settings"]:
-            s |= {kind: [label for label in s[kind] if label.partition("[")[0] in FEW[name]]} if kind in s else {}
-    for d in spec["defenses"]:
-        if isinstance(d, dict) and "grid" in d:
-            d["grid"] = {k: v[-2:] if d["name"] == "dp-sgd" else v[:2] for k, v in d["grid"].items()}  # the least noise
-        if isinstance(d, dict) and d.get("name") == "ifca-mir":
-            d["params"] |= {"every": 1, "shadows": 1, "shadow_samples": 60, "epochs": 1}
-    if "papers/cofedmid" in name:
-        united(spec)
-    spec["published"] = [r for r in spec.get("published", []) if r["setting"] in {s["name"] for s in spec["settings"]}]
-    path = folder / f"{name.rpartition('/')[2]}.yaml"
-    with path.open("w") as f:
-        yaml.dump(spec, f)
-    return path
-
-
-def united(spec):
-    """A suite of CoFedMID's, in place: one coalition (two of nine, where sizes are compared), no floors, one point of a
-    sweep, and of the rows that a setting names those that are left."""
-    spec["floors"] = []
-    for part in (spec, *spec["settings"]):
-        if "coalitions" in part:
-            part["coalitions"] = part["coalitions"][: 2 if len(part["coalitions"]) > 2 else 1]
-    for d in (d for d in spec["defenses"] if isinstance(d, dict)):
-        d["grid"] = {k: v if k == "mode" else v[-1:] for k, v in d.get("grid", {}).items()}
-        if d["name"] == "cofedmid" and d["params"].get("compensation", True):
-            d["params"]["recycle_from"] = 1
-    quick = {"name": "seqmia", "params": {"epochs": 1}}
-    spec["attacks"] = [{**quick, "label": "seqmia"} if a == "seqmia" else a for a in spec["attacks"]]
-    for a in spec["attacks"]:
-        if isinstance(a, dict) and a["name"] == "seqmia":
-            a["params"] = {**a["params"], **quick["params"]}
-    for s in spec["settings"]:
-        for kind in ("defenses", "attacks"):
-            left = {p.label for use in spec[kind] for p in expand(MethodUse.model_validate(use))}
-            s |= {kind: [label for label in s[kind] if label in left]} if kind in s else {}
-
-
-def overfitted(s, images):
-    """A setting of MemberShield's, in place: images as large as its networks need, and parts that no class is missing from."""
-    model = s["model"] if isinstance(s["model"], str) else s["model"]["name"]
-    s["federation"] |= {"clients": 2, "validation": 0.3, "optimizer": {"lr": 0.01}}
-    s["audit"] |= {"targets": [0, 1], "nonmembers": 30, "outside": 20}
-    if "vgg" in model:
-        s["model"] = {"name": model, "params": {"divide": 16}}
-    size = {"vgg16": 32, "membershield-mlp4": 8}.get(model, 16)
-    s["dataset"] = {"name": "image-folder", "params": {"path": str(images), "size": size, "test": 8, "holdout": 8}}
-
-
-def grouped(s):
-    """A setting with groups of clients, in place: digits are images as MNIST's are; the last of six clients is a minority."""
-    s["dataset"] = {"name": "digits", "params": {"test": 597, "holdout": 700}}
-    audit = s["audit"] = {**s["audit"]}
-    if audit["targets"] == "groups":
-        audit |= {"members": 30, "nonmembers": 30, "shadow": {"samples": 300, "models": 2, "epochs": 1}}
-    else:
-        audit |= {"targets": [0, 5], "nonmembers": 100} | ({"outside": 60} if "outside" in audit else {})
-    for c in s.get("coalitions", []):
-        if isinstance(c, dict):
-            c["clients"] = [0, 1, 5]
+    """A folder of class folders of small images."""
+    return images_in(tmp_path_factory.mktemp("images"))
 
 
 @pytest.mark.parametrize("name", SUITES)

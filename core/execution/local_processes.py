@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.execution.clock import Clock
+from fedbench.core.execution.devices import gpus_for, placed
 from fedbench.core.execution.executor import Watcher
 from fedbench.core.execution.server import context
 from fedbench.core.execution.worker import child_main, record_for
@@ -53,10 +54,11 @@ class LocalProcesses:
     def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
         """See :class:`Executor`."""
         waiting, running = list(jobs), list[_Running]()
+        gpus = gpus_for(waiting)
         try:
             while waiting or running:
                 while waiting and len(running) < self.workers:
-                    running.append(_start(waiting.pop(0), watcher))
+                    running.append(_start(placed(waiting.pop(0), [r.job for r in running], gpus), watcher))
                 _listen(running, watcher)
                 for r in [r for r in running if _over(r, watcher)]:
                     running.remove(r)

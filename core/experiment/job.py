@@ -138,7 +138,8 @@ class Job:
     def described(self) -> dict[str, Any]:
         """The setting in words a board can print."""
         shown = self.setting.model_dump(mode="json", include={"partition", "federation", "audit", "groups", "thresholds"})
-        shown["federation"].pop("recipe")
+        for name in ("recipe", *_as_ever(self)):
+            shown["federation"].pop(name)
         who = self.adversary
         inside = {
             "malicious": self.malicious, "knowledge": who.knowledge, "mask_set": who.mask_set,
@@ -176,6 +177,8 @@ _ADVERSARY = frozenset({"adversary"})
 _SEVERAL = frozenset({"coalitions"})
 # Of a run that is reported: a suite without tuning seeds has the keys it had before there were any.
 _TUNING = frozenset({"tuning"})
+# Settings that are in no key while they have the value that all runs had before there was a choice.
+_LATER = {"memory_format": "contiguous"}
 # Shadow models are trained alone: neither a defense nor the federation around them can change them. The split is in
 # `digests`.
 NOT_OF_SHADOW_MODELS = frozenset({
@@ -200,7 +203,13 @@ def identity(job: Job, without: Iterable[str] = ()) -> dict[str, Any]:
         everything["adversary"] |= {"clients": job.malicious, "assumed": job.expected_malicious}
     left_out = {*NO_INFLUENCE, *without, *(() if job.attacker else _ADVERSARY), *(() if job.coalitions else _SEVERAL)}
     left_out |= set() if job.tuning else _TUNING
+    left_out |= {f"setting.federation.{name}" for name in _as_ever(job)}
     return _without(everything, left_out)
+
+
+def _as_ever(job: Job) -> list[str]:
+    """Names of the federation's later settings that have their old value."""
+    return [name for name, was in _LATER.items() if getattr(job.setting.federation, name) == was]
 
 
 def key_of_run(job: Job) -> str:

@@ -32,6 +32,7 @@ from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, Setup
 from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.memory_format import in_memory_format
 from fedbench.core.numerics.normalise import wrap
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.numerics.precision import in_precision
@@ -208,10 +209,11 @@ def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:
 
 
 def _notes(training: Training) -> list[str]:
-    """How the per-sample gradients were had that the training itself asked for (a defense, or an adversary's bench), and whether
-    a defense answers for the global models."""
+    """How the per-sample gradients were had that the training itself asked for (a defense, or an adversary's bench), why steps
+    were not captured where that was tried, and whether a defense answers for the global models."""
     modes = (True, False) if training.setup.insider is not None else (True,)
     why = [why for mode in modes if (why := why_one_by_one(training.setup.flat.module, mode))]
+    why += [steps.note] if (steps := training.trainer.captured) is not None and steps.note else []
     return [*why, ANSWERS] if answers(training.setup) else why
 
 
@@ -232,7 +234,8 @@ def fresh_models(
         torch.random.default_generator.manual_seed(key_for(job.seed, purpose, round=draw, client=j) >> 1)
         with at_work(f"model {job.model}"):
             built = builder.build(data.input_shape, data.n_classes)
-        module = in_precision(built, job.setting.federation.precision)
+        federation = job.setting.federation
+        module = in_memory_format(in_precision(built, federation.precision), federation.memory_format)
         return FlatModel(wrap(module, data), device)
 
     first = build(0)

@@ -96,6 +96,9 @@ class FederationSpec(SpecModel):
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32", description="arithmetic of the training; parameters, updates and signals are float32 in any case"
     )
+    memory_format: Literal["contiguous", "channels_last"] = Field(
+        "contiguous", description="layout of images while clients train; channels_last is faster on some GPUs, with other digits"
+    )
     optimizer: Optimizer = Field(description="the clients' optimiser")
 
     @model_validator(mode="before")

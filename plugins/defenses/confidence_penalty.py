@@ -16,6 +16,8 @@ class ConfidencePenalty(Defense):
     tries. Soft targets are honoured.
     """
 
+    capturable = frozenset({"loss"})
+
     class Params(Params):
         strength: float = Field(0.1, ge=0, description="beta, weight of the entropy (in nats) of a prediction")
 

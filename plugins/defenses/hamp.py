@@ -21,6 +21,8 @@ class HAMP(Defense):
     Source: Chen & Pattabiraman (NDSS 2024), section IV; the test phase, which replaces outputs, is not part of it.
     """
 
+    capturable = frozenset({"loss"})
+
     class Params(Params):
         gamma: float = Field(0.5, ge=0, le=1, description="least entropy of a soft label, as a fraction of ln(classes)")
         alpha: float = Field(0.005, ge=0, description="entropy weight as the authors state it (theirs: .001 to .01)")

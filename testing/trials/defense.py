@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -91,7 +91,7 @@ def setup_of(made: Defense, how: Federated) -> Setup:
     )  # fmt: skip
 
 
-def begun(made: Defense, how: Federated, kind: type[Training] = Training) -> Training:
+def begun(made: Defense, how: Federated, kind: Callable[[Setup], Training] = Training) -> Training:
     """A training before its first round. A defense that refuses the usual few samples a client, since it needs more to validate,
     is asked again with many."""
     try:
@@ -120,14 +120,16 @@ def _answers(training: Training, how: Federated) -> dict[str, torch.Tensor]:
     }
 
 
-def run(made: Defense, how: Federated | None = None, asking: bool = True) -> dict[str, Any]:
+def run(
+    made: Defense, how: Federated | None = None, asking: bool = True, kind: Callable[[Setup], Training] = Training
+) -> dict[str, Any]:
     """Every upload, every global model, what it answers and the facts. Raises whatever the engine makes of a mistake.
-    ``asking``: whether somebody asks the global models."""
+    ``asking``: whether somebody asks the global models; ``kind``: what makes the training."""
     how = how or Federated()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if how.double else torch.float32)
     try:
-        training, said = begun(made, how), dict[str, Any]()
+        training, said = begun(made, how, kind), dict[str, Any]()
         remarks_of(made, training.setup.facts)  # as planning asks, which takes texts alone
         for result in training.rounds():
             t = result.uploads.round
