@@ -24,7 +24,7 @@ from fedbench.core.execution.resources import Node
 _PROBE_S = 10.0  # a connection to an address; one that is refused fails at once
 _JOIN_S = 90.0  # until Ray has started, or joined, a cluster: seconds, as a rule
 _LEAVE_S = 20.0
-_HOST_PORT = re.compile(r"\[?([^\[\]]+)\]?:(\d{1,5})")
+_HOST_PORT = re.compile(r"\[?([^\[\]/]+)\]?:(\d{1,5})")
 
 
 @dataclass(frozen=True)
