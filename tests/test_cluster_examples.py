@@ -21,7 +21,7 @@ SLURM, RAY, KUBERNETES = (FOLDER / name for name in ("slurm_array.sh", "ray_clus
 # of sbatch(1), with the form of their values
 SBATCH = {
     "job-name": r"\w+", "array": r"1-\d+", "cpus-per-task": r"\d+", "mem": r"\d+[KMGT]", "time": r"\d\d:\d\d:\d\d",
-    "signal": r"[A-Z]+@\d+", "output": r"[\w%.-]+",
+    "signal": r"B:[A-Z]+@\d+", "output": r"[\w%.-]+",
 }  # fmt: skip
 
 

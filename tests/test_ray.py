@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import socket
 import textwrap
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from ray_nodes import AUTHENTICATION, Node, free_port
 from running import HANG_S, called, fingerprint, invoke, outcomes, records, start, suite, wait_for
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.execution import ray_cluster
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedbench[ray]'")
 pytestmark = pytest.mark.slow
@@ -221,9 +222,27 @@ def test_more_gpus_than_any_node_has_and_an_address_that_does_not_answer_are_tol
 
 
 def test_a_cluster_of_ones_own_is_started_and_ended_with_the_command(tmp_path):
-    before = {p.pid for p in psutil.process_iter()}
-    invoke(suite(tmp_path), "--results", tmp_path / "ray", "--executor", "ray", "--ray-address", "local")
+    process = start(suite(tmp_path), tmp_path / "ray", tmp_path, more=("--executor", "ray", "--ray-address", "local"))
+    wait_for(lambda: list(of_no_node()), process)
+    assert ended(process)[0] == 0
     invoke(suite(tmp_path), "--results", tmp_path / "local")
     assert fingerprint(tmp_path / "ray") == fingerprint(tmp_path / "local")
-    left = [p for p in psutil.process_iter(["name"]) if p.pid not in before and p.info["name"] in ("raylet", "gcs_server")]
-    wait_for(lambda: not [p for p in left if p.is_running() and p.ppid() == os.getpid()])
+    wait_for(lambda: not list(of_no_node()))
+
+
+def of_no_node():
+    """Processes of Ray's that this test session started, but for those of its nodes."""
+    for one in psutil.process_iter(["name", "environ"]):
+        its = one.info["environ"] or {}
+        ours = its.get("RAY_AUTH_TOKEN") == AUTHENTICATION["RAY_AUTH_TOKEN"] and "FEDBENCH_NODE" not in its
+        if ours and one.info["name"] in ("raylet", "gcs_server"):
+            yield one
+
+
+def test_a_port_that_is_not_rays_is_told_in_a_bounded_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "_JOIN_S", 5.0)
+    with socket.create_server(("127.0.0.1", 0)) as somebody:
+        address = f"127.0.0.1:{somebody.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"the Ray cluster at {address} did not answer within 5 s; is it a Ray head"):
+            called(suite(tmp_path), "--results", tmp_path / "r", "--executor", "ray", "--ray-address", address)
+    assert not records(tmp_path / "r")

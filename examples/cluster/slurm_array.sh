@@ -9,7 +9,7 @@
 #SBATCH --cpus-per-task=4
 #SBATCH --mem=8G
 #SBATCH --time=04:00:00
-#SBATCH --signal=TERM@120
+#SBATCH --signal=B:TERM@120
 #SBATCH --output=fedbench-%A_%a.log
 set -euo pipefail
 suite=${1:?the suite: a file or a name of "fedbench list suites"}
