@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,16 @@ def parsed(path: Path):
 def parse(words: list[str]) -> None:
     """Have the command line parse the words after `fedbench run`; nothing is run."""
     cli.get_command(None, "run").make_context("run", list(words))
+
+
+def test_every_command_of_the_page_is_one_of_ours():
+    page = (FOLDER.parents[1] / "docs" / "clusters.md").read_text()
+    lines = [shlex.split(line) for block in re.findall(r"```\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    ours = [words for words in lines if words[:2] == ["fedbench", "run"]]
+    for words in ours:
+        parse(words[2:])
+    extras = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert [words for words in lines if words not in ours] == [["pip", "install", "fedbench[ray]"]] and "ray" in extras
 
 
 def test_every_example_is_described():

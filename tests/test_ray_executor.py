@@ -274,6 +274,14 @@ def test_a_node_s_own_settings_come_before_the_user_s(monkeypatch):
     assert "RAY_AUTH_TOKEN" not in made
 
 
+def test_a_relative_path_is_whole_before_it_travels(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDBENCH_DATA", "data")
+    assert node.passed_on()["FEDBENCH_DATA"] == str(tmp_path / "data")
+    monkeypatch.setenv("FEDBENCH_DATA", "~/data")  # a node's own home
+    assert node.passed_on()["FEDBENCH_DATA"] == "~/data"
+
+
 # -- the command line ----------------------------------------------------------------------------------------------------
 
 

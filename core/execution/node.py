@@ -42,6 +42,14 @@ class Request:
     environment: dict[str, str]
 
 
+def passed_on() -> dict[str, str]:
+    """The user's settings, as a request carries them: a path says the same wherever it is read."""
+    found = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    if (data := found.get("FEDBENCH_DATA", "~")) and not data.startswith("~"):
+        found["FEDBENCH_DATA"] = os.path.abspath(data)
+    return found
+
+
 def trainings() -> Path:
     """Where the finished trainings of runs on this machine are kept, for attacks that come later; safe to delete."""
     from fedbench.core.registry.remembered import cache_file

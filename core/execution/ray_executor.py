@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections import Counter
@@ -14,7 +13,7 @@ from typing import Protocol
 from fedbench.core.contract.errors import UserError
 from fedbench.core.execution.clock import Clock
 from fedbench.core.execution.executor import Watcher
-from fedbench.core.execution.node import PASSED_ON, Request
+from fedbench.core.execution.node import Request, passed_on
 from fedbench.core.execution.ray_cluster import Event, RayCluster
 from fedbench.core.execution.resources import Node, options, require_room, with_room
 from fedbench.core.execution.same_code import needs_of
@@ -104,8 +103,7 @@ class Runs:
         self._ticket += 1
         self.running[self._ticket] = run
         job = replace(run.job, cells=run.undone(), results="")
-        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        request = Request(needs=needs_of(job), job=pickle.dumps(job), environment=environment)
+        request = Request(needs=needs_of(job), job=pickle.dumps(job), environment=passed_on())
         self.cluster.submit(self._ticket, f"fedbench {run.job.title}", request, options(job.limits, self.refusals))
 
     def _take(self, ticket: int, run: _Run, event: Event) -> None:
