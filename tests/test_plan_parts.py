@@ -137,7 +137,7 @@ def test_parts_on_folders_of_their_own_are_one_board_and_a_cell_that_differs_is_
     for i in (1, 2, 3):
         invoke(path, "--results", tmp_path / f"r{i}", "--part", f"{i}/3")
     invoke(path, "--results", tmp_path / "r3", "--part", "1/3")  # a cell of two folders
-    merged = CliRunner().invoke(cli, ["leaderboard", "r1", "r2", "r3", "--output", "b.md", "--no-plots"])
+    merged = CliRunner().invoke(cli, ["leaderboard", "r1", "r2", "r3", "--output", "b.txt", "--no-plots"])
     assert merged.exit_code == 0, merged.output
     assert "1 records are in r1 and in r3, with equal scores; those of r1 were kept" in merged.output
     assert "3 ok" in merged.output
@@ -147,8 +147,8 @@ def test_parts_on_folders_of_their_own_are_one_board_and_a_cell_that_differs_is_
     changed_ = store.read(one.stem).record.model_copy(update={"complaints": ["it was changed"]})
     scores = other.with_suffix(".npz").read_bytes()
     store.write(one.stem, changed_, scores)
-    told = CliRunner().invoke(cli, ["leaderboard", "r1", "r2", "r3", "--output", "c.md", "--no-plots"])
-    assert told.exit_code == 2 and not (tmp_path / "c.md").exists()
+    told = CliRunner().invoke(cli, ["leaderboard", "r1", "r2", "r3", "--output", "c.txt", "--no-plots"])
+    assert told.exit_code == 2 and not (tmp_path / "c.txt").exists()
     assert f"r1/records/{one.name} and r3/records/{one.name}: one key, but they differ in complaints" in told.output
 
 
