@@ -22,6 +22,7 @@ from fedbench.core.execution.same_code import needs_of
 from fedbench.core.execution.shipped import Shipped, packed, unpack
 from fedbench.core.experiment.job import key_of_run
 from fedbench.core.spec.suite import Limits
+from fedbench.core.store.integrity import sealed
 from fedbench.core.store.results import Results
 
 NODES = [Node(id="a" * 8, name="one", cpus=2, gpus=0, memory_gb=4.0), Node(id="b" * 8, name="two", cpus=1, gpus=1, memory_gb=8.0)]
@@ -163,8 +164,13 @@ def test_a_record_that_is_damaged_on_its_way_is_not_kept(job, done, spoil, why, 
 
 def test_another_cell_s_record_is_not_kept(job, done, tmp_path):
     one, two = done[1]
-    with pytest.raises(UserError, match="another cell"):
+    with pytest.raises(UserError, match="holds another cell's record"):
         unpack(job, replace(one, record=two.record, scores=two.scores))
+    content = json.loads(one.record)
+    del content["digest"]
+    for name in ("suite", "setting", "coalition"):  # names for people, which no key proves
+        with pytest.raises(UserError, match="what came is the record of another cell"):
+            unpack(job, replace(one, record=sealed(content | {name: "other"})))
     assert not records(tmp_path / "here")
 
 
