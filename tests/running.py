@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,12 @@ def called(*args: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def start(path: Path, results: Path, site: Path, workers: int = 1, **popen: Any) -> subprocess.Popen[str]:
-    """`fedbench run` in a process of its own, in the suite's folder, with the packages of ``site``."""
-    words = ["run", str(path), "--results", str(results), "--no-plots", "--workers", str(workers)]
+def start(
+    path: Path, results: Path, site: Path, workers: int = 1, more: Sequence[str] = (), **popen: Any
+) -> subprocess.Popen[str]:
+    """`fedbench run` in a process of its own, in the suite's folder, with the packages of ``site``; ``more`` arguments in place
+    of the number of workers."""
+    words = ["run", str(path), "--results", str(results), "--no-plots", *(more or ("--workers", str(workers)))]
     return subprocess.Popen(
         [sys.executable, "-m", "fedbench.core.cli.main", *words], env={**os.environ, "PYTHONPATH": str(site)}, cwd=path.parent,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **popen,

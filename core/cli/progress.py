@@ -46,7 +46,7 @@ class Display(AbstractContextManager):
         """The callbacks the executor calls."""
         return Watcher(
             started=self._started, advanced=self._advanced, cell=self._cell, traceback=self._traceback,
-            finished=self._finished, tick=self._tick,
+            finished=self._finished, note=self._print, tick=self._tick,
         )  # fmt: skip
 
     def left(self) -> str:

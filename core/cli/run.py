@@ -14,6 +14,7 @@ from rich.console import Console
 
 from fedbench.core.cli.folder import told
 from fedbench.core.cli.options import ONLY, debug_option, overrides_option, parse_only, suite_argument
+from fedbench.core.cli.place import LOCAL, RAY, device_of, executor_of, parse_part, side_by_side
 from fedbench.core.cli.reports import reports_named, write_reports
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
@@ -26,6 +27,8 @@ Examples:
   fedbench run partial_defense
   fedbench run suites/partial_defense.yaml --set settings.0.federation.rounds=20 --set seeds=[0] --results /tmp/quick
   fedbench run partial_defense --only defense=none,defense=cofedmid,attack=fedmia-ii
+  fedbench run partial_defense --executor ray --ray-address head:6379     runs on the machines of a Ray cluster
+  fedbench run partial_defense --results /shared/partial --part 3/8       the third of eight jobs on one folder
 
 \b
 The same command again computes what is missing and redoes nothing.
@@ -44,8 +47,20 @@ _LOST = (
               help=f"Run a part: {', '.join(ONLY)}. Several values of one kind add up. Does not change any key, and of settings "
                    "without such a part no data have to be there.")
 @click.option("--results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<suite>]")
-@click.option("--workers", type=click.IntRange(1), help="Runs side by side, one thread each; same results.  [default: the cores]")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--workers", type=click.IntRange(1),
+              help="Runs side by side, one thread each; same results.  "
+                   "[default: the cores; with ray, as many as fit]")
+@click.option("--device", default="auto", show_default=True,
+              help="auto, cpu, cuda or cuda:N; with ray, auto is cuda where limits.gpus is above 0.")
+@click.option("--executor", type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
+              help="Who computes the runs: this machine, or a Ray cluster (pip install 'fedbench[ray]'), where each takes "
+                   "limits.cpus, limits.gpus and limits.memory_gb of a node; same results.")
+@click.option("--ray-address", metavar="HOST:PORT",
+              help="The cluster's head; auto: one on this machine.  [default: RAY_ADDRESS, else a cluster that runs here, else "
+                   "one for this command alone]")
+@click.option("--part", metavar="I/N",
+              help="Run part I of N of like expected cost: jobs of a scheduler share a results folder, or have one each. The "
+                   "part that finishes last writes the board.")
 @click.option("--rerun", type=click.Choice(["missing", "failed", "always", "never"]), default="missing", show_default=True,
               help="Which cells to compute: those without a record, also failed ones, all of them again, or none.")
 @click.option("--dry-run", is_flag=True, help="Print the plan with the number of runs and cells; compute nothing.")
@@ -53,7 +68,7 @@ _LOST = (
 @debug_option
 def command(
     suite: str, overrides: tuple[str, ...], only: tuple[str, ...], results: Path | None, workers: int | None, device: str,
-    rerun: str, dry_run: bool, plots: bool,
+    executor: str, ray_address: str | None, part: str | None, rerun: str, dry_run: bool, plots: bool,
 ) -> None:  # fmt: skip
     """Train every defense x setting x seed of SUITE once, let every attack judge it, write the leaderboard.
 
@@ -61,35 +76,44 @@ def command(
     """
     from fedbench.core.execution.server import start_early
 
-    if not dry_run:
+    share = parse_part(part)
+    if ray_address is not None and executor != RAY:
+        raise UserError("--ray-address goes with --executor ray")
+    if not dry_run and executor == LOCAL:
         start_early()  # it imports while the suite is planned
     from fedbench.core.execution.resume import other_cpus, pending, recorded
     from fedbench.core.store.results import Results
 
     console = Console(soft_wrap=True)
     parts = parse_only(only)
-    plan = build_plan(suite, overrides, results, device, parts)
-    wanted = plan.only(**parts) if only else plan
+    plan = build_plan(suite, overrides, results, device, parts, executor)
+    whole = plan.only(**parts) if only else plan
+    wanted = whole.part(*share) if share else whole
     folder = _folder(plan.suite, results)
     for note in plan.notes:
         say(f"note: {printable(note)}")
+    if share:
+        say(f"part {part}: {len(wanted.jobs)} of {len(whole.jobs)} runs, {wanted.share_of(whole):.1%} of the expected cost")
     if dry_run:
         _print_plan(wanted, folder)
         return
     reports = reports_named()  # before hours of training
     store = told(Results.create(folder, plan.suite))
-    with store.lock():
-        store.sweep()
+    with store.lock(share):
+        if not share:  # what another part is writing is no stray
+            store.sweep()
         found = recorded(wanted.jobs, store)
         jobs = pending(wanted.jobs, found, rerun)
         _warn_of_a_mix(console, other_cpus(wanted.jobs, found), bool(jobs))
         _say_why(jobs, store)
         asked = replace(plan.asked, only=only)
         store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, asked)
-        _execute(console, jobs, workers or _cores(), wanted, folder)
+        _execute(console, jobs, executor_of(executor, workers, ray_address), wanted, folder)
         store.keep_marker()
         lost = _lost({r.path.stem for r in found} | {c.stem for job in jobs for c in job.cells}, store)
-        if not lost or any(store.records.glob("*.json")):
+        if share and (missing := _missing(whole.cells, store)):
+            say(f"{missing} cells of other parts have no record yet: the part that finishes last writes the board")
+        elif not lost or any(store.records.glob("*.json")):
             write_reports(folder, reports, plots)
         sys.exit(1 if _failures(console, wanted, store, lost) else 0)
 
@@ -108,6 +132,12 @@ def _lost(stems: set[str], store: Any) -> set[str]:
     return {stem for stem in stems if not store.path(stem).exists()}
 
 
+def _missing(stems: Iterable[str], store: Any) -> int:
+    """How many of the cells have no record."""
+    there = {path.stem for path in store.records.glob("*.json")}
+    return sum(stem not in there for stem in stems)
+
+
 def _warn_of_a_mix(console: Console, others: list[str], more: bool) -> None:
     """Records of one key agree bit by bit on one type of CPU only."""
     if others:
@@ -120,7 +150,8 @@ def _warn_of_a_mix(console: Console, others: list[str], more: bool) -> None:
 
 
 def build_plan(
-    suite: str, overrides: tuple[str, ...], results: Path | None, device: str, only: Mapping[str, set[str]] | None = None
+    suite: str, overrides: tuple[str, ...], results: Path | None, device: str, only: Mapping[str, set[str]] | None = None,
+    executor: str = LOCAL,
 ) -> Any:
     """The plan of a suite, or of those of its settings in which something of ``only`` (kind -> names) runs; raises ``UserError``
     with every mistake found."""
@@ -135,35 +166,14 @@ def build_plan(
     def plan() -> Any:
         loaded, resolved = load_and_check(suite, registry, overrides)
         settings = settings_asked(resolved, only or {})
-        return make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), _device(device), settings)
+        where = device_of(device, executor, loaded.spec.limits)
+        return make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), where, settings)
 
     return ask(plan)  # other people's classes are imported and made there, never in the process that writes
 
 
 def _folder(suite: str, results: Path | None) -> Path:
     return (results or Path("results") / suite).absolute()
-
-
-def _cores() -> int:
-    from fedbench.core.cli.doctor import usable_cores
-
-    return usable_cores()
-
-
-def _device(wanted: str) -> str:
-    import torch
-
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(wanted)
-    except RuntimeError as error:
-        raise UserError(f"--device {wanted}: not a device; use auto, cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"--device {wanted}: only cpu and cuda are supported")
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise UserError(f"--device {wanted}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu")
-    return "cpu" if device.type == "cpu" else wanted
 
 
 def _print_plan(plan: Any, folder: Path) -> None:
@@ -188,17 +198,14 @@ def _print_plan(plan: Any, folder: Path) -> None:
     show_table([headers[i] for i in keep], [[row[i] for i in keep] for row in rows])
 
 
-def _execute(console: Console, jobs: list[Any], workers: int, plan: Any, folder: Path) -> None:
+def _execute(console: Console, jobs: list[Any], executor: Any, plan: Any, folder: Path) -> None:
     from fedbench.core.cli.progress import Display
-    from fedbench.core.execution.executor import Executor
-    from fedbench.core.execution.local_processes import LocalProcesses
 
     cells = sum(len(j.cells) for j in jobs)
     console.print(
-        f"{plan.suite}: {len(jobs)} runs with {cells} cells to compute, {workers} side by side -> {folder}", highlight=False
+        f"{plan.suite}: {len(jobs)} runs with {cells} cells to compute, {side_by_side(executor)} -> {folder}", highlight=False
     )
     rounds = sum(j.setting.federation.rounds for j in jobs)
-    executor: Executor = LocalProcesses(workers)
     try:
         with Display(console, cells, rounds) as display:
             executor.execute(jobs, display.watcher())

@@ -18,6 +18,7 @@ class Watcher:
     cell: Callable[[Job, str, str, str, bool], None] = lambda job, key, outcome, reason, by_adversary: None
     traceback: Callable[[Job, str], None] = lambda job, text: None
     finished: Callable[[Job], None] = lambda job: None
+    note: Callable[[str], None] = lambda text: None
     tick: Callable[[], None] = lambda: None
 
 

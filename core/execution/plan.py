@@ -13,6 +13,7 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import needs_coalition
 from fedbench.core.contract.errors import UserError
 from fedbench.core.execution.cells import Cells
+from fedbench.core.execution.cost import Work
 from fedbench.core.execution.misspelt import Misspelt
 from fedbench.core.execution.model_checks import TriedModels
 from fedbench.core.execution.needs import Signals
@@ -67,6 +68,7 @@ class _Planner:
         self.notes: dict[str, None] = {}
         self.remarks: dict[tuple[str, str, str], list[str]] = {}  # of a setting, a coalition and a defense
         self.models = TriedModels()
+        self.work: dict[str, Work] = {}
         self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
         self.cells = Cells(self.signals, self.misspelt)
@@ -92,7 +94,7 @@ class _Planner:
             suite=self.spec.name, title=self.spec.title or self.spec.name, jobs=list(jobs.values()), published=published,
             analyses=asked,
             left_out=tuple(s.name for s in self.spec.settings if settings is not None and s.name not in settings),
-            notes=tuple(self.notes), asked=self.asked,
+            notes=tuple(self.notes), asked=self.asked, work=self.work,
         )  # fmt: skip
 
     def _wanted(self, i: int, kind: str, uses: list[Made]) -> list[Made]:
@@ -242,6 +244,7 @@ class _Planner:
         """Whether model, precision and defense can serve this setting; asked once a setting and defense."""
         federation = setting.federation
         size = self.refusals.ask(where, f"model '{used.model.name}'", lambda: self.models.size(used.dataset, used.model, data))
+        self.work[setting.name] = Work(len(data.train_y), self.models.flops(used.dataset, used.model))
         self.refusals.ask(where, "precision", lambda: check_precision(federation.precision, self.device))
         facts = public_facts(
             federation, defense=row.defense, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,

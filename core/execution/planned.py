@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.execution.cost import Work, expected_cost, shares
 from fedbench.core.experiment.job import Job
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.store.plans import Asked
@@ -30,6 +31,8 @@ class Plan:
     """what is odd about the data or a component, though it can be used"""
     asked: Asked | None = None
     """the suite that it was made of, as a results folder keeps it"""
+    work: dict[str, Work] = field(default_factory=dict)
+    """what a sample costs in each setting"""
 
     @property
     def cells(self) -> list[str]:
@@ -60,6 +63,17 @@ class Plan:
         if not jobs:
             raise UserError(f"--only {_only_text(wanted)} leaves no cell; `fedbench run SUITE --dry-run` shows what there is")
         return replace(self, jobs=jobs)
+
+
+    def part(self, i: int, n: int) -> Plan:
+        """Part ``i`` of ``n`` (from 1), of like cost as the others; every run is in one of them, with all its cells. The same
+        plan gives the same parts, whatever is computed already."""
+        return replace(self, jobs=shares(self.jobs, self.work, n)[i - 1])
+
+    def share_of(self, whole: Plan) -> float:
+        """How much of the expected cost of ``whole`` this part has."""
+        mine, all_of_it = (sum(expected_cost(j, self.work[j.setting.name]) for j in plan.jobs) for plan in (self, whole))
+        return mine / all_of_it
 
 
 def settings_asked(resolved: Resolved, only: Mapping[str, set[str]]) -> set[str] | None:

@@ -80,4 +80,6 @@ def _device_name(device: str) -> str:
         return device
     import torch
 
+    if not torch.cuda.is_available():
+        return device  # planned for a cluster, from a machine without a GPU
     return f"{device} ({torch.cuda.get_device_name(device)})"

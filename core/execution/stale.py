@@ -49,6 +49,11 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def values_that_differ(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(dotted name, old value, new value) of everything that differs between two identities of runs."""
+    return list(_values(old, new))
+
+
 def _cells(n: int) -> str:
     return "1 cell is" if n == 1 else f"{n} cells are"
 

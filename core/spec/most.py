@@ -18,6 +18,7 @@ TURN = 3600.0  # degrees
 BRIGHTNESS = 1000.0
 SECONDS = 1e8  # three years
 MEMORY_GB = 1e6  # a petabyte
+PROCESSORS = 10_000.0  # of one machine
 
 SEEDS = 1_000
 SETTINGS = 1_000

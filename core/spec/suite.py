@@ -145,6 +145,20 @@ class Limits(SpecModel):
         description="a run in which nothing moves for so long (no round, next to no CPU time) hangs, seconds",
     )
     memory_gb: float | None = Field(None, gt=0, le=most.MEMORY_GB, description="memory of one run, GiB; null: no limit")
+    cpus: float = Field(
+        1.0, ge=0.01, le=most.PROCESSORS,
+        description="cores that `--executor ray` keeps for one run, which computes in one thread; below 1: several share a core",
+    )
+    gpus: float = Field(
+        0.0, ge=0, le=most.PROCESSORS,
+        description="GPUs that `--executor ray` keeps for one run; 0.25: four runs share one; above 1 whole ones",
+    )
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> Limits:
+        if self.gpus > 1 and self.gpus != int(self.gpus):
+            raise mistake("limits.gpus above 1 is a number of whole GPUs: a run gets shares of one alone")
+        return self
 
 
 class PublishedNumbers(SpecModel):

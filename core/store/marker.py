@@ -10,6 +10,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_making_room
 from fedbench.core.store.integrity import broken_seal, sealed
 from fedbench.core.store.json_file import parse_json
+from fedbench.core.store.locks import is_lock
 from fedbench.core.store.plans import stored_plans
 from fedbench.core.store.reading import read_bare, read_each, record_paths
 from fedbench.core.store.record import SCHEMA_VERSION
@@ -23,7 +24,6 @@ _OURS = {
     "records": (".json", ".npz"), "suites": (".json", ".yaml"), "cache": (".npz",), "logs": (".log",), "leaderboard": None,
     "rerun": None,
 }  # fmt: skip
-_LOCK = ".lock"
 
 
 def blank(suite: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def write_marker(root: Path, facts: dict[str, Any]) -> None:
 def foreign(root: Path) -> Iterator[str]:
     """What lies in the folder and is not fedbench's."""
     for path in sorted(root.iterdir()):
-        if path.name in (MARKER, TRUST, _LOCK) or path.name.startswith(TEMPORARY_PREFIX):
+        if path.name in (MARKER, TRUST) or is_lock(path.name) or path.name.startswith(TEMPORARY_PREFIX):
             continue
         if path.name not in _OURS or not path.is_dir():
             yield path.name
@@ -71,7 +71,7 @@ def foreign(root: Path) -> Iterator[str]:
 def untouched(root: Path) -> bool:
     """Whether nothing was ever kept in the folder: it has no file but locks and what a killed process left."""
     files = (p for p in root.rglob("*") if not p.is_dir())
-    return all(p.name == _LOCK or p.name.startswith(TEMPORARY_PREFIX) for p in files)
+    return all(is_lock(p.name) or p.name.startswith(TEMPORARY_PREFIX) for p in files)
 
 
 def rebuilt(root: Path) -> tuple[dict[str, Any], str] | None:

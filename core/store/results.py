@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_making_room
 from fedbench.core.store.integrity import sealed
+from fedbench.core.store.locks import locked
 from fedbench.core.store.marker import MARKER, blank, foreign, read_marker, rebuilt, untouched, write_marker
 from fedbench.core.store.plans import Asked, keep_plan
 from fedbench.core.store.reading import LoadedRecord, read_record
@@ -42,7 +42,7 @@ class Results:
             if results._marked():
                 results._require(suite, results.marker())
             else:
-                results._claim(suite)
+                results._claim_or_share(suite)
             for folder in (results.records, results.cache, results.logs):
                 folder.mkdir(exist_ok=True)
         except OSError as error:
@@ -58,6 +58,15 @@ class Results:
                 f"{self.root}: holds the results of suite '{facts['suite']}', not '{suite}'; nothing was touched - "
                 "name another folder with --results"
             )
+
+    def _claim_or_share(self, suite: str) -> None:
+        """Parts of one plan begin at the same moment: whoever comes second finds the other's folder."""
+        try:
+            self._claim(suite)
+        except UserError:
+            if not self._marked():
+                raise
+            self._require(suite, self.marker())
 
     def _claim(self, suite: str) -> None:
         """The marker comes first, so that a folder is ours or untouched, whenever the process is killed."""
@@ -116,17 +125,9 @@ class Results:
             self._write_marker(self._facts)
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """One `fedbench run` a folder; the lock dies with its process, however that ends."""
-        with contextlib.ExitStack() as stack:
-            try:
-                handle = stack.enter_context(open(self.root / ".lock", "a"))
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(f"{self.root}: another `fedbench run` is writing here; wait for it or use --results") from error
-            except OSError as error:
-                why = f"cannot be written ({error.strerror})"
-                raise UserError(f"{self.root}: {why}; name another folder with --results") from error
+    def lock(self, part: tuple[int, int] | None = None) -> Iterator[None]:
+        """One `fedbench run` a folder, or several parts (i, n) of one n, each once; see ``locks``."""
+        with locked(self.root, part):
             yield
 
     # -- records -------------------------------------------------------------------------------------------------
@@ -149,12 +150,16 @@ class Results:
     def write(self, stem: str, record: Record, scores: bytes | None = None) -> None:
         """Scores first, then the record that refers to them: a record on disk is always complete, in a folder with a marker,
         and has its digest. Where the disk is full, caches go. Raises ``OSError``."""
+        self.put(stem, record.suite, sealed(json.loads(record.model_dump_json())), scores)
+
+    def put(self, stem: str, suite: str, record: bytes, scores: bytes | None = None) -> None:
+        """The same with the file of a record of ``suite`` as it is, made and checked elsewhere. Raises ``OSError``."""
         if not self._marked():  # somebody deleted or renamed the folder, or the marker in it
-            self._write_marker(self._facts or blank(record.suite))
+            self._write_marker(self._facts or blank(suite))
         npz = self.path(stem).with_suffix(".npz")
         if scores is not None:
             write_making_room(npz, scores, self.cache)
-        write_making_room(self.path(stem), sealed(json.loads(record.model_dump_json())), self.cache)
+        write_making_room(self.path(stem), record, self.cache)
         if scores is None:
             npz.unlink(missing_ok=True)
 

@@ -1,0 +1,83 @@
+"""Two local workers beside one, and one Ray node beside local workers, on the same runs. Reported, not asserted.
+
+    pytest -m benchmark -s tests/benchmarks/test_bench_executors.py
+
+Each figure is a ratio of wall times of whole commands, taken in turn: planning and the board are in both. The Ray node
+stands already, as a cluster's would, so that joining it counts and starting it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+from running import changed, fingerprint
+
+pytestmark = pytest.mark.benchmark
+
+RUNS, REPEATS = 24, int(os.environ.get("FEDBENCH_REPEATS", "3"))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A suite of many runs of some seconds each."""
+    folder = tmp_path_factory.mktemp("suite")
+    federation = {"clients": 10, "rounds": 60, "local_epochs": 4, "batch_size": 20, "optimizer": {"lr": 0.1, "momentum": 0.9}}
+    model = {"name": "mlp", "params": {"hidden": [128]}}
+    return changed(
+        folder, {"federation": federation, "model": model, "audit": {"every": 10, "nonmembers": 80}}, seeds=list(range(RUNS)),
+        attacks=["loss-series", "fedmia-i"],
+    )  # fmt: skip
+
+
+def seconds(path, results, *words: str) -> float:
+    began = time.perf_counter()
+    call = [sys.executable, "-m", "fedbench.core.cli.main", "run", str(path), "--results", str(results), "--no-plots", *words]
+    done = subprocess.run(call, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return time.perf_counter() - began
+
+
+def in_turn(path, folder, one: tuple[str, ...], other: tuple[str, ...]) -> list[float]:
+    """Time of ``one`` over time of ``other``, in pairs; their records are the same."""
+    ratios = []
+    for i in range(REPEATS):
+        taken = [seconds(path, folder / f"{i}-{name}", *words) for name, words in (("one", one), ("other", other))]
+        assert fingerprint(folder / f"{i}-one") == fingerprint(folder / f"{i}-other")
+        ratios.append(taken[0] / taken[1])
+    return ratios
+
+
+def told(what: str, ratios: list[float]) -> str:
+    return f"\n{what}: {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}, n={len(ratios)}, {RUNS} runs each)"
+
+
+def test_two_local_workers_beside_one(path, tmp_path):
+    ratios = in_turn(path, tmp_path, ("--workers", "1"), ("--workers", "2"))
+    print(told("one local worker / two, wall time", ratios))
+
+
+def test_one_ray_node_beside_local(path, tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedbench[ray]'")
+    from ray_nodes import AUTHENTICATION, Node
+
+    for name, value in AUTHENTICATION.items():
+        monkeypatch.setenv(name, value)
+    trainings = tmp_path / "cache-bench" / "fedbench" / "trainings"
+    node = Node("bench", tmp_path, cpus=2)
+    try:
+        ray = ("--executor", "ray", "--ray-address", node.address)
+        ratios = []
+        for i in range(REPEATS):
+            local = seconds(path, tmp_path / f"{i}-local", "--workers", "2")
+            shutil.rmtree(trainings, ignore_errors=True)  # what one repetition trained would spare the next its training
+            ratios.append(local / seconds(path, tmp_path / f"{i}-ray", *ray))
+            assert fingerprint(tmp_path / f"{i}-local") == fingerprint(tmp_path / f"{i}-ray")
+    finally:
+        node.end()
+    print(told("local, two workers / one Ray node with two cores, wall time", ratios))
