@@ -26,8 +26,8 @@ BUGS = {
         'return slope(observations.rounds, self._read(observations.of_target("loss"), audit))', {"fta-l"},
     ),
     "the audit lists misaligned": (
-        "attacks/loss_series.py", "return time_average(self._read(of_target(self.params.negative_loss.of(observations), observations), audit))",
-        "return time_average(self._read(of_target(self.params.negative_loss.of(observations), observations), audit))[::-1]", {"loss-series"},
+        "attacks/loss_series.py", "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)",
+        "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)[..., ::-1]", {"loss-series"},
     ),
     # a round off by one would not do: one client's cosines hardly differ between audited rounds, so FedMIA-II's AUC moves by less
     # than its spread over five seeds, and the gate is right to be silent about it
