@@ -38,14 +38,11 @@ if TYPE_CHECKING:
     from fedbench.core.contract.candidates import EXCLUDED, IFL, MEMBER, OFL
     from fedbench.core.contract.contexts import (
         AnswerContext,
-        Batch,
         CoalitionContext,
         Federation,
         Layer,
         MemberContext,
-        MemberData,
         ReportContext,
-        Selection,
         ServerContext,
     )
     from fedbench.core.contract.dataset import Data, Dataset
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from fedbench.core.contract.model import Model
     from fedbench.core.contract.params import Params
     from fedbench.core.contract.report import Report, Summary
+    from fedbench.core.contract.samples import Batch, MemberData, Selection
     from fedbench.core.contract.section import AuditedRound, ClientGroup, Duel, Entry, Family, Row, Section, Standing, Sweep
     from fedbench.core.contract.signal import Probe, Signal
     from fedbench.core.metrics import (
@@ -86,9 +84,9 @@ _HOME = {
     ),
     "section": ("AuditedRound", "ClientGroup", "Duel", "Entry", "Family", "Row", "Section", "Standing", "Sweep"),
     "contexts": (
-        "AnswerContext", "Batch", "CoalitionContext", "Federation", "Layer", "MemberContext", "MemberData", "ReportContext",
-        "Selection", "ServerContext",
+        "AnswerContext", "CoalitionContext", "Federation", "Layer", "MemberContext", "ReportContext", "ServerContext",
     ),
+    "samples": ("Batch", "MemberData", "Selection"),
     "dataset": ("Data", "Dataset"),
     "defense": ("Defense", "FactValue"),
     "candidates": ("EXCLUDED", "IFL", "MEMBER", "OFL"),

@@ -20,12 +20,12 @@ def paper_of(*holds, where=("here",), sections=None, text="It is so."):
     )
 
 
-def section_of(aucs, labels, setting="iid", coalition="pair"):
-    """A section of a world's contest; ``aucs`` [rows, attacks, seeds]."""
-    contest = world(aucs, labels=list(labels))
+def section_of(aucs, labels, setting="iid", coalition="pair", suite="demo", attacks=None):
+    """A section of a world's contest; ``aucs`` [rows, attacks, seeds]; ``attacks``: their names."""
+    contest = world(aucs, labels=list(labels), names=attacks)
     targets = {seed: (0,) for seed in range(len(aucs[0][0]))}
     return Section(
-        suite="demo", setting=setting, coalition=coalition, view="server", attacks=contest.attacks, found=contest.rows,
+        suite=suite, setting=setting, coalition=coalition, view="server", attacks=contest.attacks, found=contest.rows,
         targets=targets, contest=contest,
     )  # fmt: skip
 

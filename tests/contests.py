@@ -34,10 +34,10 @@ class Stub:
         return self.label == "none"
 
 
-def world(aucs, error=1e-6, labels=None):
+def world(aucs, error=1e-6, labels=None, names=None):
     """A contest of complete rows with one target a seed. ``aucs`` [rows, attacks, seeds], independent errors."""
     rows, attacks, seeds = np.shape(aucs)
-    labels, names = labels or [f"row{i}" for i in range(rows)], [f"attack{a}" for a in range(attacks)]
+    labels, names = labels or [f"row{i}" for i in range(rows)], list(names or [f"attack{a}" for a in range(attacks)])
     at = {(label, name): i * attacks + a for i, label in enumerate(labels) for a, name in enumerate(names)}
     nothing = Sample(0, np.zeros(1), np.zeros(1), np.zeros(1, int))
     pulls = np.zeros((len(at), CANDIDATES))

@@ -34,7 +34,8 @@ def size_of(model: nn.Module) -> int:
 
 
 class Flat(nn.Module):
-    """Anything in front of an average over positions and a linear head."""
+    """Anything in front of an average over positions, if there are any, and a linear head; features are the second axis
+    (``mean``) or the last one."""
 
     def __init__(self, body: nn.Module, width: int, mean: bool = True):
         super().__init__()
@@ -42,7 +43,7 @@ class Flat(nn.Module):
 
     def forward(self, x):
         h = torch.tanh(self.body(x))
-        return self.head(h.flatten(2).mean(2) if self.mean else h.flatten(1, -2).mean(1))
+        return self.head(h.reshape(*h.shape[:2], -1).mean(2) if self.mean else h.reshape(len(h), -1, h.shape[-1]).mean(1))
 
 
 class Block(nn.Module):

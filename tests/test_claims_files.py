@@ -11,10 +11,12 @@ import pytest
 
 from fedbench.core import UserError
 from fedbench.core.registry.components import Registry
+from fedbench.core.spec.load import shipped_suites
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.leaderboard import citation
 from fedbench.leaderboard.claims.load import load_paper, load_papers, shipped_papers
 from fedbench.leaderboard.claims.schema import MEASURES
+from fedbench.leaderboard.statistics.sweeps import family
 
 LEADERBOARD = Path(__file__).parents[1] / "leaderboard"
 BOARDS = LEADERBOARD / "boards"
@@ -51,13 +53,13 @@ def test_a_good_file_is_read(tmp_path):
     ("old", "new", "message"),
     [
         (HOLDS, "lowest: {measure: worst-auc}", "12:9: claims[0].holds[0].lowest: unknown field - did you mean 'lower'?"),
-        (HOLDS, "{}", "claims[0].holds[0]: takes one of below, above, lower, higher; found none"),
+        (HOLDS, "{}", "claims[0].holds[0]: takes one of below, above, lower, higher, undominated; found none"),
         (HOLDS, HOLDS + "\n        above: {measure: accuracy, row: mixup, value: 1}", "found above, lower"),
         ("worst-auc", "worst-acu", "did you mean 'worst-auc'?"),
         ("row: mixup, ", "", "row: required field is missing"),
         ("rows: [none]", "rows: []", "than.rows: must not be empty"),
         ("rows: [none]", "row: none", "than.row: unknown field - did you mean 'rows'?"),
-        ("rows: [none]", "rows: [none], groups: [a]", "takes one of rows, attacks, groups, section; found rows, groups"),
+        ("rows: [none]", "rows: [none], groups: [a]", "takes one of rows, tuned, attacks, groups, section; found rows, groups"),
         ("rows: [none]", "rows: [mixup]", "'mixup' is compared with itself"),
         ("rows: [none]", "attacks: [a]", "measure worst-auc is of no single attack"),
         ("rows: [none]", "groups: [a]", "names no group that others could be compared with"),
@@ -109,8 +111,9 @@ def test_every_measure_that_a_claim_may_have_but_findings_of_none_is_used():
 
 @cache
 def shipped(name):
-    """Setting -> (coalitions, rows, attack -> view) of a shipped suite."""
-    _, resolved = load_and_check(name, Registry.discover())
+    """Setting -> (coalitions, rows, attack -> view) of a shipped suite, a paper's or another."""
+    ref = next(ref for ref in shipped_suites() if ref.rpartition("/")[2] == name)
+    _, resolved = load_and_check(ref, Registry.discover())
     found = {}
     for setting in resolved.settings:
         mine = setting.spec.defenses, setting.spec.attacks
@@ -134,7 +137,8 @@ def strangers(paper, claim):
             asked = predicate.asked
             than = getattr(asked, "than", None)
             named = [asked.row, *((than.rows or ()) if than else ())]
-            yield from (f"row {row}" for row in named if row not in rows)
+            known = rows if asked.chosen is None else {"none", *map(family, rows)}
+            yield from (f"row {row}" for row in named if row not in known)
             own = [a for a in (asked.attack, *((than.attacks or ()) if than else ())) if a is not None]
             yield from (f"attack {a} in the {place.view} view" for a in own if attacks.get(a) != place.view)
             if than and than.section:

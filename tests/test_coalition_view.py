@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,14 @@ import torch
 from running import invoke, outcomes, records, suite
 from tiny import tiny_setup
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import vector_to_parameters
 
 from fedbench.core import Attack, Defense, Observations
 from fedbench.core.cli.run import build_plan
+from fedbench.core.experiment.job import Look
 from fedbench.core.experiment.judge import _by_colluders, ask
+from fedbench.core.experiment.samples import samples_of
+from fedbench.core.experiment.train import _setup, train
 from fedbench.core.federation.loop import Training
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import COALITION, GLOBAL, Recorder, rows_of
@@ -132,6 +137,57 @@ def test_whoever_is_outside_an_observed_coalition_colludes_first():
     job, _, scene = job_of(setting_of(), members=(2, 3))
     undefended = replace(job, members=(), observed=(2, 3))
     assert {who for who in _by_colluders(undefended, Taught("coalition"), scene.audits)} == {(1,)}
+
+
+class Follows(Attack):
+    """Notes what it is shown of each target."""
+
+    needs, view = frozenset({"loss"}), "coalition"
+
+    def __init__(self):
+        self.seen = {}
+
+    def score(self, observations: Observations, audit):
+        self.seen[audit.target_client] = observations.of_target("loss")
+        return np.zeros(len(audit.ids))
+
+
+def test_the_undefended_mean_beside_several_coalitions_is_the_one_made_by_hand():
+    """Every observed group's mean, upload by upload and parameter by parameter, then its loss on one sample after the other."""
+    groups = ((1, 4), (2, 3))
+    setting = setting_of(
+        partition={"name": "dirichlet-sizes", "beta": 3},
+        federation={"clients": 5, "rounds": 4, "local_epochs": 2, "batch_size": 20, "optimizer": {"lr": 0.3}},
+    )
+    job, parts, scene = job_of(setting, members=(1, 2, 3, 4))
+    job, attack = replace(job, members=(), observed=(1, 2, 3, 4), coalitions=groups), Follows()
+    trained = train(job, parts, scene, [Look.of(attack)], lambda t: None)
+    ask(job, attack, scene, trained)
+
+    _, again, _ = job_of(setting, members=(1, 2, 3, 4))
+    setup = _setup(job, again, scene, [], set(), torch.device("cpu"))
+    sizes = [len(data.y) for data in setup.clients]
+    assert len(set(sizes)) > 2  # else any weights would do
+    model, (x, y) = deepcopy(setup.flat.module).eval(), samples_of(scene, scene.pool, torch.device("cpu"))
+    wanted = {group: [] for group in groups}
+    for result in Training(setup).rounds():
+        u = result.uploads
+        for group in groups if u.round in job.audited_rounds else ():
+            mean = np.zeros(u.updates.shape[1])
+            for k in group:
+                i = u.participants.index(k)
+                mean += sizes[k] * (u.starts[u.start_of[i]] + u.updates[i]).double().numpy()
+            vector_to_parameters(torch.from_numpy(mean / sum(sizes[k] for k in group)).float(), model.parameters())
+            losses = [cross_entropy(model(x[i : i + 1]), y[i : i + 1]).item() for i in range(len(y))]
+            wanted[group].append(losses)
+    assert [len(losses) for losses in wanted.values()] == [2, 2]
+    assert not np.allclose(wanted[groups[0]], wanted[groups[1]], rtol=1e-2)
+    assert set(attack.seen) == {1, 2, 3, 4}
+    at = {int(k): i for i, k in enumerate(scene.pool)}
+    for audit in scene.audits:
+        (group,) = (g for g in groups if audit.target.index in g)
+        own = [at[int(k)] for k in audit.ids]
+        np.testing.assert_allclose(attack.seen[audit.target.index], np.array(wanted[group])[:, own], rtol=2e-4, atol=1e-5)
 
 
 # -- the undefended row beside a coalition's -----------------------------------------------------------------------------------

@@ -22,16 +22,18 @@ FAIL_ON = re.search(r"--fail-on (\S+)", GATE)[1]
 # file of plugins/, what it says, what it says with the bug, whom the gate is to name
 BUGS = {
     "a sign dropped": (
-        "attacks/fta.py", 'return -slope(observations.rounds, observations.of_target("loss"))',
-        'return slope(observations.rounds, observations.of_target("loss"))', {"fta-l"},
+        "attacks/fta.py", 'return -slope(observations.rounds, self._read(observations.of_target("loss"), audit))',
+        'return slope(observations.rounds, self._read(observations.of_target("loss"), audit))', {"fta-l"},
     ),
     "the audit lists misaligned": (
-        "attacks/loss_series.py", "return time_average(of_target(self.params.negative_loss.of(observations), observations))",
-        "return time_average(of_target(self.params.negative_loss.of(observations), observations))[::-1]", {"loss-series"},
+        "attacks/loss_series.py", "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)",
+        "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)[..., ::-1]", {"loss-series"},
     ),
-    "a round off by one": (
+    # a round off by one would not do: one client's cosines hardly differ between audited rounds, so FedMIA-II's AUC moves by less
+    # than its spread over five seeds, and the gate is right to be silent about it
+    "a client off by one": (
         "attacks/fedmia.py", "zip(of_target(measured, observations), of_others(measured, observations), strict=True)",
-        "zip(of_target(measured, observations)[1:], of_others(measured, observations)[:-1], strict=True)",
+        "zip(of_others(measured, observations)[:, 0], of_others(measured, observations), strict=True)",
         {"fedmia-i", "fedmia-ii"},
     ),
 }  # fmt: skip

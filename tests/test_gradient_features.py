@@ -128,60 +128,29 @@ def test_conv2d(kernel, stride, padding, dilation, groups, bias, mode, n):
 @few
 @given(groups=st.sampled_from([1, 2, 4]), positions=st.sampled_from([(), (3,), (2, 3)]), affine=st.booleans())
 def test_groupnorm(groups, positions, affine):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.head = nn.GroupNorm(groups, 4, eps=0.1, affine=affine), nn.Linear(4, CLASSES)
-
-        def forward(self, x):
-            return self.head(torch.tanh(self.norm(x)).reshape(*x.shape[:2], -1).mean(2))
-
     x = randn(3, 4, *positions) if positions or groups < 4 else randn(3, 4, 2)
-    assert_matches_oracle(filled(Net()), x)
+    assert_matches_oracle(filled(Flat(nn.GroupNorm(groups, 4, eps=0.1, affine=affine), 4)), x)
 
 
 @few
 @given(shape=st.sampled_from([(4,), (3, 4)]), positions=st.sampled_from([(), (2,), (2, 3)]), bias=st.booleans())
 def test_layernorm(shape, positions, bias):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.head = nn.LayerNorm(shape, eps=0.1, bias=bias), nn.Linear(4, CLASSES)
-
-        def forward(self, x):
-            return self.head(torch.tanh(self.norm(x)).reshape(len(x), -1, 4).mean(1))
-
-    assert_matches_oracle(filled(Net()), randn(3, *positions, *shape))
+    model = Flat(nn.LayerNorm(shape, eps=0.1, bias=bias), 4, mean=False)
+    assert_matches_oracle(filled(model), randn(3, *positions, *shape))
 
 
 @few
 @given(positions=st.sampled_from([(), (1,), (6,), (2, 3)]), padding=st.sampled_from([None, 0, 2]), n=st.integers(1, 4))
 def test_embedding_with_repeated_and_padding_tokens(positions, padding, n):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed, self.head = nn.Embedding(5, 4, padding_idx=padding), nn.Linear(4, CLASSES)
-
-        def forward(self, x):
-            return self.head(torch.tanh(self.embed(x)).reshape(len(x), -1, 4).sum(1))
-
     tokens = torch.randint(0, 5, (n, *positions), generator=torch.Generator().manual_seed(n))
-    assert_matches_oracle(filled(Net()), tokens)
+    assert_matches_oracle(filled(Flat(nn.Embedding(5, 4, padding_idx=padding), 4, mean=False)), tokens)
 
 
 @pytest.mark.parametrize(
     ("norm", "shape"), [(nn.BatchNorm1d, (4,)), (nn.BatchNorm1d, (4, 3)), (nn.BatchNorm2d, (4, 2, 3))]
 )
 def test_batchnorm_uses_running_statistics(norm, shape):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.head = norm(4, eps=0.1), nn.Linear(4, CLASSES)
-
-        def forward(self, x):
-            return self.head(torch.tanh(self.norm(x)).reshape(*x.shape[:2], -1).mean(2))
-
-    assert_matches_oracle(filled(Net()).train(), randn(3, *shape))
+    assert_matches_oracle(filled(Flat(norm(4, eps=0.1), 4)).train(), randn(3, *shape))
 
 
 # --- whole models ---------------------------------------------------------------------------------------------------

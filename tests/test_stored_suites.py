@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fedbench.core.spec.load import shipped_suites
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.spec.written import written_out
 from fedbench.core.store import plans
-from fedbench.core.store.plans import keep_plan, plan_files, read_plan, stored_plans
+from fedbench.core.store.plans import keep_plan, only_of, plan_files, read_plan, stored_plans
 from fedbench.core.store.results import Results
 
 USED = ("defenses", "attacks", "analyses", "floors", "signals")
@@ -62,8 +63,35 @@ def test_a_folder_keeps_the_suite_as_given_and_as_resolved_and_what_was_installe
 def test_the_stored_suite_runs_again_elsewhere_with_the_same_keys_and_the_same_bits(made, tmp_path):
     _, folder = made
     (plan,) = stored_plans(folder)
-    invoke(folder / "suites" / f"{plan}.yaml", "--results", tmp_path / "again", "--only", "attack=loss-series")
+    invoke(folder / "suites" / f"{plan}.yaml", "--results", tmp_path / "again")
     assert fingerprint(tmp_path / "again") == fingerprint(folder) and len(fingerprint(folder)) == 6
+
+
+def test_the_part_that_was_run_is_run_again_unless_another_is_asked_for(made, tmp_path):
+    _, folder = made
+    (plan,) = Results(folder).marker()["plans"]
+    stored = folder / "suites" / f"{plan}.yaml"
+
+    def attacks(path, *more):
+        said = invoke(path, "--dry-run", "--results", tmp_path / "none", *more)
+        return re.search("^attacks: (.*)$", said, re.MULTILINE)[1], "note: the part that was run" in said
+
+    assert attacks(stored) == ("loss-series", True)
+    assert attacks(stored, "--only", "attack=blackbox-loss") == ("blackbox-loss", False)
+    copied = tmp_path / "suites" / stored.name
+    copied.parent.mkdir()
+    copied.write_text(stored.read_text())
+    assert attacks(copied) == ("loss-series, blackbox-loss", False)
+    assert only_of(folder / "suites" / f"{plan}.given.yaml") == only_of("partial_defense") == only_of("/") == ()
+
+
+def test_a_stored_suite_that_was_changed_is_not_run_as_the_part_that_it_was(made):
+    _, folder = made
+    (plan,) = Results(folder).marker()["plans"]
+    stored = folder / "suites" / f"{plan}.yaml"
+    stored.write_text(stored.read_text().replace("- 3\n", "- 4\n", 1))
+    with pytest.raises(UserError, match="a suite beside it was changed; run the suite again to store it anew"):
+        invoke(stored, "--dry-run", "--results", folder)
 
 
 def test_another_plan_never_replaces_one_and_the_same_again_is_one(made):

@@ -45,7 +45,8 @@ _LOST = (
 @overrides_option
 @click.option("--only", multiple=True, metavar="KIND=NAME,...",
               help=f"Run a part: {', '.join(ONLY)}. Several values of one kind add up. Does not change any key, and of settings "
-                   "without such a part no data have to be there.")
+                   "without such a part no data have to be there. By default all; of a suite that a results folder stored, the "
+                   "part that was run.")
 @click.option("--results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<suite>]")
 @click.option("--workers", type=click.IntRange(1),
               help="Runs side by side, one thread each; same results.  "
@@ -82,9 +83,13 @@ def command(
     if not dry_run and executor == LOCAL:
         start_early()  # it imports while the suite is planned
     from fedbench.core.execution.resume import other_cpus, pending, recorded
+    from fedbench.core.store.plans import only_of
     from fedbench.core.store.results import Results
 
     console = Console(soft_wrap=True)
+    if not only and (only := only_of(suite)):
+        said = printable(" --only ".join(only))
+        say(f"note: the part that was run of this stored suite: --only {said}; a copy of the file elsewhere runs whole")
     parts = parse_only(only)
     plan = build_plan(suite, overrides, results, device, parts, executor)
     whole = plan.only(**parts) if only else plan

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 from fedbench.core.contract.contexts import (
     AnswerContext,
-    Batch,
     CoalitionContext,
     Federation,
     MemberContext,
-    MemberData,
     ReportContext,
-    Selection,
     ServerContext,
 )
 from fedbench.core.contract.params import Configured
 from fedbench.core.contract.phases import phase, phases
+from fedbench.core.contract.samples import Batch, MemberData, Selection
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedbench.core.contract.contexts import MemberData
+from fedbench.core.contract.samples import MemberData
 from fedbench.core.experiment.scene import Scene
 from fedbench.core.federation.usage import UNKNOWN, Usage
 from fedbench.core.spec.federation import FederationSpec

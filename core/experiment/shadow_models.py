@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from fedbench.core.contract.attack import ShadowModels
-from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.samples import MemberData
 from fedbench.core.experiment.job import NOT_OF_SHADOW_MODELS, Job, identity
 from fedbench.core.experiment.parts import Parts
 from fedbench.core.experiment.samples import samples_of

@@ -14,11 +14,11 @@ import torch
 from fedbench.core.apart.channel import at_work
 from fedbench.core.contract.attack import ActiveAttack, Attack
 from fedbench.core.contract.candidates import EXCLUDED
-from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.errors import Diverged, SkipCell
 from fedbench.core.contract.model import Model
+from fedbench.core.contract.samples import MemberData
 from fedbench.core.contract.threat import ANSWERS, LEVELS
 from fedbench.core.experiment.evaluate import final_logits, predicted_by, train_loss
 from fedbench.core.experiment.job import Job, Look

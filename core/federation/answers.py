@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedbench.core.contract.contexts import AnswerContext, Batch, MemberData, Selection
+from fedbench.core.contract.contexts import AnswerContext
 from fedbench.core.contract.defense import REMARKS, is_fact
 from fedbench.core.contract.phases import Returns
+from fedbench.core.contract.samples import Batch, MemberData, Selection
 
 
 class Misfit(NamedTuple):

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedbench.core.contract.contexts import Batch, Federation, MemberData
+from fedbench.core.contract.contexts import Federation
 from fedbench.core.contract.defense import CAPTURABLE, Defense, acting, declared_capturable, overrides
+from fedbench.core.contract.samples import Batch, MemberData
 from fedbench.core.federation.coalitions import Coalitions
 from fedbench.core.federation.guard import act, call, forward
 from fedbench.core.federation.optimizer import FlatAdam, FlatSGD

@@ -13,18 +13,16 @@ import torch
 
 from fedbench.core.contract.contexts import (
     AnswerContext,
-    Batch,
     CoalitionContext,
     Federation,
     MemberContext,
-    MemberData,
     ReportContext,
-    Selection,
     ServerContext,
 )
 from fedbench.core.contract.defense import REMARKS, Defense, FactValue, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import PHASES, phases
+from fedbench.core.contract.samples import Batch, MemberData, Selection
 from fedbench.core.federation.coalitions import remarks_together
 from fedbench.core.federation.guard import AsksEach, act, remarks_of, require_served, where_of
 from fedbench.core.federation.setup import still_held_out

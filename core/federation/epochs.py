@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from fedbench.core.contract.contexts import Selection
+from fedbench.core.contract.samples import Selection
 
 
 class Epochs:

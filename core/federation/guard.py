@@ -31,19 +31,29 @@ class PhaseError(RuntimeError):
     """A plugin failed in a phase; the message is what the record says."""
 
 
+class PhaseRefusal(UserError):
+    """A plugin refused in a phase what the user asked for; each message names who, in which phase, and where."""
+
+
 class AsksEach:
     """A defense of the engine's own that puts every phase to its parts, each through ``act``: it need not be guarded again."""
 
 
 def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
-    """``plugin.phase(*args)``; other people's exceptions become a :class:`PhaseError` naming ``where``."""
+    """``plugin.phase(*args)``; other people's exceptions become a :class:`PhaseError` naming ``where``, their ``UserError`` a
+    :class:`PhaseRefusal`. What a part of a composite raised, or a phase of a batch inside the training, is named already."""
     try:
         return getattr(plugin, phase)(*args)
-    except (UserError, SkipCell, Diverged, PhaseError):
+    except (PhaseRefusal, SkipCell, Diverged, PhaseError):
         raise
     except BaseException as error:  # sys.exit is no Exception
         pass_on_interrupt(error)
-        raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}): {told(error)}") from error
+        who = f"{type(plugin).__name__}.{phase} ({where})"
+        if isinstance(error, UserError) and (isinstance(plugin, AsksEach) or phase == "check"):
+            raise  # the engine's own says by itself whom it means; `check` is no phase, and says the same at planning
+        if not isinstance(error, UserError) or not str(error).strip():
+            raise PhaseError(f"{who}: {told(error)}") from error
+        raise PhaseRefusal(*(f"{who}: {message}" for message in error.messages)) from error
 
 
 def require_served(defense: Defense, federation: Federation) -> None:

@@ -17,7 +17,8 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from fedbench.core.contract.attack import Knowledge
-from fedbench.core.contract.contexts import MemberContext, MemberData
+from fedbench.core.contract.contexts import MemberContext
+from fedbench.core.contract.samples import MemberData
 
 # tensors that a plugin may write to: the parameters it trains, and copies made for the adversary
 OWN = {(MemberContext, "params"), (Knowledge, "start"), (Knowledge, "own"), (Knowledge, "honest")}

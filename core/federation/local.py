@@ -8,9 +8,10 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedbench.core.contract.contexts import Batch, MemberContext, MemberData, Selection
+from fedbench.core.contract.contexts import MemberContext
 from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
+from fedbench.core.contract.samples import Batch, MemberData, Selection
 from fedbench.core.federation.captured import captured_steps
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.epochs import Epochs, picks

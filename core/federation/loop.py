@@ -11,10 +11,11 @@ from functools import partial
 import torch
 
 from fedbench.core.contract.attack import Knowledge
-from fedbench.core.contract.contexts import MemberContext, MemberData, ServerContext
+from fedbench.core.contract.contexts import MemberContext, ServerContext
 from fedbench.core.contract.defense import FactValue, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import phases
+from fedbench.core.contract.samples import MemberData
 from fedbench.core.contract.threat import LEVELS
 from fedbench.core.federation.answering import global_logits
 from fedbench.core.federation.bench import Bench

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from fedbench.core.contract.contexts import AnswerContext, CoalitionContext, MemberContext, MemberData, ReportContext
+from fedbench.core.contract.contexts import AnswerContext, CoalitionContext, MemberContext, ReportContext
+from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.clipped import clipped_gradient
 from fedbench.core.numerics.normalise import as_floats

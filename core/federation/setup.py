@@ -8,8 +8,9 @@ from functools import cached_property
 import torch
 
 from fedbench.core.contract.attack import ActiveAttack
-from fedbench.core.contract.contexts import Federation, MemberData
+from fedbench.core.contract.contexts import Federation
 from fedbench.core.contract.defense import Defense, acting
+from fedbench.core.contract.samples import MemberData
 from fedbench.core.contract.threat import KnowledgeLevel
 from fedbench.core.federation.coalitions import Coalitions
 from fedbench.core.numerics.flat import FlatModel

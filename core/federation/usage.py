@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedbench.core.contract.contexts import MemberData
+from fedbench.core.contract.samples import MemberData
 
 UNKNOWN = -1
 """stands for a count that nobody can tell"""

@@ -99,6 +99,18 @@ def read_plan(root: Path, plan: str) -> Asked:
     return asked
 
 
+def only_of(suite: str | Path) -> tuple[str, ...]:
+    """The parts (``--only``) that a plan was run in, of which ``suite`` is the resolved file; none of any other file.
+
+    Raises ``UserError`` as :func:`read_plan`.
+    """
+    path = Path(suite).absolute()
+    root, plan = path.parents[1] if len(path.parents) > 1 else path, path.stem
+    if path != root / SUITES / f"{plan}.yaml" or not ID.fullmatch(plan) or not all(p.is_file() for p in plan_files(root, plan)):
+        return ()
+    return read_plan(root, plan).only
+
+
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_SUITE_BYTES:

@@ -10,15 +10,22 @@ from fedbench.core.spec.base import LABEL_PATTERN, Name, SpecModel, all_shown, m
 
 Measure = Literal[
     "worst-auc", "mean-auc", "auc", "worst-tf01", "mean-tf01", "tf01", "accuracy", "delta-accuracy", "runtime",
-    "attack-accuracy", "finding", "fact",
+    "attack-accuracy", "finding", "fact", "last-loss",
 ]  # fmt: skip
 MEASURES: tuple[str, ...] = get_args(Measure)
 OF_AN_ATTACK = ("auc", "tf01", "attack-accuracy")  # an attack must be named
+LEAKS = ("worst-auc", "mean-auc", "auc", "worst-tf01", "mean-tf01", "tf01")  # what attacks find: the lower, the more private
+LOSSES = tuple(f"{part} {side}" for part in ("clean", "canary") for side in ("members", "inside", "outside"))
 _FIELDS = {  # field -> the measures that may have it
-    "attack": (*OF_AN_ATTACK, "finding"), "group": ("attack-accuracy",), "analysis": ("finding",), "name": ("finding", "fact"),
+    "attack": (*OF_AN_ATTACK, "finding"), "group": ("attack-accuracy",), "analysis": ("finding", "last-loss"),
+    "name": ("finding", "fact", "last-loss"), "minus": ("finding", "last-loss"),
 }  # fmt: skip
-_NEEDED = {"finding": ("analysis", "name"), "fact": ("name",), **dict.fromkeys(OF_AN_ATTACK, ("attack",))}
+_NEEDED = {
+    **dict.fromkeys(("finding", "last-loss"), ("analysis", "name")), "fact": ("name",),
+    **dict.fromkeys(OF_AN_ATTACK, ("attack",)),
+}  # fmt: skip
 _MOST = 100
+RowLabel = Annotated[str, Field(min_length=1, max_length=120)]  # a grid's has brackets
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, max_length=80)]
 Sentence = Annotated[str, Field(min_length=1, max_length=400)]
 
@@ -41,29 +48,36 @@ class Elsewhere(SpecModel):
 class Other(SpecModel):
     """What a row is compared with: the same quantity of other rows, attacks or groups, or in another section."""
 
-    rows: list[Label] | None = Field(None, min_length=1, max_length=_MOST, description="labels of other rows")
+    rows: list[RowLabel] | None = Field(None, min_length=1, max_length=_MOST, description="labels of other rows")
+    tuned: Literal[True] | None = Field(None, description="of a quantity with chosen: every other tuned defense of the section")
     attacks: list[Label] | None = Field(None, min_length=1, max_length=_MOST, description="other attacks on the same row")
     groups: list[Label] | None = Field(None, min_length=1, max_length=_MOST, description="other groups of clients")
     section: Elsewhere | None = Field(None, description="the same row in another section")
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Other:
-        given = [name for name in ("rows", "attacks", "groups", "section") if getattr(self, name) is not None]
+        given = [name for name in Other.model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise mistake(f"takes one of rows, attacks, groups, section; found {', '.join(given) or 'none'}")
+            raise mistake(f"takes one of {', '.join(Other.model_fields)}; found {', '.join(given) or 'none'}")
         return self
 
 
 class Quantity(SpecModel):
     """A number of a board's row. AUCs and rates are against outside non-members; TF01, accuracy and delta-accuracy in percent or
-    percentage points, attack accuracy (last round, the attack's own threshold) and AUC as fractions, runtime relative."""
+    percentage points, attack accuracy (last round, the attack's own threshold) and AUC as fractions, runtime relative.
+    ``last-loss``: of the analysis ``loss-trajectories``, mean loss (nats) in the last audited round that has one, over the
+    clients that the section is about."""
 
     measure: Measure = Field(description="which number")
-    row: Label = Field(description="label of the row")
+    row: RowLabel = Field(description="label of the row; with chosen, name of the defense")
+    chosen: Literal["matched", "best"] | None = Field(
+        None, description="rows are defenses, each at the strength that the tuning seeds choose, as in the analysis tuned"
+    )
     attack: Label | None = Field(None, description="of auc, tf01, attack-accuracy; of a finding that differs by attack")
     group: Label | None = Field(None, description="attack-accuracy: of one group of clients")
-    analysis: Label | None = Field(None, description="finding: label of the analysis")
-    name: str | None = Field(None, min_length=1, max_length=80, description="finding, fact: its name")
+    analysis: Label | None = Field(None, description="finding, last-loss: label of the analysis")
+    name: str | None = Field(None, min_length=1, max_length=80, description="finding, fact: its name; last-loss: whose loss")
+    minus: str | None = Field(None, min_length=1, max_length=80, description="finding, last-loss: another name, taken off")
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Quantity:
@@ -73,6 +87,9 @@ class Quantity(SpecModel):
         for field, measures in _FIELDS.items():
             if getattr(self, field) is not None and self.measure not in measures:
                 raise mistake(f"measure {self.measure} takes no {field}: only {', '.join(measures)} do")
+        for name in (self.name, self.minus) if self.measure == "last-loss" else ():
+            if name not in (None, *LOSSES):
+                raise mistake(f"measure last-loss is of {', '.join(LOSSES)}; found '{name}'")
         return self
 
 
@@ -94,6 +111,10 @@ class Contrast(Quantity):
             raise mistake(f"measure {self.measure} is of no single attack, so other attacks are no comparison")
         if self.than.groups is not None and self.group is None:
             raise mistake("names no group that others could be compared with")
+        if self.than.tuned and self.chosen is None:
+            raise mistake("tuned defenses have several strengths: say under chosen which one is compared")
+        if self.chosen is not None and self.than.rows is None and self.than.tuned is None:
+            raise mistake("with chosen, a defense is compared with rows, or with tuned ones")
         own = (("rows", self.row), ("attacks", self.attack), ("groups", self.group))
         for field, mine in own:
             if mine in (getattr(self.than, field) or ()):
@@ -101,13 +122,30 @@ class Contrast(Quantity):
         return self
 
 
+class Undominated(Contrast):
+    """A leak held against others together with accuracy: none of them has the lower leak and the higher accuracy at once."""
+
+    @model_validator(mode="after")
+    def _is_a_leak_of_rows(self) -> Undominated:
+        if self.measure not in LEAKS:
+            raise mistake(f"measure {self.measure} is no leak: accuracy is held against {', '.join(LEAKS)}")
+        if self.than.rows is None and self.than.tuned is None:
+            raise mistake("rows dominate rows: compare with rows, or with tuned ones")
+        if self.slack:
+            raise mistake("takes no slack: it has two quantities, and one number is no slack of both")
+        return self
+
+
 class Predicate(SpecModel):
-    """One of four comparisons."""
+    """One of five comparisons."""
 
     below: Bound | None = Field(None, description="the quantity is below a value")
     above: Bound | None = Field(None, description="the quantity is above a value")
     lower: Contrast | None = Field(None, description="the quantity is lower than all others, or above by less than the slack")
     higher: Contrast | None = Field(None, description="the quantity is higher than all others, or below by less than the slack")
+    undominated: Undominated | None = Field(
+        None, description="against each other row the quantity, a leak, is lower or accuracy is higher: the row is on their front"
+    )
 
     @model_validator(mode="after")
     def _is_one(self) -> Predicate:
@@ -119,12 +157,12 @@ class Predicate(SpecModel):
     @property
     def asked(self) -> Bound | Contrast:
         """The one that is given."""
-        return next(q for q in (self.below, self.above, self.lower, self.higher) if q is not None)
+        return next(q for q in (self.below, self.above, self.lower, self.higher, self.undominated) if q is not None)
 
     @property
     def direction(self) -> int:
         """-1: small values are claimed; +1: large ones."""
-        return -1 if self.below is not None or self.lower is not None else 1
+        return 1 if self.above is not None or self.higher is not None else -1
 
 
 class Place(SpecModel):

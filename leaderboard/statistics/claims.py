@@ -10,7 +10,9 @@ import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.claims.schema import Bound, Claim, Contrast, Elsewhere, Paper, Place, Predicate, Quantity
+from fedbench.leaderboard.claims.schema import Bound, Claim, Contrast, Elsewhere, Paper, Place, Predicate, Quantity, Undominated
+from fedbench.leaderboard.statistics.claims_chosen import own_row, rivals
+from fedbench.leaderboard.statistics.claims_front import undominated
 from fedbench.leaderboard.statistics.claims_measures import Found, contrasted, held_against, measured
 from fedbench.leaderboard.statistics.claims_series import Missing
 from fedbench.leaderboard.statistics.ranks import holm
@@ -116,36 +118,67 @@ def _attempts(place: Place, predicate: Predicate, sections: Sequence[Section]) -
     asked, direction = predicate.asked, predicate.direction
     try:
         section = _section(place, sections, "")
-        value = measured(section, asked)
+        row = own_row(section, asked)
+        plain = Quantity.model_validate({name: getattr(asked, name) for name in Quantity.model_fields} | {"row": row})
+        value = measured(section, plain)
+        others = [] if isinstance(asked, Bound) else list(_others(place, section, plain, asked))
     except Missing as missing:
         yield Lack(place, missing.why, missing.what)
         return
-    plain = Quantity.model_validate({name: getattr(asked, name) for name in Quantity.model_fields})
     if isinstance(asked, Bound):
-        found = held_against(section, asked, asked.value)
+        found = held_against(section, plain, asked.value)
         yield _Made(
             place=place, quantity=plain, value=value, other=None, bound=asked.value, found=found, claimed=direction
         )
         return
-    for other, where, theirs in _others(place, plain, asked):
-        margin = -direction * asked.slack
+    for other in others:
         try:
-            found = contrasted((section, plain), (_section(where, sections, other), theirs), margin)
+            yield _against(place, section, (plain, value), other, asked, direction, sections)
         except Missing as missing:
             yield Lack(place, missing.why, missing.what)
-            continue
-        yield _Made(place=place, quantity=plain, value=value, other=other, bound=margin, found=found, claimed=direction)
 
 
-def _others(place: Place, own: Quantity, asked: Contrast) -> Iterator[tuple[str, Place, Quantity]]:
-    """(its name, its section, the quantity there) of everything that a quantity is compared with."""
+@dataclass(frozen=True)
+class _Rival:
+    """What a quantity is compared with: its ``name``, its section's ``place`` and the ``quantity`` there."""
+
+    name: str
+    place: Place
+    quantity: Quantity
+
+
+def _against(
+    place: Place, section: Section, own: tuple[Quantity, Interval], other: _Rival | Missing, asked: Contrast, direction: int,
+    sections: Sequence[Section],
+) -> _Made:  # fmt: skip
+    """One comparison of a quantity with its value; :class:`Missing` where it cannot be made."""
+    if isinstance(other, Missing):
+        raise other
+    plain, value = own
+    if isinstance(asked, Undominated):
+        accuracies = [Quantity(measure="accuracy", row=q.row) for q in (plain, other.quantity)]
+        leak = contrasted((section, plain), (section, other.quantity))
+        by_accuracy, found = undominated(leak, contrasted((section, accuracies[0]), (section, accuracies[1])))
+        if by_accuracy:
+            plain, value, direction = accuracies[0], measured(section, accuracies[0]), 1
+        margin = 0.0
+    else:
+        margin = -direction * asked.slack
+        found = contrasted((section, plain), (_section(other.place, sections, other.name), other.quantity), margin)
+    return _Made(place=place, quantity=plain, value=value, other=other.name, bound=margin, found=found, claimed=direction)
+
+
+def _others(place: Place, section: Section, own: Quantity, asked: Contrast) -> Iterator[_Rival | Missing]:
+    """Everything that a quantity is compared with, or what is missing of it."""
     than = asked.than
-    for field, labels in (("row", than.rows), ("attack", than.attacks), ("group", than.groups)):
+    for row in rivals(section, asked, than):
+        yield row if isinstance(row, Missing) else _Rival(row, place, own.model_copy(update={"row": row}))
+    for field, labels in (("attack", than.attacks), ("group", than.groups)):
         for label in labels or ():
-            yield label, place, own.model_copy(update={field: label})
+            yield _Rival(label, place, own.model_copy(update={field: label}))
     if than.section is not None:
         where = place.model_copy(update=_given(than.section, ("setting", "coalition", "view")))
-        yield _name(than.section), where, own.model_copy(update=_given(than.section, ("attack",)))
+        yield _Rival(_name(than.section), where, own.model_copy(update=_given(than.section, ("attack",))))
 
 
 def _given(elsewhere: Elsewhere, fields: Sequence[str]) -> Mapping[str, str]:

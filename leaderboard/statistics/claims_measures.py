@@ -11,7 +11,7 @@ from scipy.special import stdtr, stdtrit
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.claims.schema import Quantity
-from fedbench.leaderboard.statistics.claims_series import Missing, series
+from fedbench.leaderboard.statistics.claims_series import BY_SEED, Missing, series
 from fedbench.leaderboard.statistics.compare import accuracy_difference
 from fedbench.leaderboard.statistics.rivals import Rival, differences, told_apart
 from fedbench.leaderboard.statistics.row import Row
@@ -64,7 +64,7 @@ def contrasted(one: tuple[Section, Quantity], other: tuple[Section, Quantity], m
             raise Missing("no seed that both have:", f"{a.row}, {b.row}")
         scaled = _scaled(difference)
         return Found(scaled, p_of_interval(scaled, margin, len(section.seeds)))
-    if section is elsewhere and a.measure in ("attack-accuracy", "finding", "fact"):
+    if section is elsewhere and a.measure in BY_SEED:
         return _over_seeds(series(section, row_of(section, a.row), a), series(section, row_of(section, b.row), b), margin)
     apart = separate(ours, theirs)
     return Found(apart, p_of_interval(apart, margin, min(len(section.seeds), len(elsewhere.seeds))))
@@ -173,7 +173,7 @@ _MEASURES: dict[str, _Of] = {
     "accuracy": lambda section, row, q: _percent(row.accuracy),
     "delta-accuracy": lambda section, row, q: _percent(section.compared[row.label].delta_accuracy),
     "runtime": lambda section, row, q: section.compared[row.label].runtime,
-    **dict.fromkeys(("attack-accuracy", "finding", "fact"), _over_seeds_of),
+    **dict.fromkeys(BY_SEED, _over_seeds_of),
 }
 _RIVALS: dict[str, Callable[[Section, Quantity], Rival]] = {
     "worst-auc": lambda section, q: section.contest.worst_rival(q.row),

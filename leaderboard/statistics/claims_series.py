@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.statistics.spread import Measured
+from fedbench.plugins.analyses.loss_courses import courses
 
 
 class Missing(Exception):
@@ -23,10 +24,17 @@ class Missing(Exception):
 
 def series(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
     """Seed -> value with its error within the run (NaN where it is not known); :class:`Missing` unless every seed has one."""
-    found = {"attack-accuracy": _decided, "finding": _findings, "fact": _facts}[q.measure](section, row, q)
+    found = _SERIES[q.measure](section, row, q)
+    if q.minus is not None:
+        found = _less(found, _SERIES[q.measure](section, row, q.model_copy(update={"name": q.minus})))
     if set(found) != set(section.seeds):
         raise Missing("not on every seed:", q.name or q.group or q.attack or q.row)
     return found
+
+
+def _less(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[int, Measured]:
+    """Of one run both: how their errors go together is not known, so neither is that of the difference."""
+    return {seed: Measured(one[seed].value - other[seed].value, float("nan")) for seed in one if seed in other}
 
 
 def _decided(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
@@ -68,3 +76,19 @@ def _facts(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 found[seed] = Measured(float(value), float("nan"))
     return found
+
+
+def _last_losses(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+    """Mean loss in the last audited round that has one, of the clients that defend in any row, in the undefended row, too."""
+    part, side = (q.name or "").split()
+    every = [c.sides[side] for c in courses(section, q.analysis or "", (row.label,)) if c.part == part]
+    if not every or len(every[0]) != len(section.seeds):
+        return {}
+    known = {seed: course[~np.isnan(course)] for seed, course in zip(section.seeds, every[0], strict=True)}
+    return {seed: Measured(float(course[-1]), float("nan")) for seed, course in known.items() if len(course)}
+
+
+_SERIES: dict[str, Callable[[Section, Row, Quantity], dict[int, Measured]]] = {
+    "attack-accuracy": _decided, "finding": _findings, "fact": _facts, "last-loss": _last_losses,
+}  # fmt: skip
+BY_SEED = tuple(_SERIES)  # measures with one value a seed

@@ -80,7 +80,8 @@ def _said(c: Comparison) -> tuple[Part, ...]:
 
 
 def _whose(q: Quantity) -> tuple[Part, ...]:
-    return joined([name for name in (q.row, q.attack, q.group, q.name) if name is not None], " / ")
+    found = joined([name for name in (q.row, q.attack, q.group, q.name) if name is not None], " / ")
+    return found if q.minus is None else (*found, Words(" minus "), q.minus)
 
 
 def _number(found: Interval, q: Quantity, digits: int, difference: bool = False) -> str:

@@ -26,6 +26,8 @@ def courses(section: Section, label: str, defenses: tuple[str, ...] = ()) -> lis
     """Every defense that a board shows, over the clients that the section is about."""
     shown = [row for row in section.rows if not defenses or row.label in defenses]
     every = {row.label: [f for s in section.seeds if (f := row.findings(label, s)) is not None] for row in section.rows}
+    if not any(every.values()):
+        return []
     whom = _about([f for found in every.values() for f in found])
     out = []
     for row in shown:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbench.core.contract.contexts import MemberData
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.answering import answered, answers
 from fedbench.core.federation.guard import remarks_of
 from fedbench.core.federation.loop import Training
