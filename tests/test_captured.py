@@ -383,7 +383,7 @@ def test_on_the_cpu_the_plain_loop_is_the_default():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("make", [Defense, FlaggedLoss, HAMP])
+@pytest.mark.parametrize("make", [Defense, ConfidencePenalty, HAMP])
 def test_on_cuda_a_graph_is_the_default_and_gives_the_bits_of_the_plain_loop(make):
     def run(captured):
         training, seen = Training(setup_of(make(), Federated(device="cuda"))), []
