@@ -28,6 +28,7 @@ from fedbench.plugins.defenses.grad_noise import GradNoise
 from fedbench.plugins.defenses.hamp import HAMP
 from fedbench.plugins.defenses.mixup import Mixup
 from fedbench.plugins.defenses.relaxloss import RelaxLoss
+from fedbench.testing.trials.defense import Federated, setup_of
 
 
 class Directly:
@@ -379,3 +380,19 @@ def test_a_model_that_fails_is_named_as_ever():
 def test_on_the_cpu_the_plain_loop_is_the_default():
     setup = tiny_setup()
     assert captured_steps(setup, Training(setup).trainer.optimizer) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("make", [Defense, ConfidencePenalty, HAMP])
+def test_on_cuda_a_graph_is_the_default_and_gives_the_bits_of_the_plain_loop(make):
+    def run(captured):
+        training, seen = Training(setup_of(make(), Federated(device="cuda"))), []
+        if not captured:
+            training.trainer.captured = None
+        for result in training.rounds():
+            seen.append(result.uploads.updates.clone())
+        return torch.cat(seen), training.trainer.captured
+
+    (plain, _), (replayed, steps) = run(False), run(True)
+    assert steps.note == "" and steps.replays > 0
+    assert torch.equal(plain, replayed)
