@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tiny import tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils import deterministic
 
 from fedbench.core import Defense, Selection
 from fedbench.core.federation import local
@@ -19,7 +20,7 @@ from fedbench.core.models.cnn_small import SmallCNN
 from fedbench.core.models.leaf_cnn import LeafCNN
 from fedbench.core.models.mlp import MLP
 from fedbench.core.models.resnet18 import ResNet18
-from fedbench.core.numerics.chain import Chain
+from fedbench.core.numerics.chain import Chain, unfilled
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.normalise import Normalised
 
@@ -152,3 +153,11 @@ def test_a_federation_trains_to_the_same_bits_either_way(monkeypatch, defense):
     by_autograd, _ = train_all(tiny_setup(defense, module=chained()))
     assert by_chain.trainer.chain is not None and by_autograd.trainer.chain is None
     assert torch.equal(by_chain.models, by_autograd.models)
+
+
+def test_memory_is_filled_again_after_a_chain_even_where_it_fails(monkeypatch):
+    monkeypatch.setattr(deterministic, "fill_uninitialized_memory", True)
+    with pytest.raises(ZeroDivisionError), unfilled():
+        assert not deterministic.fill_uninitialized_memory
+        _ = 1 // 0
+    assert deterministic.fill_uninitialized_memory

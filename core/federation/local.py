@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -20,7 +21,7 @@ from fedbench.core.federation.optimizer import make_optimizer
 from fedbench.core.federation.schedule import lr_at
 from fedbench.core.federation.setup import Setup
 from fedbench.core.federation.usage import Usage
-from fedbench.core.numerics.chain import Chain
+from fedbench.core.numerics.chain import Chain, unfilled
 from fedbench.core.numerics.normalise import as_floats
 from fedbench.core.numerics.rng import key_for
 
@@ -79,9 +80,10 @@ class LocalTrainer:
             self.usage.add(order)
             if self.captured is not None and self.captured.epoch(data, order, lr, f"round {round}"):
                 continue
-            for x, y in zip(data.x[order].split(size), target[order].split(size), strict=True):
-                self._descend(x, y, f"round {round}")
-                optimizer.step(lr)
+            with unfilled() if self.chain is not None else nullcontext():
+                for x, y in zip(data.x[order].split(size), target[order].split(size), strict=True):
+                    self._descend(x, y, f"round {round}")
+                    optimizer.step(lr)
 
     def _descend(self, x: torch.Tensor, target: torch.Tensor, where: str) -> None:
         """The gradient of the mean cross-entropy, into ``flat.grad``."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.utils import deterministic as fill
 
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.links import LINKS, DropoutLink, FlattenLink, Link
@@ -72,6 +74,17 @@ class Chain:
             _, n = torch.ops.aten.nll_loss_forward(logs, target, None, 1, _ANY_LABEL)  # refuses a label that is no class
             g = torch.ops.aten.nll_loss_backward(self._one, logs, target, None, 1, _ANY_LABEL, n)
         return torch._log_softmax_backward_data(g, logs, 1, logits.dtype)
+
+
+@contextmanager
+def unfilled() -> Iterator[None]:
+    """Only for a chain's kernels, which write all that they allocate: deterministic mode would fill it with NaN before."""
+    before = fill.fill_uninitialized_memory
+    fill.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        fill.fill_uninitialized_memory = before
 
 
 def _layers(module: nn.Module) -> list[nn.Module] | None:
