@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from claim_boards import NOBODY, Claimed, verdict
 from claiming import judge, paper_of
-from test_tuned import ROWS, TUNING, Tuning, section_of
+from tunings import ROWS, TUNING, Tuning, section_of
 
 from fedbench.core import UserError
 from fedbench.core.metrics import Interval

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pluggy
 
 PROJECT = "fedbench"
-CONTRACT_VERSION = 3  # raised when a plugin written for an older contract could give another answer
+CONTRACT_VERSION = 4  # raised when a plugin written for an older contract could give another answer
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
