@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from fedbench.core.contract.board import Column, Content, Part, Shortfall, Text, Value, Words
 from fedbench.core.metrics import Interval
@@ -12,6 +13,7 @@ from fedbench.leaderboard.statistics.entry import Entry
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 
+Shown = TypeVar("Shown")
 DEFENSE = Column(name=Words("defense"), align="left")
 ATTACK = Column(name=Words("attack"), align="left")
 RANK = Column(name=Words("#"), align="left")
@@ -78,3 +80,8 @@ def joined(texts: Iterable[Text], between: str = ", ") -> tuple[Part, ...]:
         parts += [Words(between)] if parts else []
         parts += text if isinstance(text, tuple) else (text,)
     return tuple(parts)
+
+
+def one_of_each(values: Iterable[Shown]) -> list[Shown]:
+    """In their order, each object once: what records of one folder have in common is one object (``store/shared.py``)."""
+    return list({id(value): value for value in values}.values())

@@ -81,10 +81,10 @@ def provenance_blocks(records: Sequence[LoadedRecord], more: Sequence[Text] = ()
 def _packages(records: Sequence[LoadedRecord]) -> Iterator[Text]:
     """Of every package, with its version, what it brought."""
     found: dict[str, dict[str, set[str]]] = {}
-    for loaded in records:
-        for kind, use in _components(loaded.record):
-            for part in use.chain:
-                found.setdefault(part.distribution, {}).setdefault(kind, set()).add(part.name)
+    uses = {(kind, id(use)): use for loaded in records for kind, use in _components(loaded.record)}
+    for (kind, _), use in uses.items():
+        for part in use.chain:
+            found.setdefault(part.distribution, {}).setdefault(kind, set()).add(part.name)
     for package, kinds in sorted(found.items()):
         parts = ((Words(f"{kind} "), *_names(kinds[kind])) for kind in _KINDS if kind in kinds)
         yield (Words("components of "), Quote(package, 120), Words(": "), *joined(parts, "; "))

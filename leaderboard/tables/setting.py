@@ -9,7 +9,7 @@ from typing import Any
 from fedbench.core.contract.board import Bullets, Part, Quote, Text, Words
 from fedbench.core.contract.threat import ANSWERS
 from fedbench.core.store.reading import LoadedRecord
-from fedbench.leaderboard.tables.common import joined
+from fedbench.leaderboard.tables.common import joined, one_of_each
 
 VIEWS = {
     "server": "sees every client's uploaded update in every audited round",
@@ -30,13 +30,14 @@ Values = dict[str, dict[Quote, None]]
 def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ()) -> Bullets:
     """The setting as described, its audited rounds, its seeds, those of ``tuning``, and the threat model of each view."""
     found: Values = {}
-    for loaded in records:
-        for name, value in _flat(loaded.record.described):
+    settings = one_of_each(r.record.described for r in records)
+    for described in settings:
+        for name, value in _flat(described):
             found.setdefault(name, {})[value] = None
     lines: list[Text] = [(part, Words(": "), *joined(values)) for part, values in _by_part(found).items()]
-    rounds = sorted({row.round for r in records for row in r.record.history})
+    rounds = sorted({row.round for history in one_of_each(r.record.history for r in records) for row in history})
     lines += [Words(f"audited rounds: {_series(rounds)}")] if rounds else []
-    lines += [Words(text) for text in dict.fromkeys(map(_samples, (r.record.described for r in records))) if text]
+    lines += [Words(text) for text in dict.fromkeys(map(_samples, settings)) if text]
     lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
     chosen = "strengths are chosen on them, and only the tables that say so count them"
     lines += [Words(f"tuning seeds: {_series(sorted(tuning))}: {chosen}")] if tuning else []
