@@ -21,7 +21,7 @@ from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.findings import findings_table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Drawer:
     """An analysis under the ``label`` of its findings; ``analysis`` None: it cannot be had, for the ``reason`` given."""
 
@@ -68,12 +68,13 @@ def _drawer(entry: Any, registry: Registry) -> Drawer:
         with at_work(str(found), patience()):
             made = cls(**params)
         use = UseMaker()(found, params, _label(entry))
-        return Drawer(_label(entry), made, own=found in registry.own("analysis"), who=str(found), use=use)
+        own = found in registry.own("analysis")
+        return Drawer(label=_label(entry), analysis=made, own=own, who=str(found), use=use)
     except UserError as error:
-        return Drawer(_label(entry), None, str(error))
+        return Drawer(label=_label(entry), analysis=None, reason=str(error))
     except BaseException as error:  # somebody's constructor
         pass_on_interrupt(error)
-        return Drawer(_label(entry), None, named(error))
+        return Drawer(label=_label(entry), analysis=None, reason=named(error))
 
 
 def drawn(drawer: Drawer, section: Section, easel: Easel | None) -> list[Block]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
-from functools import cache
-from pathlib import Path
 
-import fedbench.core
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import content_digest
 from fedbench.core.store.reading import LoadedRecord
+from fedbench.leaderboard.statistics.rules import rules_digest
 
 CITATION = "board-id.json"
 _LENGTH = 12  # hex digits: two of a million boards are alike with a chance below one in 500
@@ -27,20 +24,6 @@ def citation(records: Iterable[LoadedRecord]) -> bytes:
     shown = list(records)
     content = {"board": board_id(shown), "rules": rules_digest(), "records": _digests(shown)}
     return json.dumps(content, indent=1).encode() + b"\n"
-
-
-@cache
-def rules_digest() -> str:
-    """Hex sha256 over the files that turn records into the numbers of a board, the papers' claims among them; line ends do not
-    count."""
-    here, core = Path(__file__).parent, Path(fedbench.core.__path__[0])
-    h = hashlib.sha256()
-    for folder in (core / "metrics", here / "claims", here / "statistics", here / "tables"):
-        for path in sorted([*folder.glob("*.py"), *folder.glob("*.yaml")]):
-            content = path.read_bytes().replace(b"\r\n", b"\n")
-            h.update(f"{folder.name}/{path.name}:{len(content)};".encode())
-            h.update(content)
-    return h.hexdigest()
 
 
 def _digests(records: Iterable[LoadedRecord]) -> list[str]:

@@ -75,8 +75,9 @@ class Source:
 def source_of(results: Path) -> Source:
     """The records of the folder's last plan. Raises ``UserError`` for records that cannot be used, and for those whose numbers
     are not the ones that their scores give."""
-    records, superseded = Results(results).planned(load_records(results))
-    require_recounted(records, Proven(results))
+    proven = Proven(results)
+    records, superseded = Results(results).planned(load_records(results, proven))
+    require_recounted(records, proven)
     marker = Results(results).marker() if (results / MARKER).is_file() else {}
     suites = ", ".join(sorted({r.record.suite for r in records}))
     return Source(

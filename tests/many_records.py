@@ -35,19 +35,18 @@ DEFENSES: list[Any] = [
     {"name": "label-smoothing", "grid": {"strength": [0.1, 0.3, 0.9]}},
     {"name": "early-stopping", "params": {"patience": 1, "patience_rounds": 6, "validation": 0.12}},
     {"name": "cofedmid", "params": {"val_min": 9, "min_assigned": 1}, "grid": {"m_max": [0.5, 1.0], "sigma": [0.0, 0.1]}},
-]  # ten defenses, 25 rows of a coalition with the undefended one; with three coalitions 74 a setting
-OF_A_SETTING = 5 * len(ATTACKS) * (1 + 3 * 25)  # five seeds; those rows, and the undefended one of all coalitions
+]  # ten defenses: 26 rows of a coalition with the undefended one
 CANDIDATES = {0: 90, 1: 100, 2: 190}  # kind -> how many of a target
 N_TEST = 397
 DRAWN = 64  # different scores of a seed
 
 
-def write_suite(folder: Path, settings: int, seeds: int = 5) -> Path:
-    """A suite of so many settings that differ in their rounds."""
+def write_suite(folder: Path, settings: int, seeds: int = 5, defenses: int | None = None, attacks: int | None = None) -> Path:
+    """A suite of so many settings that differ in their rounds, with all or the first ``defenses`` and ``attacks``."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = {
         "schema": 1, "name": "many_cells", "seeds": list(range(seeds)), "coalitions": ["pair", "half", "uniform"],
-        "defenses": DEFENSES, "attacks": ATTACKS, "settings": [{
+        "defenses": DEFENSES[:defenses], "attacks": ATTACKS[:attacks], "settings": [{
             "name": f"digits-{i:03d}",
             "dataset": {"name": "digits", "params": {"test": N_TEST, "holdout": 500, "label_noise": 0.3}},
             "model": {"name": "mlp", "params": {"hidden": [256, 128]}},

@@ -34,6 +34,7 @@ from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Found, RoundRow
 from fedbench.leaderboard.analyses import drawers, drawn
 from fedbench.leaderboard.figures import style
+from fedbench.leaderboard.figures.easel import Easel
 from fedbench.leaderboard.markdown.escape import inline
 from fedbench.leaderboard.statistics.groups import groups_in
 from fedbench.leaderboard.statistics.intervals import accuracy_error
@@ -399,7 +400,7 @@ def test_an_analysis_that_fails_costs_its_own_drawing_and_the_board_says_so(meas
 def test_a_figure_of_somebody_else_has_a_file_of_its_own(measured, site):
     section = sections_of(measured)[0]
     (drawer,) = drawers([{"name": "repaints", "label": "mine"}], [section])
-    (image,) = drawn(drawer, section, plots=True)
+    (image,) = drawn(drawer, section, Easel())
     assert all(name.startswith("mine-roc-") for name in image.files)
 
 

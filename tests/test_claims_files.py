@@ -13,9 +13,9 @@ from fedbench.core import UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.load import shipped_suites
 from fedbench.core.spec.resolve import load_and_check
-from fedbench.leaderboard import citation
 from fedbench.leaderboard.claims.load import load_paper, load_papers, shipped_papers
 from fedbench.leaderboard.claims.schema import MEASURES
+from fedbench.leaderboard.statistics import rules
 from fedbench.leaderboard.statistics.sweeps import family
 
 LEADERBOARD = Path(__file__).parents[1] / "leaderboard"
@@ -176,8 +176,8 @@ def test_committed_boards_judge_no_claim_that_is_gone():
 def test_another_claim_is_another_rule_of_a_board(tmp_path, monkeypatch):
     for folder in ("claims", "statistics", "tables"):
         shutil.copytree(LEADERBOARD / folder, tmp_path / folder)
-    monkeypatch.setattr(citation, "__file__", str(tmp_path / "citation.py"))
-    before = citation.rules_digest.__wrapped__()
+    monkeypatch.setattr(rules, "__file__", str(tmp_path / "statistics" / "rules.py"))
+    before = rules.rules_digest.__wrapped__()
     path = tmp_path / "claims" / "fedmia.yaml"
     path.write_text(path.read_text().replace("section 4.2", "section 4.3", 1))
-    assert citation.rules_digest.__wrapped__() != before
+    assert rules.rules_digest.__wrapped__() != before

@@ -415,7 +415,7 @@ def test_the_board_links_the_plots_it_writes(folder):
     links = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", path.read_text())
     assert len(links) == 2 and all((path.parent / link).read_bytes()[:4] == b"\x89PNG" for link in links)
     assert all((path.parent / link).with_suffix(".svg").read_bytes()[:5] == b"<?xml" for link in links)
-    assert sorted(p.suffix for p in path.parent.iterdir()) == [".json", ".md", ".png", ".png", ".svg", ".svg"]
+    assert sorted(p.suffix for p in path.parent.iterdir()) == [".json", ".json", ".md", ".png", ".png", ".svg", ".svg"]
 
 
 def test_the_board_shows_the_last_plan_only(folder):

@@ -102,4 +102,4 @@ def test_every_suite_has_it_and_a_real_run_fills_it(tmp_path):
 
 def test_only_a_built_in_analysis_leaves_facts_out_of_the_table_of_facts():
     for own, told in ((True, LossIntervals.tells), (False, ())):
-        assert Drawer("loss-intervals", LossIntervals(), own=own).tells == told
+        assert Drawer(label="loss-intervals", analysis=LossIntervals(), own=own).tells == told

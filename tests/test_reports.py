@@ -16,7 +16,7 @@ from fake_packages import install
 import fedbench.leaderboard
 from fedbench.core.cli.main import main
 from fedbench.core.metrics import groups, registry
-from fedbench.core.store import reading
+from fedbench.core.store import validity
 from fedbench.leaderboard.board import MarkdownBoard
 
 ROOMS = Path(fedbench.leaderboard.__file__).parent
@@ -178,7 +178,7 @@ def test_a_metric_of_the_registry_has_a_table_and_a_column_of_the_summary_withou
         name="share", title="calm", summary="share of non-members below the median member", unit="pp", direction="higher",
         low=0, high=100, digits=1, value=lambda s, m: 100 * float((s[~m] < s[m].mean()).mean()), error=lambda b: 0.5, board=True,
     )  # fmt: skip
-    for module in (registry, groups, reading):
+    for module in (registry, groups, validity):
         monkeypatch.setattr(module, "METRICS", (*registry.METRICS[:4], share))
     folder = Folder(tmp_path / "r", LEAK).fill()
     rows = {r["defense"]: r for r in rows_of(board(folder), "**calm as measured (pp)**")}

@@ -41,13 +41,13 @@ class ArrayFile:
     def __init__(self, path: Path, remedy: str) -> None:
         self.path, self.remedy = path, remedy
         self._unpacked: dict[str, bytes] = {}
+        self._zip: zipfile.ZipFile | None = None
 
     def __enter__(self) -> ArrayFile:
         try:
             self._content = _content(self.path)
             self._members = _members(self._content)
-            self._zip = None if self._members else zipfile.ZipFile(io.BytesIO(self._content))
-            size = self._members.size if self._zip is None else sum(info.file_size for info in self._zip.infolist())
+            size = self._members.size if self._members is not None else sum(i.file_size for i in self._archive().infolist())
             if size > MAX_UNPACKED_BYTES:
                 raise Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}")
         except self._broken as error:
@@ -68,10 +68,10 @@ class ArrayFile:
         return UserError(f"{self.path}: {reason}; {self.remedy}")
 
     def __contains__(self, name: str) -> bool:
-        if self._zip is None:
+        if self._members is not None:
             return f"{name}.npy" in self._members
         try:
-            return self._zip.getinfo(f"{name}.npy") is not None
+            return self._archive().getinfo(f"{name}.npy") is not None
         except KeyError:
             return False
 
@@ -99,20 +99,25 @@ class ArrayFile:
         """``whole``: or so much of it as a header may have."""
         if name not in self:
             raise Malformed(f"the array '{name}' is missing")
-        if self._zip is None:
+        if self._members is not None:
             try:
-                return io.BytesIO(self._of_member(f"{name}.npy", whole))
+                return io.BytesIO(self._of_member(self._members, f"{name}.npy", whole))
             except Unusual:
-                self._zip = zipfile.ZipFile(io.BytesIO(self._content))
-        if self._zip.getinfo(f"{name}.npy").compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                self._members = None
+        if self._archive().getinfo(f"{name}.npy").compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise Malformed(f"'{name}' is compressed in a way numpy does not use")
-        return self._zip.open(f"{name}.npy")
+        return self._archive().open(f"{name}.npy")
 
-    def _of_member(self, member: str, whole: bool) -> bytes:
+    def _archive(self) -> zipfile.ZipFile:
+        if self._zip is None:
+            self._zip = zipfile.ZipFile(io.BytesIO(self._content))
+        return self._zip
+
+    def _of_member(self, members: Members, member: str, whole: bool) -> bytes:
         if member not in self._unpacked:
-            if not whole and self._members.size_of(member) > _SMALL_BYTES:
-                return self._members.head(member, _SMALL_BYTES)
-            self._unpacked[member] = self._members.read(member)
+            if not whole and members.size_of(member) > _SMALL_BYTES:
+                return members.head(member, _SMALL_BYTES)
+            self._unpacked[member] = members.read(member)
         return self._unpacked[member]
 
     def _header(self, f: IO[bytes], name: str, dtype: type | None) -> tuple[int, np.dtype]:

@@ -47,8 +47,8 @@ def broken_seal(content: dict[str, Any], texts: Mapping[str, str] | None = None)
         return None
     if not isinstance(content.get("digest"), str):
         return "it has no digest"
-    found = digest_of(content) if texts is None else sha256_of(joined({n: t for n, t in texts.items() if n != "digest"}))
-    return None if found == content["digest"] else "its content is not the one its digest was made of"
+    digest = digest_of(content) if texts is None else sha256_of(joined({n: t for n, t in texts.items() if n != "digest"}))
+    return None if digest == content["digest"] else "its content is not the one its digest was made of"
 
 
 def keys_of(identity: dict[str, Any]) -> tuple[str, str]:

@@ -127,12 +127,13 @@ def _null(arrays: ArrayFile, target: int, of: str, length: int | None) -> np.nda
     return values.astype(np.float64)
 
 
-def load_records(folder: Path | str) -> list[LoadedRecord]:
-    """Every record of the results folder (``folder/records/*.json``), in the order of their file names.
+def load_records(folder: Path | str, proven: Proven | None = None) -> list[LoadedRecord]:
+    """Every record of the results folder (``folder/records/*.json``), in the order of their file names. ``proven``: what is
+    known of it.
 
     Raises UserError naming every file that cannot be used, why, and what to do about it.
     """
-    records, proven = Path(folder) / "records", Proven(Path(folder))
+    records, proven = Path(folder) / "records", proven or Proven(Path(folder))
     paths = record_paths(records)
     if not paths:
         raise UserError(f"{records}: no records found; `fedbench run SUITE` writes them")

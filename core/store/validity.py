@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,6 +29,7 @@ from fedbench.core.store.upgrade import upgraded
 from fedbench.core.words.explain import one_line
 
 RERUN = "delete it and run its suite again to compute the cell anew"
+_GIVEN: dict[frozenset[str], set[str]] = {}  # of which there are as many as forms of records
 _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 # Fields in which most records of a folder are equal to many others: validated and kept once.
 _COMMON = ("described", "provenance", "defense", "attack", "components", "history", "members", "facts", "analyses")
@@ -102,6 +104,7 @@ def _record(content: dict[str, Any], texts: Mapping[str, str], of_identity: Mapp
     except ValidationError:
         return Record.model_validate(content)  # says where in the record the mistake is
     record.__dict__.update(parts)  # pydantic copies lists and mappings
+    _make_small(record)
     if record.identity is not None:
         for name, text in of_identity.items():
             record.identity.__dict__[name] = _part_of_identity(name, content["identity"][name], text, shared)
@@ -119,10 +122,22 @@ def _part_of_identity(name: str, value: dict[str, Any], text: str, shared: Share
     return shared.of("", text, lambda: {n: shared.of("", canonical(v), lambda v=v: v) for n, v in value.items()})  # type: ignore[misc]
 
 
+def _make_small(record: Record) -> None:
+    """A hundred thousand of them are in memory at once: pydantic keeps a set of the fields that were given with every object, and
+    digests that all records of a run name are texts of their own in each."""
+    parts = [record, record.measured, *record.targets, *(t.maximum for t in record.targets), record.utility, record.identity]
+    for part in parts:
+        if part is not None:
+            given = frozenset(part.model_fields_set)
+            object.__setattr__(part, "__pydantic_fields_set__", _GIVEN.setdefault(given, set(given)))
+    record.run_key = sys.intern(record.run_key)
+    record.digests = {sys.intern(name): sys.intern(digest) for name, digest in record.digests.items()}
+
+
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
     """What pydantic makes of one field of a record."""
-    return TypeAdapter(Record.model_fields[name].annotation)
+    return TypeAdapter(get_type_hints(Record)[name])
 
 
 def _impossible(record: Record, keys: tuple[str, str] | None) -> Iterator[str]:

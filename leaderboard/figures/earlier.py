@@ -12,7 +12,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import broken_seal, content_digest, sealed
 from fedbench.core.store.json_file import parse_json
-from fedbench.leaderboard.citation import rules_digest
+from fedbench.leaderboard.statistics.rules import rules_digest
 from fedbench.leaderboard.statistics.section import Section
 
 FIGURES = "figures.json"

@@ -26,7 +26,7 @@ class NotDrawn(Exception):
     """A figure of the harness's own could not be drawn."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Asked:
     figure: Figure
     section: Section
@@ -37,6 +37,10 @@ class _Asked:
     files: dict[str, bytes] = field(default_factory=dict)
     child: Child | None = None
     reason: str = ""
+
+    def whole(self) -> Image:
+        """The image with its files."""
+        return Image(self.image.alt, {f"{self.name}.{suffix}": content for suffix, content in self.files.items()})
 
 
 class Easel:
@@ -69,7 +73,7 @@ class Easel:
             one.files = drawn_files(figure)
             self.drawn.append(one.name)
             self._earlier.note(one.name, one.made_of, one.files)
-        return one.image
+        return one.whole()
 
     def finished(self, blocks: list[Block]) -> list[Block]:
         """The blocks with whole images. Raises ``NotDrawn``."""
@@ -80,7 +84,7 @@ class Easel:
     def _new(self, figure: Figure, section: Section, drawer: str, instead: Instead | None) -> _Asked:
         name = name_of(figure, section)
         of = made_of(section, figure.kind, figure.title, drawer)
-        one = _Asked(figure, section, name, of, instead)
+        one = _Asked(figure=figure, section=section, name=name, made_of=of, instead=instead)
         one.files = self._earlier.files(name, of) or {}
         one.image = Image(alt_of(figure, section), {})
         self._asked[id(one.image)] = one
@@ -103,7 +107,7 @@ class Easel:
         if one is None:
             return [block]
         if one.files:
-            return [Image(one.image.alt, {f"{one.name}.{suffix}": content for suffix, content in one.files.items()})]
+            return [one.whole()]
         if one.instead is None:
             raise NotDrawn(f"{one.name}: {one.reason}")
         return one.instead(one.reason)

@@ -6,7 +6,7 @@ Everything is over outside non-members: inside ones leak through their own clien
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -24,26 +24,7 @@ from fedbench.leaderboard.statistics.rivals import Difference, Rival, Weights, d
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of_kinds
 from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_of_candidates, p_value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Worst:
-    """What an adversary gets who picks attack and sign on other folds. ``attack``: the one picked most often; ``picks``: by
-    fold; ``largest``: the plain maximum over attacks and signs of the mean AUC, biased upward, and its attack."""
-
-    found: Interval
-    attack: str
-    picks: Mapping[int, Choice]
-    largest: tuple[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorstRate:
-    """The same of TF01, in percent."""
-
-    found: Interval
-    attack: str
-    picks: Mapping[int, Choice]
+from fedbench.leaderboard.statistics.worst import Worst, WorstRate
 
 
 class Contest:
@@ -81,7 +62,7 @@ class Contest:
         """The undefended row."""
         return next((r for r in self.rows if r.undefended), None)
 
-    @property
+    @cached_property
     def eligible(self) -> tuple[str, ...]:
         """The attacks that beat chance on the undefended run at 95 %, all together (Holm): only they judge defenses.
 

@@ -113,7 +113,7 @@ def _p_values(found: Sequence[tuple[Unit, _OfUnit]]) -> np.ndarray:
     mean = differences.mean(axis=0)
     if len(seeds) < 2:
         return np.ones_like(mean)
-    variance = np.sum([sum(of.variance for of in own) + _in_common(own) for own in by_seed.values()], axis=0)
+    variance = np.sum([np.sum([of.variance for of in own], axis=0) + _in_common(own) for own in by_seed.values()], axis=0)
     error = np.sqrt(np.maximum(variance, 0.0)) / len(found)
     spread = differences.std(axis=0, ddof=1) / np.sqrt(len(seeds))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -122,13 +122,13 @@ def _p_values(found: Sequence[tuple[Unit, _OfUnit]]) -> np.ndarray:
     return np.where(mean == 0, 1.0, np.maximum(between, within))
 
 
-def _in_common(targets: Sequence[_OfUnit]) -> np.ndarray | float:
+def _in_common(targets: Sequence[_OfUnit]) -> np.ndarray:
     """[S, S] twice the sum of the covariances between targets of one seed, as ``spread`` has it of each difference."""
     if len(targets) < 2:
-        return 0.0
+        return np.zeros_like(targets[0].variance)
     pulls = np.concatenate([of.pulls for of in targets], axis=1)
     ids, which = np.unique(np.concatenate([of.ids for of in targets]), return_inverse=True)
     together = np.zeros((len(pulls), len(ids)))
     for side, own in enumerate(pulls):
         together[side] = np.bincount(which, own, minlength=len(ids))
-    return _squares(together @ together.T) - _squares(pulls @ pulls.T)
+    return np.asarray(_squares(together @ together.T) - _squares(pulls @ pulls.T))

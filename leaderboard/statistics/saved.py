@@ -19,10 +19,11 @@ from fedbench.core.metrics import Interval
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.files import write_if_room
 from fedbench.core.store.proven import notes_folder
-from fedbench.leaderboard.citation import rules_digest
 from fedbench.leaderboard.statistics.chosen import Choice
-from fedbench.leaderboard.statistics.contest import Contest, Worst, WorstRate
+from fedbench.leaderboard.statistics.contest import Contest
 from fedbench.leaderboard.statistics.rivals import Difference
+from fedbench.leaderboard.statistics.rules import rules_digest
+from fedbench.leaderboard.statistics.worst import Worst, WorstRate
 
 MOST_FILES = 4096
 _MOST_BYTES = 64 << 20
@@ -40,7 +41,7 @@ class Saved:
     """What is known of a contest and of those on its clean and mislabelled candidates."""
 
     def __init__(self, contest: Contest) -> None:
-        found = {one.only: one for one in (contest, *contest.by_kind)}
+        found: dict[str, Contest] = {one.only: one for one in (contest, *contest.by_kind)}
         self._contests = found
         self._path = _path_of(contest)
         self._before = 0
