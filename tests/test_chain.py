@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_setup, train_all
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.functional import cross_entropy
 from torch.utils import deterministic
 
@@ -20,7 +21,7 @@ from fedbench.core.models.cnn_small import SmallCNN
 from fedbench.core.models.leaf_cnn import LeafCNN
 from fedbench.core.models.mlp import MLP
 from fedbench.core.models.resnet18 import ResNet18
-from fedbench.core.numerics.chain import Chain, unfilled
+from fedbench.core.numerics.chain import Chain, unfilled, walked
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.normalise import Normalised
 
@@ -161,3 +162,29 @@ def test_memory_is_filled_again_after_a_chain_even_where_it_fails(monkeypatch):
         assert not deterministic.fill_uninitialized_memory
         _ = 1 // 0
     assert deterministic.fill_uninitialized_memory
+
+
+@given(st.sampled_from(sorted(SERVED)), st.integers(1, 5), st.booleans(), st.integers(0, 10**6))
+def test_what_is_walked_is_what_a_graph_shows(name, n, soft, seed):
+    shape, build = SERVED[name]
+    torch.manual_seed(seed)
+    model = build()
+    x = torch.randint(0, 256, (n, *shape), dtype=torch.uint8) if name == "normalised" else torch.randn(n, *shape)
+    target = torch.rand(n, C).softmax(1) if soft else torch.randint(0, C, (n,))
+    torch.manual_seed(seed)
+    seen = walked(model, x, target)
+    inputs, outputs = {}, {}
+
+    def keep(layer, args, out):
+        inputs[layer], outputs[layer] = args[0].clone(), get_gradient_edge(out)  # before anything overwrites them
+
+    for layer in model.modules():
+        if layer._parameters:
+            layer.register_forward_hook(keep)
+    torch.manual_seed(seed)
+    loss = cross_entropy(model(x), target, reduction="sum")
+    expected = torch.autograd.grad(loss, list(outputs.values()))
+    assert [layer for layer, _, _ in seen] == list(outputs)
+    for (layer, a, b), e in zip(seen, expected, strict=True):
+        assert torch.equal(a, inputs[layer]) and torch.equal(b, e)
+    assert walked(model, x, target) is None  # now it is hooked

@@ -9,16 +9,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import deterministic as fill
+from torch.utils import deterministic
 
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.links import LINKS, DropoutLink, FlattenLink, Link
 from fedbench.core.numerics.normalise import Normalised, as_floats
 
 _ANY_LABEL = -100  # what cross-entropy ignores; no label is negative
+_MEAN, _SUM = 1, 2  # torch's numbers of reductions
 
 
 class Chain:
@@ -26,65 +28,96 @@ class Chain:
     as they are then."""
 
     def __init__(self, flat: FlatModel, links: list[Link]) -> None:
-        self._flat, self._links = flat, links
+        self._module, self._links = flat.module, links
         self._first = next(i for i, link in enumerate(links) if link.grads)
-        self._one = torch.ones(())
-        self._sizes: dict[int, torch.Tensor] = {}
 
     @classmethod
     def of(cls, flat: FlatModel) -> Chain | None:
         """None where a layer is not of ``LINKS``, is used twice, hooked, frozen or not on the CPU in float32: autograd then."""
-        layers = _layers(flat.module)
-        if layers is None or flat.params.is_cuda or flat.params.dtype != torch.float32 or len(set(layers)) < len(layers):
+        if flat.params.dtype != torch.float32:
             return None
-        grads = {id(p): g for p, g in zip(flat.trainable, flat.gradients, strict=True)}
-        layers = _pooled_first(layers)
-        links: list[Link] = []
-        rows, fresh = False, False
-        for layer in layers:
-            kind, own = LINKS.get(type(layer)), list(layer._parameters.values())
-            known = kind is not None and kind.serves(layer, rows) and not _hooked(layer)
-            if kind is None or not known or not all(p is None or (id(p) in grads and p.requires_grad) for p in own):
-                return None
-            links.append(kind(layer, tuple(None if p is None else grads[id(p)] for p in own), fresh))
-            rows = rows or kind is FlattenLink
-            fresh = not kind.keeps_output and kind not in (FlattenLink, DropoutLink)
-        if sum(p is not None for link in links for p in link.grads) < len(flat.trainable):
-            return None
-        return cls(flat, links)
+        links = links_of(flat.module, dict(zip(map(id, flat.trainable), flat.gradients, strict=True)))
+        return None if links is None else cls(flat, links)
 
     @torch.no_grad()
     def gradient(self, x: torch.Tensor, target: torch.Tensor) -> None:
         """Fill ``flat.grad`` with that of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64 or [B, C] float."""
-        out = as_floats(self._flat.module, x)
-        for link in self._links:
-            out = link.forward(out)
-        g: torch.Tensor | None = self._of_logits(out, target)
+        g: torch.Tensor | None = _of_logits(_forward(self._module, self._links, x), target, _MEAN)
         for i in range(len(self._links) - 1, self._first - 1, -1):
             assert g is not None  # every link above the first with parameters is asked for it
             g = self._links[i].backward(g, i > self._first)
 
-    def _of_logits(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """[B, C]: the gradient of the mean cross-entropy."""
-        logs = torch._log_softmax(logits, 1, False)
-        if target.is_floating_point():
-            n = self._sizes.setdefault(-len(target), torch.tensor(float(len(target))))
-            g = target * -(self._one / n)
-        else:
-            _, n = torch.ops.aten.nll_loss_forward(logs, target, None, 1, _ANY_LABEL)  # refuses a label that is no class
-            g = torch.ops.aten.nll_loss_backward(self._one, logs, target, None, 1, _ANY_LABEL, n)
-        return torch._log_softmax_backward_data(g, logs, 1, logits.dtype)
+
+@torch.no_grad()
+def walked(module: nn.Module, x: torch.Tensor, target: torch.Tensor) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
+    """Each layer with parameters, its input and the gradient of the summed cross-entropy at its output; None where ``module`` is
+    no chain, or on a GPU. ``target``: [B] int64 or [B, C] float."""
+    links = links_of(module, {id(p): p for p in module.parameters()})
+    if links is None:
+        return None
+    g = _of_logits(_forward(module, links, x), target, _SUM)
+    first, seen = next(i for i, link in enumerate(links) if link.grads), []
+    for i in range(len(links) - 1, first - 1, -1):
+        link = links[i]
+        if link.grads:
+            seen.append((link.layer, link.input, g))
+        if i > first:
+            g = link.down(g)
+    return seen[::-1]
+
+
+def links_of(module: nn.Module, grads: dict[int, torch.Tensor]) -> list[Link] | None:
+    """The model as links, with where each parameter's gradient goes, by its id; None where it is no chain of such layers, on the
+    CPU, that reaches all of ``grads``."""
+    layers = _layers(module)
+    if layers is None or not grads or len(set(layers)) < len(layers):
+        return None
+    links: list[Link] = []
+    rows, fresh = False, False
+    for layer in _pooled_first(layers):
+        kind, own = LINKS.get(type(layer)), list(layer._parameters.values())
+        known = kind is not None and kind.serves(layer, rows) and not _hooked(layer)
+        if kind is None or not known or not all(p is None or _plain(p, grads) for p in own):
+            return None
+        links.append(kind(layer, tuple(None if p is None else grads[id(p)] for p in own), fresh))
+        rows = rows or kind is FlattenLink
+        fresh = not kind.keeps_output and kind not in (FlattenLink, DropoutLink)
+    return links if sum(p is not None for link in links for p in link.grads) == len(grads) else None
+
+
+def _plain(p: nn.Parameter, grads: dict[int, torch.Tensor]) -> bool:
+    return id(p) in grads and p.requires_grad and p.is_cpu
+
+
+def _forward(module: nn.Module, links: list[Link], x: torch.Tensor) -> torch.Tensor:
+    out = as_floats(module, x)
+    for link in links:
+        out = link.forward(out)
+    return out
+
+
+def _of_logits(logits: torch.Tensor, target: torch.Tensor, reduction: int) -> torch.Tensor:
+    """[B, C]: the gradient of the cross-entropy."""
+    logs = torch._log_softmax(logits, 1, False)
+    one = torch.ones((), dtype=logits.dtype)
+    if target.is_floating_point():
+        g = target * -(one / len(target) if reduction == _MEAN else one)
+    else:
+        _, n = torch.ops.aten.nll_loss_forward(logs, target, None, reduction, _ANY_LABEL)  # refuses a label that is no class
+        g = torch.ops.aten.nll_loss_backward(one, logs, target, None, reduction, _ANY_LABEL, n)
+    return torch._log_softmax_backward_data(g, logs, 1, logits.dtype)
 
 
 @contextmanager
 def unfilled() -> Iterator[None]:
     """Only for a chain's kernels, which write all that they allocate: deterministic mode would fill it with NaN before."""
-    before = fill.fill_uninitialized_memory
-    fill.fill_uninitialized_memory = False
+    switch: Any = deterministic  # torch's types do not know its own switch
+    before = switch.fill_uninitialized_memory
+    switch.fill_uninitialized_memory = False
     try:
         yield
     finally:
-        fill.fill_uninitialized_memory = before
+        switch.fill_uninitialized_memory = before
 
 
 def _layers(module: nn.Module) -> list[nn.Module] | None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from fedbench.core.numerics.chain import walked
 from fedbench.core.numerics.layers import Directions, handler_of
 from fedbench.core.numerics.layout import rows_are_samples
 from fedbench.core.numerics.norms import clip_factors, norms
@@ -103,6 +104,27 @@ def _layer_wise(
     model: nn.Module, plan: Plan, x: torch.Tensor, y: torch.Tensor, bound: float, views: int, total: torch.Tensor
 ) -> bool:
     """Add one chunk; False, with nothing added, where the model turns out not to be a plain chain of known layers."""
+    seen = walked(model, x, y) or _taped(model, plan, x, y)
+    if seen is None:
+        return False
+    parts = []
+    for layer, a, b in seen:
+        rule, into = plan[layer]
+        parts.append(rule(layer, a, b, views, into))
+    if parts:  # otherwise the loss depends on nothing that is trained
+        squares = reduce(torch.add, (part.sq for part in parts))  # of sums over views
+        factors = clip_factors(squares, views * bound).to(total)
+        if views > 1:
+            factors /= views
+        for part in parts:
+            part.add(factors)
+    return True
+
+
+def _taped(
+    model: nn.Module, plan: Plan, x: torch.Tensor, y: torch.Tensor
+) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
+    """Each layer with parameters, its input and its output's gradient, as ``chain.walked``, from a graph."""
     before, tape = random_state(x.device), Tape(plan, len(x))
     try:
         with torch.enable_grad():
@@ -114,16 +136,5 @@ def _layer_wise(
         outputs = torch.autograd.grad(loss, list(tape.edges.values()), allow_unused=True) if tape.edges else ()
     if outputs is None or any(b is None for b in outputs):  # an output that is a view, and overwritten, has lost its place
         set_random_state(before)  # the attempt leaves no trace
-        return False
-    parts = []
-    for (layer, a), b in zip(tape.inputs.items(), outputs, strict=True):
-        rule, into = plan[layer]
-        parts.append(rule(layer, a, b, views, into))
-    if parts:  # otherwise the loss depends on nothing that is trained
-        squares = reduce(torch.add, (part.sq for part in parts))  # of sums over views
-        factors = clip_factors(squares, views * bound).to(total)
-        if views > 1:
-            factors /= views
-        for part in parts:
-            part.add(factors)
-    return True
+        return None
+    return [(layer, a, b) for (layer, a), b in zip(tape.inputs.items(), outputs, strict=True)]

@@ -18,6 +18,8 @@ class Link:
 
     keeps_output: ClassVar[bool] = False
 
+    _x: torch.Tensor
+
     def __init__(self, layer: nn.Module, grads: tuple[torch.Tensor | None, ...], fresh: bool) -> None:
         self.layer, self.grads, self.fresh = layer, grads, fresh
 
@@ -30,8 +32,17 @@ class Link:
         """The layer's output."""
         raise NotImplementedError
 
+    @property
+    def input(self) -> torch.Tensor:
+        """What the last ``forward`` was given, of a layer with parameters."""
+        return self._x
+
     def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
         """From the gradient of its output that of its input (``deeper``; else None); fills the parameters' own."""
+        return self.down(g)
+
+    def down(self, g: torch.Tensor) -> torch.Tensor:
+        """From the gradient of its output that of its input alone."""
         raise NotImplementedError
 
 
@@ -44,7 +55,7 @@ class FlattenLink(Link):
     def serves(cls, layer: nn.Flatten, rows: bool) -> bool:  # type: ignore[override]
         return layer.start_dim == 1 and layer.end_dim == -1
 
-    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+    def down(self, g: torch.Tensor) -> torch.Tensor:
         return g.reshape(self._shape)
 
 
@@ -66,7 +77,10 @@ class LinearLink(Link):
         else:
             weight.copy_(torch.mm(g.t(), self._x))
         torch.sum(g, 0, out=bias)
-        return torch.mm(g, self._weight) if deeper else None
+        return self.down(g) if deeper else None
+
+    def down(self, g: torch.Tensor) -> torch.Tensor:
+        return torch.mm(g, self._weight)
 
 
 class Conv2dLink(Link):
@@ -82,16 +96,20 @@ class Conv2dLink(Link):
         return torch.convolution(x, layer.weight, layer.bias, *self._how, False, [0, 0], layer.groups)
 
     def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
-        layer: nn.Conv2d = self.layer  # type: ignore[assignment]
-        sizes = None if layer.bias is None else [layer.out_channels]
-        wanted = [deeper, True, sizes is not None]
-        below, *own = _aten.convolution_backward(
-            g, self._x, self._weight, sizes, *self._how, False, [0, 0], layer.groups, wanted
-        )
+        below, *own = self._backward(g, [deeper, True, self.layer.bias is not None])
         for grad, found in zip(self.grads, own, strict=True):
             if grad is not None:
                 grad.copy_(found)
         return below
+
+    def down(self, g: torch.Tensor) -> torch.Tensor:
+        below: torch.Tensor = self._backward(g, [True, False, False])[0]
+        return below
+
+    def _backward(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
+        layer: nn.Conv2d = self.layer  # type: ignore[assignment]
+        sizes = None if layer.bias is None else [layer.out_channels]
+        return _aten.convolution_backward(g, self._x, self._weight, sizes, *self._how, False, [0, 0], layer.groups, wanted)
 
 
 class GroupNormLink(Link):
@@ -109,14 +127,19 @@ class GroupNormLink(Link):
         return out
 
     def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
-        groups: int = self.layer.num_groups  # type: ignore[assignment]
-        below, *own = _aten.native_group_norm_backward(
-            g, self._x, self._mean, self._rstd, self._weight, *self._sizes, groups, [deeper, True, True]
-        )
+        below, *own = self._backward(g, [deeper, True, True])
         for grad, found in zip(self.grads, own, strict=True):
             assert grad is not None  # ``serves``
             grad.copy_(found)
         return below
+
+    def down(self, g: torch.Tensor) -> torch.Tensor:
+        below: torch.Tensor = self._backward(g, [True, False, False])[0]
+        return below
+
+    def _backward(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
+        saved = self._x, self._mean, self._rstd, self._weight
+        return _aten.native_group_norm_backward(g, *saved, *self._sizes, self.layer.num_groups, wanted)
 
 
 class ReLULink(Link):
@@ -126,7 +149,7 @@ class ReLULink(Link):
         self._out = x.relu_() if self.fresh else x.relu()
         return self._out
 
-    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+    def down(self, g: torch.Tensor) -> torch.Tensor:
         return _aten.threshold_backward(g, self._out, 0)
 
 
@@ -137,7 +160,7 @@ class TanhLink(Link):
         self._out = x.tanh()
         return self._out
 
-    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+    def down(self, g: torch.Tensor) -> torch.Tensor:
         return _aten.tanh_backward(g, self._out)
 
 
@@ -158,7 +181,7 @@ class MaxPool2dLink(Link):
         self._where = where.contiguous()
         return out.contiguous()
 
-    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+    def down(self, g: torch.Tensor) -> torch.Tensor:
         return _aten.max_pool2d_with_indices_backward(g, self._x, *self._how, self._where)
 
 
@@ -172,7 +195,7 @@ class DropoutLink(Link):
         self._noise = torch.empty_like(x).bernoulli_(keep).div_(keep) if self.layer.training else None
         return x if self._noise is None else x * self._noise
 
-    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+    def down(self, g: torch.Tensor) -> torch.Tensor:
         return g if self._noise is None else g * self._noise
 
 
