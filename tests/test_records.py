@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pytest
 from boards import Clustered, Folder, board
 
 from fedbench.core import Number, UserError
+from fedbench.core.store.arrays import ArrayFile
 from fedbench.core.store.files import npz_bytes
+from fedbench.core.store.json_file import parse_bytes
 from fedbench.core.store.reading import LoadedRecord, load_records, read_record
 
 SCORES = {
@@ -232,3 +236,56 @@ def test_a_number_that_no_arithmetic_survives_is_refused_wherever_it_stands(tmp_
         with pytest.raises(UserError, match="is out of range"):
             read_record(path)
 
+
+
+@pytest.mark.parametrize("given", [
+    b"{half", b"", b'{"a": 1} x', b'{"a": NaN}', b'{"a": Infinity}', b'{"a": 1e999}', b'{"a": 1E+400}', b'{"a": -1e999}',
+    b'{"a": 18446744073709551617}', b'{"a": 1, "a": 1}', b'{"b": {"a": 1, "a": 2}}', b"[" * 60 + b"]" * 60, b"[" * 5000,
+    b'{"a": "\xff"}', b'{"a\\u0062": 1, "ab": 2}',
+])  # fmt: skip
+def test_json_that_no_arithmetic_survives_or_that_says_two_things_is_refused(given):
+    with pytest.raises(UserError, match=r"somewhere: unreadable.*; a remedy"):
+        parse_bytes(given, "somewhere", "a remedy")
+
+
+@pytest.mark.parametrize("given", [
+    b"null", b"0", b"[]", b'{"a": 18446744073709551616}', b'{"a": 1e308, "b": 0.1234567890123456789, "c": 1e-999}',
+    b'{":": ":{[", "\\"": "}", "e\\u00e9": "1e999"}', b"[" * 39 + b"]" * 39,
+    b'{"a": "\\ud83d\\ude00", "b": -0.0, "c": [true, false]}',
+])  # fmt: skip
+def test_json_is_read_as_python_reads_it(given):
+    assert json.dumps(parse_bytes(given, "", "")) == json.dumps(json.loads(given))
+
+
+def test_arrays_are_those_that_numpy_reads_whoever_packed_them(tmp_path):
+    """Deflated or stored as numpy does it, or by another program, which leaves them to ``zipfile``."""
+    arrays = {"a": np.arange(1000, dtype=np.int64), "b": np.zeros(0, np.float64), "c:d": np.array([True, False])}
+    packed = {name: npz_bytes({name: a}, compress=name != "a") for name, a in arrays.items()}
+    (tmp_path / "numpy.npz").write_bytes(npz_bytes(arrays))
+    (tmp_path / "stored.npz").write_bytes(npz_bytes(arrays, compress=False))
+    with zipfile.ZipFile(tmp_path / "other.npz", "w") as z:
+        for name, content in packed.items():
+            entry = zipfile.ZipInfo(f"{name}.npy")
+            entry.extra = b"\x99\x99\x01\x00x"
+            z.writestr(entry, zipfile.ZipFile(io.BytesIO(content)).read(f"{name}.npy"))
+    for path in sorted(tmp_path.glob("*.npz")):
+        with ArrayFile(path, "a remedy") as found:
+            for name, a in arrays.items():
+                assert found.length(name) == len(a) and np.array_equal(found.read(name, a.dtype.type), a)
+            assert "z" not in found
+
+
+def test_every_flipped_bit_of_a_score_file_is_refused_or_changes_nothing(tmp_path):
+    arrays = {"a": np.arange(20, dtype=np.int64), "b": np.linspace(0, 1, 9)}
+    content, path = npz_bytes(arrays), tmp_path / "x.npz"
+    for at in range(8 * len(content)):
+        changed = bytearray(content)
+        changed[at // 8] ^= 1 << at % 8
+        path.write_bytes(changed)
+        try:
+            with ArrayFile(path, "a remedy") as found:
+                read = {name: found.read(name, a.dtype.type) for name, a in arrays.items()}
+        except UserError as error:
+            assert str(path) in error.messages[0]
+        else:
+            assert all(np.array_equal(read[name], a) for name, a in arrays.items())

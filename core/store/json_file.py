@@ -16,6 +16,7 @@ from fedbench.core.words.explain import one_line
 
 MAX_DEPTH = 40
 LARGEST = 2**64  # seeds and sizes are below
+_UNUSUAL = object()
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _LONG_NUMBERS = (b"0" * 19, b"0e000")  # with digits alike; nothing shorter is out of range
@@ -40,23 +41,25 @@ def read_file(path: Path, most: int, remedy: str) -> bytes:
 
 def parse_bytes(given: bytes, name: str, remedy: str) -> Any:
     """What JSON holds no deeper and with no larger numbers than anything of fedbench; ``name`` leads the error."""
-    try:
-        content = _quickly(given)
-        if not _plain(given, content):  # rare: what is wrong, if anything, is looked for one by one
-            content = json.loads(given.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_once)
-            _refuse_deep(content)
-            _refuse_extreme(content if isinstance(content, dict | list) else [content])
+    content = _quickly(given)
+    if content is not _UNUSUAL:
+        return content
+    try:  # rare: what is wrong, if anything, is looked for one by one
+        content = json.loads(given.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_once)
+        _refuse_deep(content)
+        _refuse_extreme(content if isinstance(content, dict | list) else [content])
     except (ValueError, RecursionError) as error:
         raise UserError(f"{name}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
     return content
 
 
 def _quickly(given: bytes) -> Any:
-    """The same as of ``json``, with one object for equal short texts of all files; None of what this parser does not take."""
+    """The same as of ``json``, with one object for equal short texts of all files; ``_UNUSUAL`` where a closer look is needed."""
     try:
-        return from_json(given, allow_inf_nan=False, cache_strings="all")
+        content = from_json(given, allow_inf_nan=False, cache_strings="all")
     except ValueError:
-        return None
+        return _UNUSUAL
+    return content if _plain(given, content) else _UNUSUAL
 
 
 def _plain(given: bytes, content: Any) -> bool:
