@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         ReportContext,
         ServerContext,
     )
+    from fedbench.core.contract.courses import Courses
     from fedbench.core.contract.dataset import Data, Dataset
     from fedbench.core.contract.defense import Defense, FactValue
     from fedbench.core.contract.errors import Diverged, SkipCell, UserError
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from fedbench.core.contract.samples import Batch, MemberData, Selection
     from fedbench.core.contract.section import AuditedRound, ClientGroup, Duel, Entry, Family, Row, Section, Standing, Sweep
     from fedbench.core.contract.signal import Probe, Signal
+    from fedbench.core.contract.strengths import Strengths
     from fedbench.core.metrics import (
         TF01_MIN_NONMEMBERS,
         auc,
@@ -83,6 +85,8 @@ _HOME = {
         "Shortfall", "Style", "Table", "Text", "Value", "Words", "value",
     ),
     "section": ("AuditedRound", "ClientGroup", "Duel", "Entry", "Family", "Row", "Section", "Standing", "Sweep"),
+    "courses": ("Courses",),
+    "strengths": ("Strengths",),
     "contexts": (
         "AnswerContext", "CoalitionContext", "Federation", "Layer", "MemberContext", "ReportContext", "ServerContext",
     ),
@@ -121,7 +125,8 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
     "Dataset", "Data", "Model", "Signal", "Probe",
     "Analysis", "Findings", "Number", "FinishedRun", "Judgement", "Judged", "Report", "Summary",
-    "Section", "Row", "Entry", "Sweep", "Duel", "Family", "Standing", "ClientGroup", "AuditedRound",
+    "Section", "Row", "Entry", "Sweep", "Duel", "Family", "Standing", "Strengths", "Courses", "ClientGroup",
+    "AuditedRound",
     "Block", "Heading", "Note", "Bullets", "Table", "Column", "Content", "Value", "value", "Shortfall", "Figure", "Style",
     "Image", "Numbers", "Text", "Words", "Quote",
     "Interval", "combined_interval", "exact_interval", "t_interval", "auc", "tf01", "TF01_MIN_NONMEMBERS", "hypervolume",

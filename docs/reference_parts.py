@@ -34,7 +34,7 @@ CONTEXTS = {
         "Randomness", "Federation", "MemberData", "Batch", "Selection", "MemberContext", "CoalitionContext", "Layer",
         "ServerContext", "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge",
         "Probe", "Data", "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary", "Section", "Row",
-        "Entry", "Sweep", "Duel", "Family", "Standing",
+        "Entry", "Sweep", "Duel", "Family", "Standing", "Strengths", "Courses",
     )
 }  # fmt: skip
 _MODULES = (suite, federation, audit, coalition, component)

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def test_ray_accepts_the_cluster_file():
     starts = [c for kind in ("head", "worker") for c in config[f"{kind}_start_ray_commands"] if " start " in c]
     for start in starts:
         words = shlex.split(start)
-        known = subprocess.run(["ray", "start", "--help"], capture_output=True, text=True, check=True).stdout
+        known = subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "start", "--help"], capture_output=True, text=True, check=True).stdout
         assert {w.partition("=")[0] for w in words if w.startswith("--")} <= set(re.findall(r"--[\w-]+", known))
         assert "RAY_AUTH_MODE=token" in words
 

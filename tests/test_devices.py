@@ -9,9 +9,11 @@ import torch
 from running import suite
 
 from fedbench.core import UserError
-from fedbench.core.cli.run import _device, build_plan
+from fedbench.core.cli.place import device_of
+from fedbench.core.cli.run import build_plan
 from fedbench.core.execution.devices import gpus_for, placed
 from fedbench.core.experiment.job import key_of_run
+from fedbench.core.spec.suite import Limits
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +58,11 @@ def test_only_gpus_of_one_model_share_runs(job, cards):
 def test_a_gpu_that_is_not_there_is_refused_with_what_there_is(cards):
     cards()
     with pytest.raises(UserError, match="--device cuda: this machine has 0 CUDA devices; use --device cpu"):
-        _device("cuda")
-    assert _device("auto") == "cpu"
+        device_of("cuda", "local", Limits())
+    assert device_of("auto", "local", Limits()) == "cpu"
     cards("H100", "H100")
     with pytest.raises(UserError, match="--device cuda:2: this machine has 2 CUDA devices"):
-        _device("cuda:2")
-    assert (_device("cuda"), _device("cuda:1"), _device("auto")) == ("cuda", "cuda:1", "cuda")
+        device_of("cuda:2", "local", Limits())
+    assert (device_of("cuda", "local", Limits()), device_of("cuda:1", "local", Limits()), device_of("auto", "local", Limits())) == ("cuda", "cuda:1", "cuda")
     with pytest.raises(UserError, match="only cpu and cuda are supported"):
-        _device("mps")
+        device_of("mps", "local", Limits())

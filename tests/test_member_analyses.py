@@ -11,12 +11,11 @@ from boards import Folder, board, finished_run, rows_of, sections_of, table_of
 from running import invoke, suite
 from scipy import stats
 
-from fedbench.core import Judged, Judgement, exact_interval, tf01
+from fedbench.core import Courses, Judged, Judgement, exact_interval, tf01
 from fedbench.core.store.record import Found
 from fedbench.leaderboard.figures import style
 from fedbench.leaderboard.figures.files import image_of
 from fedbench.plugins.analyses.data_usage import DataUsage
-from fedbench.plugins.analyses.loss_courses import courses
 from fedbench.plugins.analyses.loss_trajectories import LossTrajectories
 from fedbench.plugins.analyses.tf01_by_class import TF01ByClass
 
@@ -212,7 +211,7 @@ def folder(tmp_path_factory):
 
 def test_the_undefended_row_is_of_the_coalitions_clients(folder):
     (section, *_) = sections_of(folder)
-    for found in courses(section, "loss-trajectories"):
+    for found in Courses.of(section, "loss-trajectories"):
         runs = [run_of(s, gap=1.0 if found.label == "none" else 0.1) for s in (0, 1)]
         part = CANARY if found.part == "canary" else ~CANARY
         for i, run in enumerate(runs):

@@ -198,11 +198,12 @@ def test_a_class_that_the_validation_part_lacks_is_no_obstacle():
     (MemberShield(), "membershield"), (EarlyStopping(), "early-stopping"), (AdvReg(), "adv-reg"),
 ])  # fmt: skip
 def test_a_validation_part_too_small_to_judge_is_refused_with_the_remedies(made, who):
-    with pytest.raises(UserError, match=rf"^{who}: client 0 has 4 validation samples of its 40, at least 10 .*: raise {who}'s "
+    with pytest.raises(UserError, match=rf"^\w+\.prepare \(client 0, before round 1\): {who}: client 0 has 4 validation samples "
+                       rf"of its 40, at least 10 .*: raise {who}'s "
                        r"`validation` \(now 0\.1\) or federation\.validation, or give clients more samples"):  # fmt: skip
         shielded(made)
     few = [replace(d, held_out=torch.arange(40) < 9) for d in clients()]
-    with pytest.raises(UserError, match=rf"^{who}: client 0 has 9 validation samples of its 40.*: raise federation\.validation,"):
+    with pytest.raises(UserError, match=rf"{who}: client 0 has 9 validation samples of its 40.*: raise federation\.validation,"):
         shielded(made, clients=few)
 
 

@@ -238,7 +238,7 @@ def test_a_model_without_enough_linear_layers_is_refused_by_name(defense, name):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x @ self.weight
 
-    with pytest.raises(UserError, match=rf"^{name} acts on the last 1 fully connected .* Table has none: choose another"):
+    with pytest.raises(UserError, match=rf"client 0, round 1\): {name} acts on the last 1 .* Table has none: choose another"):
         uploads(defense(), module=Table())
-    with pytest.raises(UserError, match=rf"^{name} acts on the last 3 .* has only 2: use layers: 2"):
+    with pytest.raises(UserError, match=rf"\(client 0, round 1\): {name} acts on the last 3 .* has only 2: use layers: 2"):
         uploads(defense(layers=3), module=tiny_module())

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from click.testing import CliRunner
-from toys import images_in, toy
+from small_suites import images_in, toy
 
 from fedbench.core.cli.main import cli
 from fedbench.core.registry.components import Registry

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tunings import REPORTED, ROWS, TUNING, Tuning, section_of
 
-from fedbench.core import Figure, Note, Table, hypervolume
+from fedbench.core import Figure, Note, Strengths, Table, hypervolume
 from fedbench.leaderboard.figures import style
 from fedbench.leaderboard.figures.files import image_of
 from fedbench.leaderboard.statistics.standing import Standing, standing
@@ -19,7 +19,6 @@ from fedbench.leaderboard.tables.attacks import attack_tables
 from fedbench.leaderboard.tables.costs import paired_table, pareto_table
 from fedbench.leaderboard.tables.ranking import ranking_table
 from fedbench.plugins.analyses.tuned import Tuned
-from fedbench.plugins.analyses.tuned_choice import Choice, area, choose
 from fedbench.plugins.analyses.tuned_figure import points_of, tuned_figure
 from fedbench.plugins.analyses.tuned_tables import on_front
 
@@ -33,7 +32,7 @@ def tables(section, **params):
 
 
 def chosen(section, within=1.0):
-    return {c.family: (c.matched, c.best) for c in choose(section.tuning, within)}
+    return {c.family: (c.matched, c.best) for c in Strengths.chosen(section.tuning, within)}
 
 
 def words(text):
@@ -75,7 +74,7 @@ def test_the_choice_never_reads_a_reported_seed(section, tmp_path):
     rng = np.random.default_rng(0)
     other = {s: {label: (rng.uniform(0, 2), rng.integers(100, 400) / 400) for label in ROWS} for s in REPORTED}
     changed = section_of(Tuning(tmp_path / "results", of_seed=other))
-    assert choose(changed.tuning, 1.0) == choose(section.tuning, 1.0)
+    assert Strengths.chosen(changed.tuning, 1.0) == Strengths.chosen(section.tuning, 1.0)
     assert any(changed.standing(label) != section.standing(label) for label in ROWS)
 
 
@@ -169,7 +168,7 @@ def chosen_of(within=1.0, **strengths):
         for name, (worst, acc, delta) in strengths.items()
     }  # fmt: skip
     family = SimpleNamespace(name="f", labels=tuple(stands))
-    (choice,) = choose(SimpleNamespace(families=lambda: [family], standing=stands.get), within)
+    (choice,) = Strengths.chosen(SimpleNamespace(families=lambda: [family], standing=stands.get), within)
     return choice.matched, choice.best
 
 
@@ -198,7 +197,7 @@ def test_a_choice_is_what_looking_at_every_strength_finds(families, within):
     labels = {name: tuple(label for label in reversed(stands) if label[0] == name) for name in families}
     own = [SimpleNamespace(name=name, labels=of) for name, of in labels.items()]
     tuning = SimpleNamespace(families=lambda: own, standing=stands.get)
-    for choice in choose(tuning, within):
+    for choice in Strengths.chosen(tuning, within):
         matched, best = None, None
         for label in sorted(labels[choice.family]):
             complete, worst, acc, delta = families[choice.family][int(label[-2])]
@@ -217,7 +216,7 @@ def test_the_area_is_the_share_of_the_plane_that_a_point_dominates(section):
     for label in ROWS:
         s = section.standing(label)
         point = [max(0.0, 2 * s.worst.mean - 1), 1 - s.accuracy.mean]
-        assert area(s) == pytest.approx(hypervolume(np.array([point])))
+        assert Strengths.area(s) == pytest.approx(hypervolume(np.array([point])))
 
 
 # -- what is reported --------------------------------------------------------------------------------------------------
@@ -285,7 +284,7 @@ def test_a_standing_is_what_its_row_says(section):
 
 def test_the_figure_has_a_line_a_family_and_is_the_same_each_time(section, tmp_path):
     (figure,) = (b for b in drawn(section) if isinstance(b, Figure))
-    images = [image_of(f, section).files for f in (figure, tuned_figure(section, choose(section.tuning, 1.0), 1.0))]
+    images = [image_of(f, section).files for f in (figure, tuned_figure(section, Strengths.chosen(section.tuning, 1.0), 1.0))]
     assert images[0] == images[1] and len(images[0]) == 2
     one = points_of(section, ["weak[s=1]", "weak[s=2]", "weak[s=3]", "nobody"])
     assert list(one) == ["weak[s=3]", "weak[s=2]", "weak[s=1]"]
@@ -293,7 +292,7 @@ def test_the_figure_has_a_line_a_family_and_is_the_same_each_time(section, tmp_p
 
 
 def test_what_was_chosen_is_marked_in_both_panels(section):
-    canvas = tuned_figure(section, [Choice(family="weak", strengths=(), matched="weak[s=2]", best=None)], 1.0).draw(style)
+    canvas = tuned_figure(section, [Strengths(family="weak", strengths=(), matched="weak[s=2]", best=None)], 1.0).draw(style)
     for axis in canvas.axes:
         drawn_at = {line.get_label(): np.c_[line.get_data()] for line in axis.lines}
         s = section.standing("weak[s=2]")

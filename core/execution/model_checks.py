@@ -36,8 +36,8 @@ class TriedModels:
         """Number of parameters: what :func:`try_model` says of ``model`` with the data of ``dataset``; raises as that does."""
         pair = key_of(dataset.identity()), key_of(model.identity())
         if pair not in self._sizes:
-            made = model.make()[0]
-            self._sizes[pair] = try_model(made, data), flops_of(made, data)
+            net = tried_model(model.make()[0], data)
+            self._sizes[pair] = sum(p.numel() for p in net.parameters() if p.requires_grad), flops_of(net, data)
         return self._sizes[pair][0]
 
     def flops(self, dataset: ComponentUse, model: ComponentUse) -> float:
@@ -45,7 +45,7 @@ class TriedModels:
         return self._sizes.get((key_of(dataset.identity()), key_of(model.identity())), (0, 0.0))[1]
 
 
-def flops_of(model: Model, data: Data) -> float:
+def flops_of(net: nn.Module, data: Data) -> float:
     """About what one sample's forward pass takes, in floating-point operations: every weight of a layer at every position of its
     output, once to multiply and once to add."""
     counted = 0.0
@@ -56,17 +56,22 @@ def flops_of(model: Model, data: Data) -> float:
             positions = out.numel() / len(own) if isinstance(out, torch.Tensor) and own.dim() else 1.0
             counted += 2 * own.numel() * max(1.0, positions)
 
+    hooks = [layer.register_forward_hook(count) for layer in net.modules()]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        net = wrap(model.build(data.input_shape, data.n_classes), data).eval()
-        for layer in net.modules():
-            layer.register_forward_hook(count)
         net(torch.from_numpy(np.ascontiguousarray(data.train_x[:1])))
+    for hook in hooks:
+        hook.remove()
     return counted
 
 
 def try_model(model: Model, data: Data) -> int:
-    """Number of trainable parameters of an architecture that takes the data set's samples, gives one logit a class, and keeps
-    the samples apart in eval mode; ``UserError`` otherwise."""
+    """Number of trainable parameters of what :func:`tried_model` builds."""
+    return sum(p.numel() for p in tried_model(model, data).parameters() if p.requires_grad)
+
+
+def tried_model(model: Model, data: Data) -> nn.Module:
+    """What an architecture builds that takes the data set's samples, gives one logit a class, and keeps the samples apart in eval
+    mode, behind the data's normalisation and in eval mode, where its parameters may have been moved; ``UserError`` otherwise."""
     name = type(model).__name__
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = model.build(data.input_shape, data.n_classes)
@@ -81,14 +86,13 @@ def try_model(model: Model, data: Data) -> int:
         if not isinstance(out, torch.Tensor) or tuple(out.shape) != (len(pair), classes):
             found = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
             raise UserError(f"the model {name} answers {len(pair)} samples with {found}, expected [{len(pair)}, {classes}]")
-        size = sum(p.numel() for p in module.parameters() if p.requires_grad)
         try:
             refuse_batch_statistics(net)
         except ValueError as error:
             raise UserError(f"the model {name} mixes samples in eval mode: {error}") from error
         twin = wrap(model.build(data.input_shape, data.n_classes), data).eval()
         _require_apart(name, *_telling(net, twin, as_floats(net, x)))
-        return size
+        return net
 
 
 def _require_one_dtype(name: str, module: nn.Module) -> None:

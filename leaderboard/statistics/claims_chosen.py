@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fedbench.core import Strengths
 from fedbench.leaderboard.claims.schema import Other, Quantity
 from fedbench.leaderboard.statistics.claims_series import Missing
 from fedbench.leaderboard.statistics.section import Section
-from fedbench.plugins.analyses.tuned_choice import Choice, choose
 
 WITHIN = 1.0  # points of accuracy that a matched strength may lose on the tuning seeds: "within one point of the undefended"
 
@@ -43,13 +43,13 @@ def rivals(section: Section, q: Quantity, than: Other) -> Iterator[str | Missing
         yield OutOfReach(f"no other defense has a strength within {WITHIN:g} pp on the tuning seeds")
 
 
-def _choices(section: Section) -> dict[str, Choice]:
+def _choices(section: Section) -> dict[str, Strengths]:
     if section.tuning is None:
         raise Missing("no records of tuning seeds")
-    return {c.family: c for c in choose(section.tuning, WITHIN)}
+    return {c.family: c for c in Strengths.chosen(section.tuning, WITHIN)}
 
 
-def _label(section: Section, choices: dict[str, Choice], name: str, matched: bool) -> str:
+def _label(section: Section, choices: dict[str, Strengths], name: str, matched: bool) -> str:
     if section.base is not None and section.base.label == name:
         return name  # the undefended run has one strength
     if name not in choices:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from fedbench.core import Courses
 from fedbench.leaderboard.claims.schema import Quantity
 from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.statistics.spread import Measured
-from fedbench.plugins.analyses.loss_courses import courses
 
 
 class Missing(Exception):
@@ -81,7 +81,7 @@ def _facts(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
 def _last_losses(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
     """Mean loss in the last audited round that has one, of the clients that defend in any row, in the undefended row, too."""
     part, side = (q.name or "").split()
-    every = [c.sides[side] for c in courses(section, q.analysis or "", (row.label,)) if c.part == part]
+    every = [c.sides[side] for c in Courses.of(section, q.analysis or "", (row.label,)) if c.part == part]
     if not every or len(every[0]) != len(section.seeds):
         return {}
     known = {seed: course[~np.isnan(course)] for seed, course in zip(section.seeds, every[0], strict=True)}

@@ -13,6 +13,7 @@ from fedbench.core import (
     Block,
     Column,
     Content,
+    Courses,
     Figure,
     Findings,
     FinishedRun,
@@ -26,7 +27,6 @@ from fedbench.core import (
     value,
 )
 from fedbench.core import Params as Base
-from fedbench.plugins.analyses.loss_courses import PARTS, SIDES, Courses, courses, over_clients
 from fedbench.plugins.analyses.sides import clients_of, members_of, outsiders_of
 from fedbench.plugins.analyses.trajectory_figure import trajectory_figure
 
@@ -52,9 +52,9 @@ class LossTrajectories(Analysis):
         if not clients or not len(run.rounds):
             return None
         arrays: dict[str, np.ndarray] = {}
-        for part in PARTS if run.pool_canary.any() else PARTS[:1]:
+        for part in Courses.PARTS if run.pool_canary.any() else Courses.PARTS[:1]:
             of_part = _of_part(run, part)
-            for side in SIDES:
+            for side in Courses.SIDES:
                 found = np.full((len(run.rounds), run.clients), np.nan)
                 for k in clients:
                     found[:, k] = _mean(run.signals["loss"][:, run.rows.index(k)], _side(run, side, k) & of_part)
@@ -66,7 +66,7 @@ class LossTrajectories(Analysis):
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """The three lines, a panel a defense and kind of sample; last and largest gaps, a row a defense and kind."""
-        shown = courses(section, label, self.params.defenses)
+        shown = Courses.of(section, label, self.params.defenses)
         rows = tuple(line for found in shown for line in _lines(found))
         if rows:
             yield _table(rows)
@@ -92,9 +92,9 @@ def _mean(loss: np.ndarray, side: np.ndarray) -> np.ndarray:
 def _numbers(arrays: dict[str, np.ndarray], whom: np.ndarray) -> dict[str, Number]:
     """Gaps are non-members' loss minus members': above 0 members are easier."""
     numbers, n_rounds = {}, len(arrays["rounds"])
-    for part in (p for p in PARTS if f"{p} members" in arrays):
-        means = {side: over_clients(arrays[f"{part} {side}"].reshape(n_rounds, -1), whom) for side in SIDES}
-        for side in SIDES[1:]:
+    for part in (p for p in Courses.PARTS if f"{p} members" in arrays):
+        means = {side: Courses.over_clients(arrays[f"{part} {side}"].reshape(n_rounds, -1), whom) for side in Courses.SIDES}
+        for side in Courses.SIDES[1:]:
             last, largest, _ = _gaps(means[side] - means["members"], arrays["rounds"])
             numbers[f"{part} last gap {side}"] = Number(last, unit="nats")
             numbers[f"{part} largest gap {side}"] = Number(largest, unit="nats")
@@ -118,9 +118,9 @@ def _lines(found: Courses) -> Iterator[tuple[Content, ...]]:
     if not all(ends.values()):
         return
     gaps = [
-        [_gaps(n - m, found.rounds) for n, m in zip(found.sides[side], found.sides["members"], strict=True)] for side in SIDES[1:]
+        [_gaps(n - m, found.rounds) for n, m in zip(found.sides[side], found.sides["members"], strict=True)] for side in Courses.SIDES[1:]
     ]
-    cells: list[Content] = [_over_seeds(ends[side]) for side in SIDES]
+    cells: list[Content] = [_over_seeds(ends[side]) for side in Courses.SIDES]
     for of_side in gaps:
         last, largest, when = ([v for v in values if v is not None] for values in zip(*of_side, strict=True))
         cells += [_over_seeds(last), _over_seeds(largest), Value(mean=float(np.mean(when))) if when else None]
@@ -135,8 +135,8 @@ def _over_seeds(values: list[float]) -> Value:
 
 def _table(rows: tuple[tuple[Content, ...], ...]) -> Table:
     columns = [Column(name=Words("defense"), align="left"), Column(name=Words("samples"), align="left")]
-    columns += [Column(name=Words(f"{side}, last round")) for side in SIDES]
-    for side in SIDES[1:]:
+    columns += [Column(name=Words(f"{side}, last round")) for side in Courses.SIDES]
+    for side in Courses.SIDES[1:]:
         columns += [Column(name=Words(f"{what} gap, {side}"), direction="lower", signed=True) for what in ("last", "largest")]
         columns.append(Column(name=Words("in round"), digits=0))
     caption = Words(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbench.core import Section, Style
-from fedbench.plugins.analyses.loss_courses import PARTS, Courses
+from fedbench.core import Courses, Section, Style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -19,7 +18,7 @@ NAMES = {"members": "members", "inside": "non-members, inside", "outside": "non-
 
 def trajectory_figure(section: Section, found: Sequence[Courses], style: Style) -> Canvas:
     """Small multiples on one scale; the kinds of samples one below the other, each with rows of its own."""
-    parts = [part for part in PARTS if any(c.part == part for c in found)]
+    parts = [part for part in Courses.PARTS if any(c.part == part for c in found)]
     by_part = {part: [c for c in found if c.part == part] for part in parts}
     across = min(ACROSS, max(len(mine) for mine in by_part.values()))
     down = {part: -(-len(mine) // across) for part, mine in by_part.items()}

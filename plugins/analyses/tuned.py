@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from fedbench.core import Analysis, Block, Note, Params, Section, Words
-from fedbench.plugins.analyses.tuned_choice import choose, unknown
+from fedbench.core import Analysis, Block, Note, Params, Section, Strengths, Words
 from fedbench.plugins.analyses.tuned_figure import tuned_figure
 from fedbench.plugins.analyses.tuned_tables import chosen_table, comparison, strengths_table
 
@@ -35,8 +34,8 @@ class Tuned(Analysis):
         if section.tuning is None:
             yield Note(Words("No run of a tuning seed has a record here, so no strength can be chosen."))
             return
-        within, found = self.params.within, choose(section.tuning, self.params.within)
-        found += [unknown(f.name) for f in section.families() if f.name not in {c.family for c in found}]
+        within, found = self.params.within, Strengths.chosen(section.tuning, self.params.within)
+        found += [Strengths.unknown(f.name) for f in section.families() if f.name not in {c.family for c in found}]
         for at in ("matched", "best"):
             yield chosen_table(section, found, at, within)
         if self.params.compared is not None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbench.core import Figure, Section, Standing, Style
-from fedbench.plugins.analyses.tuned_choice import Choice
+from fedbench.core import Figure, Section, Standing, Strengths, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +19,7 @@ Point = tuple[float, float]
 """(worst case AUC, test accuracy in percent)"""
 
 
-def tuned_figure(section: Section, found: Sequence[Choice], within: float) -> Figure | None:
+def tuned_figure(section: Section, found: Sequence[Strengths], within: float) -> Figure | None:
     """Two panels, all strengths and those near the undefended run's accuracy; None where nothing can be placed."""
     lines = {f.name: points_of(section, f.labels) for f in section.families()}
     if not any(lines.values()):
@@ -38,7 +37,9 @@ def _point(s: Standing | None) -> Point | None:
     return None if s is None or s.worst is None or s.accuracy is None else (s.worst.mean, 100 * s.accuracy.mean)
 
 
-def _draw(section: Section, lines: dict[str, dict[str, Point]], found: Sequence[Choice], within: float, style: Style) -> Canvas:
+def _draw(
+    section: Section, lines: dict[str, dict[str, Point]], found: Sequence[Strengths], within: float, style: Style
+) -> Canvas:
     figure = style.new_figure(11, 5.2)
     whole, near = figure.subplots(1, 2)
     plain = {r.label: p for r in section.rows if (r.undefended or r.floor) and (p := _point(section.standing(r.label)))}
@@ -74,7 +75,7 @@ def _strengths(axis: Axes, style: Style, lines: dict[str, dict[str, Point]]) -> 
             )  # fmt: skip
 
 
-def _marks(axis: Axes, lines: dict[str, dict[str, Point]], found: Sequence[Choice]) -> None:
+def _marks(axis: Axes, lines: dict[str, dict[str, Point]], found: Sequence[Strengths]) -> None:
     """A ring around what was chosen at matched accuracy, a square around the best: one may wear both."""
     marks = (("chosen at matched accuracy", "o", 11, {c.matched for c in found}),
              ("chosen as the best", "s", 14, {c.best for c in found}))  # fmt: skip

@@ -7,9 +7,22 @@ from typing import Literal
 
 import numpy as np
 
-from fedbench.core import Block, Column, Content, Note, Section, Standing, Table, Text, Value, Words, pareto_front, value
+from fedbench.core import (
+    Block,
+    Column,
+    Content,
+    Note,
+    Section,
+    Standing,
+    Strengths,
+    Table,
+    Text,
+    Value,
+    Words,
+    pareto_front,
+    value,
+)
 from fedbench.plugins.analyses.paired_differences import verdict
-from fedbench.plugins.analyses.tuned_choice import Choice, accuracy, advantage, area
 
 At = Literal["matched", "best"]
 _DEFENSE = Column(name=Words("defense"), align="left")
@@ -18,7 +31,7 @@ _DELTA = Column(name=Words("delta-accuracy"), unit="pp", direction="higher", dig
 _ACCURACY = Column(name=Words("accuracy"), unit="%", direction="higher", digits=1, scale=100)
 
 
-def chosen_table(section: Section, found: Sequence[Choice], at: At, within: float) -> Table:
+def chosen_table(section: Section, found: Sequence[Strengths], at: At, within: float) -> Table:
     """Every defense at what was chosen ``at`` matched accuracy, or as the best: numbers of the reported seeds alone."""
     taken = {c.family: label for c in found if (label := chosen(c, at)) is not None}
     taken |= (plain := {r.label: r.label for r in section.rows if r.undefended})
@@ -47,7 +60,7 @@ def chosen_table(section: Section, found: Sequence[Choice], at: At, within: floa
     return Table(title=title, caption=caption, columns=columns, rows=tuple(lines))
 
 
-def chosen(choice: Choice, at: At) -> str | None:
+def chosen(choice: Strengths, at: At) -> str | None:
     """The label taken."""
     return choice.matched if at == "matched" else choice.best
 
@@ -58,7 +71,7 @@ def strength_of(label: str) -> str:
     return inner or label
 
 
-def none_chosen(choice: Choice, at: At, within: float) -> Text:
+def none_chosen(choice: Strengths, at: At, within: float) -> Text:
     """Why there is none, and which strength comes nearest."""
     known = [s for s in choice.strengths if s.complete and s.worst is not None]
     deltas = {s.label: s.delta_accuracy.mean for s in known if s.delta_accuracy is not None}
@@ -74,11 +87,11 @@ def none_chosen(choice: Choice, at: At, within: float) -> Text:
 def on_front(rows: Sequence[Standing]) -> dict[str, bool]:
     """Label -> whether no other row of these is as private and as accurate, and once better."""
     known = [s for s in rows if s.worst is not None and s.accuracy is not None]
-    best = pareto_front(np.array([(advantage(s), 1 - accuracy(s)) for s in known]).reshape(-1, 2))
+    best = pareto_front(np.array([(Strengths.advantage(s), 1 - Strengths.accuracy(s)) for s in known]).reshape(-1, 2))
     return {s.label: bool(b) for s, b in zip(known, best, strict=True)}
 
 
-def comparison(section: Section, found: Sequence[Choice], compared: str) -> Block:
+def comparison(section: Section, found: Sequence[Strengths], compared: str) -> Block:
     """The choices of one defense minus those of every other one, at matched accuracy and at their best."""
     own = next((c for c in found if c.family == compared), None)
     if own is None:
@@ -109,7 +122,7 @@ def comparison(section: Section, found: Sequence[Choice], compared: str) -> Bloc
     return Table(title="One tuned defense against the others", caption=caption, columns=columns, rows=rows, footnotes=said)
 
 
-def strengths_table(tuning: Section, found: Sequence[Choice]) -> Table:
+def strengths_table(tuning: Section, found: Sequence[Strengths]) -> Table:
     """Every strength on the tuning seeds, which the choice was made by."""
     rows: list[tuple[Content, ...]] = []
     for choice in found:
@@ -117,7 +130,8 @@ def strengths_table(tuning: Section, found: Sequence[Choice]) -> Table:
             taken = [at for at in ("matched", "best") if chosen(choice, at) == s.label]
             known = s.complete and s.worst is not None and s.accuracy is not None
             said = ", ".join(taken) if known else "not all its scores"
-            rows.append((s.label, value(s.worst), value(s.delta_accuracy), Value(mean=area(s) if known else None), Words(said)))
+            area = Value(mean=Strengths.area(s) if known else None)
+            rows.append((s.label, value(s.worst), value(s.delta_accuracy), area, Words(said)))
     columns = (
         _DEFENSE, _WORST, _DELTA, Column(name=Words("(1 - advantage) x accuracy"), direction="higher"),
         Column(name=Words("chosen"), align="left"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from running import suite
-from toys import images_in, toy
+from small_suites import images_in, toy
 
 from fedbench.core.spec.load import shipped_suites
 
