@@ -81,7 +81,8 @@ def test_ray_accepts_the_cluster_file():
     starts = [c for kind in ("head", "worker") for c in config[f"{kind}_start_ray_commands"] if " start " in c]
     for start in starts:
         words = shlex.split(start)
-        known = subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "start", "--help"], capture_output=True, text=True, check=True).stdout
+        help_of = [sys.executable, "-m", "ray.scripts.scripts", "start", "--help"]
+        known = subprocess.run(help_of, capture_output=True, text=True, check=True).stdout
         assert {w.partition("=")[0] for w in words if w.startswith("--")} <= set(re.findall(r"--[\w-]+", known))
         assert "RAY_AUTH_MODE=token" in words
 

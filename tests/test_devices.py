@@ -55,14 +55,18 @@ def test_only_gpus_of_one_model_share_runs(job, cards):
     assert gpus_for([job, replace(job, device="cuda")]) == ("cuda:0", "cuda:2")
 
 
+def here(wanted: str) -> str:
+    return device_of(wanted, "local", Limits())
+
+
 def test_a_gpu_that_is_not_there_is_refused_with_what_there_is(cards):
     cards()
     with pytest.raises(UserError, match="--device cuda: this machine has 0 CUDA devices; use --device cpu"):
-        device_of("cuda", "local", Limits())
-    assert device_of("auto", "local", Limits()) == "cpu"
+        here("cuda")
+    assert here("auto") == "cpu"
     cards("H100", "H100")
     with pytest.raises(UserError, match="--device cuda:2: this machine has 2 CUDA devices"):
-        device_of("cuda:2", "local", Limits())
-    assert (device_of("cuda", "local", Limits()), device_of("cuda:1", "local", Limits()), device_of("auto", "local", Limits())) == ("cuda", "cuda:1", "cuda")
+        here("cuda:2")
+    assert (here("cuda"), here("cuda:1"), here("auto")) == ("cuda", "cuda:1", "cuda")
     with pytest.raises(UserError, match="only cpu and cuda are supported"):
-        device_of("mps", "local", Limits())
+        here("mps")

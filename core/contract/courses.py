@@ -13,7 +13,10 @@ from fedbench.core.contract.section import Section
 
 @dataclass(frozen=True)
 class Courses:
-    """Of one defense and part of the samples: ``rounds`` [R]; ``sides`` name -> [S, R], means over clients, a row a seed."""
+    """The courses of a loss over ``rounds`` [R], of the defense ``label`` and one ``part`` of the samples (``PARTS``).
+
+    ``sides``: name (``SIDES``) -> [S, R], means over clients, a row a seed.
+    """
 
     SIDES: ClassVar = ("members", "inside", "outside")  # of the non-members: other clients' training samples, and nobody's
     PARTS: ClassVar = ("clean", "canary")

@@ -118,7 +118,8 @@ def _lines(found: Courses) -> Iterator[tuple[Content, ...]]:
     if not all(ends.values()):
         return
     gaps = [
-        [_gaps(n - m, found.rounds) for n, m in zip(found.sides[side], found.sides["members"], strict=True)] for side in Courses.SIDES[1:]
+        [_gaps(n - m, found.rounds) for n, m in zip(found.sides[side], found.sides["members"], strict=True)]
+        for side in Courses.SIDES[1:]
     ]
     cells: list[Content] = [_over_seeds(ends[side]) for side in Courses.SIDES]
     for of_side in gaps:
