@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.folders import data_folder
+
+settings.register_profile("fedbench", deadline=None)  # machines are shared: nothing here asserts on absolute time
+settings.load_profile("fedbench")
 
 
 @pytest.fixture(autouse=True, scope="session")
