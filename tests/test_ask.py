@@ -223,6 +223,7 @@ def fedbench_reports():
 """
 
 
+@pytest.mark.slow
 def test_the_process_that_the_user_started_never_imports_a_plugin(site, tmp_path):
     install(site, "seen_plugin", SEEN)
     path, results = suite(tmp_path, defenses=["shield"]), tmp_path / "r"

@@ -67,7 +67,8 @@ def test_the_slurm_array_computes_a_suite(tmp_path):
     results.parent.mkdir()
     for i in (1, 2):
         array = {"SLURM_ARRAY_TASK_ID": str(i), "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_CPUS_PER_TASK": "1"}
-        subprocess.run([str(SLURM), str(path), str(results), "--no-plots"], env={**os.environ, **array}, check=True)
+        environment = {**os.environ, **array, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        subprocess.run([str(SLURM), str(path), str(results), "--no-plots"], env=environment, check=True)
     assert len(records(results)) == 3 and (results / "leaderboard" / "board.md").is_file()
 
 

@@ -20,7 +20,7 @@ from fedbench.testing.table import checks_of
 # what learns need not learn for long, nor be large, to be deterministic
 PARAMS: dict[str, dict[str, Any]] = {
     "seqmia": {"epochs": 2}, "adv-reg": {"of_prediction": [16], "of_label": [8], "shared": [8]},
-    "memguard": {"epochs": 20, "steps": 20, "hidden": [8]},
+    "random-forest": {"trees": 20}, "memguard": {"epochs": 20, "steps": 20, "hidden": [8]},
 }  # fmt: skip
 HEAVY = {
     "adv-reg", "random-forest", "resnet18", "wrn-16-4", "leaf-cnn", "alexnet", "resnet20", "vgg16", "vgg19", "seqmia", "board",

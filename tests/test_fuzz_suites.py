@@ -31,6 +31,7 @@ def test_what_was_found_by_hand_is_refused_readably(folder, text):
     assert end.outcome == "refused"
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=80, deadline=None)
 def test_a_mutant_is_a_suite_or_is_refused_readably(folder, seed):

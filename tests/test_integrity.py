@@ -69,6 +69,7 @@ def test_damaged_scores_are_refused_or_say_what_they_said(folder, seed):
     assert escaped(tried(folder, score_damages(seed, 18))) == {}
 
 
+@pytest.mark.slow
 def test_no_bit_of_a_record_can_flip_unnoticed(folder):
     sample = list(every_bit(folder))[::211]
     counts = tried(folder, sample)

@@ -15,6 +15,7 @@ from running import HANG_S, called, fingerprint, invoke, outcomes, records, star
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.execution import ray_cluster
+from fedbench.core.toolkit.folders import data_folder
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedbench[ray]'")
 pytestmark = pytest.mark.slow
@@ -169,6 +170,7 @@ def test_a_node_with_other_code_refuses_the_run_and_says_which_package(tmp_path,
     assert not records(tmp_path / "none")  # nothing failed, nothing lost
 
 
+@pytest.mark.skipif(not (data_folder() / "location30").is_dir(), reason="needs location30/ in $FEDBENCH_DATA")
 def test_a_node_without_the_data_set_is_not_used(tmp_path, at_home):
     at_home.two.end()
     at_home.start_two(FEDBENCH_DATA=str(tmp_path / "empty"), FEDBENCH_OFFLINE="1")

@@ -222,6 +222,7 @@ def request(job, **needs) -> Request:
     return Request(needs=needs_of(job) | needs, job=pickle.dumps(job), environment={})
 
 
+@pytest.mark.slow
 def test_a_node_computes_the_bytes_that_one_machine_computes(done, job, here, tmp_path):
     said = list(serve(request(job)))
     assert said[0] == ("started", None)
@@ -234,6 +235,7 @@ def test_a_node_computes_the_bytes_that_one_machine_computes(done, job, here, tm
     assert [p.suffix for p in (here / "trainings").iterdir()] == [".npz"]
 
 
+@pytest.mark.slow
 def test_a_node_with_another_engine_refuses_before_it_looks_at_the_run(job, here):
     sent = Request(needs=needs_of(job) | {"core": "0" * 64}, job=b"not even a pickle", environment={})
     ((kind, why),) = serve(sent)
@@ -249,18 +251,21 @@ def test_a_node_says_which_package_it_lacks(job, here, use, why):
     assert kind == "refused" and why in said[0]
 
 
+@pytest.mark.slow
 def test_a_node_with_other_data_refuses(job, here):
     other = replace(job, digests={**job.digests, "data": "0" * 64})
     ((kind, said),) = serve(request(replace(other, run_key=key_of_run(other))))
     assert kind == "refused" and "the data of 'digits', seed 0, are not those that the suite was planned with" in said[0]
 
 
+@pytest.mark.slow
 def test_a_node_with_other_vector_instructions_refuses(job, here):
     other = replace(job, provenance=job.provenance.model_copy(update={"cpu_capability": "ALTIVEC"}))
     ((kind, said),) = serve(request(replace(other, run_key=key_of_run(other))))
     assert kind == "refused" and "cpu_capability ALTIVEC ->" in said[0]
 
 
+@pytest.mark.slow
 def test_the_process_on_a_node_that_is_killed_is_a_loss(job, here):
     said = serve(request(job))
     assert next(said) == ("started", None)

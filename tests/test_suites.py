@@ -56,8 +56,8 @@ def test_every_suite_runs_end_to_end_at_toy_scale(name, images, tmp_path):
     if name == "papers/fedmia_table1":
         assert "AUC: 8 of 8 published cells run" in board and "not run |" not in board
     if name == "tuned_baselines":
-        assert set(outcomes) == {"ok"} and board.count("**Tuned defenses at matched accuracy**") == 1 + 1
-        assert board.count("**One tuned defense against the others**") == 1 + 1
+        assert set(outcomes) == {"ok"} and board.count("**Tuned defenses at matched accuracy**") == 3 + 1
+        assert board.count("**One tuned defense against the others**") == 3 + 1
     if "papers/cofedmid" in name and path.read_text().count("source: cofedmid"):
         assert set(outcomes) == {"ok"} and "What differs: " in board
         assert "Not the paper's setting: the paper's data set is" in board
