@@ -19,6 +19,24 @@ class Shield(Defense):
     pass
 """
 
+# to be installed as the module `waiting`
+WAITING = '''
+    import os, time
+    from fedbench.core import Component, Defense, hookimpl
+
+    class Waits(Defense):
+        """As long as there is a file `wait` where the command was called; it makes one named `waiting` there."""
+        def protect(self, update, ctx):
+            open("waiting", "w").close()
+            while os.path.exists("wait"):
+                time.sleep(0.01)
+            return update * 0.5
+
+    @hookimpl
+    def fedbench_defenses():
+        yield Component("waits", "waiting:Waits", "waits")
+'''
+
 # (source, words of the reason)
 BROKEN = {
     "import error": ("import no_such_module_at_all",

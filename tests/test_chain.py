@@ -12,6 +12,7 @@ from tiny import tiny_setup, train_all
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils import deterministic
 
 from fedbench.core import Defense, Selection
@@ -100,6 +101,18 @@ def patched() -> nn.Module:
     return net
 
 
+def watched() -> nn.Module:
+    net = MLP(hidden=(4,)).build((4,), C)
+    net[1].weight.register_hook(lambda g: 2 * g)
+    return net
+
+
+def watched_afterwards() -> nn.Module:
+    net = MLP(hidden=(4,)).build((4,), C)
+    net[1].bias.register_post_accumulate_grad_hook(lambda p: p.grad.zero_())
+    return net
+
+
 def shared() -> nn.Module:
     layer = nn.Linear(4, 4)
     return nn.Sequential(nn.Flatten(), layer, nn.Tanh(), layer, nn.Linear(4, C))
@@ -108,7 +121,8 @@ def shared() -> nn.Module:
 NOT_SERVED = {
     "a layer of another kind": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.GELU(), nn.Linear(4, C)),
     "a subclass": lambda: nn.Sequential(nn.Flatten(), Doubled(4, C)),
-    "a hook": hooked, "a frozen weight": frozen, "a patched layer": patched, "a layer used twice": shared,
+    "a hook": hooked, "a parameter's hook": watched, "a hook behind its gradient": watched_afterwards,
+    "a frozen weight": frozen, "a patched layer": patched, "a layer used twice": shared,
     "a linear layer that may see more than rows": lambda: nn.Sequential(nn.Linear(4, C)),
     "a pool whose gradient is another": lambda: AlexNet().build((3, 32, 32), C),
     "branches": lambda: ResNet18().build((3, 8, 8), C),
@@ -120,6 +134,38 @@ NOT_SERVED = {
 @pytest.mark.parametrize("what", NOT_SERVED)
 def test_what_no_chain_serves_is_left_to_autograd(what):
     assert Chain.of(FlatModel(NOT_SERVED[what](), CPU)) is None
+
+
+def test_a_hook_on_all_modules_is_left_to_autograd():
+    flat = FlatModel(MLP(hidden=(4,)).build((4,), C), CPU)
+    hook = register_module_forward_hook(lambda layer, args, out: None)
+    try:
+        assert Chain.of(flat) is None
+    finally:
+        hook.remove()
+    assert Chain.of(flat) is not None
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16])
+def test_soft_labels_of_another_type_give_autograds_bits(kind):
+    torch.manual_seed(0)
+    flat = FlatModel(MLP(hidden=(9,)).build((4,), C), CPU)
+    x, target = torch.randn(7, 4), torch.rand(7, C).softmax(1).to(kind)
+    cross_entropy(flat.module(x), target).backward()
+    expected = flat.grad.clone()
+    flat.grad.fill_(7.0)
+    Chain.of(flat).gradient(x, target)
+    assert torch.equal(flat.grad, expected)
+
+
+def test_maxima_of_images_without_a_channel():
+    torch.manual_seed(0)
+    flat = FlatModel(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(9, C)), CPU)
+    x, y = torch.randn(5, 6, 6), torch.randint(0, C, (5,))
+    cross_entropy(flat.module(x), y).backward()
+    expected = flat.grad.clone()
+    Chain.of(flat).gradient(x, y)
+    assert torch.equal(flat.grad, expected)
 
 
 def test_doubles_are_left_to_autograd():

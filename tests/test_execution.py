@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fake_packages import install
+from fake_packages import WAITING, install
 from faults import cache_damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,16 +47,9 @@ DEFENSES = '''
         def protect(self, update, ctx):
             return update * torch.nan
 
-    class Waits(Defense):
-        """As long as there is a file `wait` where the command was called."""
-        def protect(self, update, ctx):
-            while os.path.exists("wait"):
-                time.sleep(0.01)
-            return update * 0.5
-
     @hookimpl
     def fedbench_defenses():
-        for c in (Raises, Hangs, Exits, Nan, Waits):
+        for c in (Raises, Hangs, Exits, Nan):
             yield Component(f"toy-{c.__name__.lower()}", f"toys:{c.__name__}", "a toy")
 '''
 
@@ -107,6 +100,7 @@ ATTACKS = '''
 @pytest.fixture
 def toys(site):
     install(site, "toys", DEFENSES)
+    install(site, "waiting", WAITING)
     return install(site, "toy_attacks", ATTACKS)
 
 
@@ -161,7 +155,7 @@ def test_one_or_two_workers_and_any_company_give_the_same_bits(tmp_path):
 
 
 def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, toys):
-    path, marker = suite(tmp_path, defenses=["none", "toy-waits"], seeds=[0, 1]), tmp_path / "cut" / "records"
+    path, marker = suite(tmp_path, defenses=["none", "waits"], seeds=[0, 1]), tmp_path / "cut" / "records"
     invoke(path, "--results", tmp_path / "whole")
     (tmp_path / "wait").touch()  # the third of four runs gets no further than its first round
     process = start(path, tmp_path / "cut", toys)

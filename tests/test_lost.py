@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fake_packages import install
+from fake_packages import WAITING, install
 from running import HANG_S, fingerprint, invoke, records, start, suite, wait_for
 
 from fedbench.core.cli.main import cli
@@ -22,24 +22,6 @@ from fedbench.core.store.files import TEMPORARY_PREFIX, write_if_room
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records, read_record
 from fedbench.core.store.results import MARKER, Results
-
-WAITING = '''
-    import os, time
-    from fedbench.core import Component, Defense, hookimpl
-
-    class Waits(Defense):
-        """As long as there is a file `wait` where the command was called."""
-        def protect(self, update, ctx):
-            open("waiting", "w").close()
-            while os.path.exists("wait"):
-                time.sleep(0.01)
-            return update * 0.5
-
-    @hookimpl
-    def fedbench_defenses():
-        yield Component("waits", "waiting:Waits", "waits")
-'''
-
 
 # -- a folder that goes while a run goes on ----------------------------------------------------------------------------
 

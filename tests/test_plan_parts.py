@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from fake_packages import install
+from fake_packages import WAITING, install
 from hypothesis import given
 from hypothesis import strategies as st
 from running import called, changed, fingerprint, invoke, records, start, suite, wait_for
@@ -22,22 +22,6 @@ from fedbench.core.execution.cost import Work, expected_cost, shares
 from fedbench.core.store import locks
 from fedbench.core.store.locks import locked
 from fedbench.core.store.results import Results
-
-WAITS = '''
-    import os, time
-    from fedbench.core import Component, Defense, hookimpl
-
-    class Waits(Defense):
-        """As long as there is a file `wait` where the command was called."""
-        def protect(self, update, ctx):
-            while os.path.exists("wait"):
-                time.sleep(0.01)
-            return update * 0.5
-
-    @hookimpl
-    def fedbench_defenses():
-        yield Component("toy-waits", "toys:Waits", "a toy")
-'''
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +140,8 @@ def test_parts_on_folders_of_their_own_are_one_board_and_a_cell_that_differs_is_
 
 
 def test_parts_run_at_once_on_one_folder_and_nobody_else_does(tmp_path, site):
-    install(site, "toys", WAITS)
-    path, folder = suite(tmp_path, defenses=["toy-waits"], seeds=[0, 1]), tmp_path / "r"
+    install(site, "waiting", WAITING)
+    path, folder = suite(tmp_path, defenses=["waits"], seeds=[0, 1]), tmp_path / "r"
     (tmp_path / "wait").touch()
     both = [start(path, folder, site, more=("--part", f"{i}/2")) for i in (1, 2)]
     for i, process in enumerate(both, 1):

@@ -82,7 +82,6 @@ def command(
         raise UserError("--ray-address goes with --executor ray")
     if not dry_run and executor == LOCAL:
         start_early()  # it imports while the suite is planned
-    from fedbench.core.execution.resume import other_cpus, pending, recorded
     from fedbench.core.store.plans import only_of
     from fedbench.core.store.results import Results
 
@@ -107,20 +106,27 @@ def command(
     with store.lock(share):
         if not share:  # what another part is writing is no stray
             store.sweep()
-        found = recorded(wanted.jobs, store)
-        jobs = pending(wanted.jobs, found, rerun)
-        _warn_of_a_mix(console, other_cpus(wanted.jobs, found), bool(jobs))
-        _say_why(jobs, store)
-        asked = replace(plan.asked, only=only)
-        store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, asked)
-        _execute(console, jobs, executor_of(executor, workers, ray_address), wanted, folder)
-        store.keep_marker()
-        lost = _lost({r.path.stem for r in found} | {c.stem for job in jobs for c in job.cells}, store)
+        plan = replace(plan, asked=replace(plan.asked, only=only))
+        lost = _compute(console, plan, wanted, store, rerun, executor_of(executor, workers, ray_address))
         if share and (missing := _missing(whole.cells, store)):
             say(f"{missing} cells of other parts have no record yet: the part that finishes last writes the board")
         elif not lost or any(store.records.glob("*.json")):
             write_reports(folder, reports, plots)
         sys.exit(1 if _failures(console, wanted, store, lost) else 0)
+
+
+def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> set[str]:
+    """What of ``wanted`` is missing, or asked for again; the cells that lost their record meanwhile."""
+    from fedbench.core.execution.resume import other_cpus, pending, recorded
+
+    found = recorded(wanted.jobs, store)
+    jobs = pending(wanted.jobs, found, rerun)
+    _warn_of_a_mix(console, other_cpus(wanted.jobs, found), bool(jobs))
+    _say_why(jobs, store)
+    store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
+    _execute(console, jobs, executor, wanted, store.root)
+    store.keep_marker()
+    return _lost({r.path.stem for r in found} | {c.stem for job in jobs for c in job.cells}, store)
 
 
 def _say_why(jobs: Iterable[Any], store: Any) -> None:

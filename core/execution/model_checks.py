@@ -53,15 +53,16 @@ def flops_of(net: nn.Module, data: Data) -> float:
     def count(layer: nn.Module, _: object, out: object) -> None:
         nonlocal counted
         for own in layer.parameters(recurse=False):
-            positions = out.numel() / len(own) if isinstance(out, torch.Tensor) and own.dim() else 1.0
+            positions = out.numel() / len(own) if isinstance(out, torch.Tensor) and own.dim() else len(pair)
             counted += 2 * own.numel() * max(1.0, positions)
 
     hooks = [layer.register_forward_hook(count) for layer in net.modules()]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        net(torch.from_numpy(np.ascontiguousarray(data.train_x[:1])))
+        pair = _different(data)[:2]
+        net(pair)
     for hook in hooks:
         hook.remove()
-    return counted
+    return counted / len(pair)
 
 
 def try_model(model: Model, data: Data) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import deterministic
 
 from fedbench.core.numerics.flat import FlatModel
@@ -86,7 +87,8 @@ def links_of(module: nn.Module, grads: dict[int, torch.Tensor]) -> list[Link] | 
 
 
 def _plain(p: nn.Parameter, grads: dict[int, torch.Tensor]) -> bool:
-    return id(p) in grads and p.requires_grad and p.is_cpu
+    hooks = p._backward_hooks, getattr(p, "_post_accumulate_grad_hooks", None)
+    return id(p) in grads and p.requires_grad and p.is_cpu and not any(hooks)
 
 
 def _forward(module: nn.Module, links: list[Link], x: torch.Tensor) -> torch.Tensor:
@@ -99,10 +101,12 @@ def _forward(module: nn.Module, links: list[Link], x: torch.Tensor) -> torch.Ten
 def _of_logits(logits: torch.Tensor, target: torch.Tensor, reduction: int) -> torch.Tensor:
     """[B, C]: the gradient of the cross-entropy."""
     logs = torch._log_softmax(logits, 1, False)
-    one = torch.ones((), dtype=logits.dtype)
     if target.is_floating_point():
-        g = target * -(one / len(target) if reduction == _MEAN else one)
+        target = target.to(torch.promote_types(target.dtype, logs.dtype))  # the type of their product, and of its gradient
+        one = target.new_ones(())
+        g = (target * -(one / len(target) if reduction == _MEAN else one)).to(logs.dtype)
     else:
+        one = logs.new_ones(())
         _, n = torch.ops.aten.nll_loss_forward(logs, target, None, reduction, _ANY_LABEL)  # refuses a label that is no class
         g = torch.ops.aten.nll_loss_backward(one, logs, target, None, reduction, _ANY_LABEL, n)
     return torch._log_softmax_backward_data(g, logs, 1, logits.dtype)
@@ -145,5 +149,5 @@ def _pooled_first(layers: list[nn.Module]) -> list[nn.Module]:
 
 
 def _hooked(layer: nn.Module) -> bool:
-    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
-    return any(hooks) or "forward" in vars(layer)
+    own = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    return any(own) or "forward" in vars(layer) or _has_any_global_hook()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,7 @@ _ALIGNED = 64  # bytes, as torch's own allocations are: some products round othe
 _WIDE = 4  # channels from which on maxima are taken with the channels last
 
 
-class Link:
+class Link(ABC):
     """One layer: ``forward`` keeps what ``backward`` needs of a batch. ``grads``: views that ``backward`` fills, the weight's and
     the bias's; ``keeps_output``: whether the layer reads its own output again, which must then not be overwritten."""
 
@@ -28,9 +29,9 @@ class Link:
         """Whether it does all that this layer does, on inputs that are ``rows`` [B, d] or may be anything."""
         return True
 
+    @abstractmethod
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The layer's output."""
-        raise NotImplementedError
 
     @property
     def input(self) -> torch.Tensor:
@@ -41,9 +42,9 @@ class Link:
         """From the gradient of its output that of its input (``deeper``; else None); fills the parameters' own."""
         return self.down(g)
 
+    @abstractmethod
     def down(self, g: torch.Tensor) -> torch.Tensor:
         """From the gradient of its output that of its input alone."""
-        raise NotImplementedError
 
 
 class FlattenLink(Link):
@@ -83,7 +84,25 @@ class LinearLink(Link):
         return torch.mm(g, self._weight)
 
 
-class Conv2dLink(Link):
+class AtOnce(Link):
+    """A layer with parameters whose gradients one kernel gives together."""
+
+    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+        below, *own = self._kernel(g, [deeper, *(grad is not None for grad in self.grads)])
+        for grad, found in zip(self.grads, own, strict=True):
+            if grad is not None:
+                grad.copy_(found)
+        return below
+
+    def down(self, g: torch.Tensor) -> torch.Tensor:
+        return self._kernel(g, [True, False, False])[0]
+
+    @abstractmethod
+    def _kernel(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
+        """The gradients of input, weight and bias that are ``wanted``."""
+
+
+class Conv2dLink(AtOnce):
     @classmethod
     def serves(cls, layer: nn.Conv2d, rows: bool) -> bool:  # type: ignore[override]
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
@@ -95,24 +114,13 @@ class Conv2dLink(Link):
         self._how = list(layer.stride), padding, list(layer.dilation)
         return torch.convolution(x, layer.weight, layer.bias, *self._how, False, [0, 0], layer.groups)
 
-    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
-        below, *own = self._backward(g, [deeper, True, self.layer.bias is not None])
-        for grad, found in zip(self.grads, own, strict=True):
-            if grad is not None:
-                grad.copy_(found)
-        return below
-
-    def down(self, g: torch.Tensor) -> torch.Tensor:
-        below: torch.Tensor = self._backward(g, [True, False, False])[0]
-        return below
-
-    def _backward(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
+    def _kernel(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
         layer: nn.Conv2d = self.layer  # type: ignore[assignment]
         sizes = None if layer.bias is None else [layer.out_channels]
         return _aten.convolution_backward(g, self._x, self._weight, sizes, *self._how, False, [0, 0], layer.groups, wanted)
 
 
-class GroupNormLink(Link):
+class GroupNormLink(AtOnce):
     @classmethod
     def serves(cls, layer: nn.GroupNorm, rows: bool) -> bool:  # type: ignore[override]
         return layer.affine
@@ -126,18 +134,7 @@ class GroupNormLink(Link):
         )
         return out
 
-    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
-        below, *own = self._backward(g, [deeper, True, True])
-        for grad, found in zip(self.grads, own, strict=True):
-            assert grad is not None  # ``serves``
-            grad.copy_(found)
-        return below
-
-    def down(self, g: torch.Tensor) -> torch.Tensor:
-        below: torch.Tensor = self._backward(g, [True, False, False])[0]
-        return below
-
-    def _backward(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
+    def _kernel(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
         saved = self._x, self._mean, self._rstd, self._weight
         return _aten.native_group_norm_backward(g, *saved, *self._sizes, self.layer.num_groups, wanted)
 
@@ -175,7 +172,7 @@ class MaxPool2dLink(Link):
         sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
         self._how = *([n, n] if isinstance(n, int) else list(n) for n in sizes), layer.ceil_mode
         # maxima round nothing: beside its own layout, where the kernel is many times faster, they are the same
-        wide = x.shape[1] >= _WIDE
+        wide = x.dim() == 4 and x.shape[1] >= _WIDE
         seen = x.contiguous(memory_format=torch.channels_last) if wide else x
         out, where = _aten.max_pool2d_with_indices(seen, *self._how)
         self._where = where.contiguous()
