@@ -1,4 +1,4 @@
-"""Where the time of a small model's step goes: the graph, and maxima over images with their channels first. Reported, not asserted.
+"""Where a small model's step spends its time: the graph, and maxima with the channels first. Reported, not asserted.
 
     pytest -m benchmark -s tests/benchmarks/test_bench_chain.py
 """
