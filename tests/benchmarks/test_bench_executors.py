@@ -1,6 +1,7 @@
 """Two local workers beside one, and one Ray node beside local workers, on the same runs. Reported, not asserted.
 
     pytest -m benchmark -s tests/benchmarks/test_bench_executors.py
+    FEDBENCH_RUNS=8 FEDBENCH_ROUNDS=600 FEDBENCH_REPEATS=2 pytest ...     fewer and longer runs
 
 Each figure is a ratio of wall times of whole commands, taken in turn: planning and the board are in both. The Ray node
 stands already, as a cluster's would, so that joining it counts and starting it does not.
@@ -20,14 +21,14 @@ from running import changed, fingerprint
 
 pytestmark = pytest.mark.benchmark
 
-RUNS, REPEATS = 24, int(os.environ.get("FEDBENCH_REPEATS", "3"))
+RUNS, ROUNDS, REPEATS = (int(os.environ.get(f"FEDBENCH_{name}", n)) for name, n in (("RUNS", 24), ("ROUNDS", 60), ("REPEATS", 3)))
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """A suite of many runs of some seconds each."""
     folder = tmp_path_factory.mktemp("suite")
-    federation = {"clients": 10, "rounds": 60, "local_epochs": 4, "batch_size": 20, "optimizer": {"lr": 0.1, "momentum": 0.9}}
+    federation = {"clients": 10, "rounds": ROUNDS, "local_epochs": 4, "batch_size": 20, "optimizer": {"lr": 0.1, "momentum": 0.9}}
     model = {"name": "mlp", "params": {"hidden": [128]}}
     return changed(
         folder, {"federation": federation, "model": model, "audit": {"every": 10, "nonmembers": 80}}, seeds=list(range(RUNS)),
@@ -54,7 +55,7 @@ def in_turn(path, folder, one: tuple[str, ...], other: tuple[str, ...]) -> list[
 
 
 def told(what: str, ratios: list[float]) -> str:
-    return f"\n{what}: {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}, n={len(ratios)}, {RUNS} runs each)"
+    return f"\n{what}: {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}, n={len(ratios)}, {RUNS} runs of {ROUNDS} rounds each)"
 
 
 def test_two_local_workers_beside_one(path, tmp_path):
