@@ -55,7 +55,8 @@ def in_turn(path, folder, one: tuple[str, ...], other: tuple[str, ...]) -> list[
 
 
 def told(what: str, ratios: list[float]) -> str:
-    return f"\n{what}: {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}, n={len(ratios)}, {RUNS} runs of {ROUNDS} rounds each)"
+    spread = f"{min(ratios):.2f}-{max(ratios):.2f}, n={len(ratios)}"
+    return f"\n{what}: {statistics.median(ratios):.2f} ({spread}, {RUNS} runs of {ROUNDS} rounds each)"
 
 
 def test_two_local_workers_beside_one(path, tmp_path):
