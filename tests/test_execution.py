@@ -169,7 +169,9 @@ def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, 
     assert fingerprint(tmp_path / "cut") == fingerprint(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGHUP, pytest.param(signal.SIGQUIT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", [
+    signal.SIGINT, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGHUP, signal.SIGQUIT))
+])
 def test_a_signal_to_end_stops_cleanly_and_keeps_what_is_finished(tmp_path, toys, which):
     path = suite(tmp_path, defenses=["none", "toy-hangs"])
     # tests started in the background of a shell inherit an ignored SIGINT, and so would the command

@@ -139,6 +139,7 @@ def test_parts_on_folders_of_their_own_are_one_board_and_a_cell_that_differs_is_
 # -- side by side --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_parts_run_at_once_on_one_folder_and_nobody_else_does(tmp_path, site):
     install(site, "waiting", WAITING)
     path, folder = suite(tmp_path, defenses=["waits"], seeds=[0, 1]), tmp_path / "r"

@@ -292,6 +292,7 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path):
     assert load_suite(write(tmp_path, b"\xef\xbb\xbf" + GOOD.encode())).spec.name == "small"
 
 
+@pytest.mark.slow
 def test_shipped_suites_are_valid_and_found_by_name(registry):
     assert "partial_defense" in shipped_suites()
     for name, path in shipped_suites().items():
