@@ -1,0 +1,31 @@
+// What is seen is what the address says: filters, order, the open row and cell stand behind the #.
+"use strict";
+
+(function (site) {
+  const PLACE = ["setting", "coalition", "view"];
+  const FILTERS = [...PLACE, "attack", "defense", "package"];
+  const OTHERS = ["sort", "dir", "roc", "cell"];
+
+  const read = () => new URLSearchParams(location.hash.slice(1));
+
+  /** Absent: as the page opens (the first section); "": all. The open row is [label, setting, coalition, view]. */
+  function parsed() {
+    const given = read();
+    const state = { row: given.getAll("row") };
+    for (const name of FILTERS) state[name] = given.get(name) ?? (PLACE.includes(name) ? site.firstPlace[name] : "");
+    for (const name of OTHERS) state[name] = given.get(name) ?? "";
+    return state;
+  }
+
+  /** Changes these parts of the address; null takes one away. Listeners of "hashchange" show what it says then. */
+  function change(parts) {
+    const given = read();
+    for (const [name, value] of Object.entries(parts)) {
+      given.delete(name);
+      for (const one of Array.isArray(value) ? value : value === null ? [] : [value]) given.append(name, one);
+    }
+    location.hash = given.toString();
+  }
+
+  Object.assign(site, { PLACE, FILTERS, state: parsed, change });
+})(window.fedbenchSite);
