@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from importlib.resources import files
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from fedbench.core import UserError
 from fedbench.core.cli.options import ONLY, parse_only
+from fedbench.core.spec.load import shipped_suites
 from fedbench.core.store.plans import ID, Asked, read_plan
 from fedbench.core.words.printable import printable
 
 _START = ("fedbench", "run")
 
 
-def command_of(results: Path, plan: str | None) -> str:
-    """``fedbench run SUITE`` with the changes that the plan was made with; the suite that the folder stores, where what was
-    given is no suite that fedbench ships; "" without a stored plan."""
-    if plan is None or not ID.fullmatch(plan):
+def command_of(results: Path, plan: str | None, suites: Collection[str]) -> str:
+    """``fedbench run SUITE``, with the changes that the plan was made with, of a suite that fedbench ships as it was given; of
+    another one the file that the folder stores. Of records from before plans were stored, the shipped suite of their name.
+    "" where there is none of these, and of several suites."""
+    if len(suites) != 1:
         return ""
-    try:
-        asked = read_plan(results, plan)
-    except UserError:  # a suite that is not there, or not as it was stored, is none to run again
-        return ""
-    if not _shipped(asked):
+    asked = _asked(results, plan)
+    shipped = {path.stem: (name, path) for name, path in shipped_suites().items()}
+    if asked is None:
+        names = [shipped[suite][0] for suite in suites if suite in shipped] if plan is None else []
+        return shlex.join([*_START, *names]) if names else ""
+    name, path = shipped.get(asked.suite, ("", None))
+    if path is None or path.read_text(encoding="utf-8") != asked.given:
         return f"{shlex.join(_START)} RESULTS/suites/{plan}.yaml"
     changes = [part for change in asked.overrides for part in ("--set", change)]
-    return safe(shlex.join([*_START, asked.suite, *changes]))
+    return safe(shlex.join([*_START, name, *changes]))
 
 
-def _shipped(asked: Asked) -> bool:
-    """Whether the suite of that name is the one that was given."""
-    found = files("fedbench.suites") / f"{asked.suite}.yaml"
-    return "/" not in asked.suite and found.is_file() and found.read_text(encoding="utf-8") == asked.given
+def _asked(results: Path, plan: str | None) -> Asked | None:
+    """A suite that is not there, or not as it was stored, is none to run again."""
+    try:
+        return read_plan(results, plan) if plan is not None and ID.fullmatch(plan) else None
+    except UserError:
+        return None
 
 
 def only_of(wanted: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,22 +11,22 @@ import numpy as np
 
 from fedbench.core import MEMBER, OFL
 from fedbench.core.contract.defense import REMARKS, FactValue
-from fedbench.core.metrics import Group
+from fedbench.core.metrics import Group, Score
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.site.again import only_of
-from fedbench.leaderboard.site.encode import Table, number, packed, text
+from fedbench.leaderboard.site.encode import Table, number, packed, packed_numbers, text
 from fedbench.leaderboard.statistics.entry import ended
 from fedbench.leaderboard.statistics.row import adversary_of
 from fedbench.leaderboard.tables.provenance import origin
 
 BINS = 20
 BEYOND = 0.005  # share of the scores at either end that the outer bins take in
-_KEY = 16  # hex digits of a key
-_MOST_FACTS, _MOST_PARAMS = 40, 60
+_KEY = 12  # hex digits of a key or a digest
+_MOST_FACTS, _MOST_PARAMS, _MOST_VALUES = 40, 60, 4
 _RUN = ("key", "setting", "coalition", "members", "defense", "adversary", "seed", "only", "machine", "started", "times",
         "accuracy", "rounds", "history", "facts")  # fmt: skip
-_CELL = ("key", "run", "attack", "outcome", "reason", "group", "targets", "auc", "error", "tf01", "n", "range", "scores", "cpu_s")
+_CELL = ("key", "run", "attack", "outcome", "reason", "sample", "targets", "auc", "error", "tf01", "range", "scores", "cpu_s")
 
 
 def _columns(names: Iterable[str]) -> dict[str, list[Any]]:
@@ -45,6 +45,8 @@ class Cells:
     outcomes: Table = field(default_factory=lambda: Table(["ok"]))
     rounds: Table = field(default_factory=Table)
     targets: Table = field(default_factory=Table)
+    samples: Table = field(default_factory=Table)
+    facts: Table = field(default_factory=Table)
     runs: dict[str, list[Any]] = field(default_factory=lambda: _columns(_RUN))
     cells: dict[str, list[Any]] = field(default_factory=lambda: _columns(_CELL))
     _run_at: dict[str, int] = field(default_factory=dict)
@@ -69,16 +71,17 @@ class Cells:
     def _cell(self, loaded: LoadedRecord) -> dict[str, Any]:
         r = loaded.record
         group: Group = "ofl" if all("ofl" in t.groups for t in r.targets) else "mix"
-        scores = [t.groups[group] for t in r.targets if group in t.groups]
+        scores = [t.groups.get(group) for t in r.targets]
+        known = [s for s in scores if s is not None]
         judged = list(loaded.candidates_of([t.target for t in r.targets]).values()) if r.outcome == "ok" else []
         low_high, counts = histogram(judged, group)
         return {
-            "key": r.key[:_KEY], "run": self._run(loaded), "attack": self.use(r.attack),
-            "outcome": self.outcomes.index(ended(loaded)), "reason": self.reasons.index(text(r.reason, 400)), "group": group,
+            "key": text(r.key[:_KEY]), "run": self._run(loaded), "attack": self.use(r.attack),
+            "outcome": self.outcomes.index(ended(loaded)), "reason": self.reasons.index(text(r.reason, 400)),
+            "sample": self.samples.index([group, sum(s.n_members for s in known), sum(s.n_nonmembers for s in known)]),
             "targets": self.targets.index([t.target for t in r.targets]) if r.targets else -1,
-            "auc": [number(s.value("auc")) for s in scores], "error": [number(s.error("auc")) for s in scores],
-            "tf01": [number(s.value("tf01"), 2) for s in scores],
-            "n": [sum(s.n_members for s in scores), sum(s.n_nonmembers for s in scores)],
+            "auc": packed_numbers([s and s.value("auc") for s in scores], 100_000, width=3),
+            "error": packed_numbers([s and s.error("auc") for s in scores], 10_000, width=2), "tf01": _known(scores),
             "range": low_high, "scores": counts, "cpu_s": number(r.measured.attack_cpu_s, 2),
         }  # fmt: skip
 
@@ -98,7 +101,7 @@ class Cells:
         m, where = r.measured, {"setting": r.setting, "coalition": r.coalition, "defense": r.defense.label}
         losses = [number(row.train_loss) for row in r.history]
         return {
-            "key": r.run_key[:_KEY], "setting": self.settings[r.suite, r.setting], "coalition": text(r.coalition),
+            "key": text(r.run_key[:_KEY]), "setting": self.settings[r.suite, r.setting], "coalition": text(r.coalition),
             "members": r.members, "defense": self.use(r.defense), "adversary": text(adversary_of(loaded) or ""),
             "seed": r.seed, "only": self.onlys.index(only_of(where)),
             "machine": self.machines.index([[name, text(value)] for name, value in origin(loaded)]),
@@ -106,8 +109,15 @@ class Cells:
             "times": [number(x, 2) for x in (m.train_cpu_s, m.train_wall_s, m.wall_s, m.signals_cpu_s, m.peak_memory_mb)],
             "accuracy": None if r.utility is None else number(r.utility.accuracy),
             "rounds": self.rounds.index([row.round for row in r.history]) if r.history else -1,
-            "history": [[number(row.accuracy) for row in r.history], losses], "facts": _facts(r.facts),
+            "history": [[number(row.accuracy) for row in r.history], losses],
+            "facts": [self.facts.index(fact) for fact in _facts(r.facts)],
         }  # fmt: skip
+
+
+def _known(scores: Sequence[Score | None]) -> list[float | int | None]:
+    """TF01 of every target in percent; nothing where no target has the non-members for it."""
+    found = [number(s and s.value("tf01"), 2) for s in scores]
+    return [] if all(value is None for value in found) else found
 
 
 def histogram(judged: Iterable[Candidates], group: Group) -> tuple[list[float | int | None] | None, str]:
@@ -143,7 +153,7 @@ def _use(use: ComponentUse) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "label": text(use.label), "name": text(use.full_name), "package": text(", ".join(packages(use))),
-        "digest": use.digest[:12],
+        "digest": text(use.digest[:_KEY]),
         "params": params[:_MOST_PARAMS], "only": only_of({"attack": use.label}),
     }  # fmt: skip
 
@@ -159,9 +169,9 @@ def _facts(facts: Mapping[str, FactValue]) -> list[list[str]]:
 
 def _fact(value: FactValue) -> str:
     if isinstance(value, list):
-        few = ", ".join(map(_fact, value[:8]))
-        return text(few if len(value) <= 8 else f"{few}, … ({len(value)} values)")
-    return f"{value:.5g}" if isinstance(value, float) else text(value)
+        few = ", ".join(map(_fact, value[:_MOST_VALUES]))
+        return text(few if len(value) <= _MOST_VALUES else f"{few}, … ({len(value)} values)")
+    return f"{value:.4g}" if isinstance(value, float) else text(value)
 
 
 def outcomes(cells: Cells, found: Counter[str]) -> list[list[int]]:

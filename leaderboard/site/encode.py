@@ -43,6 +43,13 @@ def packed(values: np.ndarray) -> str:
     return "".join(_PAIRS[np.clip(values, 0, LARGEST).astype(np.int64)])
 
 
+def packed_numbers(values: Sequence[float | None], scale: int, width: int) -> str:
+    """Each as ``scale`` times the number, rounded, in ``width`` characters; the largest they hold where there is none."""
+    none = 64**width - 1
+    steps = [none if v is None or not math.isfinite(v) else min(max(round(v * scale), 0), none - 1) for v in values]
+    return "".join(DIGITS[step >> 6 * place & 63] for step in steps for place in reversed(range(width)))
+
+
 def packed_rates(rates: np.ndarray) -> str:
     """[n] rates on a logarithmic scale from 1e-4 to 1; 0 is what is below half of its first step."""
     with np.errstate(divide="ignore"):
@@ -50,9 +57,10 @@ def packed_rates(rates: np.ndarray) -> str:
     return packed(np.where(rates > 0, np.clip(steps, 1, LARGEST), 0))
 
 
-def unpacked(given: str) -> list[int]:
-    """What ``packed`` was given."""
-    return [DIGITS.index(a) * 64 + DIGITS.index(b) for a, b in zip(given[::2], given[1::2], strict=True)]
+def unpacked(given: str, width: int = 2) -> list[int]:
+    """The whole numbers of so many characters each."""
+    parts = [given[i : i + width] for i in range(0, len(given), width)]
+    return [sum(DIGITS.index(digit) << 6 * place for place, digit in enumerate(reversed(part))) for part in parts]
 
 
 class Table:

@@ -42,8 +42,9 @@ def board_of(source: Source, name: str, command: str) -> Board:
         "notes": _notes(source), "provenance": lines(blocks), "command": command, "fpr": [float(f"{rate:.4g}") for rate in FPR],
         "settings": [_setting(s, source.sections) for s in settings], "uses": cells.uses.values,
         "machines": cells.machines.values, "onlys": cells.onlys.values, "reasons": cells.reasons.values,
-        "outcomes": cells.outcomes.values, "rounds": cells.rounds.values, "targets": cells.targets.values, "runs": cells.runs,
-        "cells": cells.cells, "sections": sections, "rows": rows, "published": _published(source),
+        "outcomes": cells.outcomes.values, "rounds": cells.rounds.values, "targets": cells.targets.values,
+        "samples": cells.samples.values, "facts": cells.facts.values, "runs": cells.runs, "cells": cells.cells,
+        "sections": sections, "rows": rows, "published": _published(source),
     }, name)  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from fedbench.core import UserError
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.words.explain import one_line
 from fedbench.leaderboard.site.again import is_command, is_only
+from fedbench.leaderboard.site.cells import BINS
 
 MAX_BYTES = 32 << 20
 _MOST = 200_000  # of anything
@@ -43,7 +44,8 @@ def _finite(given: float) -> float:
 
 Text = Annotated[str, StringConstraints(max_length=4 * _LONGEST), AfterValidator(_shown)]
 Packed = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_-]{2})*$", max_length=1_000)]
-Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{0,16}$")]
+Digits = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]*$", max_length=3 * _LONGEST)]
+Key = Annotated[str, StringConstraints(max_length=64), AfterValidator(_shown)]
 Number = Annotated[int | float, AfterValidator(_finite)]
 Interval = tuple[Number, Number | None, Number | None] | None
 Index = Annotated[int, Field(ge=0, lt=_MOST)]
@@ -89,7 +91,7 @@ class Runs(Part):
     accuracy: list[Number | None]
     rounds: list[OrNone]
     history: list[tuple[list[Number | None], list[Number | None]]]
-    facts: list[list[Pair]]
+    facts: list[list[Index]]
 
 
 class Cells(Part):
@@ -98,12 +100,11 @@ class Cells(Part):
     attack: list[Index]
     outcome: list[Index]
     reason: list[Index]
-    group: list[Literal["ofl", "mix"]]
+    sample: list[Index]
     targets: list[OrNone]
-    auc: list[list[Number | None]]
-    error: list[list[Number | None]]
+    auc: list[Digits]
+    error: list[Digits]
     tf01: list[list[Number | None]]
-    n: list[tuple[int, int]]
     range: list[tuple[Number, Number] | None]
     scores: list[Packed]
     cpu_s: list[Number | None]
@@ -203,6 +204,8 @@ class Board(Part):
     outcomes: list[Text]
     rounds: list[list[int]]
     targets: list[list[int]]
+    samples: list[tuple[Literal["ofl", "mix"], int, int]]
+    facts: list[Pair]
     runs: Runs
     cells: Cells
     sections: list[Section]
@@ -217,11 +220,14 @@ class Board(Part):
         _within("runs.only", self.runs.only, self.onlys)
         _within("runs.machine", self.runs.machine, self.machines)
         _within("runs.rounds", self.runs.rounds, self.rounds)
+        _within("runs.facts", (fact for facts in self.runs.facts for fact in facts), self.facts)
+        _within("cells.sample", self.cells.sample, self.samples)
         _within("cells.run", self.cells.run, range(runs))
         _within("cells.attack", self.cells.attack, self.uses)
         _within("cells.outcome", self.cells.outcome, self.outcomes)
         _within("cells.reason", self.cells.reason, self.reasons)
         _within("cells.targets", self.cells.targets, self.targets)
+        _check_scores(self.cells, self.targets)
         for section in self.sections:
             _within("sections.setting", [section.setting], self.settings)
             _within("sections.attacks", section.attacks, self.uses)
@@ -253,6 +259,13 @@ def _columns(part: Part) -> int:
     if len(lengths) != 1:
         raise ValueError(f"{type(part).__name__.lower()}: its columns are of several lengths")
     return lengths.pop()
+
+
+def _check_scores(cells: Cells, targets: Sequence[Sequence[int]]) -> None:
+    for at, auc, error, tf01, scores in zip(cells.targets, cells.auc, cells.error, cells.tf01, cells.scores, strict=True):
+        n = len(targets[at]) if at >= 0 else 0
+        if (len(auc), len(error)) != (3 * n, 2 * n) or len(tf01) not in (0, n) or len(scores) not in (0, 4 * BINS):
+            raise ValueError("cells: a number is needed for each of a cell's targets, and a count for each bin")
 
 
 def _within(name: str, positions: Iterable[int], table: Sequence[Any]) -> None:

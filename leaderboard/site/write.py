@@ -52,8 +52,9 @@ def _board(source: Path) -> Board:
         return read_board(source).model_copy(update={"name": _name(source)})
     with _folder_of(source) as root:
         found = source_of(root)
-        board = board_of(found, _name(source), command_of(root, found.plan))
-        if root != source.parent and source.is_dir():
+        command = command_of(root, found.plan, {r.record.suite for r in found.records})
+        board = board_of(found, _name(source), command)
+        if source.is_dir():
             write_atomically(root / "leaderboard" / DOCUMENT, as_json(board).encode() + b"\n")
         return board
 
