@@ -13,7 +13,7 @@
   site.aucBar = ([mean, low, high]) => drawing(
     site.svg("line", { x1: across(0.5), x2: across(0.5), y1: 0, y2: HEIGHT, class: "guess" }),
     low === null || high === null ? null : site.svg("line", { x1: across(low), x2: across(high), y1: HEIGHT / 2, y2: HEIGHT / 2, class: "whisker" }),
-    site.svg("circle", { cx: across(mean), cy: HEIGHT / 2, r: 3.2, class: "dot" }),
+    site.svg("circle", { cx: across(mean), cy: HEIGHT / 2, r: 3.6, class: "dot" }),
   );
 
   /** The places that a row may hold among n: rows whose strips overlap cannot be told apart. */

@@ -8,7 +8,10 @@
   /** A further part of the page; called now and at every change. */
   site.onChange = (show) => { drawn.push(show); show(site.state()); };
 
+  let shown = null;
   function showAll(user) {
+    if (location.hash === shown) return;
+    shown = location.hash;
     const state = site.state();
     site.showFilters(state);
     site.showRanking(state);
@@ -39,7 +42,8 @@
   });
   site.at("cells-close").addEventListener("click", site.closeRow);
   site.at("record-close").addEventListener("click", site.closeRecord);
-  window.addEventListener("hashchange", () => showAll(true));
+  site.changed = () => showAll(true);
+  window.addEventListener("hashchange", site.changed);  // back, forward, or an address typed in
 
   showAll(false);
   document.documentElement.dataset.usable = "yes";  // the table can be read, sorted and filtered; figures follow

@@ -4,6 +4,7 @@
 (function (site) {
   const board = site.board;
   const SEEDS = 20;  // columns at once; more on demand
+  const LONG = 90;  // letters that want a line of their own
   const panel = site.at("cells");
   const title = site.at("cells-title");
   const body = site.at("cells-body");
@@ -66,7 +67,7 @@
   }
 
   /** Names and texts as a description list. */
-  site.facts = (pairs) => site.el("dl", { class: "facts" }, pairs.map(([name, text]) => site.el("div", {}, site.el("dt", {}, site.name(name)), site.el("dd", {}, site.name(text)))));
+  site.facts = (pairs) => site.el("dl", { class: "facts" }, pairs.map(([name, text]) => site.el("div", { class: text.length > LONG ? "long" : null }, site.el("dt", {}, site.name(name)), site.el("dd", {}, site.name(text)))));
 
   site.markCell = () => {
     const key = site.state().cell;

@@ -31,7 +31,7 @@
     }
   };
 
-  site.at("f-reset").addEventListener("click", () => { location.hash = ""; });
+  site.at("f-reset").addEventListener("click", site.reset);
   site.at("filters").addEventListener("submit", (event) => event.preventDefault());
   fill();
 })(window.fedbenchSite);

@@ -22,8 +22,12 @@
     return new Bokeh.Range1d({ start: least - margin, end: most + margin });
   }
 
-  function front(figure, found, state) {
-    const best = state.attack ? [] : found.filter((p) => p.row.front).sort((a, b) => a.auc[0] - b.auc[0]);
+  /** The staircase of what no other shown row beats in both numbers; floors compete with nobody. */
+  function front(figure, found) {
+    const best = [];
+    for (const p of found.filter((one) => !one.row.floor).sort((a, b) => a.auc[0] - b.auc[0] || b.accuracy[0] - a.accuracy[0])) {
+      if (!best.length || p.accuracy[0] > best.at(-1).accuracy[0]) best.push(p);
+    }
     if (best.length > 1) figure.step({ x: best.map((p) => p.auc[0]), y: best.map((p) => 100 * p.accuracy[0]), mode: "after", line_color: site.colour("--muted"), line_dash: [5, 4], line_width: 1.5 });
   }
 
@@ -95,11 +99,11 @@
       yRange: span(found.map((p) => p.accuracy), 100, []), label: `Privacy against utility of ${found.length} defenses; the same numbers stand in the table below it`,
     });
     site.rule(figure, "height", 0.5, "dotted");
-    front(figure, found, state);
+    front(figure, found);
     whiskers(figure, found, colours);
     dots(figure, found, looks, colours, focus);
     const labels = names(figure);
-    const view = await site.draw(place, figure);
+    const view = await site.draw(place, figure, { zooms: true });
     if (view) seat(labels, view, found);
   };
 

@@ -27,7 +27,7 @@
     if (interval === null) { td.replaceChildren("n/a"); return; }
     const attack = key === "worst" || key === "tf01" ? attackOf(row, key, state) : "";
     const range = interval[1] === interval[2] ? "" : site.range(key, interval);
-    const below = [key === "worst" || key === "mean" ? site.aucBar(interval) : null, attack && !state.attack ? site.el("span", { class: "by" }, site.name(attack)) : null];
+    const below = [key === "worst" ? site.aucBar(interval) : null, attack && !state.attack ? site.el("span", { class: "by" }, site.name(attack)) : null];
     td.replaceChildren(site.el("div", { class: "number" }, site.el("span", { class: "mean" }, site.number(key, interval[0])), range && site.el("span", { class: "range" }, range)));
     if (below.some(Boolean)) td.append(site.el("div", { class: "below" }, ...below));
   }

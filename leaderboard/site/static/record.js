@@ -44,13 +44,16 @@
     return part("As measured", site.plainTable("Against each target; \u00b1 is 1.96 standard errors", ["target", "AUC", "TF01"], lines));
   }
 
+  const SIDES = [["members", "--c1"], ["non-members", "--c0"]];
+  const sides = () => site.el("p", { class: "hint" }, SIDES.map(([title, property]) => site.el("span", { class: "side" }, site.swatch({ property, marker: "square", hollow: false }), title)));
+
   function drawScores(place, c) {
     const packed = site.unpack(cells.scores[c]);
     const [low, high] = cells.range[c];
     const step = (high - low) / BINS || 1;
     const left = [...Array(BINS).keys()].map((n) => low + n * step);
     const figure = site.figure({ x: "score", y: "share of candidates", height: 260, label: "Histogram of the scores of members and non-members" });
-    for (const [n, title, property] of [[0, "members", "--c1"], [1, "non-members", "--c0"]]) {
+    for (const [n, [title, property]] of SIDES.entries()) {
       const counts = packed.slice(n * BINS, (n + 1) * BINS);
       const sum = counts.reduce((a, b) => a + b, 0) || 1;
       const source = new Bokeh.ColumnDataSource({ data: {
@@ -98,6 +101,7 @@
   function show(c) {
     const r = cells.run[c];
     const reason = board.reasons[cells.reason[c]];
+    const facts = runs.facts[r].map((f) => board.facts[f]);
     const settings = board.settings[runs.setting[r]];
     site.at("record-title").replaceChildren("Record: ", site.name(board.uses[cells.attack[c]].label), " against ", site.name(board.uses[runs.defense[r]].label), `, seed ${runs.seed[r]}`);
     const [scores, history] = [site.el("div", { id: "scores", class: "plot" }), site.el("div", { id: "history", class: "plot" })];
@@ -106,8 +110,9 @@
     body.replaceChildren(
       part("Make it again", reproduce(command(c, r))),
       reason ? site.el("p", { class: "remark" }, `${board.outcomes[cells.outcome[c]]}: `, site.name(reason)) : "",
-      site.el("div", { class: "figures" }, part("Scores", hasScores ? scores : site.el("p", {}, "No scores are stored.")), part("Over the rounds", hasHistory ? history : site.el("p", {}, "No history is stored."))),
-      perTarget(c) || "", part("Parameters", site.facts([...parameters(c, r), ...runs.facts[r].map((f) => board.facts[f]), ...settings.described])), part("Provenance", site.facts(provenance(c, r))));
+      site.el("div", { class: "figures" }, part("Scores", ...(hasScores ? [sides(), scores] : [site.el("p", {}, "No scores are stored.")])), part("Over the rounds", hasHistory ? history : site.el("p", {}, "No history is stored."))),
+      perTarget(c) || "", part("Parameters", site.facts(parameters(c, r))),
+      facts.length ? part("What the defense says of the run", site.facts(facts)) : "", part("Setting", site.facts(settings.described)), part("Provenance", site.facts(provenance(c, r))));
     if (hasScores) drawScores(scores, c);
     if (hasHistory) drawHistory(history, r);
   }

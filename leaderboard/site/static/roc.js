@@ -82,7 +82,7 @@
     for (const c of found) if (banded.includes(c.i)) band(figure, c, looks.get(c.i));
     for (const c of found) line(figure, c, looks.get(c.i), c.i === focus);
     answering(figure, found, looks);
-    await site.draw(place, figure);
+    await site.draw(place, figure, { log: true, zooms: true });
   };
 
   select.addEventListener("change", () => site.change({ roc: select.value || null }));

@@ -17,15 +17,20 @@
     return state;
   }
 
-  /** Changes these parts of the address; null takes one away. Listeners of "hashchange" show what it says then. */
+  /** Changes these parts of the address; null takes one away. The page shows it at once. */
   function change(parts) {
     const given = read();
     for (const [name, value] of Object.entries(parts)) {
       given.delete(name);
       for (const one of Array.isArray(value) ? value : value === null ? [] : [value]) given.append(name, one);
     }
-    location.hash = given.toString();
+    go(given.toString());
   }
 
-  Object.assign(site, { PLACE, FILTERS, state: parsed, change });
+  function go(hash) {
+    location.hash = hash;
+    site.changed();  // the browser tells of it later; who pressed a key should not wait
+  }
+
+  Object.assign(site, { PLACE, FILTERS, state: parsed, change, reset: () => go("") });
 })(window.fedbenchSite);
