@@ -14,6 +14,7 @@ from boards import LEAK, Folder
 from bundles import make_folder
 from hypothesis import given
 from hypothesis import strategies as st
+from many_records import write_results, write_suite
 from site_boards import HOSTILE, Page, hostile, marked, site
 
 from fedbench.core import UserError
@@ -25,7 +26,7 @@ from fedbench.leaderboard.site.model import as_json
 from fedbench.leaderboard.site.schema import read_board
 from fedbench.leaderboard.site.write import make_site
 
-STATIC = Path(pages.__file__).parent / "static"
+BOARDS = Path(__file__).parents[1] / "leaderboard" / "boards"
 
 
 @pytest.fixture(scope="module")
@@ -376,7 +377,7 @@ def test_the_command_says_where_the_site_is(results, tmp_path, call):
     assert (results / "leaderboard" / "board.json").is_file()
 
 
-@pytest.mark.parametrize("more", [["--output", "x.md"], ["--report", "board"], ["--no-plots"]])
+@pytest.mark.parametrize("more", [["--output", "x"], ["--report", "board"], ["--no-plots"]])
 def test_a_site_and_a_report_are_two_commands(results, tmp_path, more, call):
     status, words = call("leaderboard", results, "--html", tmp_path / "site", *more)
     assert status == 2 and words.startswith(f"--html goes without {more[0].replace('no-', '')}:")
@@ -426,6 +427,31 @@ def test_the_command_of_a_shipped_suite_is_its_name(planned, tmp_path, monkeypat
     assert again.command_of(planned, plan, {"tiny"}) == "fedbench run papers/tiny"
     assert again.command_of(planned, None, {"tiny"}) == "fedbench run papers/tiny"  # from before plans were kept
     assert again.command_of(planned, None, {"tiny", "demo"}) == again.command_of(planned, None, {"demo"}) == ""
+
+
+def test_every_committed_board_has_its_document_and_they_make_a_site(tmp_path):
+    """What `.ci/site` builds."""
+    documents, tables = ({p.stem: p for p in BOARDS.glob(f"*.{suffix}")} for suffix in ("json", "md"))
+    assert set(documents) == set(tables)
+    found = site(tmp_path / "site", *documents.values())
+    assert set(found) == {"index.html", "licences.html", *(f"{name}.html" for name in documents)}
+    for name, path in documents.items():
+        assert tables[name].read_text(encoding="utf-8").startswith(f"# {found[f'{name}.html'].board['title']}")
+        assert path.stat().st_size < 2 << 20
+
+
+@pytest.mark.slow
+def test_ten_thousand_cells_are_less_than_five_megabytes(tmp_path):
+    plan = write_results(write_suite(tmp_path / "many", 4), tmp_path / "r")
+    made = make_site([tmp_path / "r"], tmp_path / "site")
+    assert len(plan.cells) > 10_000 and sum(made.values()) < 5_000_000
+    assert len(Page(tmp_path / "site" / "r.html").board["cells"]["key"]) == len(plan.cells)
+
+
+def test_ci_builds_the_site_after_the_documents_and_installs_a_browser():
+    script = (BOARDS.parents[1] / ".ci" / "run").read_text()
+    assert script.index(".ci/chromium") < script.index("test-command)") < script.index(".ci/docs ") < script.index(".ci/site ")
+    assert "boards/*.json --html" in (BOARDS.parents[1] / ".ci" / "site").read_text()
 
 
 def test_names_of_pages_hold_nothing_of_a_path(tmp_path):

@@ -33,7 +33,7 @@ def _columns(names: Iterable[str]) -> dict[str, list[Any]]:
     return {name: [] for name in names}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Cells:
     """Everything that is collected while sections are written; a record that several sections show is one cell."""
 

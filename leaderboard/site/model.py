@@ -33,7 +33,7 @@ def board_of(source: Source, name: str, command: str) -> Board:
     """
     current, old = source.newest
     settings = _first_of_each(source.sections)
-    cells = Cells({(s.suite, s.setting): i for i, s in enumerate(settings)})
+    cells = Cells(settings={(s.suite, s.setting): i for i, s in enumerate(settings)})
     sections, rows = _sections(source, cells)
     blocks = provenance_blocks(current, source.marks.lines(current) if source.marks is not None else ())
     return validated({

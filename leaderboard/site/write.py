@@ -55,7 +55,7 @@ def _board(source: Path) -> Board:
         command = command_of(root, found.plan, {r.record.suite for r in found.records})
         board = board_of(found, _name(source), command)
         if source.is_dir():
-            write_atomically(root / "leaderboard" / DOCUMENT, as_json(board).encode() + b"\n")
+            write_atomically(root / "leaderboard" / DOCUMENT, as_json(board.model_copy(update={"name": ""})).encode() + b"\n")
         return board
 
 
