@@ -80,8 +80,8 @@ class Cells:
             "outcome": self.outcomes.index(ended(loaded)), "reason": self.reasons.index(text(r.reason, 400)),
             "sample": self.samples.index([group, sum(s.n_members for s in known), sum(s.n_nonmembers for s in known)]),
             "targets": self.targets.index([t.target for t in r.targets]) if r.targets else -1,
-            "auc": packed_numbers([s and s.value("auc") for s in scores], 100_000, width=3),
-            "error": packed_numbers([s and s.error("auc") for s in scores], 10_000, width=2), "tf01": _known(scores),
+            "auc": packed_numbers([s.value("auc") if s else None for s in scores], 100_000, width=3),
+            "error": packed_numbers([s.error("auc") if s else None for s in scores], 10_000, width=2), "tf01": _known(scores),
             "range": low_high, "scores": counts, "cpu_s": number(r.measured.attack_cpu_s, 2),
         }  # fmt: skip
 
@@ -116,7 +116,7 @@ class Cells:
 
 def _known(scores: Sequence[Score | None]) -> list[float | int | None]:
     """TF01 of every target in percent; nothing where no target has the non-members for it."""
-    found = [number(s and s.value("tf01"), 2) for s in scores]
+    found = [number(s.value("tf01"), 2) if s else None for s in scores]
     return [] if all(value is None for value in found) else found
 
 
