@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,6 +18,11 @@ from fedbench.leaderboard.site.write import make_site
 
 LEAK = {"none": 1.0, "mixup": 0.8, "cofedmid": 0.0, "grad-sparse": 0.4, "placebo": 0.95}
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def key(*parts: object) -> str:
+    """As unlike others from its first letters on as a real one."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +63,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (0, 1, 2):
             for defense, attack in ((d, a) for d in LEAK for a in folder.attacks):
                 folder.add(defense, attack, seed, setting=setting, stem=f"{setting}-{defense}-{attack}-{seed}",
-                           key=f"{setting}/{defense}/{attack}/{seed}", run_key=f"{setting}/{defense}/{seed}")  # fmt: skip
+                           key=key(setting, defense, attack, seed), run_key=key(setting, defense, seed))  # fmt: skip
     make_site([marked(folder)], root / "site")
     return root / "site"
 

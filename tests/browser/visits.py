@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-PATIENCE_MS = 120_000  # a loaded machine is slow
+PATIENCE_MS = 10_000  # a loaded machine is slow
 
 # Where a point of a figure is on the screen.
 _SPOT = """([id, x, y]) => {
@@ -84,9 +84,9 @@ class Visit:
         left, top = self.page.evaluate(_SPOT, [figure, x, y])
         self.page.mouse.move(left - 40, top - 40)
         self.page.mouse.move(left, top)
-        tooltip = self.page.locator(f"#{figure} .bk-Tooltip").first
-        tooltip.wait_for(state="visible")
-        return "\n".join(self.page.locator(f"#{figure} .bk-Tooltip").all_inner_texts())
+        tooltips = self.page.locator("body > .bk-Tooltip:visible .bk-tooltip-content")
+        tooltips.first.wait_for()
+        return "\n".join(tooltips.all_inner_texts())
 
 
 def opened(label: str, setting: str = "iid", coalition: str = "pair", view: str = "server", **more: str) -> str:

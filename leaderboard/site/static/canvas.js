@@ -64,7 +64,11 @@
   function forget(id) {
     const view = drawn.get(id);
     drawn.delete(id);
-    if (!view) return;
+    if (view) release(view);
+  }
+
+  /** Bokeh keeps every document it ever showed: without this each change of a filter would leave two behind. */
+  function release(view) {
     const { document: held } = view.model;
     view.remove();
     if (held) { held.clear(); Bokeh.documents.splice(Bokeh.documents.indexOf(held), 1); }
@@ -80,7 +84,7 @@
     place.setAttribute("role", "group");
     place.setAttribute("aria-label", figure.name);
     const view = await Bokeh.Plotting.show(figure, place);
-    if (turns.get(place.id) !== turn) { view.remove(); return null; }
+    if (turns.get(place.id) !== turn) { release(view); return null; }
     drawn.set(place.id, view);
     view.canvas_view.events_el.tabIndex = -1;  // nothing in the drawing answers a key
     if (zooms) place.prepend(tools(figure, log));

@@ -5,6 +5,7 @@
   const PLACE = ["setting", "coalition", "view"];
   const FILTERS = [...PLACE, "attack", "defense", "package"];
   const OTHERS = ["sort", "dir", "roc", "cell"];
+  const SORTS = ["setting", "coalition", "view", "rank", "defense", "worst", "mean", "tf01", "delta", "accuracy", "contribution", "runtime", "cells"];
 
   const read = () => new URLSearchParams(location.hash.slice(1));
 
@@ -14,6 +15,7 @@
     const state = { row: given.getAll("row") };
     for (const name of FILTERS) state[name] = given.get(name) ?? (PLACE.includes(name) ? site.firstPlace[name] : "");
     for (const name of OTHERS) state[name] = given.get(name) ?? "";
+    if (!SORTS.includes(state.sort)) state.sort = "";  // an address may name anything
     return state;
   }
 
