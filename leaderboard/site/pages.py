@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     ("setting", "setting"), ("coalition", "coalition"), ("view", "view"), ("rank", "rank"), ("defense", "defense"),
-    ("worst", "worst case AUC"), ("tf01", "worst TF01"), ("delta", "delta-accuracy"), ("accuracy", "accuracy"),
-    ("contribution", "members' share"), ("runtime", "runtime"), ("mean", "mean AUC"), ("cells", "cells"),
+    ("worst", "worst case AUC"), ("mean", "mean AUC"), ("tf01", "worst TF01"), ("delta", "delta-accuracy"),
+    ("accuracy", "accuracy"), ("runtime", "runtime"), ("contribution", "members' share"), ("cells", "cells"),
 )  # fmt: skip
 STATIC, STYLES = "static", ("site.css",)
 _ORDER = "scripts.txt"  # what each kind of page loads, in its order
@@ -34,7 +34,7 @@ def policy(nonce: str) -> str:
     The nonce is a digest of everything on the page, so whoever writes a part of it cannot know it.
     """
     return (
-        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; "
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; base-uri 'none'; "
         "form-action 'none'"
     )
 

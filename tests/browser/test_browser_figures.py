@@ -52,7 +52,8 @@ def test_both_figures_stand_as_tables_too(visit, page):
     seen = visit(page)
     for name, caption, columns in (
         ("plane-table", "Privacy against utility", ["defense", "AUC", "accuracy"]),
-        ("roc-table", "True-positive rates", ["defense", "attack", "at 10 % false positives"]),  # 60 non-members allow no lower rate
+        # 60 non-members allow no lower rate
+        ("roc-table", "True-positive rates", ["defense", "attack", "at 10 % false positives"]),
     ):
         seen.page.locator(f"#{name} summary").click()
         assert seen.page.locator(f"#{name} caption").inner_text() == caption

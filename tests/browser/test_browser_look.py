@@ -8,17 +8,21 @@ from visits import opened
 AA = 4.5
 # What stands where: text whose contrast with what is behind it is measured.
 TEXTS = (
-    "h1", ".about", "nav a", "#theme", "#filters label", "#f-setting", "#f-count", "#ranking-note", "#ranking caption", "#ranking thead button",
-    "#ranking tbody tr:not([hidden]) button.open", "#ranking tbody tr:not([hidden]) .mean", "#ranking tbody tr:not([hidden]) .range",
-    "#ranking tbody tr:not([hidden]) .by", "#ranking tr.undefended:not([hidden]) .range", "#ranking tr.undefended:not([hidden]) .mark",
-    "#ranking tr.floor:not([hidden]) .range", "#ranking tr.open .range", "#ranking tr.open button.open", "#cells dt", "#cells dd",
-    "button.cell[aria-expanded=true]", "button.cell[aria-expanded=false]", "#record caption", "#record .hint", ".legend button", ".tools button",
-    "#plane-section .hint", "summary", "footer p", "footer a",
+    "h1", ".about", "nav a", "#theme", "#filters label", "#f-setting", "#f-count", "#ranking-note", "#ranking caption",
+    "#ranking thead button", "#ranking tbody tr:not([hidden]) button.open", "#ranking tbody tr:not([hidden]) .mean",
+    "#ranking tbody tr:not([hidden]) .range", "#ranking tbody tr:not([hidden]) .by",
+    "#ranking tr.undefended:not([hidden]) .range", "#ranking tr.undefended:not([hidden]) .mark",
+    "#ranking tr.floor:not([hidden]) .range", "#ranking tr.open .range", "#ranking tr.open button.open", "#cells dt",
+    "#cells dd", "button.cell[aria-expanded=true]", "button.cell[aria-expanded=false]", "#record caption", "#record .hint",
+    ".legend button", ".tools button", "#plane-section .hint", "summary", "footer p", "footer a",
 )  # fmt: skip
 CONTRAST = """selector => {
   const parts = text => text.match(/[\\d.]+/g).map(Number);
-  const light = text => { const [r, g, b] = parts(text).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = text => {
+    const [r, g, b] = parts(text).map(v => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
   const element = document.querySelector(selector);
   if (!element) return 0;
   let behind = element;
@@ -26,6 +30,9 @@ CONTRAST = """selector => {
   const [a, b] = [light(getComputedStyle(element).color), light(getComputedStyle(behind).backgroundColor)];
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 }"""
+
+
+NAME = "el => (el.getAttribute('aria-label') || el.labels?.[0]?.textContent || el.textContent).trim()"
 
 
 def all_open(visit, page, **context):
@@ -78,8 +85,8 @@ def test_a_page_never_scrolls_sideways(visit, page, odd, shown, width):
 
 def test_at_400_pixels_the_table_scrolls_in_its_box_and_figures_fit(visit, page):
     seen = visit(page, viewport={"width": 400, "height": 800})
-    box = seen.page.evaluate("(() => { const b = document.querySelector('.scroll'); return [b.scrollWidth > b.clientWidth, b.tabIndex]; })()")
-    assert box == [True, 0]
+    box = seen.page.locator(".scroll").first
+    assert box.evaluate("box => [box.scrollWidth > box.clientWidth, box.tabIndex]") == [True, 0]
     for name in ("plane", "roc"):
         around = seen.page.locator(f"#{name} .bk-Figure").bounding_box()
         assert 0 <= around["x"] < around["x"] + around["width"] <= 400
@@ -90,7 +97,8 @@ def test_on_paper_there_are_the_numbers_and_no_controls(visit, page):
     seen.page.emulate_media(media="print")
     for hidden in ("#theme", "#f-setting", "#f-reset", "#cells-close", "#copy", ".tools >> nth=0"):
         assert seen.page.locator(hidden).is_hidden(), hidden
-    for visible in ("h1", "#ranking", "#f-count", "#cells table", "#record-body", "#plane canvas >> nth=0", "#roc canvas >> nth=0"):
+    figures = ("#plane canvas >> nth=0", "#roc canvas >> nth=0")
+    for visible in ("h1", "#ranking", "#f-count", "#cells table", "#record-body", *figures):
         assert seen.page.locator(visible).is_visible(), visible
     assert background(seen) == "rgb(255, 255, 255)"
     assert seen.page.evaluate("getComputedStyle(document.getElementById('plane')).filter") == "invert(1) hue-rotate(180deg)"
@@ -118,4 +126,4 @@ def test_every_control_has_a_name(visit, page):
     seen = all_open(visit, page)
     for role in ("button", "combobox", "link"):
         for one in seen.page.get_by_role(role).all():
-            assert one.evaluate("el => (el.getAttribute('aria-label') || el.labels?.[0]?.textContent || el.textContent).trim()") != ""
+            assert one.evaluate(NAME) != ""

@@ -94,7 +94,8 @@ def test_rows_that_no_filter_leaves_are_said_to_be_none(visit, page):
 
 def everything(seen):
     """What a reader sees of the state."""
-    selects = [seen.page.locator(f"#f-{name}").input_value() for name in ("setting", "coalition", "view", "attack", "defense", "package")]
+    filters = ("setting", "coalition", "view", "attack", "defense", "package")
+    selects = [seen.page.locator(f"#f-{name}").input_value() for name in filters]
     heads = [(th.get_attribute("data-key"), th.get_attribute("aria-sort")) for th in seen.page.locator("#ranking thead th").all()]
     parts = [seen.page.locator(f"#{name}").inner_text() for name in ("f-count", "cells", "record", "plane-table", "roc-table")]
     return seen.rows(), seen.rows("worst"), selects, heads, parts, seen.page.locator("#roc-attack").input_value()

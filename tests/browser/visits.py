@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-PATIENCE_MS = 10_000  # a loaded machine is slow
+PATIENCE_MS = 120_000  # a loaded machine is slow
 
 # Where a point of a figure is on the screen.
 _SPOT = """([id, x, y]) => {
@@ -17,7 +17,7 @@ _SPOT = """([id, x, y]) => {
 
 
 class Visit:
-    """``problems``: errors and warnings of the console, exceptions, breaches of the policy, dialogs, requests that leave the disk."""
+    """``problems``: errors and warnings (of the policy, too), exceptions, dialogs, requests that leave the disk."""
 
     def __init__(self, browser: Any, path: Path, state: str, context: dict[str, Any]) -> None:
         self.problems: list[str] = []

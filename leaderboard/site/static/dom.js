@@ -10,7 +10,7 @@
       else if (value === true) element.setAttribute(name, "");
       else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, String(value));
     }
-    for (const child of children.flat()) if (child !== null && child !== "") element.append(child);  // append() makes text of strings
+    for (const child of children.flat(Infinity)) if (child !== null && child !== "") element.append(child);  // append() makes text of strings
     return element;
   }
 

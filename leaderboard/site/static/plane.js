@@ -91,12 +91,15 @@
     const found = section ? points(section, shown, state) : [];
     site.showPlaneTable(found);
     if (!found.length) { site.undraw(place, "No row that is shown has both a leak and an accuracy."); return; }
+    const competing = found.filter((p) => !p.row.floor);  // a floor may learn nothing: its accuracy would press the others together
+    const framed = competing.length ? competing : found;
     const looks = site.looks(section);
     const colours = found.map((p) => site.colour(looks.get(p.i).property));
     const what = state.attack ? `AUC of ${site.short(state.attack)}` : "worst-case AUC";
+    const xRange = span(framed.map((p) => p.auc), 1, [0.5]);
+    const yRange = span(framed.map((p) => p.accuracy), 100, []);
     const figure = site.figure({
-      x: `${what} (left: more private)`, y: "test accuracy, % (up: more useful)", xRange: span(found.map((p) => p.auc), 1, [0.5]),
-      yRange: span(found.map((p) => p.accuracy), 100, []), label: `Privacy against utility of ${found.length} defenses; the same numbers stand in the table below it`,
+      x: `${what} (left: more private)`, y: "test accuracy, % (up: more useful)", xRange, yRange, label: `Privacy against utility of ${found.length} defenses; the same numbers stand in the table below it`,
     });
     site.rule(figure, "height", 0.5, "dotted");
     front(figure, found);
@@ -104,7 +107,11 @@
     dots(figure, found, looks, colours, focus);
     const labels = names(figure);
     const view = await site.draw(place, figure, { zooms: true });
-    if (view) seat(labels, view, found);
+    if (!view) return;
+    const inside = (p) => p.auc[0] >= xRange.start && p.auc[0] <= xRange.end && 100 * p.accuracy[0] >= yRange.start && 100 * p.accuracy[0] <= yRange.end;
+    seat(labels, view, found.filter(inside));
+    const outside = found.filter((p) => !inside(p)).map((p) => p.row.label);
+    if (outside.length) place.append(site.el("p", { class: "hint" }, "Outside of the frame, zoom out to see: ", outside.map((label, n) => [n ? ", " : "", site.name(label)])));
   };
 
   site.showPlaneTable = (found) => site.at("plane-table").replaceChildren(site.numbers("Privacy against utility", ["defense", "AUC", "accuracy"],
