@@ -80,3 +80,13 @@ def site(folder: Path, *sources: Path) -> dict[str, Page]:
     """Every page of the site of these sources."""
     made = make_site(sources, folder)
     return {name: Page(folder / name) for name in made if name.endswith(".html")}
+
+
+def cells_of(board):
+    """(defense, attack, seed) -> its cell, by way of the rows."""
+    section = board["sections"][0]
+    return {
+        (row["label"], board["uses"][use]["label"], seed): cell
+        for row in board["rows"] for use, entry in zip(section["attacks"], row["entries"], strict=True)
+        for seed, cell in zip(section["seeds"], entry["cells"], strict=True)
+    }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedbench.leaderboard.site.schema import Interval
+from fedbench.leaderboard.site.fields import Interval
 
 
 @dataclass(frozen=True)

@@ -4,55 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from fedbench.core import UserError
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.words.explain import one_line
-from fedbench.leaderboard.site.again import is_command, is_only
 from fedbench.leaderboard.site.cells import BINS
+from fedbench.leaderboard.site.fields import Command, Digits, Index, Interval, Key, Number, Only, OrNone, Packed, Pair, Text
 
 MAX_BYTES = 32 << 20
-_MOST = 200_000  # of anything
-_LONGEST = 1_000
 REMEDY = "make it again: `fedbench leaderboard RESULTS --html DIR` writes RESULTS/leaderboard/board.json"
-
-
-def _shown(given: str) -> str:
-    return one_line(given, _LONGEST)
-
-
-def _runs_again(given: str) -> str:
-    if not is_command(given):
-        raise ValueError("not a command of fedbench alone")
-    return given
-
-
-def _is_part(given: str) -> str:
-    if not is_only(given):
-        raise ValueError("not a part of a command of fedbench")
-    return given
-
-
-def _finite(given: float) -> float:
-    if given != given or given in (float("inf"), float("-inf")):
-        raise ValueError("not a finite number")
-    return given
-
-
-Text = Annotated[str, StringConstraints(max_length=4 * _LONGEST), AfterValidator(_shown)]
-Packed = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_-]{2})*$", max_length=1_000)]
-Digits = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]*$", max_length=3 * _LONGEST)]
-Key = Annotated[str, StringConstraints(max_length=64), AfterValidator(_shown)]
-Number = Annotated[int | float, AfterValidator(_finite)]
-Interval = tuple[Number, Number | None, Number | None] | None
-Index = Annotated[int, Field(ge=0, lt=_MOST)]
-OrNone = Annotated[int, Field(ge=-1, lt=_MOST)]
-Pair = tuple[Text, Text]
-Command = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(_runs_again)]
-Only = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(_is_part)]
 
 
 class Part(BaseModel):

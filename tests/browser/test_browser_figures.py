@@ -110,3 +110,13 @@ def test_of_two_changes_at_once_the_later_one_is_drawn(visit, page):
     seen.page.wait_for_function("document.querySelectorAll('#plane .bk-Figure').length === 1")
     assert seen.page.locator("#plane-table tbody th").all_text_contents() == ["none"]
     assert seen.page.evaluate("Bokeh.documents.length") == 2  # of both figures: none is left behind
+
+
+def test_a_floor_that_learns_nothing_does_not_press_the_others_together(visit, page):
+    seen = visit(page)
+    seen.page.evaluate("() => { fedbenchSite.board.rows.find(r => r.floor).accuracy = [0.05, 0.04, 0.06]; }")
+    before = seen.drawn
+    seen.page.evaluate("document.dispatchEvent(new Event('fedbench-theme'))")
+    seen.redrawn(before)
+    assert seen.page.evaluate("fedbenchSite.viewAt('plane').model.y_range.start") > 50
+    assert seen.page.locator("#plane .hint").inner_text() == "Outside of the frame, zoom out to see: placebo"

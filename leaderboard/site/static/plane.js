@@ -96,7 +96,7 @@
     const looks = site.looks(section);
     const colours = found.map((p) => site.colour(looks.get(p.i).property));
     const what = state.attack ? `AUC of ${site.short(state.attack)}` : "worst-case AUC";
-    const xRange = span(framed.map((p) => p.auc), 1, [0.5]);
+    const xRange = span(framed.map((p) => p.auc), 1, [0.5, ...found.map((p) => p.auc[0])]);
     const yRange = span(framed.map((p) => p.accuracy), 100, []);
     const figure = site.figure({
       x: `${what} (left: more private)`, y: "test accuracy, % (up: more useful)", xRange, yRange, label: `Privacy against utility of ${found.length} defenses; the same numbers stand in the table below it`,
