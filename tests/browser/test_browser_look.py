@@ -101,7 +101,8 @@ def test_on_paper_there_are_the_numbers_and_no_controls(visit, page):
     for visible in ("h1", "#ranking", "#f-count", "#cells table", "#record-body", *figures):
         assert seen.page.locator(visible).is_visible(), visible
     assert background(seen) == "rgb(255, 255, 255)"
-    assert seen.page.evaluate("getComputedStyle(document.querySelector('#plane .bk-Figure')).filter") == "invert(1) hue-rotate(180deg)"
+    inverted = seen.page.locator("#plane .bk-Figure").evaluate("el => getComputedStyle(el).filter")
+    assert inverted == "invert(1) hue-rotate(180deg)"
     assert seen.page.evaluate("getComputedStyle(document.querySelector('.scroll')).overflow") == "visible"
     assert seen.page.pdf()[:5] == b"%PDF-"
 
