@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from fedbench.core.cli import complete
 from fedbench.core.cli.folder import opened
@@ -20,6 +22,7 @@ from fedbench.core.contract.errors import UserError
     "fedbench leaderboard results/partial_defense --output board.md --no-plots",
     "fedbench leaderboard results/partial_defense --report board --report html    reports of other packages, too",
     "fedbench leaderboard results/ours theirs.zip --output both/board.md          several folders and bundles as one board",
+    "fedbench leaderboard results/one results/two --html site                     pages to look at: open site/index.html",
 ))  # fmt: skip
 @click.argument("results", metavar="RESULTS...", nargs=-1, required=True, type=click.Path(path_type=Path),
                 shell_complete=complete.results)  # fmt: skip
@@ -28,16 +31,23 @@ from fedbench.core.contract.errors import UserError
               help="What to make of the records: a report of an installed package. May be given several times.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="Also write the (first) report to this file; of several RESULTS, with its images beside it.")
+@click.option("--html", "site", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Write a static site to DIR instead: a page a board, one for each of RESULTS, that opens from disk without a "
+                   "network. A board.json that such a run kept is a RESULTS, too. Needs pip install 'fedbench[html]'.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
 @debug_option
 @click.pass_context
-def command(ctx: click.Context, results: tuple[Path, ...], reports: tuple[str, ...], output: Path | None, plots: bool) -> None:
+def command(
+    ctx: click.Context, results: tuple[Path, ...], reports: tuple[str, ...], output: Path | None, site: Path | None, plots: bool
+) -> None:
     """Write RESULTS/leaderboard/ from the records in RESULTS alone; trains nothing.
 
     Several RESULTS, each a folder or a bundle of `fedbench export`, are merged as by `fedbench merge`; their board goes to
-    --output.
+    --output. With --html they are several boards of one site.
     """
-    if len(results) == 1 and not results[0].is_file():
+    if site is not None:
+        _site(ctx, results, site)
+    elif len(results) == 1 and not results[0].is_file():
         from fedbench.core.store.files import write_atomically
 
         written = write_reports(opened(results[0]).root, reports_named(reports), plots)
@@ -50,6 +60,20 @@ def command(ctx: click.Context, results: tuple[Path, ...], reports: tuple[str, .
         raise UserError("a board of a bundle, or of several RESULTS, needs --output FILE: none of them is its folder")
     else:
         _of_several(ctx, results, reports_named(reports), output, plots)
+
+
+def _site(ctx: click.Context, results: tuple[Path, ...], folder: Path) -> None:
+    """By what the leaderboard announces: the harness knows no page."""
+    others = {"output": "--output", "reports": "--report", "plots": "--plots"}
+    given = [option for name, option in others.items() if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if given:
+        raise UserError(f"--html goes without {' and '.join(given)}: make the site and the report one after the other")
+    found = next(iter(distribution("fedbench").entry_points.select(group="fedbench.site")), None)
+    if found is None:
+        raise UserError("this installation of fedbench makes no site: use --report or --output")
+    files = found.load()(results, folder)
+    pages = sum(name.endswith(".html") for name in files)
+    say(f"site: {folder / 'index.html'} ({pages} pages, {sum(files.values()) / 1e6:.1f} MB)")
 
 
 def _of_several(ctx: click.Context, results: tuple[Path, ...], reports: dict, output: Path, plots: bool) -> None:

@@ -57,6 +57,11 @@ _FACTS: dict[str, tuple[Callable[[LoadedRecord], object], ...]] = {
 }
 
 
+def origin(loaded: LoadedRecord) -> list[tuple[str, str]]:
+    """(what, its value) of where one record comes from: versions, machine, data."""
+    return [(name, str(read(loaded))) for name, reads in _FACTS.items() for read in reads]
+
+
 def mixed_note(records: Sequence[LoadedRecord]) -> list[Block]:
     """Said at the top: one command gives the same bits on one type of CPU, and these records come from several."""
     types = sorted({r.record.provenance.cpu_type for r in records if r.record.provenance.device == "cpu"})

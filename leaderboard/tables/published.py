@@ -32,6 +32,11 @@ _MORE = {
 }  # fmt: skip
 
 
+def quantity_name(quantity: str) -> str:
+    """What a table calls one of ``QUANTITIES``, with its unit."""
+    return _NAMES[quantity]
+
+
 def beside_papers(entries: Sequence[dict[str, Any]], sections: Sequence[Section]) -> list[Block]:
     """All published numbers that a suite names, and which settings of it were not run; an entry that fits no paper is said, and
     costs nobody the board."""

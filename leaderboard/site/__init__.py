@@ -1,0 +1,1 @@
+"""Boards as pages of a static site: records -> one JSON document a board (``SCHEMA.md``) -> HTML that opens from disk."""

@@ -1,0 +1,26 @@
+// Small drawings inside the table: where an interval lies, and which places of the ranking are left open.
+"use strict";
+
+(function (site) {
+  const WIDTH = 84;
+  const HEIGHT = 12;
+  const LEAST = 0.4;  // an AUC's scale: a bit below guessing, to 1
+
+  const across = (auc) => (WIDTH * (Math.min(Math.max(auc, LEAST), 1) - LEAST)) / (1 - LEAST);
+  const drawing = (...parts) => site.svg("svg", { class: "bar", width: WIDTH, height: HEIGHT, viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" }, ...parts);
+
+  /** An AUC with its interval on one scale for the whole table; the tick is guessing. */
+  site.aucBar = ([mean, low, high]) => drawing(
+    site.svg("line", { x1: across(0.5), x2: across(0.5), y1: 0, y2: HEIGHT, class: "guess" }),
+    low === null || high === null ? null : site.svg("line", { x1: across(low), x2: across(high), y1: HEIGHT / 2, y2: HEIGHT / 2, class: "whisker" }),
+    site.svg("circle", { cx: across(mean), cy: HEIGHT / 2, r: 3.6, class: "dot" }),
+  );
+
+  /** The places that a row may hold among n: rows whose strips overlap cannot be told apart. */
+  site.rankBar = ([best, worst], n) => {
+    const step = WIDTH / 1.5 / n;
+    return site.svg("svg", { class: "bar", width: WIDTH / 1.5, height: HEIGHT, viewBox: `0 0 ${WIDTH / 1.5} ${HEIGHT}`, "aria-hidden": "true" },
+      site.svg("rect", { x: 0, y: 4, width: WIDTH / 1.5, height: 4, class: "track" }),
+      site.svg("rect", { x: step * (best - 1), y: 2, width: step * (worst - best + 1), height: 8, rx: 2, class: "places" }));
+  };
+})(window.fedbenchSite);

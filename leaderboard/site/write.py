@@ -1,0 +1,105 @@
+"""A site in a folder: what is in it is ours, and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedbench.core import UserError
+from fedbench.core.cli.folder import opened
+from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
+from fedbench.core.store.json_file import parse_json
+from fedbench.leaderboard.document import source_of
+from fedbench.leaderboard.figures.files import slug
+from fedbench.leaderboard.site.again import command_of
+from fedbench.leaderboard.site.model import as_json, board_of
+from fedbench.leaderboard.site.pages import pages
+from fedbench.leaderboard.site.schema import Board, read_board
+
+MARKER, VERSION = "site.json", 1
+DOCUMENT = "board.json"
+_TAKEN = ("index", "licences")
+_OURS = re.compile(r"(static/)?[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
+
+
+def make_site(sources: Sequence[Path], folder: Path) -> dict[str, int]:
+    """Write the site of several boards, one a source: a results folder, a bundle, or a board's document (``*.json``); file ->
+    bytes. A results folder keeps its document in ``leaderboard/board.json``.
+
+    Raises ``UserError`` for sources that cannot be used and for a folder that holds anything else; then no page is written.
+    """
+    before = _ours(folder)
+    boards: list[Board] = []
+    for source in sources:
+        board = _board(source)
+        boards.append(board.model_copy(update={"name": _free(board.name, [b.name for b in boards])}))
+    made = pages(boards)
+    marker = {"fedbench_site": VERSION, "files": sorted(made)}
+    for name, content in made.items():
+        write_atomically(folder / name, content)
+    write_atomically(folder / MARKER, json.dumps(marker, indent=1).encode() + b"\n")
+    for name in before - set(made):  # a board that is no longer in it
+        (folder / name).unlink(missing_ok=True)
+    return {name: len(content) for name, content in made.items()}
+
+
+def _board(source: Path) -> Board:
+    if source.is_file() and source.suffix == ".json":
+        return read_board(source).model_copy(update={"name": _name(source)})
+    with _folder_of(source) as root:
+        found = source_of(root)
+        command = command_of(root, found.plan, {r.record.suite for r in found.records})
+        board = board_of(found, _name(source), command)
+        if source.is_dir():
+            write_atomically(root / "leaderboard" / DOCUMENT, as_json(board.model_copy(update={"name": ""})).encode() + b"\n")
+        return board
+
+
+@contextmanager
+def _folder_of(source: Path) -> Iterator[Path]:
+    """A results folder, or a bundle's, unpacked and checked for the while."""
+    if not source.is_file():
+        yield opened(source).root
+        return
+    from fedbench.leaderboard.submissions.merging import merge
+
+    with tempfile.TemporaryDirectory(prefix="fedbench-") as aside:
+        folder = Path(aside) / "results"
+        merge([source], folder)
+        yield folder
+
+
+def _name(source: Path) -> str:
+    """Of its page: the folder's or the file's; of ``RESULTS/leaderboard/board.json`` the folder's."""
+    path = source.absolute()
+    if path.name == DOCUMENT and path.parent.name == "leaderboard":
+        path = path.parents[1]
+    return slug(path.stem if source.is_file() else path.name).replace("-", "_")
+
+
+def _free(name: str, taken: Sequence[str]) -> str:
+    """The same, or with a number that no other page has."""
+    numbered = (name if i == 1 else f"{name}_{i}" for i in range(1, len(taken) + 3))
+    return next(n for n in numbered if n not in taken and n not in _TAKEN)
+
+
+def _ours(folder: Path) -> set[str]:
+    """The files of the site that is there. UserError for a folder with anything else in it."""
+    if not folder.exists():
+        return set()
+    if not folder.is_dir():
+        raise UserError(f"{folder}: is a file; name a folder with --html")
+    if not (folder / MARKER).exists():
+        if any(not path.name.startswith(TEMPORARY_PREFIX) for path in folder.iterdir()):
+            raise UserError(f"{folder}: not empty and no site of fedbench (no {MARKER}); nothing was touched - name another one")
+        return set()
+    remedy = "name another folder with --html, or delete this one"
+    content = parse_json(folder / MARKER, 1 << 20, remedy)
+    listed = content.get("files") if isinstance(content, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(name, str) and _OURS.fullmatch(name) for name in listed):
+        raise UserError(f"{folder / MARKER}: not what fedbench wrote; {remedy}")
+    return set(listed)

@@ -1,0 +1,82 @@
+"""One headless Chromium for all tests here, and pages that note what they must not do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from boards import Folder
+from site_boards import hostile, marked
+from visits import Visit
+
+from fedbench.leaderboard.site.write import make_site
+
+LEAK = {"none": 1.0, "mixup": 0.8, "cofedmid": 0.0, "grad-sparse": 0.4, "placebo": 0.95}
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def key(*parts: object) -> str:
+    """As unlike others from its first letters on as a real one."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, driven by Playwright; the tests are skipped where either is missing."""
+    sync = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'fedbench[test]'")
+    program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    root = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox refuses root, as whom containers run
+    with sync.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=program, args=root)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
+    """Opens pages: ``visit(path, hash, **context)``; at the end nothing may have gone wrong on any of them."""
+    visits: list[Visit] = []
+
+    def opened(path: Path, state: str = "", **context: Any) -> Visit:
+        visits.append(Visit(browser, path, state, context))
+        return visits[-1]
+
+    yield opened
+    for one in visits:
+        one.context.close()
+    assert [problem for one in visits for problem in one.problems] == []
+
+
+@pytest.fixture(scope="session")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site of one board: two settings, five defenses (one a floor), two attacks, three seeds."""
+    root = tmp_path_factory.mktemp("shown")
+    folder = Folder(root / "demo", LEAK)
+    for setting in ("iid", "skewed"):
+        for seed in (0, 1, 2):
+            for defense, attack in ((d, a) for d in LEAK for a in folder.attacks):
+                folder.add(defense, attack, seed, setting=setting, stem=f"{setting}-{defense}-{attack}-{seed}",
+                           key=key(setting, defense, attack, seed), run_key=key(setting, defense, seed))  # fmt: skip
+    make_site([marked(folder)], root / "site")
+    return root / "site"
+
+
+@pytest.fixture(scope="session")
+def page(shown: Path) -> Path:
+    """The board's page."""
+    return shown / "demo.html"
+
+
+@pytest.fixture(scope="session")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of a folder whose every name is hostile."""
+    root = tmp_path_factory.mktemp("odd")
+    make_site([hostile(root / "hostile")], root / "site")
+    return root / "site"
