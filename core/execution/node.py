@@ -52,9 +52,9 @@ def passed_on() -> dict[str, str]:
 
 def trainings() -> Path:
     """Where the finished trainings of runs on this machine are kept, for attacks that come later; safe to delete."""
-    from fedbench.core.registry.remembered import cache_file
+    from fedbench.core.registry.notes import cache_folder
 
-    return cache_file().with_name("trainings")
+    return cache_folder() / "trainings"
 
 
 # -- in the process that was asked --------------------------------------------------------------------------------------
