@@ -37,8 +37,8 @@ class Failure:
 
 
 class Tally:
-    """Of these ``jobs``, in their order; ``work``: what a sample costs in each setting, where it is known; ``before``: cells that had a record
-    already; ``now`` everywhere: seconds of any clock."""
+    """Of these ``jobs``, in their order. ``work``: what a sample costs in each setting, where it is known; ``before``: cells that
+    had a record already; ``now`` everywhere: seconds of any clock."""
 
     def __init__(
         self, jobs: Sequence[Job], work: Mapping[str, Work], now: float, before: int = 0, floors: Collection[str] = ()
@@ -52,7 +52,8 @@ class Tally:
         self._done_of = dict.fromkeys(self._cells_of, 0)
         self._aucs: dict[str, dict[str, float]] = {}
         self._failures: dict[Hashable, Failure] = {}
-        self._forecast = Forecast({job.run_key: (expected_cost(job, work.get(job.setting.name, _ANY)), _levels(job)) for job in jobs})
+        costs = (expected_cost(job, work.get(job.setting.name, _ANY)) for job in jobs)
+        self._forecast = Forecast({job.run_key: (cost, _levels(job)) for job, cost in zip(jobs, costs, strict=True)})
 
     def started(self, job: Job, now: float) -> None:
         """A worker begins with it, or with what is left of it."""

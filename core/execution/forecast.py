@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 Levels = tuple[Hashable, ...]
 """Of a run, from the coarsest to the finest: what makes runs cost alike beyond their expected cost (setting, defense, ...)"""
@@ -34,7 +34,7 @@ class _Seen:
     runs: float = 0.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Run:
     cost: float
     levels: Levels
@@ -53,26 +53,22 @@ class _Run:
         return self.spent + (0.0 if self.began is None else self.heard - self.began)
 
 
-@dataclass
 class Forecast:
     """Of runs by their keys, each (expected cost in any unit, levels); ``now`` is any clock's seconds.
 
     Nothing but news (a start, progress, an end) raises what it says; between news it counts down, and never below zero.
     """
 
-    expected: Mapping[str, tuple[float, Levels]]
-    _runs: dict[str, _Run] = field(init=False)
-    _running: dict[str, _Run] = field(init=False, default_factory=dict)
-    _seen: dict[Levels, _Seen] = field(init=False, default_factory=lambda: defaultdict(_Seen))
-    _waiting: dict[Levels, float] = field(init=False, default_factory=lambda: defaultdict(float))
-    _training: list[float] = field(init=False, default_factory=lambda: [_TRAINING, 1.0])
-    _workers: int = field(init=False, default=1)
-    _rates: _Rates | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self._runs = {key: _Run(cost, levels) for key, (cost, levels) in self.expected.items()}
+    def __init__(self, expected: Mapping[str, tuple[float, Levels]]) -> None:
+        self._runs = {key: _Run(cost=cost, levels=levels) for key, (cost, levels) in expected.items()}
+        self._running: dict[str, _Run] = {}
+        self._seen: dict[Levels, _Seen] = defaultdict(_Seen)
+        self._waiting: dict[Levels, float] = defaultdict(float)  # expected costs
         for run in self._runs.values():
             self._waiting[run.levels] += run.cost
+        self._training = [_TRAINING, 1.0]  # shares of runs, and how many
+        self._workers = 1
+        self._rates: _Rates | None = None
 
     def started(self, key: str, now: float) -> None:
         """A run begins, for the first time or again."""
@@ -111,10 +107,6 @@ class Forecast:
         if run.training_s is not None and run.spent > 0:
             self._training = [self._training[0] + run.training_s / run.spent, self._training[1] + 1]
         del self._runs[key]
-
-    def fewer_workers(self, n: int) -> None:
-        """As many runs go on at a time from now on."""
-        self._workers = max(n, 1)
 
     def left(self, now: float) -> Left | None:
         """Until the last run ends; None where nothing is known of any run's speed yet."""

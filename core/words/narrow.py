@@ -22,6 +22,23 @@ def cut(text: str, room: int) -> str:
     return f"{head}…{tail}"
 
 
+def wrapped(text: str, room: int, indent: str = "  ") -> list[str]:
+    """``text`` in lines of at most ``room`` columns, broken between words and, where one is longer, in it; all but the first
+    begin with ``indent``."""
+    lines, line = list[str](), ""
+    for word in text.split(" "):
+        if line.strip() and columns(line) + 1 + columns(word) <= room:
+            line = f"{line} {word}"
+            continue
+        if line.strip():
+            lines.append(line)
+        line = f"{indent if lines else ''}{word}"
+        while columns(line) > room:
+            lines.append(_beginning(line, room))
+            line = indent + line[len(lines[-1]) :]
+    return [*lines, line]
+
+
 def padded(text: str, room: int) -> str:
     """``text`` with blanks up to ``room`` columns."""
     return text + " " * (room - columns(text))
