@@ -12,7 +12,6 @@ import pytest
 from fake_packages import install
 from rich.console import Console
 from running import HANG_S, invoke, start, suite, wait_for
-from test_execution import DEFENSES
 
 from fedbench.core.cli import screen
 from fedbench.core.cli.progress import Display
@@ -27,6 +26,22 @@ from fedbench.core.words.narrow import columns, cut, fitted
 
 HOSTILE = "\x1b[31m[red]x[/red]\u202e\u05d0\u05d1 \u6f22\u5b57\n" + "n" * 500
 ATTACKS = ["loss-series", "fedmia-i", "fedmia-ii"]
+
+
+HANGS = """
+    import time
+    from fedbench.core import Component, Defense, hookimpl
+
+    class Hangs(Defense):
+        def protect(self, update, ctx):
+            open("hangs", "w").close()
+            while True:
+                time.sleep(1)
+
+    @hookimpl
+    def fedbench_defenses():
+        yield Component("toy-hangs", "toys:Hangs", "a toy")
+"""
 
 
 class Clock:
@@ -144,7 +159,7 @@ def test_it_is_drawn_four_times_a_second_at_most_and_costs_a_twentieth_of_the_ti
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path, site, how):
-    install(site, "toys", DEFENSES)
+    install(site, "toys", HANGS)
     path = suite(tmp_path, defenses=["none", "toy-hangs"])
     ours, theirs = pty.openpty()
     process = start(path, tmp_path / "r", site, preexec_fn=lambda: signal.signal(how, signal.SIG_DFL), stdout_to=theirs)

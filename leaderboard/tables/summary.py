@@ -33,7 +33,7 @@ def summary(sections: Sequence[Section]) -> Summary:
         [[_rank(s, row), row.label, *_found(s, row), *_costs(s, row), *_more(s, row), *([_lacking(row)] if lacking else [])]
          for s, row in every],
         headings=[f"{s.setting}, coalition {s.coalition}, view {s.view}" for s, _ in every],
-        notes=[*([_READING] if every else []), *dict.fromkeys(f"{r.label} claims {claim_text(r)}" for _, r in every if claims(r))],
+        notes=[_READING] * bool(every) + list(dict.fromkeys(f"{r.label} claims {claim_text(r)}" for _, r in every if claims(r))),
     )  # fmt: skip
 
 
