@@ -113,7 +113,7 @@ class Display(AbstractContextManager["Display"]):
             if self._alike[alike] <= _MOST_ALIKE:
                 self._print(screen.failure_line(failure))
             if self._alike[alike] == _MOST_ALIKE:
-                self._print(f"  further cells that are {failure.outcome} for this very reason are counted, not named")
+                self._print(f"  ({failure.outcome} for this reason: what follows is counted, not named)")
 
     def _print(self, text: str) -> None:
         """Names and reasons are other people's: nothing in them is markup or an order to the terminal."""

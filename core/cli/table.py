@@ -37,8 +37,8 @@ def room() -> int:
 def show_fitted(
     headers: Sequence[str], rows: Iterable[Sequence[object]], headings: Sequence[str] = (), least: Mapping[str, int] | None = None
 ) -> None:
-    """Print a table whose texts lose their middle where it would be wider than :func:`room`; numbers stay whole. ``headings``: one
-    a row; ``least``: columns that are left to the texts under a header, where that is not 8."""
+    """Print a table whose texts lose their middle where it would be wider than :func:`room`; numbers stay whole. ``headings``:
+    one a row; ``least``: columns that are left to the texts under a header, where that is not 8."""
     cells = [[printable(str(value)) for value in row] for row in rows]
     names = [printable(header) for header in headers]
     wanted = [max(columns(row[i]) for row in [names, *cells]) for i in range(len(names))]

@@ -12,8 +12,8 @@ from fedbench.core.contract.params import Configured
 class Summary:
     """A table for a terminal: plain text, not escaped for any markup. ``headers``: one a column; ``rows``: one text a column.
 
-    With ``headings``, one a row, the rows under one heading stand together below it, in 100 columns or as many as the terminal has:
-    texts that are too long for it lose their middle, numbers nothing. ``notes``: lines below the table.
+    With ``headings``, one a row, the rows under one heading stand together below it, in 100 columns or as many as the terminal
+    has: texts that are too long for it lose their middle, numbers nothing. ``notes``: lines below the table.
     """
 
     headers: list[str]
