@@ -166,6 +166,16 @@ def test_nothing_is_known_before_anything_moved_and_a_lost_run_is_run_again():
     assert forecast.left(300.0).seconds == 0
 
 
+def test_a_run_that_is_given_up_is_waited_for_no_more():
+    forecast = Forecast({name: (1.0, ("s", "d", "sd")) for name in "abc"})
+    forecast.started("a", 0.0)
+    forecast.judged("a", 1.0, 100.0)
+    forecast.ended("a", 100.0, complete=True)
+    assert forecast.left(100.0).seconds == pytest.approx(200)
+    forecast.ended("c", 100.0, complete=True)
+    assert forecast.left(100.0).seconds == pytest.approx(100)
+
+
 def test_a_plan_of_ten_thousand_runs_is_summed_up():
     expected, took = plan(3, defenses=50, seeds=200)
     world = World(expected, took, workers=8)

@@ -253,10 +253,10 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
             watcher.cell(none, third.key, "diverged", "loss is not finite", True, None)
         if at == 2:
             watcher.started(mixup)
-            for cell in mixup.cells:
-                watcher.cell(mixup, cell.key, "failed", "a common cause", False, None)
+        if at in (2, 3, 4):  # they come one after the other, and make one line
+            watcher.cell(mixup, mixup.cells[int(at) - 2].key, "failed", "a common cause", False, None)
 
-    one, two, three, four, last = logged(plan, 3.0, tally_of(plan), told)
+    one, two, three, four, last = logged(plan, 5.0, tally_of(plan), told)
     assert one.startswith("failed: digits/none none seed 0, loss-series: ValueError: out [red]of\\u001b[2J ideas xxx")
     assert one.endswith(f"…; see records/{first.stem}.json") and len(one) < 500
     assert two == f"skipped: digits/none none seed 0, fedmia-i: no such view; see records/{second.stem}.json"
@@ -265,7 +265,7 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
         "failed: digits/pair mixup seed 0, 3 attacks (loss-series, fedmia-i, fedmia-ii): a common cause; "
         f"see records/{mixup.cells[0].stem}.json and 2 more"
     )
-    assert last.startswith("[6/18 cells, 2/6 runs, 4 failed, 1 skipped; 0:03")
+    assert last.startswith("[6/18 cells, 2/6 runs, 4 failed, 1 skipped; 0:05")
 
 
 def test_many_failures_with_one_reason_are_counted(plan):
@@ -276,7 +276,7 @@ def test_many_failures_with_one_reason_are_counted(plan):
                 for cell in job.cells:
                     watcher.cell(job, cell.key, "timeout", "too slow", False, None)
 
-    lines = logged(plan, 2.0, tally_of(plan), told)
+    lines = logged(plan, 4.0, tally_of(plan), told)
     assert [line.split(":")[0] for line in lines[:-1]] == ["timeout"] * 5 + [
         "  (timeout for this reason"
     ]
@@ -317,6 +317,15 @@ def test_a_run_counts_with_its_last_cell_and_once_however_often_it_is_started(pl
         tally.cell(job, cell.key, "ok", "", False, 0.7, 10.0)
         tally.finished(job, 10.0)
     assert (tally.done, tally.runs_done, tally.running) == (3, 1, {})
+
+
+def test_cells_of_a_run_that_no_worker_took_are_waited_for_no_more(plan):
+    tally = tally_of(plan, plan.jobs[:3])
+    work_off(tally, plan.jobs[0], [0.5, 0.5, 0.5])
+    before = tally.left(30.0).seconds
+    for cell in plan.jobs[1].cells:
+        tally.cell(plan.jobs[1], cell.key, "failed", "no node", False, None, 30.0)
+    assert tally.runs_done == 2 and tally.left(30.0).seconds < 0.6 * before
 
 
 # -- what it is told ----------------------------------------------------------------------------------------------------------

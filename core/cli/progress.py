@@ -48,6 +48,7 @@ class Display(AbstractContextManager["Display"]):
     def __exit__(self, *exc: object) -> None:
         if self._live is not None:
             self._live.stop()
+        self.tally.running.clear()
         self._print_failures()
         if self._live is None and self.tally.cells:
             self._line("stopped" if self.tally.done < self.tally.cells else "done", standings=True)
@@ -107,7 +108,7 @@ class Display(AbstractContextManager["Display"]):
 
     def _print_failures(self) -> None:
         """A line each; of many with one reason, the first ones."""
-        for failure in self.tally.failures():
+        for failure in self.tally.failures(self._now()):
             alike = (failure.outcome, failure.reason)
             self._alike[alike] += 1
             if self._alike[alike] <= _MOST_ALIKE:

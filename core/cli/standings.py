@@ -31,16 +31,18 @@ class Standings:
     that none is compared by the first of its attacks alone."""
 
     floors: Collection[str] = ()
-    _found: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = field(
-        init=False, default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    _found: dict[tuple[str, str], dict[str, dict[str, tuple[float, int]]]] = field(
+        init=False, default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(lambda: (0.0, 0))))
     )
+    """setting and coalition -> row -> attack -> sum over seeds, and of how many"""
 
     def add(self, job: Job, aucs: dict[str, float]) -> None:
         """What a run's attacks found, by their labels."""
         if aucs and job.defense.name not in self.floors:
             row = self._found[job.setting.name, job.coalition][job.defense.label]
             for attack, auc in aucs.items():
-                row[attack].append(auc)
+                total, n = row[attack]
+                row[attack] = total + auc, n + 1
 
     def all(self) -> list[Standing]:
         """One of every setting and coalition with two rows or more, in the order in which they came."""
@@ -55,8 +57,8 @@ class Standings:
         common = set.intersection(*(set(row) for row in rows.values()))
         if len(rows) < 2 or not common:
             return None
-        means = sorted((fmean(fmean(row[attack]) for attack in common), label) for label, row in rows.items())
-        (low, best), (high, worst) = means[0], means[-1]
+        means = {label: fmean(total / n for total, n in map(row.__getitem__, common)) for label, row in rows.items()}
+        (low, best), *_, (high, worst) = sorted((mean, label) for label, mean in means.items())
         return Standing(
             setting=setting, coalition=coalition, best=(best, low), worst=(worst, high), attacks=len(common), rows=len(rows)
         )

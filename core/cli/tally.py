@@ -12,6 +12,7 @@ from fedbench.core.experiment.cache import cache_path
 from fedbench.core.experiment.job import Cell, Job
 
 _ANY = Work(samples=10_000, flops=1e6)  # where nobody planned: other than rounds and clients, all settings count alike
+_MOMENT_S = 2.0
 _SOON_S = 15.0  # so long nothing is said of the time left: processes start, data load
 
 
@@ -25,11 +26,12 @@ class Running:
     attack: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class Failure:
-    """Cells of one run that ended alike; ``wanted``: as an adversary inside wanted."""
+    """Cells of one run that ended alike, the last of them at ``heard``; ``wanted``: as an adversary inside wanted."""
 
     job: Job
+    heard: float
     outcome: str
     reason: str
     wanted: bool
@@ -82,23 +84,29 @@ class Tally:
         if outcome != "ok":
             self.failed += outcome != "skipped" and not wanted
             self.skipped += outcome == "skipped"
-            self._failures.setdefault((run_key, outcome, reason), Failure(job, outcome, reason, wanted)).cells.append(cell)
+            new = Failure(job=job, heard=now, outcome=outcome, reason=reason, wanted=wanted)
+            failure = self._failures.setdefault((run_key, outcome, reason), new)
+            failure.heard = now
+            failure.cells.append(cell)
         if auc is not None:
             self._aucs.setdefault(run_key, {})[cell.attack.label] = auc
         self._judged(job, now)
         if self._complete(job):
             self.runs_done += 1
             self.standings.add(job, self._aucs.pop(run_key, {}))
+            if run_key not in self.running:  # no worker took it
+                self._forecast.ended(run_key, now, complete=True)
 
     def finished(self, job: Job, now: float) -> None:
         """Its process is gone; where cells are left, it is started again."""
         self.running.pop(job.run_key, None)
         self._forecast.ended(job.run_key, now, self._complete(job))
 
-    def failures(self) -> list[Failure]:
-        """Those since this was asked last."""
-        found, self._failures = list(self._failures.values()), {}
-        return found
+    def failures(self, now: float) -> list[Failure]:
+        """Those since this was asked last; of a run that goes on, a moment later, since more cells may end alike."""
+        over = {at: f for at, f in self._failures.items() if f.job.run_key not in self.running or now - f.heard >= _MOMENT_S}
+        self._failures = {at: failure for at, failure in self._failures.items() if at not in over}
+        return list(over.values())
 
     def left(self, now: float) -> Left | None:
         """Until the end; None where nothing honest can be said yet."""

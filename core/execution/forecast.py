@@ -93,8 +93,10 @@ class Forecast:
             self._rates = None
 
     def ended(self, key: str, now: float, complete: bool) -> None:
-        """Its process is gone; ``complete``: with all that was asked of it."""
+        """Its process is gone; ``complete``: with all that was asked of it. Of one that never ran, it is given up."""
         if (run := self._running.pop(key, None)) is None:
+            if complete and (run := self._runs.pop(key, None)) is not None:
+                self._waiting[run.levels] -= run.cost
             return
         run.heard = now
         run.spent, run.began = run.seconds, None
