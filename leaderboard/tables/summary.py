@@ -33,8 +33,13 @@ def summary(sections: Sequence[Section]) -> Summary:
         [[_rank(s, row), row.label, *_found(s, row), *_costs(s, row), *_more(s, row), *([_lacking(row)] if lacking else [])]
          for s, row in every],
         headings=[f"{s.setting}, coalition {s.coalition}, view {s.view}" for s, _ in every],
-        notes=[_READING] * bool(every) + list(dict.fromkeys(f"{r.label} claims {claim_text(r)}" for _, r in every if claims(r))),
+        notes=[_READING] * bool(every) + list(dict.fromkeys(_claim(s, row, len(sections)) for s, row in every if claims(row))),
     )  # fmt: skip
+
+
+def _claim(section: Section, row: Row, sections: int) -> str:
+    where = f" ({section.setting}, coalition {section.coalition})" if sections > 1 else ""
+    return f"{row.label} claims {claim_text(row)}{where}"
 
 
 def _lacking(row: Row) -> str:
