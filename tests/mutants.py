@@ -25,8 +25,8 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import KINDS
 from fedbench.core.spec.coalition import resolve_coalition
-from fedbench.core.spec.load import shipped_suites
 from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.spec.shipped import shipped_suites
 from fedbench.core.words.explain import printable
 
 MOST_MESSAGES, LONGEST_MESSAGE = 60, 4_000

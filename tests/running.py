@@ -66,7 +66,7 @@ def start(
     words = ["run", str(path), "--results", str(results), "--no-plots", *(more or ("--workers", str(workers)))]
     return subprocess.Popen(
         [sys.executable, "-m", "fedbench.core.cli.main", *words], env={**os.environ, "PYTHONPATH": str(site)}, cwd=path.parent,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **popen,
+        stdout=popen.pop("stdout_to", subprocess.PIPE), stderr=subprocess.STDOUT, text=True, **popen,
     )  # fmt: skip
 
 

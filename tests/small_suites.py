@@ -9,7 +9,7 @@ from PIL import Image
 from ruamel.yaml import YAML
 
 from fedbench.core.spec.component import MethodUse, expand
-from fedbench.core.spec.load import shipped_suites
+from fedbench.core.spec.shipped import shipped_suites
 
 
 def images_in(root: Path) -> Path:

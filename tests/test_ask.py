@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import os
 import re
 import signal
@@ -24,7 +23,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.registry import ask as ask_module
 from fedbench.core.registry.ask import SECONDS, Defect, Ended, ask, ask_each, patience
 from fedbench.core.registry.components import Registry
-from fedbench.core.registry.remembered import cache_file
+from fedbench.core.registry.remembered import _notes, cache_file
 from fedbench.core.spec.suite import Setting
 
 SOON = Patience(cpu_s=1.0, idle_s=1.0)
@@ -276,7 +275,7 @@ def count(site, tmp_path, monkeypatch):
     log = tmp_path / "imports"
     log.touch()
     install(site, "counted", f"open({str(log)!r}, 'a').write('x')\n" + ANNOUNCE.format(name="shield", target="a:B"))
-    Registry.discover()  # Python writes the bytecode into the folder, which changes it
+    Registry.discover()
     return lambda: len(log.read_text())
 
 
@@ -304,7 +303,8 @@ def test_what_is_installed_beside_it_makes_it_be_asked_again(site, count, monkey
 
 
 @pytest.mark.parametrize("spoilt", [
-    "", "{", "[]", '{"schema": 1}', '{"schema": 9, "said": {}}', '{"schema": 1, "said": []}', "[" * 100_000,
+    "", "{", "[]", '{"schema": 2}', '{"schema": 9, "notes": {}}', '{"schema": 2, "notes": []}', "[" * 100_000,
+    "cposix\nsystem\n(S'touch executed'\ntR.",
 ])  # fmt: skip
 def test_a_damaged_memory_costs_asking_again(count, monkeypatch, spoilt):
     cache_file().write_text(spoilt)
@@ -319,9 +319,7 @@ def test_a_damaged_memory_costs_asking_again(count, monkeypatch, spoilt):
 ])  # fmt: skip
 def test_an_entry_of_another_form_costs_asking_again(count, monkeypatch, said):
     anew(monkeypatch)
-    content = json.loads(cache_file().read_text())
-    content["said"] = {where: [state, said] for where, (state, _) in content["said"].items()}
-    cache_file().write_text(json.dumps(content))
+    _notes().add({where: [state, said] for where, (state, _) in _notes().read().items()})
     n = count()
     assert anew(monkeypatch).get("defense", "shield") and count() == n + 1
 

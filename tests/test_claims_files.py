@@ -11,8 +11,8 @@ import pytest
 
 from fedbench.core import UserError
 from fedbench.core.registry.components import Registry
-from fedbench.core.spec.load import shipped_suites
 from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.spec.shipped import shipped_suites
 from fedbench.leaderboard.claims.load import load_paper, load_papers, shipped_papers
 from fedbench.leaderboard.claims.schema import MEASURES
 from fedbench.leaderboard.statistics import rules

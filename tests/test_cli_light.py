@@ -213,7 +213,7 @@ def test_list_suites_counts_cells_and_has_no_params():
 
 def test_list_shows_a_suite_that_does_not_load(tmp_path, monkeypatch):
     (tmp_path / "bad.yaml").write_text(edited(("rounds: 10", "rounds: 0")))
-    monkeypatch.setattr("fedbench.core.spec.load.files", lambda package: tmp_path)
+    monkeypatch.setattr("fedbench.core.spec.shipped.files", lambda package: tmp_path)
     result = fedbench("list", "suites")
     assert result.exit_code == 0 and "bad.yaml:10:15: settings[0].federation.rounds" in result.output
 

@@ -18,7 +18,7 @@ from fedbench.core.cli.completion import VARIABLE
 from fedbench.core.cli.main import COMMANDS, cli
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import PLURAL
-from fedbench.core.spec.load import shipped_suites
+from fedbench.core.spec.shipped import shipped_suites
 from fedbench.core.store.marker import MARKER
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import unicodedata
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from fedbench.core.cli import table
 from fedbench.core.cli.main import cli
 from fedbench.core.cli.progress import Display
 from fedbench.core.cli.run import build_plan
+from fedbench.core.cli.tally import Tally
 from fedbench.core.words.explain import bounded, one_line, printable, printable_lines
 
 ROOT = Path(__file__).parents[1]
@@ -134,15 +136,17 @@ def test_a_label_that_hides_something_is_refused(tmp_path):
 
 
 def test_progress_prints_reasons_as_they_can_be_seen(tmp_path):
-    (job,) = build_plan(str(suite(tmp_path)), (), tmp_path / "r", "cpu").jobs
+    plan = build_plan(str(suite(tmp_path)), (), tmp_path / "r", "cpu")
+    (job,) = plan.jobs
     for live in (False, True):
         written = io.StringIO()
-        display = Display(Console(file=written, force_terminal=False, width=200), 1, 4)
-        display.live = live
-        display._started(job)
-        display._cell(job, job.cells[0].key, "failed", EVIL + " [red]")
-        display._finished(job)
-        assert harmless(written.getvalue()) and "[red]" in written.getvalue()
+        tally = Tally([job], plan.work, 0.0)
+        with Display(Console(file=written, force_terminal=live, width=200), tally, EVIL) as display:
+            display._started(job)
+            display._cell(job, job.cells[0].key, "failed", EVIL + " [red]")
+            display._finished(job)
+        shown = re.sub(r"\x1b\[(\?25[lh]|\d[AK])|\r", "", written.getvalue())  # the display's own orders: hide, up, erase, show
+        assert harmless(shown) and "[red]" in shown
 
 
 def test_records_of_others_are_only_shown(tmp_path):

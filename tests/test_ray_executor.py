@@ -91,6 +91,20 @@ def test_records_that_come_are_kept_byte_by_byte(job, done):
         assert store.path(cell.stem).with_suffix(".npz").read_bytes() == came.scores
 
 
+def test_what_a_node_is_at_and_what_it_found_reach_the_display(job, done):
+    told = []
+    watcher = Watcher(
+        advanced=lambda job, round: told.append(round), judging=lambda job, key: told.append(key),
+        cell=lambda job, key, outcome, reason, by_adversary, auc: told.append((key, auc)),
+    )  # fmt: skip
+    first, second = done[1]
+    at = "a" * 8
+    events = [STARTED, ("round", at, 3), ("judging", at, first.key), ("cell", at, first), ("cell", at, second), END]
+    Runs(FakeCluster(events), watcher, 4).work([job])
+    aucs = {one.key: json.loads(one.record)["pooled"]["ofl"]["values"]["auc"]["value"] for one in done[1]}
+    assert told == [3, first.key, *aucs.items()]
+
+
 def test_a_loss_is_retried_with_the_cells_that_are_missing_alone(job, done):
     one, two = done[1]
     cluster = FakeCluster([STARTED, *cells(one), ("lost", None, "NodeDiedError: gone")], [STARTED, *cells(two), END])

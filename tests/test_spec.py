@@ -15,8 +15,9 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.spec import most
 from fedbench.core.spec.coalition import Coalition, resolve_coalition
 from fedbench.core.spec.document import MAX_BYTES, read
-from fedbench.core.spec.load import LoadedSuite, find_suite, load_suite, shipped_suites
+from fedbench.core.spec.load import LoadedSuite, find_suite, load_suite
 from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.spec.shipped import shipped_suites
 
 
 def mistakes(folder: Path, text: str | bytes, *overrides: str, registry: Registry | None = None) -> list[str]:
@@ -303,7 +304,7 @@ def test_shipped_suites_are_valid_and_found_by_name(registry):
 def test_suites_in_folders_are_named_by_path(tmp_path, monkeypatch):
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "x.yaml").write_text(GOOD)
-    monkeypatch.setattr("fedbench.core.spec.load.files", lambda package: tmp_path)
+    monkeypatch.setattr("fedbench.core.spec.shipped.files", lambda package: tmp_path)
     assert load_suite("papers/x").spec.name == "small"
     with pytest.raises(UserError, match=r"did you mean 'papers/x'\?"):
         load_suite("papers/y")

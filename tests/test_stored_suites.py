@@ -13,8 +13,8 @@ from running import fingerprint, invoke, suite
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
-from fedbench.core.spec.load import shipped_suites
 from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.spec.shipped import shipped_suites
 from fedbench.core.spec.written import written_out
 from fedbench.core.store import plans
 from fedbench.core.store.plans import keep_plan, only_of, plan_files, read_plan, stored_plans

@@ -27,9 +27,9 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import KINDS
 from fedbench.core.spec.document import read
 from fedbench.core.spec.json_schema import DIALECT
-from fedbench.core.spec.load import shipped_suites
 from fedbench.core.spec.recipes import recipe_names
 from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.spec.shipped import shipped_suites
 from fedbench.core.spec.suite import SuiteSpec
 
 ROOT = Path(__file__).parent.parent

@@ -13,8 +13,8 @@ from small_suites import images_in, toy
 from fedbench.core.cli.main import cli
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.coalition import resolve_coalition
-from fedbench.core.spec.load import shipped_suites
 from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.spec.shipped import shipped_suites
 from fedbench.leaderboard.statistics.papers import plain, published
 from fedbench.leaderboard.statistics.pooled import enough
 from fedbench.leaderboard.statistics.published import match

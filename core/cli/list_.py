@@ -61,7 +61,9 @@ def command(what: str | None, params: bool, as_json: bool) -> None:
 def _entries(registry: Registry, section: str, params: bool, facts: bool) -> Iterator[dict[str, Any]]:
     """One entry a component; ``facts``: also what only the class of a dataset knows, which imports it."""
     if section == "suites":
-        yield from _suites()
+        from fedbench.core.spec.shipped import listed
+
+        yield from listed(len(registry.floors()))
         return
     components = registry.components(_KINDS[section])
     more = _told(components, params, facts) if params or facts else {}
@@ -118,20 +120,6 @@ def _params(found: RegisteredComponent) -> dict[str, Any]:
             for name, f in schema.fields(params).items()
         ]
     return {"params": [dict(zip(_PARAM_COLUMNS, map(one_line, row), strict=True)) for row in rows]}
-
-
-def _suites() -> Iterator[dict[str, Any]]:
-    from fedbench.core.registry.components import Registry
-    from fedbench.core.spec.load import load_suite, shipped_suites
-
-    floors = len(Registry.discover().floors())
-    for name, path in shipped_suites().items():
-        try:
-            spec = load_suite(path).spec
-            cells = spec.n_cells(floors if spec.floors is None else len(spec.floors))
-            yield {"name": name, "title": spec.title, "cells": cells, "path": str(path)}
-        except UserError as exc:
-            yield {"name": name, "title": "", "cells": None, "path": str(path), "error": exc.messages[0]}
 
 
 def _show(section: str, entries: list[dict[str, Any]], params: bool, title: str) -> None:

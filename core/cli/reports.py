@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.cli.say import say
-from fedbench.core.cli.table import show_table
+from fedbench.core.cli.table import say_wrapped, show_fitted, show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.registry.ask import Ended, ask_each, long_patience, patience
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT = "board"
 
-# path of the report, headers and rows of its summary
-Written = tuple[str, list[str], list[list[str]]]
+# path of the report; headers, rows, headings and notes of its summary
+Written = tuple[str, list[str], list[list[str]], list[str], list[str]]
 
 
 def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComponent]:
@@ -54,9 +54,13 @@ def write_reports(
         if done is None:
             failed.append(f"report '{name}': {why}")
             continue
-        path, headers, rows = done
-        if headers:
+        path, headers, rows, headings, notes = done
+        if headings:
+            show_fitted(headers, rows, headings)
+        elif headers:
             show_table(headers, rows)
+        for note in notes:
+            say_wrapped(note)
         if lasting:
             say(f"{name}: {path}")
         written.append(Path(path))
@@ -91,12 +95,15 @@ def _write(found: RegisteredComponent, folder: Path, plots: bool) -> tuple[Writt
         return None, explain(error)
 
 
-def _plain(summary: Summary | None) -> tuple[list[str], list[list[str]]]:
+def _plain(summary: Summary | None) -> tuple[list[str], list[list[str]], list[str], list[str]]:
     """A summary's texts, each on one line, every row as long as the header."""
     if summary is None:
-        return [], []
+        return [], [], [], []
     headers = [one_line(str(h)) for h in summary.headers]
     rows = [[one_line(str(cell)) for cell in row] for row in summary.rows]
     if any(len(row) != len(headers) for row in rows):
         raise ValueError(f"its summary has {len(headers)} columns and a row of another length")
-    return headers, rows
+    headings, notes = ([one_line(str(text)) for text in texts] for texts in (summary.headings, summary.notes))
+    if headings and len(headings) != len(rows):
+        raise ValueError(f"its summary has {len(rows)} rows and {len(headings)} headings, expected one a row")
+    return headers, rows, headings, notes

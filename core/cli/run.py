@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,14 +118,15 @@ def command(
 
 def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> set[str]:
     """What of ``wanted`` is missing, or asked for again; the cells that lost their record meanwhile."""
+    from fedbench.core.execution.order import seed_by_seed
     from fedbench.core.execution.resume import other_cpus, pending, recorded
 
     found = recorded(wanted.jobs, store)
-    jobs = pending(wanted.jobs, found, rerun)
+    jobs = seed_by_seed(pending(wanted.jobs, found, rerun))
     _warn_of_a_mix(console, other_cpus(wanted.jobs, found), bool(jobs))
     _say_why(jobs, store)
     store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
-    _execute(console, jobs, executor, wanted, store.root)
+    _execute(console, jobs, executor, wanted, store.root, found)
     store.keep_marker()
     return _lost({r.path.stem for r in found} | {c.stem for job in jobs for c in job.cells}, store)
 
@@ -209,25 +211,44 @@ def _print_plan(plan: Any, folder: Path) -> None:
     show_table([headers[i] for i in keep], [[row[i] for i in keep] for row in rows])
 
 
-def _execute(console: Console, jobs: list[Any], executor: Any, plan: Any, folder: Path) -> None:
+def _execute(console: Console, jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequence[Any]) -> None:
     from fedbench.core.cli.progress import Display
 
-    cells = sum(len(j.cells) for j in jobs)
+    tally = _tally(jobs, plan, found)
+    cells = tally.cells
+    before = f"; {tally.before} of {tally.before + cells} cells were done before" if tally.before else ""
     console.print(
-        f"{plan.suite}: {len(jobs)} runs with {cells} cells to compute, {side_by_side(executor)} -> {folder}", highlight=False
-    )
-    rounds = sum(j.setting.federation.rounds for j in jobs)
+        f"{plan.suite}: {len(jobs)} runs with {cells} cells to compute, {side_by_side(executor)} -> {folder}{before}",
+        highlight=False, markup=False,
+    )  # fmt: skip
     try:
-        with Display(console, cells, rounds) as display:
+        with Display(console, tally, plan.suite) as display:
             executor.execute(jobs, display.watcher())
     except KeyboardInterrupt:
-        console.print(f"interrupted: {display.done} of {cells} cells are done and kept; the same command goes on from here")
+        said = f"interrupted: {tally.done} of {cells} cells are done and kept; the same command goes on from here"
+        console.print(said, highlight=False)
         raise
     except OSError as error:
         raise UserError(
-            f"{error.filename or folder}: {error.strerror}; {display.done} of {cells} cells are done and kept: make room, "
+            f"{error.filename or folder}: {error.strerror}; {tally.done} of {cells} cells are done and kept: make room, "
             "then the same command goes on from here"
         ) from error
+
+
+def _tally(jobs: list[Any], plan: Any, found: Sequence[Any]) -> Any:
+    """Counts from nothing; what was found before stands beside what comes, but for the cells that are computed anew."""
+    from fedbench.core.cli.tally import Tally
+    from fedbench.core.registry.components import Registry
+
+    anew = {cell.stem for job in jobs for cell in job.cells}
+    kept = {brief.path.stem: brief for brief in found if brief.path.stem not in anew}
+    tally = Tally(
+        jobs, plan.work, time.monotonic(), before=len(kept), floors={floor.name for floor in Registry.known().floors()}
+    )  # fmt: skip
+    for job in plan.jobs:
+        aucs = {c.attack.label: kept[c.stem].auc for c in job.cells if c.stem in kept and kept[c.stem].auc is not None}
+        tally.standings.add(job, aucs)
+    return tally
 
 
 def _failures(console: Console, plan: Any, store: Any, lost: set[str]) -> bool:

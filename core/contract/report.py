@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedbench.core.contract.params import Configured
@@ -10,10 +10,16 @@ from fedbench.core.contract.params import Configured
 
 @dataclass(frozen=True)
 class Summary:
-    """A table for a terminal: plain text, not escaped for any markup. ``headers``: one a column; ``rows``: one text a column."""
+    """A table for a terminal: plain text, not escaped for any markup. ``headers``: one a column; ``rows``: one text a column.
+
+    With ``headings``, one a row, the rows under one heading stand together below it, in 100 columns or as many as the terminal
+    has: texts that are too long for it lose their middle, numbers nothing. ``notes``: lines below the table.
+    """
 
     headers: list[str]
     rows: list[list[str]]
+    headings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 class Report(Configured):

@@ -11,11 +11,17 @@ from fedbench.core.experiment.job import Job
 
 @dataclass(kw_only=True)
 class Watcher:
-    """Callbacks of a display; each is called in the process that asked."""
+    """Callbacks of a display; each is called in the process that asked.
+
+    A run that is lost and tried again, or whose rest goes on in another process, is ``finished`` and ``started`` anew.
+    """
 
     started: Callable[[Job], None] = lambda job: None
     advanced: Callable[[Job, int], None] = lambda job, round: None
-    cell: Callable[[Job, str, str, str, bool], None] = lambda job, key, outcome, reason, by_adversary: None
+    judging: Callable[[Job, str], None] = lambda job, key: None
+    """the attack of the cell of this key begins"""
+    cell: Callable[[Job, str, str, str, bool, float | None], None] = lambda job, key, outcome, reason, by_adversary, auc: None
+    """a cell's record is there; ``auc``: as :func:`fedbench.core.store.brief.auc_of` takes it"""
     traceback: Callable[[Job, str], None] = lambda job, text: None
     finished: Callable[[Job], None] = lambda job: None
     note: Callable[[str], None] = lambda text: None

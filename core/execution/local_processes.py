@@ -111,6 +111,7 @@ def _hand_on(r: _Running, kind: str, what: Any, watcher: Watcher) -> None:
         watcher.traceback(r.job, what)
     elif kind == "judging":
         r.judging, r.analysing = what, False
+        watcher.judging(r.job, what)
     elif kind == "analysing":
         r.analysing = True
     elif kind == "stopped":
@@ -153,7 +154,7 @@ def _blame(r: _Running, outcome: Outcome, reason: str, watcher: Watcher) -> None
     for cell in [c for c in undone if c.key == r.judging] or undone:
         results.write(cell.stem, record_for(r.job, cell, outcome, reason, r.clock.outside()))
         r.done.add(cell.key)
-        watcher.cell(r.job, cell.key, outcome, reason, False)
+        watcher.cell(r.job, cell.key, outcome, reason, False, None)
 
 
 def _kill(r: _Running) -> None:

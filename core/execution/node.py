@@ -52,9 +52,9 @@ def passed_on() -> dict[str, str]:
 
 def trainings() -> Path:
     """Where the finished trainings of runs on this machine are kept, for attacks that come later; safe to delete."""
-    from fedbench.core.registry.remembered import cache_file
+    from fedbench.core.registry.notes import cache_folder
 
-    return cache_file().with_name("trainings")
+    return cache_folder() / "trainings"
 
 
 # -- in the process that was asked --------------------------------------------------------------------------------------
@@ -89,8 +89,9 @@ _process: _Process | None = None
 
 
 def serve(request: Request) -> Iterator[tuple[str, Any]]:
-    """What happens to the run, as it happens: "started", "round" (how many are done), "traceback", "cell" (a ``Shipped``), "log"
-    (bytes). Or why it is not done here: "refused" (lines for people), "lost" (why the process ended), "defect" (of fedbench)."""
+    """What happens to the run, as it happens: "started", "round" (how many are done), "judging" (a cell's key), "traceback",
+    "cell" (a ``Shipped``), "log" (bytes). Or why it is not done here: "refused" (lines for people), "lost" (why the process
+    ended), "defect" (of fedbench)."""
     global _process
     environment = _environment(request)
     if _process is not None and (_process.environment != environment or _process.process.poll() is not None):
@@ -171,20 +172,21 @@ def _run(packed_job: bytes, tell: Tell) -> None:
 
 
 def _watcher(job: Any, tell: Tell) -> Any:
-    """Everything that is told goes through a network: rounds are told twice a second at most."""
+    """Everything that is told goes through a network: rounds and attacks are told twice a second at most."""
     from fedbench.core.execution.executor import Watcher
     from fedbench.core.execution.shipped import packed
 
     told = time.monotonic()
 
-    def advanced(_: Any, round: int) -> None:
+    def seldom(kind: str, what: Any) -> None:
         nonlocal told
         if time.monotonic() - told > _SELDOM_S:
             told = time.monotonic()
-            tell("round", round)
+            tell(kind, what)
 
     return Watcher(
-        advanced=advanced, cell=lambda _, key, *more: tell("cell", packed(job, key)),
+        advanced=lambda _, round: seldom("round", round), judging=lambda _, key: seldom("judging", key),
+        cell=lambda _, key, *more: tell("cell", packed(job, key)),
         traceback=lambda _, text: tell("traceback", text),
     )  # fmt: skip
 

@@ -20,6 +20,7 @@ from fedbench.core.execution.same_code import needs_of
 from fedbench.core.execution.shipped import unpack, unpack_log
 from fedbench.core.execution.worker import record_for
 from fedbench.core.experiment.job import Cell, Job
+from fedbench.core.store.brief import auc_of
 from fedbench.core.store.results import Results
 from fedbench.core.words.explain import one_line
 
@@ -113,6 +114,8 @@ class Runs:
             self.watcher.started(job)
         elif kind == "round":
             self.watcher.advanced(job, value)
+        elif kind == "judging":
+            self.watcher.judging(job, value)
         elif kind == "traceback":
             self.watcher.traceback(job, value)
         elif kind == "log":
@@ -125,7 +128,7 @@ class Runs:
                 self._lost(ticket, run, f"what it sent cannot be used: {error}")
             else:
                 run.done.add(value.key)
-                self.watcher.cell(job, record.key, record.outcome, record.reason, record.by_adversary)
+                self.watcher.cell(job, record.key, record.outcome, record.reason, record.by_adversary, auc_of(record.pooled))
         elif kind == "refused":
             self._refused(ticket, run, event.node or "", value)
         elif kind == "lost":
@@ -173,7 +176,7 @@ class Runs:
         for cell in run.undone():
             results.write(cell.stem, record_for(run.job, cell, "failed", reason, run.clock.outside()))
             run.done.add(cell.key)
-            self.watcher.cell(run.job, cell.key, "failed", reason, False)
+            self.watcher.cell(run.job, cell.key, "failed", reason, False, None)
         self._end(ticket, run)
 
     def _look_after(self) -> None:

@@ -21,6 +21,7 @@ from fedbench.core.experiment.process import end_strays, keep_log_short, log_pat
 from fedbench.core.experiment.run import Run
 from fedbench.core.experiment.verdict import verdict
 from fedbench.core.metrics.kept import Kept
+from fedbench.core.store.brief import auc_of
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.integrity import components_of
 from fedbench.core.store.record import Components, Found, Identity, Measured, Outcome, Record, RoundRow
@@ -56,7 +57,7 @@ def run_job(job: Job, report: Report) -> None:
             record, scores = _judged(job, cell, run, active, clock, report, kept)
         end_strays()
         results.write(cell.stem, record, scores)
-        report("cell", (cell.key, record.outcome, record.reason, record.by_adversary))
+        report("cell", (cell.key, record.outcome, record.reason, record.by_adversary, auc_of(record.pooled)))
     keep_log_short()
 
 

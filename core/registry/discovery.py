@@ -45,9 +45,10 @@ def discover_plugins(fresh: bool = False, ask: bool = True) -> list[PluginStatus
     memory = Remembered(fresh)
     found: dict[str, list[PluginStatus]] = {}
     for dist in distributions():
-        name, version = _identity(dist)
+        entries = list(dict.fromkeys(_entries(dist)))
+        # reading what describes a package costs, and almost none has such entries
+        name, version = _identity(dist) if entries else (_stem(dist).partition("-")[0], "")
         if _canonical(name) not in found:  # seen twice on sys.path: Python imports the first, so the first counts
-            entries = list(dict.fromkeys(_entries(dist)))
             told = [_tell(entry) for entry in entries] if name == PROJECT else _told(dist, entries, memory, ask)
             found[_canonical(name)] = [
                 _status(entry, said, name, version) for entry, said in zip(entries, told, strict=True)
@@ -62,9 +63,13 @@ def _identity(dist: Distribution) -> tuple[str, str]:
         name, version = dist.metadata["Name"], dist.metadata["Version"]
     except Exception:  # a missing METADATA file gives None or an exception, depending on the version of Python
         name, version = "", ""
+    return one_line(str(name or _stem(dist)), 200), one_line(str(version or "?"), 100)
+
+
+def _stem(dist: Distribution) -> str:
+    """``name-version``, as the folder that describes a distribution is called."""
     stem = str(getattr(dist, "_path", "unknown")).replace("\\", "/").rsplit("/", 1)[-1]
-    name = str(name or stem.removesuffix(".dist-info").removesuffix(".egg-info"))
-    return one_line(name, 200), one_line(str(version or "?"), 100)
+    return stem.removesuffix(".dist-info").removesuffix(".egg-info")
 
 
 def _canonical(name: str) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import sys
-import tempfile
 from importlib.metadata import Distribution, distributions, version
 from pathlib import Path
 from typing import Any
@@ -15,16 +12,15 @@ from typing import Any
 from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.registry.files import files_of, folder_of
 from fedbench.core.registry.kinds import KINDS
+from fedbench.core.registry.notes import Notes, cache_folder
 
-_SCHEMA = 1
-_MOST_BYTES = 2**24
+_SCHEMA = 2
 _here: dict[str, Any] = {}  # of this process: location -> [state, what each entry point said]
 
 
 def cache_file() -> Path:
     """``plugins.json`` in the user's cache folder; safe to delete at any time."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "fedbench" / "plugins.json"
+    return cache_folder() / "plugins.json"
 
 
 class Remembered:
@@ -32,7 +28,7 @@ class Remembered:
     costs asking again, nothing else. ``fresh``: forget what was said."""
 
     def __init__(self, fresh: bool) -> None:
-        self._fresh, self._changed = fresh, False
+        self._fresh, self._new = fresh, dict[str, Any]()
         self._on_disk: dict[str, Any] | None = None
         self._common = ""
 
@@ -54,29 +50,16 @@ class Remembered:
         """Remember it for this process, and for later commands what they need not wait for again: a plugin that failed
         quickly is asked again, since what it missed may be there by then."""
         _here[_where(dist)] = [state, list(told)]
-        self._disk()[_where(dist)] = [state, [said if said["stopped"] or not said["reason"] else None for said in told]]
-        self._changed = True
+        self._new[_where(dist)] = [state, [said if said["stopped"] or not said["reason"] else None for said in told]]
 
     def save(self) -> None:
-        """Write what changed, whole or not at all; of packages that are gone, nothing."""
-        if not self._changed:
-            return
-        kept = {where: entry for where, entry in self._disk().items() if Path(where).exists()}
-        path = cache_file()
-        with contextlib.suppress(OSError):  # a folder that cannot be written: the next command asks again
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=".plugins-", dir=path.parent)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as f:
-                    json.dump({"schema": _SCHEMA, "said": kept}, f)
-                os.replace(name, path)
-            except OSError:
-                os.unlink(name)
-                raise
+        """Write what is new; packages that are gone are forgotten."""
+        if self._new:
+            _notes().add(self._new, keep=lambda where: Path(where).exists())
 
     def _disk(self) -> dict[str, Any]:
         if self._on_disk is None:
-            self._on_disk = _read(cache_file())
+            self._on_disk = _notes().read()
         return self._on_disk
 
     def _surroundings(self) -> str:
@@ -84,7 +67,7 @@ class Remembered:
             folders = sorted({str(folder_of(d)) for d in distributions()})
             room = Path(__file__).parent
             ours = [room / name for name in ("announced.py", "discovery.py", "kinds.py", "../contract/hooks.py")]
-            facts = [sys.version, sys.prefix, version(PROJECT), *(f"{f}:{_stat(Path(f))}" for f in folders)]
+            facts = [sys.version, sys.prefix, version(PROJECT), *(line for f in folders for line in _entries(Path(f)))]
             self._common = "\n".join([*facts, *(_stat(p) for p in ours)])
         return self._common
 
@@ -101,15 +84,18 @@ def _stat(path: Path) -> str:
     return f"{path}:{found.st_size if path.is_file() else 0}:{found.st_mtime_ns}"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _entries(folder: Path) -> list[str]:
+    """What lies in a folder of packages, and since when each is described there. Not the folder's own time: Python's bytecode
+    changes that with the first import."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return {}
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    said = content.get("said") if isinstance(content, dict) and content.get("schema") == _SCHEMA else None
-    return said if isinstance(said, dict) else {}
+        found = sorted(entry.name for entry in os.scandir(folder) if entry.name != "__pycache__")
+    except OSError:
+        return [f"{folder}:-"]
+    return [_stat(folder / name) if name.endswith((".dist-info", ".egg-info")) else f"{folder}/{name}" for name in found]
+
+
+def _notes() -> Notes:
+    return Notes(cache_file(), _SCHEMA)
 
 
 def _are_said(told: Any, n: int) -> bool:

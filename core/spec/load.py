@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,10 +13,9 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.spec import messages, override
 from fedbench.core.spec.checks import cross_checks
 from fedbench.core.spec.document import Document, Loc, Problem, read
+from fedbench.core.spec.shipped import SUFFIXES, shipped_suites
 from fedbench.core.spec.suite import SCHEMA, SuiteSpec
 from fedbench.core.words.nearest import by_nearness, did_you_mean
-
-_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -48,18 +46,11 @@ class LoadedSuite:
         return self.document.error(problems)
 
 
-def shipped_suites() -> dict[str, Path]:
-    """Name -> file of the suites that come with fedbench; those in a folder are named ``folder/name``."""
-    root = Path(str(files("fedbench.suites")))
-    found = (p for p in root.rglob("*") if p.suffix in _SUFFIXES)
-    return {p.relative_to(root).with_suffix("").as_posix(): p for p in sorted(found)}
-
-
 def find_suite(ref: str | Path) -> Path:
     """The file behind a path or a shipped suite's name; raises ``UserError`` that lists the shipped ones."""
     shipped = shipped_suites()
     path = Path(ref)
-    if path.suffix in _SUFFIXES:
+    if path.suffix in SUFFIXES:
         bare = path.with_suffix("").as_posix()
         if not os.path.exists(path) and bare in shipped:
             raise UserError(f"{ref}: no such file - did you mean the shipped suite '{bare}'?")

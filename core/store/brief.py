@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from fedbench.core.metrics.groups import Score
 from fedbench.core.store.json_file import read_file
 from fedbench.core.store.proven import Proven, content_of
 from fedbench.core.store.reading import MAX_RECORD_BYTES, read_record
@@ -19,7 +22,7 @@ _FIELDS = ("outcome", "reason", "by_adversary")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """Of the record at ``file``. ``cpu``: the type of CPU that made it; None: a GPU did."""
+    """Of the record at ``file``. ``cpu``: the type of CPU that made it; None: a GPU did. ``auc``: see :func:`auc_of`."""
 
     file: str
     outcome: str
@@ -27,6 +30,7 @@ class Brief:
     by_adversary: bool = False
     complaints: tuple[str, ...] = ()
     cpu: str | None
+    auc: float | None = None
 
     @property
     def path(self) -> Path:
@@ -46,13 +50,27 @@ def read_brief(path: Path, proven: Proven, shared: Shared) -> Brief:
     if proven.holds("read", content_of(given, path.with_suffix(".npz"))):
         content = json.loads(given)
         require_own_name(path, content["key"])
+        pooled = content.get("pooled", {})
+        auc = _auc({group: score.get("values", {}).get("auc", {}).get("value") for group, score in pooled.items()})
     else:
-        content = read_record(path, shared, proven).record.model_dump(include={*_FIELDS, "complaints", "provenance"})
+        record = read_record(path, shared, proven).record
+        content, auc = record.model_dump(include={*_FIELDS, "complaints", "provenance"}), auc_of(record.pooled)
     machine = content["provenance"]
     return Brief(
         file=str(path), **{name: content[name] for name in _FIELDS if name in content}, cpu=_cpu(**machine),
-        complaints=tuple(content.get("complaints", ())),
+        complaints=tuple(content.get("complaints", ())), auc=auc,
     )  # fmt: skip
+
+
+def auc_of(pooled: Mapping[Any, Score]) -> float | None:
+    """The AUC of a cell over all targets, as measured: against the outside non-members, as boards compare; where there are none,
+    against all."""
+    return _auc({group: score.value("auc") for group, score in pooled.items()})
+
+
+def _auc(of_groups: Mapping[Any, float | None]) -> float | None:
+    outside = of_groups.get("ofl")
+    return of_groups.get("mix") if outside is None else outside
 
 
 def _cpu(device: str, cpu: str, cpu_capability: str | None = None, **_: object) -> str | None:

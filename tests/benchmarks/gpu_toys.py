@@ -12,7 +12,7 @@ from typing import Any
 from running import suite
 from small_suites import images_in, toy
 
-from fedbench.core.spec.load import shipped_suites
+from fedbench.core.spec.shipped import shipped_suites
 
 
 def all_toys(folder: Path, device: str, tiny: bool, left: Callable[[], float]) -> Iterator[dict[str, Any]]:
