@@ -16,7 +16,7 @@ from fedbench.plugins.attacks.trained.growth import Bags, Ranked, Trees, grown
 BLOCK = 2**16  # samples of trees that grow together: what a level fills stays in the cache
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Forest:
     """T trees with at most S splits, those with the most splits first; a tree's leaves are numbered from left to right.
 

@@ -84,7 +84,7 @@ class Stacked(Taught):
 
 def _ensemble(x: np.ndarray, bins: np.ndarray, member: np.ndarray, seed: int) -> list[Any]:
     """The two models fitted to ``x`` [n, d] or its ``bins`` [n, d], ``member`` [n] bool."""
-    regression = LogisticRegression(C=INVERSE_PENALTY, solver="newton-cholesky", class_weight="balanced")
+    regression = LogisticRegression(C=INVERSE_PENALTY, tol=1e-6, max_iter=1000, class_weight="balanced")
     # the trees' samples all weigh the same: only their ranks are used, and weights cost twenty times the training
     boosting = HistGradientBoostingClassifier(**BOOSTING, random_state=seed)
     return [regression.fit(x, member), boosting.fit(bins, member)]
