@@ -10,6 +10,8 @@ import pytest
 import torch
 from attack_worlds import colluder, found, rich_world, scored, shown, taught
 from pydantic import ValidationError
+from scipy.special import ndtri
+from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from worlds import COLLUDER, TARGET, auc, chance_band, with_absence, without_round
@@ -20,7 +22,7 @@ from fedbench.plugins.attacks.crossfit import folds
 from fedbench.plugins.attacks.fedmia import FedMIAI, FedMIAII
 from fedbench.plugins.attacks.loss_series import LossSeries
 from fedbench.plugins.attacks.taught import balanced, rounds_taught
-from fedbench.plugins.attacks.trained import knn
+from fedbench.plugins.attacks.trained import knn, stacked
 from fedbench.plugins.attacks.trained.base import standardised
 from fedbench.plugins.attacks.trained.knn import KNN
 from fedbench.plugins.attacks.trained.logistic_regression import (
@@ -185,6 +187,27 @@ def test_the_ensemble_beats_each_single_trajectory_attack():
     w = rich_world(1.0, 300, 1200, seed=3)
     single = {cls: auc(cls().score(shown(w), w.audit()), w.member) for cls in (LossSeries, FedMIAI, FedMIAII)}
     assert auc(scored(Stacked(), w), w.member) > max(single.values()), single
+
+
+def test_ranks_are_scipys_and_so_are_normal_scores_bit_by_bit():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(size=(41, 3)), rng.integers(0, 4, (41, 3)), np.ones((41, 1))], axis=1)
+    ranks = stacked._middle_ranks(x)
+    np.testing.assert_array_equal(ranks / 2 + 1, rankdata(x, axis=0))
+    np.testing.assert_array_equal(stacked._normal_scores(ranks), ndtri((rankdata(x, axis=0) - 0.5) / 41))
+    bins = stacked._binned(stacked._middle_ranks(rng.permuted(np.tile(np.arange(320.0), (2, 1)), axis=1).T))
+    assert all((np.bincount(column.astype(int)) == 320 // stacked.BINS).all() for column in bins.T)
+    assert stacked._middle_ranks(x[:1]).tolist() == [[0] * 7] and (stacked._binned(ranks)[:, -1] == 15).all()
+
+
+def test_thirty_larger_steps_on_bins_rank_as_sixty_on_single_values(monkeypatch):
+    """What it was: 60 steps of half the size, and splits between any two samples."""
+    worlds = [rich_world(1.0, 150, 600, seed=seed) for seed in range(5)]
+    now = [auc(scored(Stacked(), w), w.member) for w in worlds]
+    monkeypatch.setattr(stacked, "BOOSTING", stacked.BOOSTING | {"max_iter": 60, "learning_rate": 0.1, "max_bins": 255})
+    monkeypatch.setattr(stacked, "_binned", lambda ranks: ranks.astype(np.float64))
+    before = [auc(scored(Stacked(), w), w.member) for w in worlds]
+    assert now != before and np.mean(now) > np.mean(before) - 0.005
 
 
 def test_more_colluders_teach_more_and_of_the_global_model_together(leaky):

@@ -333,6 +333,17 @@ class Scene:
         return deviation(row, self.benign) if objective == "angle" else float(row.norm())
 
 
+def test_a_chosen_samples_products_are_made_once_and_the_last_ones_not_at_all():
+    scene, asked = Scene(3), []
+    masks = replace(scene.masks, row=lambda i: asked.append(i) or scene.masks.row(i))
+    chosen = greedy(masks, scene.bound, 4, 1.0, "angle", "full")
+    segment = masks.segment(chosen)
+    assert len(chosen) == 4 and set(asked) == set(chosen[:3])
+    mean = scene.updates[chosen].mean(0)
+    np.testing.assert_allclose([segment.mask_sq, segment.cross], [float(mean @ mean), float(mean @ scene.poison)], rtol=1e-6)
+    np.testing.assert_allclose(segment.mask, (unit_rows(scene.benign) @ mean).numpy(), rtol=1e-6)
+
+
 @pytest.mark.parametrize("objective", ["angle", "norm"])
 @pytest.mark.parametrize("search", ["full", "best"])
 def test_every_greedy_step_is_the_best_of_all_extensions(objective, search):

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedbench.plugins.attacks.adam import Adam as TorchAdam
+from fedbench.plugins.attacks.adam import Adam
+from fedbench.plugins.attacks.flat_adam import FlatAdam
 from fedbench.plugins.attacks.seqmia_net import _ROWS, HIDDEN, Room, SequenceNet
-from fedbench.plugins.attacks.seqmia_train import BATCH, Adam, train, wrong_by
+from fedbench.plugins.attacks.seqmia_train import BATCH, train, wrong_by
 
 
 class Reference(nn.Module):
@@ -113,7 +114,7 @@ def test_both_adams_are_torchs():
     ours.load_state_dict(theirs.state_dict())
     flat = np.concatenate([p.detach().numpy().ravel() for p in theirs.parameters()])
     wanted = torch.optim.Adam(theirs.parameters(), weight_decay=1e-4)
-    found, written = TorchAdam(list(ours.parameters()), 1e-4), Adam(flat, 1e-4)
+    found, written = Adam(list(ours.parameters()), 1e-4), FlatAdam(flat, 1e-4)
     for rate in (0.01, 0.01, 0.003):
         x = torch.full((4, 3), rate, dtype=torch.float64)
         wanted.param_groups[0]["lr"] = rate

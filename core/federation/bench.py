@@ -9,9 +9,10 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.federation.optimizer import make_optimizer
 from fedbench.core.federation.schedule import lr_at
 from fedbench.core.federation.setup import Setup
-from fedbench.core.numerics.per_sample import per_sample_gradients
+from fedbench.core.numerics.chain import Chain, unfilled
+from fedbench.core.numerics.instances import gradient_rows
 
-_CHUNK = 64  # samples a call of vmap(grad)
+_CHUNK = 128  # samples that go through the model at once
 _MOST_BYTES = 4 * 2**30
 
 
@@ -34,15 +35,19 @@ class Bench:
         self._flat.module.train(training)
         self._optimizer.reset()
 
-    def _descend(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        self._flat.grad.zero_()
-        cross_entropy(self._flat.module(x), y).backward()
+    def _descend(self, chain: Chain | None, x: torch.Tensor, y: torch.Tensor) -> None:
+        if chain is not None:
+            with unfilled():
+                chain.gradient(x, y)
+        else:
+            self._flat.grad.zero_()
+            cross_entropy(self._flat.module(x), y).backward()
         self._optimizer.step(self._lr)
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """[P]: one step on the mean loss of all samples."""
         self._load(training=True)
-        self._descend(x, y)
+        self._descend(Chain.of(self._flat), x, y)
         return self._flat.params - self._start
 
     def train(
@@ -50,12 +55,13 @@ class Bench:
     ) -> torch.Tensor:
         """[P]: passes over the samples in batches of the federation's size, in their order or shuffled."""
         self._load(training=True)
+        chain = Chain.of(self._flat)
         size, order = self._setup.config.batch_size, torch.arange(len(y), device=y.device)
         for _ in range(epochs):
             if shuffle is not None:
                 order = torch.randperm(len(y), generator=shuffle).to(y.device)
             for pick in order.split(size):
-                self._descend(x[pick], y[pick])
+                self._descend(chain, x[pick], y[pick])
         return self._flat.params - self._start
 
     def sample_steps(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -67,10 +73,8 @@ class Bench:
                 "lower adversary.mask_set or take a smaller model"
             )
         self._load(training=False)
-        out = torch.empty(len(y), width, device=self._start.device)
-        for where in torch.arange(len(y)).split(_CHUNK):
-            out[where] = per_sample_gradients(self._flat.module, x[where.to(x.device)], y[where.to(y.device)])
-        return self._optimizer.first_steps(out, self._lr)
+        rows = [gradient_rows(self._flat.module, a, b) for a, b in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True)]
+        return self._optimizer.first_steps(rows[0] if len(rows) == 1 else torch.cat(rows), self._lr)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """[n, C] of the received model in eval mode."""

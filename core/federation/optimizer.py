@@ -7,6 +7,8 @@ import torch
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.spec.federation import Optimizer
 
+_IN_CACHE = 2**17  # elements: 512 KiB in float32
+
 
 class FlatSGD:
     """Momentum SGD with weight decay: v <- m v + (g + wd p); p <- p - lr v.
@@ -103,7 +105,9 @@ class FlatAdam:
         """-lr g / (|g| + eps): both moments' corrections cancel their weights."""
         if self._weight_decay:
             gradients.add_(self._flat.params, alpha=self._weight_decay)
-        return gradients.div_(gradients.abs().add_(self.EPS)).mul_(-lr)
+        for rows in gradients.split(max(1, _IN_CACHE // max(gradients.shape[1], 1))):  # fresh pages cost more than the division
+            rows.div_(rows.abs().add_(self.EPS)).mul_(-lr)
+        return gradients
 
 
 def make_optimizer(flat: FlatModel, optimizer: Optimizer) -> FlatSGD | FlatAdam:

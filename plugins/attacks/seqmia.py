@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Literal
 
 import numpy as np
 import torch
 from pydantic import Field
-from threadpoolctl import ThreadpoolController
 
 from fedbench.core import Observations, SkipCell
 from fedbench.plugins.attacks.crossfit import CrossFitted, folds
+from fedbench.plugins.attacks.one_thread import one_thread
 from fedbench.plugins.attacks.seqmia_net import SequenceNet
 from fedbench.plugins.attacks.seqmia_train import train
 from fedbench.plugins.attacks.trajectory import Followed, Trajectory, within_class
@@ -48,19 +47,13 @@ class SeqMIA(CrossFitted, Trajectory):
         return sequences(observations, None if self.params.normalise == "none" else y)
 
     def _learn(self, x: np.ndarray, member: np.ndarray, generator: torch.Generator) -> SequenceNet:
-        with _blas().limit(limits=1):  # sums in one order: the same bits wherever it runs
+        with one_thread():
             return train(x, member, self.params.epochs, self.params.standardise, generator)
 
     def _logit(self, net: SequenceNet, x: np.ndarray) -> np.ndarray:
-        with _blas().limit(limits=1):
+        with one_thread():
             logits = net.logits(x).astype(np.float64)
         return logits[:, 1] - (logits[:, 0] if self.params.score == "margin" else 0.0)
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    """The libraries behind NumPy's products, looked for once: that takes as long as several batches."""
-    return ThreadpoolController().select(user_api="blas")
 
 
 def sequences(observations: Observations, y: np.ndarray | None = None) -> np.ndarray:

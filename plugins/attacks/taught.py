@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
-from threadpoolctl import threadpool_limits
 
 from fedbench.core import Attack, Audit, Colluder, Observations, Params, SkipCell
 from fedbench.plugins.attacks.crossfit import FOLDS, folds
+from fedbench.plugins.attacks.one_thread import one_thread
 
 
 class Teaching(Params):
@@ -71,6 +72,15 @@ class Taught(Attack):
         return chosen
 
 
+class Lesson(NamedTuple):
+    """What one model learns from in one round: ``x`` [n, d], ``member`` [n] bool, labels ``y`` [n]; ``rng``: its own draws."""
+
+    x: np.ndarray
+    member: np.ndarray
+    y: np.ndarray
+    rng: np.random.Generator
+
+
 class TaughtByRound(Taught):
     """Score = what a model says that has learnt from the same round of its teacher; the last round of the target counts.
 
@@ -111,17 +121,20 @@ class TaughtByRound(Taught):
         lessons = self._lessons(shadow.ids, member)
         taught = rounds_taught(x)
         rounds = sorted({*taught})
-        draws = audit.rng.spawn(len(rounds))
-        with threadpool_limits(1):  # sums in one order: the same bits wherever it runs
-            learnt = {r: self._models_of(x[r], member, y, lessons, rng) for r, rng in zip(rounds, draws, strict=True)}
-        self._models = [learnt[r] for r in taught]
+        # draws of their own: what one model learns changes nothing in another
+        draws = [rng.spawn(len(lessons)) for rng in audit.rng.spawn(len(rounds))]
+        each = [
+            Lesson(x[r, seen], member[seen], y[seen], own)
+            for r, of_round in zip(rounds, draws, strict=True) for seen, own in zip(lessons, of_round, strict=True)
+        ]  # fmt: skip
+        with one_thread():
+            learnt = iter(self._learn_each(each))
+        models = {r: list(islice(learnt, len(lessons))) for r in rounds}
+        self._models = [models[r] for r in taught]
 
-    def _models_of(
-        self, x: np.ndarray, member: np.ndarray, y: np.ndarray, lessons: list[np.ndarray], rng: np.random.Generator
-    ) -> list[Any]:
-        """One round's models; each has draws of its own, so that what one learns changes nothing in another."""
-        draws = rng.spawn(len(lessons))
-        return [self._learn(x[seen], member[seen], y[seen], own) for seen, own in zip(lessons, draws, strict=True)]
+    def _learn_each(self, lessons: Sequence[Lesson]) -> list[Any]:
+        """A model for every lesson; a subclass that can learn several at once does so here."""
+        return [self._learn(*lesson) for lesson in lessons]
 
     def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
         """[R, n]; a row of NaN for a round without the target."""
@@ -138,7 +151,7 @@ class TaughtByRound(Taught):
     def _round(self, r: int, x: np.ndarray, audit: Audit) -> np.ndarray:
         if np.isnan(x).any():
             return np.full(len(x), np.nan)
-        with threadpool_limits(1):
+        with one_thread():
             return self._answer(self._models[r], self._folds(audit.ids), x, np.asarray(audit.y))
 
 

@@ -5,6 +5,7 @@
 CPU time, one thread. ``judging`` is the attack's own process (`attack_cpu_s`), for all targets together; an active one adds
 what its training costs beyond one with a client that does not poison. Shadow models are training of their own, made once
 for all attacks that read them, and stand apart. The undefended main setting is the hard case: nothing trains faster.
+With ten targets a second colluder must teach about the first one's samples; with five of them one teaches about all.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from fedbench.core.cli.run import build_plan
 from fedbench.core.experiment.parts import build
 from fedbench.core.experiment.scene import set_scene
 from fedbench.core.experiment.shadow_models import train_shadow_models
+from fedbench.core.experiment.train import train
 from fedbench.core.store.reading import load_records
+from fedbench.plugins.attacks.poisoning.fedpoisonmia import FedPoisonMIA
 
 pytestmark = pytest.mark.benchmark
 
-SEEDS = [0, 1, 2]
+SEEDS = [0, 1, 2, 3, 4]
 PASSIVE = [
     "loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "fta", "cs-mia", "blackbox-loss", "grad-cosine",
     "grad-diff", "grad-norm", "threshold-loss", "threshold-entropy", "threshold-confidence", "threshold-modified-entropy",
@@ -57,6 +60,10 @@ def settings() -> list[dict]:
         DIGITS | main | {
             "name": "passive", "audit": {"every": 10, "nonmembers": 900, "outside": 500},
             "attacks": [label_of(a) for a in PASSIVE],
+        },
+        DIGITS | main | {
+            "name": "five", "audit": {"every": 10, "nonmembers": 900, "outside": 500, "targets": [0, 1, 2, 3, 4]},
+            "attacks": ["seqmia"],
         },
         main | {
             "name": "shadow", "dataset": {"name": "digits", "params": {"test": 297, "holdout": 700, "label_noise": 0.3}},
@@ -95,7 +102,8 @@ def records(tmp_path_factory):
 
 
 def shares(values: list[float]) -> dict[str, float]:
-    return {"median": round(statistics.median(values), 3), "min": round(min(values), 3), "max": round(max(values), 3)}
+    low, high = round(min(values), 3), round(max(values), 3)
+    return {"median": round(statistics.median(values), 3), "min": low, "max": high, "n": len(values)}
 
 
 def report(benchmark, what: str, found: dict[str, dict[str, float]]) -> None:
@@ -106,10 +114,11 @@ def report(benchmark, what: str, found: dict[str, dict[str, float]]) -> None:
 
 
 def test_judging_beside_the_training(benchmark, records):
-    """attack_cpu_s / train_cpu_s of every passive attack, ten targets, and the share that all signals take."""
+    """attack_cpu_s / train_cpu_s of every passive attack, ten targets or five, and the share that all signals take."""
     one = records["passive"]
     judged = one | records["shadow"]
     found = {name: shares([m.attack_cpu_s / m.train_cpu_s for m in each]) for name, each in judged.items()}
+    found["seqmia, five targets"] = shares([m.attack_cpu_s / m.train_cpu_s for m in records["five"]["seqmia"]])
     found["(all signals)"] = shares([m.signals_cpu_s / m.train_cpu_s for m in one["loss-series"]])
     report(benchmark, "judging / training", found)
 
@@ -124,10 +133,37 @@ def test_an_active_attack_beside_the_training(benchmark, records):
     report(benchmark, "(poisoning + judging) / training", found)
 
 
+class Timed(FedPoisonMIA):
+    """Adds up the CPU time of what it crafts."""
+
+    seconds = 0.0
+
+    def craft(self, round, knowledge):
+        began = time.process_time()
+        rows = super().craft(round, knowledge)
+        self.seconds += time.process_time() - began
+        return rows
+
+
+def test_fedpoisonmias_client_beside_an_honest_one(benchmark, tmp_path):
+    """What the adversary crafts beside the rest of the same training, and beside an honest client's share of it."""
+    suite = tmp_path / "active.yaml"
+    YAML().dump(suite_of([s for s in settings() if s["name"] == "active"]), suite)
+    one, all_ = [], []
+    for job in build_plan(str(suite), (), tmp_path, "cpu").jobs:
+        if job.attacker is not None and job.attacker.name == "fedpoisonmia":
+            attack, parts = Timed(), build(job)
+            trained = train(job, parts, set_scene(job, parts), [attack], lambda t: None)
+            honest = trained.measured["train_cpu_s"] - attack.seconds
+            all_.append(attack.seconds / honest)
+            one.append(attack.seconds / (honest / job.clients))
+    report(benchmark, "fedpoisonmia's crafting", {"/ an honest client": shares(one), "/ all clients": shares(all_)})
+
+
 def test_shadow_models_beside_the_training(benchmark, records, tmp_path):
     """Their training, made once for all attacks that read them."""
     suite = tmp_path / "shadows.yaml"
-    YAML().dump(suite_of(settings()[1:2]), suite)
+    YAML().dump(suite_of([s for s in settings() if s["name"] == "shadow"]), suite)
     found = []
     for job in build_plan(str(suite), (), tmp_path, "cpu").jobs:
         parts = build(job)

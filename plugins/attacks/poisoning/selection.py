@@ -35,33 +35,65 @@ class Masks:
     @classmethod
     def of(cls, updates: torch.Tensor, poison: torch.Tensor, benign: torch.Tensor) -> Masks:
         """From the updates [N, P], the poison [P] and the unit benign rows [n, P]."""
-        v = poison[None]
+        others = torch.cat([poison[None], benign])
+        dots, among = products(others, updates).T, products(others[:1], others)[0]  # few rows first: half the time
         return cls(
-            squared=norms(updates).square().cpu().numpy(), poison=products(updates, v)[:, 0],
-            benign=products(updates, benign), poison_benign=products(v, benign)[0], poison_sq=float(products(v, v)[0, 0]),
-            row=cache(lambda i: products(updates[i : i + 1], updates)[0]),
+            squared=norms(updates).square().cpu().numpy(), poison=dots[:, 0], benign=dots[:, 1:], poison_benign=among[1:],
+            poison_sq=float(among[0]), row=cache(lambda i: products(updates[i : i + 1], updates)[0]),
         )  # fmt: skip
 
-    def rows(self, chosen: list[int]) -> np.ndarray:
-        """[k, N]: the chosen samples' inner products with all."""
-        return np.array([self.row(i) for i in chosen]).reshape(len(chosen), len(self.poison))
+    def chosen(self, indices: list[int]) -> Chosen:
+        """These samples, as if they had been chosen one after the other."""
+        found = Chosen.none(self)
+        for i in indices:
+            found = found.joined(self, i)
+        return found
 
-    def segment(self, chosen: list[int]) -> Segment:
+    def segment(self, indices: list[int]) -> Segment:
         """s -> s m + v for m = the mean of the chosen updates (zero if there are none)."""
-        k = max(len(chosen), 1)
+        k, chosen = max(len(indices), 1), self.chosen(indices)
         return Segment(
-            self.benign[chosen].sum(axis=0) / k, self.poison_benign, float(self.rows(chosen)[:, chosen].sum()) / k**2,
-            float(self.poison[chosen].sum()) / k, self.poison_sq,
+            chosen.benign / k, self.poison_benign, chosen.squared / k**2, chosen.poison / k, self.poison_sq,
         )  # fmt: skip
 
-    def extended(self, chosen: list[int], scale: float) -> tuple[np.ndarray, np.ndarray]:
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Sums over the ``count`` mask samples chosen so far: ``benign`` [n] and ``poison`` of their products, ``squared`` |their
+    sum|^2. ``row``: [N] <their sum, g_j> but for the ``last`` of them, whose row is asked for only when another one joins."""
+
+    count: int
+    benign: np.ndarray
+    poison: float
+    squared: float
+    row: np.ndarray
+    last: int | None
+
+    @classmethod
+    def none(cls, masks: Masks) -> Chosen:
+        """Nobody yet."""
+        n, rows = masks.benign.shape[1], np.zeros(len(masks.poison))
+        return cls(count=0, benign=np.zeros(n), poison=0.0, squared=0.0, row=rows, last=None)
+
+    def rows(self, masks: Masks) -> np.ndarray:
+        """[N]: <the sum of the chosen, g_j>."""
+        return self.row if self.last is None else self.row + masks.row(self.last)
+
+    def joined(self, masks: Masks, i: int) -> Chosen:
+        """With sample ``i`` besides."""
+        row = self.rows(masks)
+        return Chosen(
+            count=self.count + 1, benign=self.benign + masks.benign[i], poison=self.poison + float(masks.poison[i]),
+            squared=self.squared + 2 * float(row[i]) + float(masks.squared[i]), row=row, last=i,
+        )  # fmt: skip
+
+    def extended(self, masks: Masks, scale: float) -> tuple[np.ndarray, np.ndarray]:
         """(least cosine [N] to a benign row, squared norm [N]) of scale m + v with each sample joined to the chosen."""
-        share = scale / (len(chosen) + 1)
-        dots = share * (self.benign[chosen].sum(axis=0) + self.benign) + self.poison_benign
-        rows = self.rows(chosen)
-        mask_sq = rows[:, chosen].sum() + 2 * rows.sum(axis=0) + self.squared
-        cross = self.poison[chosen].sum() + self.poison
-        squared = np.maximum(share**2 * mask_sq + 2 * share * cross + self.poison_sq, 0.0)
+        share = scale / (self.count + 1)
+        dots = share * (self.benign + masks.benign) + masks.poison_benign
+        squared = 2 * share * (self.poison + masks.poison) + masks.poison_sq
+        squared += share**2 * (self.squared + 2 * self.rows(masks) + masks.squared)
+        np.maximum(squared, 0.0, out=squared)
         return cosines(dots, squared).min(axis=1), squared
 
 
@@ -75,11 +107,11 @@ def greedy(masks: Masks, bound: float, count: int, scale: float, objective: Obje
     Source: Mo et al. (FedPoisonMIA), ICCV 2025, equation 5 and algorithm 1.
     """
     chosen: list[int] = []
+    so_far, free = Chosen.none(masks), np.ones(len(masks.poison), bool)
     best: tuple[float, list[int]] = (-np.inf, [])
     for _ in range(min(count, len(masks.poison))):
-        least, squared = masks.extended(chosen, scale)
+        least, squared = so_far.extended(masks, scale)
         value = -least if objective == "angle" else squared
-        free = ~np.isin(np.arange(len(value)), chosen)
         allowed = free & (least >= bound - SLACK)
         if allowed.any():
             pick = int(np.where(allowed, value, -np.inf).argmax())
@@ -87,6 +119,6 @@ def greedy(masks: Masks, bound: float, count: int, scale: float, objective: Obje
             break
         else:
             pick = int(np.where(free, least, -np.inf).argmax())
-        chosen = [*chosen, pick]
+        chosen, so_far, free[pick] = [*chosen, pick], so_far.joined(masks, pick), False
         best = max(best, (float(value[pick]), chosen), key=lambda seen: seen[0])
     return best[1] if search == "best" else chosen

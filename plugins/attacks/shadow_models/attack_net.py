@@ -6,10 +6,12 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
+from torch.nn.functional import one_hot
 
 from fedbench.core import Attack, Audit, Observations, Params, ShadowModels, SkipCell
-from fedbench.plugins.attacks.adam import Adam
+from fedbench.plugins.attacks.flat_adam import FlatAdam
+from fedbench.plugins.attacks.hidden_layer import HiddenLayer, with_ones
+from fedbench.plugins.attacks.one_thread import one_thread
 from fedbench.plugins.attacks.shadow_models.confidence import shadow_models_of
 
 HIDDEN, BATCH, RATE = 64, 128, 1e-3
@@ -97,12 +99,25 @@ class AttackNet(nn.Module):
 
 
 def train(x: torch.Tensor, member: torch.Tensor, epochs: int, generator: torch.Generator) -> AttackNet:
-    """A net fitted to ``x`` [n, inputs], ``member`` [n] bool: Adam, rate 1e-3, batches of 128, binary cross-entropy."""
+    """A net fitted to ``x`` [n, inputs] float32, ``member`` [n] bool: Adam, rate 1e-3, batches of 128, binary cross-entropy."""
     net = AttackNet(x.shape[1], generator)
-    adam, y = Adam(list(net.parameters()), weight_decay=0.0), member.float()
-    for _ in range(epochs):
-        for batch in torch.randperm(len(x), generator=generator).split(BATCH):
-            adam.step(binary_cross_entropy_with_logits(net(x[batch]), y[batch]), RATE)
+    hidden, out = (
+        np.concatenate([layer.weight.detach().numpy().T, layer.bias.detach().numpy()[None]]) for layer in (net.hidden, net.out)
+    )
+    written = HiddenLayer(hidden[None], out.T)
+    adam, gradient = FlatAdam(written.flat), np.empty_like(written.flat)
+    rows, labels = with_ones(x.numpy()), member.numpy().astype(np.float32)
+    with one_thread():
+        for _ in range(epochs):
+            order = torch.randperm(len(x), generator=generator).numpy()
+            for start in range(0, len(x), BATCH):
+                batch = order[start : start + BATCH]
+                written.gradient(rows[batch][None], labels[batch][None], gradient)
+                adam.step(gradient, RATE)
+    with torch.no_grad():
+        for layer, found in ((net.hidden, written.hidden[0]), (net.out, written.out.T)):
+            layer.weight.copy_(torch.from_numpy(found[:-1].T))
+            layer.bias.copy_(torch.from_numpy(found[-1]))
     return net.eval()
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
-from sklearn.exceptions import ConvergenceWarning
 
 from fedbench.core import Observations
-from fedbench.plugins.attacks.taught import TaughtByRound, Teaching, balanced
+from fedbench.plugins.attacks.taught import Lesson, TaughtByRound, Teaching, balanced
 
 SMALLEST = 1e-30  # under a logarithm: a gradient of exactly zero has a finite length
+
+
+class Prepared(NamedTuple):
+    """What a classifier learns from: ``x`` [n, d] standardised, ``member`` [n] bool, half of them true; ``seed`` of its draws."""
+
+    x: np.ndarray
+    member: np.ndarray
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -59,11 +65,17 @@ class TrainedAttack(TaughtByRound):
             parts.append(np.log(sq + SMALLEST)[..., None] / 2)
         return np.concatenate([np.asarray(p, np.float64) for p in parts], axis=2)
 
-    def _learn(self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Standardised:
-        return standardised(self._train, x, member, rng)
+    def _learn_each(self, lessons: Sequence[Lesson]) -> list[Any]:
+        scaled = [_prepared(lesson.x, lesson.member, lesson.rng) for lesson in lessons]
+        models = self._train_each([prepared for *_, prepared in scaled])
+        return [Standardised(mean, deviation, model) for (mean, deviation, _), model in zip(scaled, models, strict=True)]
 
     def _predict(self, model: Standardised, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return self._log_odds(model.model, model.of(x))
+
+    def _train_each(self, lessons: Sequence[Prepared]) -> list[Any]:
+        """A classifier for every lesson; a subclass that can fit several at once does so here."""
+        return [self._train(*lesson) for lesson in lessons]
 
     def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> Any:
         """A classifier fitted to ``x`` [n, d], ``member`` [n] bool, half of them true."""
@@ -78,9 +90,13 @@ def standardised(
     train: Callable[[np.ndarray, np.ndarray, int], Any], x: np.ndarray, member: np.ndarray, rng: np.random.Generator
 ) -> Standardised:
     """``train``(features, member, seed) on as many members as non-members of ``x`` [n, d], standardised on them."""
+    mean, deviation, prepared = _prepared(x, member, rng)
+    return Standardised(mean, deviation, train(*prepared))
+
+
+def _prepared(x: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, Prepared]:
+    """([d] mean, [d] deviation, the lessons shifted and scaled by them)."""
     chosen = balanced(member, rng)
     mean, deviation = x[chosen].mean(axis=0), x[chosen].std(axis=0)
     deviation, seed = np.where(deviation > 0, deviation, 1.0), int(rng.integers(2**31))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # iterations are bounded by design
-        return Standardised(mean, deviation, train((x[chosen] - mean) / deviation, member[chosen], seed))
+    return mean, deviation, Prepared((x[chosen] - mean) / deviation, member[chosen], seed)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from pydantic import Field
-from scipy.special import logit
-from sklearn.neural_network import MLPClassifier
 
-from fedbench.plugins.attacks.trained.base import TrainedAttack
-
-HIDDEN = 64
-EPSILON = 1e-15  # of a probability: its log odds stay finite
+from fedbench.plugins.attacks.hidden_layer import HiddenLayer, with_ones
+from fedbench.plugins.attacks.trained.base import Prepared, TrainedAttack
+from fedbench.plugins.attacks.trained.mlp_train import train
 
 
 class MLPAttack(TrainedAttack):
@@ -23,8 +22,8 @@ class MLPAttack(TrainedAttack):
         epochs: int = Field(100, ge=1, le=10_000, description="passes over the lessons at most")
         penalty: float = Field(0.01, ge=0, description="of the squared weights (TF-Privacy's grid: 0.0001, 0.001, 0.01)")
 
-    def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> MLPClassifier:
-        return MLPClassifier((HIDDEN,), alpha=self.params.penalty, max_iter=self.params.epochs, random_state=seed).fit(x, member)
+    def _train_each(self, lessons: Sequence[Prepared]) -> list[HiddenLayer]:
+        return train(lessons, self.params.epochs, self.params.penalty)
 
-    def _log_odds(self, model: MLPClassifier, x: np.ndarray) -> np.ndarray:
-        return np.asarray(logit(np.clip(model.predict_proba(x)[:, list(model.classes_).index(True)], EPSILON, 1 - EPSILON)))
+    def _log_odds(self, model: HiddenLayer, x: np.ndarray) -> np.ndarray:
+        return np.asarray(model.logits(with_ones(x)[None])[0])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
-from sklearn.ensemble import RandomForestClassifier
 
-from fedbench.plugins.attacks.trained.base import TrainedAttack
+from fedbench.plugins.attacks.trained.base import Prepared, TrainedAttack
+from fedbench.plugins.attacks.trained.forest import Forest, grow
 
 
 class RandomForest(TrainedAttack):
@@ -24,11 +26,10 @@ class RandomForest(TrainedAttack):
         leaf: int = Field(5, ge=1, description="samples a leaf holds at least")
         split: Literal["sqrt", "all"] = Field("sqrt", description="features a split may choose from: their root, or all")
 
-    def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> RandomForestClassifier:
-        return RandomForestClassifier(
-            self.params.trees, min_samples_leaf=self.params.leaf, max_features=1.0 if self.params.split == "all" else "sqrt",
-            random_state=seed, n_jobs=1,
-        ).fit(x, member)  # fmt: skip
+    def _train_each(self, lessons: Sequence[Prepared]) -> list[Forest]:
+        features = lessons[0].x.shape[1]
+        asked = features if self.params.split == "all" else math.isqrt(features)
+        return grow(lessons, self.params.trees, self.params.leaf, asked)
 
-    def _log_odds(self, model: RandomForestClassifier, x: np.ndarray) -> np.ndarray:
-        return np.asarray(model.predict_proba(x)[:, list(model.classes_).index(True)]) - 0.5
+    def _log_odds(self, model: Forest, x: np.ndarray) -> np.ndarray:
+        return model.shares(x) - 0.5

@@ -11,16 +11,17 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_limits
 
 from fedbench.core import Audit, Colluder, Observations, SkipCell
+from fedbench.plugins.attacks.one_thread import one_thread
 from fedbench.plugins.attacks.taught import Taught, Teaching
 from fedbench.plugins.attacks.trained.stacked_features import NEEDS, features
 
+BINS = 32  # a split lies between two of so many equal shares of the samples
 INVERSE_PENALTY = 1e-3  # hundreds of features that say much the same, of few members
 BOOSTING = {
-    "max_iter": 60, "learning_rate": 0.1, "max_leaf_nodes": 8, "min_samples_leaf": 20, "l2_regularization": 1.0,
-    "early_stopping": False,
+    "max_iter": 30, "learning_rate": 0.2, "max_leaf_nodes": 8, "min_samples_leaf": 20, "l2_regularization": 1.0,
+    "early_stopping": False, "max_bins": BINS,
 }  # fmt: skip
 
 
@@ -59,36 +60,64 @@ class Stacked(Taught):
         if not shadows:
             raise SkipCell("no client other than the target is left to collude with the attacker")
         self._key = audit.key
-        lessons = [(s.ids, _normal_scores(features(s.observations)), np.asarray(s.member)) for s in shadows]
-        ids, x, member = (np.concatenate(parts) for parts in zip(*lessons, strict=True))
+        lessons = [(s.ids, *_read(s.observations), np.asarray(s.member)) for s in shadows]
+        ids, x, bins, member = (np.concatenate(parts) for parts in zip(*lessons, strict=True))
         if self.view == "client":  # one model: what one colluder does not own, another may
             member = np.isin(ids, ids[member])
             once = np.sort(np.unique(ids, return_index=True)[1])
-            ids, x, member = ids[once], x[once], member[once]
+            ids, x, bins, member = ids[once], x[once], bins[once], member[once]
         seed = int(audit.rng.integers(2**31))
-        with threadpool_limits(1):  # sums in one order: the same bits wherever it runs
-            self._models = [_ensemble(x[seen], member[seen], seed) for seen in self._lessons(ids, member)]
+        with one_thread():
+            self._models = [_ensemble(x[seen], bins[seen], member[seen], seed) for seen in self._lessons(ids, member)]
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        x, fold = _normal_scores(features(observations)), self._folds(audit.ids)
+        read, fold = _read(observations), self._folds(audit.ids)
         score = np.empty(len(fold), np.float64)
-        with threadpool_limits(1):
+        with one_thread():
             for f, models in enumerate(self._models):
                 mine = fold == f
                 if mine.any():
-                    said = [model.decision_function(x[mine]) for model in models]
+                    said = [model.decision_function(x[mine]) for model, x in zip(models, read, strict=True)]
                     score[mine] = np.mean([(rankdata(s) - 0.5) / len(s) for s in said], axis=0)
         return score
 
 
-def _ensemble(x: np.ndarray, member: np.ndarray, seed: int) -> list[Any]:
-    """The two models fitted to ``x`` [n, d], ``member`` [n] bool."""
-    regression = LogisticRegression(C=INVERSE_PENALTY, solver="newton-cholesky", class_weight="balanced")
+def _ensemble(x: np.ndarray, bins: np.ndarray, member: np.ndarray, seed: int) -> list[Any]:
+    """The two models fitted to ``x`` [n, d] or its ``bins`` [n, d], ``member`` [n] bool."""
+    regression = LogisticRegression(C=INVERSE_PENALTY, tol=1e-6, max_iter=1000, class_weight="balanced")
     # the trees' samples all weigh the same: only their ranks are used, and weights cost twenty times the training
     boosting = HistGradientBoostingClassifier(**BOOSTING, random_state=seed)
-    return [model.fit(x, member) for model in (regression, boosting)]
+    return [regression.fit(x, member), boosting.fit(bins, member)]
 
 
-def _normal_scores(x: np.ndarray) -> np.ndarray:
-    """[n, d]: each column's ranks as quantiles of a standard normal; ties share the middle one."""
-    return np.asarray(ndtri((rankdata(x, axis=0) - 0.5) / len(x)))
+def _read(observations: Observations) -> tuple[np.ndarray, np.ndarray]:
+    """[n, d] twice: each feature's normal scores, and its bins."""
+    ranks = _middle_ranks(features(observations))
+    return _normal_scores(ranks), _binned(ranks)
+
+
+def _middle_ranks(x: np.ndarray) -> np.ndarray:
+    """[n, d] int: twice each value's rank in its column, from 0; ties share the middle one."""
+    columns = np.ascontiguousarray(x.T)
+    order = np.argsort(columns, axis=1)
+    value, place = np.take_along_axis(columns, order, axis=1), np.arange(len(x))
+    begins = np.ones(value.shape, bool)
+    np.not_equal(value[:, 1:], value[:, :-1], out=begins[:, 1:])
+    ends = np.append(begins[:, 1:], begins[:, :1], axis=1)
+    first = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
+    last = np.minimum.accumulate(np.where(ends, place, len(x))[:, ::-1], axis=1)[:, ::-1]
+    ranks = np.empty_like(first)
+    np.put_along_axis(ranks, order, first + last, axis=1)
+    return ranks.T
+
+
+def _normal_scores(ranks: np.ndarray) -> np.ndarray:
+    """[n, d]: the ranks as quantiles of a standard normal."""
+    n = len(ranks)
+    return np.asarray(ndtri((np.arange(2 * n - 1) / 2 + 0.5) / n)[ranks])
+
+
+def _binned(ranks: np.ndarray) -> np.ndarray:
+    """[n, d]: the ranks as one of BINS equal shares."""
+    n = len(ranks)
+    return np.asarray((np.arange(2 * n - 1) * BINS // (2 * n - 1)).astype(np.float64)[ranks])
