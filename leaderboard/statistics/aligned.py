@@ -15,16 +15,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbench.leaderboard.statistics.pooled import Pooled, Ranks, Sample, count
+from fedbench.leaderboard.statistics.pooled import Pooled, Ranks, Sample, count, slope
 
 FEWEST_TOGETHER = 999  # non-members at 0.1 %: the largest of them is the threshold
 FEWEST_OF_ONE = 30  # non-members of a unit: its mean and deviation are to be known
+FEWEST_SEEDS = 3  # with fewer it does not show how far these differ
+TAILS = 0.7  # deviation of log TPR that tails of the units' own give it, where members stand as far out as they can
 _FARTHEST = 1e300  # of what stands out where nothing else differs; finite, so that it can be compared
 
 
-def alignable(sizes: Sequence[int], fpr: float = 0.001) -> bool:
-    """Whether units of so many non-members can be judged together: 999 in all and 30 each at 0.1 %."""
-    return bool(sizes) and fpr * (sum(sizes) + 1) >= 1 and min(sizes) >= FEWEST_OF_ONE
+def alignable(sizes: Sequence[int], seeds: int, fpr: float = 0.001) -> bool:
+    """Whether units of so many non-members, of so many seeds, can be judged together: 999 in all and 30 each at 0.1 %."""
+    return seeds >= FEWEST_SEEDS and fpr * (sum(sizes) + 1) >= 1 and min(sizes) >= FEWEST_OF_ONE
 
 
 def align(unit: Sample) -> Sample:
@@ -34,7 +36,7 @@ def align(unit: Sample) -> Sample:
     centred = x - x.mean()
     of_others = -centred / (n - 1)  # the mean without each one
     variance = np.maximum((centred @ centred - centred**2 * n / (n - 1)) / (n - 2), 0.0)
-    rounding = 1e-20 * (x @ x) / n
+    rounding = float(1e-20 * (x @ x) / n)
     return Sample(
         unit.seed, _over(np.asarray(unit.member, dtype=np.float64) - x.mean(), centred @ centred / (n - 1), rounding),
         _over(centred - of_others, variance, rounding), unit.ids,
@@ -55,7 +57,8 @@ def aligned_tpr(units: Sequence[Sample], fpr: float = 0.001) -> Pooled | None:
 
     Invariant to a change of place and scale of a unit's scores. ValueError: scores that cannot be judged.
     """
-    return _together(units, fpr).estimate() if alignable([len(unit.nonmember) for unit in units], fpr) else None
+    sizes, seeds = [len(unit.nonmember) for unit in units], {unit.seed for unit in units}
+    return _together(units, fpr).estimate() if alignable(sizes, len(seeds), fpr) else None
 
 
 def aligned_value(units: Sequence[Sample], fpr: float = 0.001) -> float:
@@ -91,7 +94,12 @@ class _OneThreshold(Ranks):
         own set units apart."""
         (merged,), (counted,) = self.units, self.counted
         hit = merged.member > np.sort(merged.nonmember)[-max(1, round(counted.rank))]
-        return max(_between(hit, group, rate) for group in (self.seeds, self.whose)) if 0 < rate < 1 else 0.0
+        if not 0 < rate < 1:
+            return 0.0
+        near, far = self.hits
+        _, a = slope(np.array([near]), np.array([far]), self.members, counted.rank)
+        of_tails = (TAILS * max(1 - float(a[0]), 0.0)) ** 2
+        return max(_between(hit, group, rate) for group in (self.seeds, self.whose)) + of_tails
 
 
 def _between(hit: np.ndarray, group: np.ndarray, rate: float) -> float:

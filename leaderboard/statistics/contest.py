@@ -138,7 +138,7 @@ class Contest:
     def aligned(self) -> bool:
         """Whether TF01 is that of one threshold for all units, which are too small for thresholds of their own."""
         sizes = [max(len(own.sample.nonmember) for own in part.own.values()) for part in self.parts]
-        return alignable(sizes) and not enough(sizes)
+        return alignable(sizes, len({seed for seed, _ in self.units})) and not enough(sizes)
 
     def _rate(self, label: str, picks: Mapping[int, Choice]) -> Interval | None:
         return tf01_of(self._samples(label, picks), len(self._own_units(label, picks)), self.aligned())

@@ -158,7 +158,7 @@ class Ranks:
     def _rate(self, near: np.ndarray, far: np.ndarray) -> np.ndarray:
         """T(fpr) of so many hits at both thresholds."""
         members, (rank, first) = self.members, self.place
-        b, a = _slope(near, far, members, rank)
+        b, a = slope(near, far, members, rank)
         share = np.clip(near / members, 1e-12, 1 - 1e-12)
         rates: np.ndarray = expit(logit(share) - _log_mean(a, rank) / (1 - share) + b * np.log(self.fpr / first))
         return rates
@@ -171,7 +171,7 @@ class Ranks:
         """
         members, (near, far), rank = self.members, self.hits, self.place[0]
         rng = numpy_rng(0, "limits of a pooled rate")
-        a = float(_slope(np.array([near]), np.array([far]), members, rank)[1][0])
+        a = float(slope(np.array([near]), np.array([far]), members, rank)[1][0])
         of_thresholds = self._of_thresholds(a, rank)
         noise = rng.standard_normal(DRAWS) * np.sqrt(of_thresholds) - of_thresholds / 2
         first_hits = rng.gamma(near + 0.5, size=DRAWS)
@@ -210,7 +210,7 @@ class Ranks:
         return float(max(excess, 0) / len(seeds) / rate**2)
 
 
-def _slope(near: np.ndarray, far: np.ndarray, members: int, rank: float) -> tuple[np.ndarray, np.ndarray]:
+def slope(near: np.ndarray, far: np.ndarray, members: int, rank: float) -> tuple[np.ndarray, np.ndarray]:
     """(b, a): of the chord between both thresholds, drawn to 1 by PRIOR hits, and d log T / d log F at the first one."""
     odds = [(hits + prior) / (np.maximum(members - hits, 0) + 0.5) for hits, prior in ((near, PRIOR), (far, SPAN * PRIOR))]
     missed = [1 / (1 + o) for o in odds]

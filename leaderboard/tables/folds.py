@@ -57,7 +57,7 @@ def _told(block: Block) -> Block:
 def _says_nothing(table: Table) -> bool:
     """Whether no place holds anything but the names at the left."""
     numbers = [i for i, column in enumerate(table.columns) if column.align == "right"]
-    return bool(numbers) and all(_is_absent(row[i]) for row in table.rows for i in numbers)
+    return len(table.columns) == 1 or (bool(numbers) and all(_is_absent(row[i]) for row in table.rows for i in numbers))
 
 
 def _is_absent(content: Content) -> bool:

@@ -89,7 +89,7 @@ def sentences(found: Answer) -> tuple[Text, ...]:
     if found.outcome == "no undefended run":
         return (Words("Nobody ran undefended here, so what a defense costs, or spares, cannot be said."),)
     if found.outcome == "nothing leaks":
-        return (Words("No attack beats chance on the undefended federation: here is no leak that a defense could be seen to stop."),)
+        return (Words("No attack beats chance on the undefended federation: there is no leak for a defense to stop."),)
     return _strongest(found), _leak(found)
 
 

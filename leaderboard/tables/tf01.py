@@ -41,6 +41,8 @@ def _missing(section: Section) -> Text:
     said = f"TF01: n/a, since the {len(section.units)} targets and seeds have {sum(sizes):,} outside non-members together"
     said += f", {missing:,} too few to say anything at a false-positive rate of 0.1 %" if missing else ""
     said += f", and {min(sizes, default=0)} of one are {short} too few to align its scores by" if short else ""
+    if not missing and not short:
+        said += f", too few for thresholds of their own, and {len(section.seeds)} seeds are too few to judge them by a common one"
     return Words(f"{said}.")
 
 
