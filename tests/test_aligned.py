@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.leaderboard.simulations import tf01_small
+from fedbench.leaderboard.simulations import tf01_small, tf01_thinned
 from fedbench.leaderboard.statistics.aligned import align, alignable, aligned_tpr, aligned_value
 from fedbench.leaderboard.statistics.pareto import trade_off
 from fedbench.leaderboard.statistics.pooled import Sample, pooled_tpr
@@ -161,7 +161,7 @@ def test_targets_with_thresholds_of_their_own_keep_them_and_the_board_says_so(tm
     (section,) = sections_of(folder)
     samples = section.contest._samples("none", section.contest.worst("none").picks)
     assert not section.contest.aligned() and section.contest.worst_tf01("none").found.mean == 100 * pooled_tpr(samples).value
-    assert board(folder).count("TF01: targets and seeds pooled, each with a threshold of its own.") == 3
+    assert board(folder).count("TF01: targets and seeds pooled, each with a threshold of its own.") == 4  # and trade_off
 
 
 # ---------------------------------------------------------------- the simulation
@@ -180,3 +180,15 @@ def test_the_tables_have_a_row_a_cell(capsys):
     tf01_small.main(["--quick"])
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + len(tf01_small.DESIGNS) * len(tf01_small.TAILS) * len(tf01_small.RATES)
+
+
+def test_thinned_boards_are_compared_with_themselves_in_full(tmp_path, capsys):
+    Folder(tmp_path / "full", {"none": 2.0, "mixup": 0.0}, n_ofl=400).fill(seeds=range(5))
+    Folder(tmp_path / "small", {"none": 2.0}, n_ofl=100).fill(seeds=range(5))  # says nothing in full
+    tf01_thinned.main([str(tmp_path / "full"), str(tmp_path / "small")])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:]]
+    assert lines[0] == "Boards: full, small." and sum(int(row[1]) for row in rows) == 4  # two rows and two attacks
+    for band, _, full, aligned, inside in rows:
+        low, high = map(float, band.split(" to "))
+        assert low <= float(full) <= high and 0 <= float(aligned) <= 100 and float(inside) >= 66

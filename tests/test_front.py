@@ -66,7 +66,8 @@ def test_the_strongest_within_one_point_is_not_the_strongest_of_all_and_no_floor
     worst, less = found.defense.worst, found.difference.found
     assert first == (
         f"The strongest defense within one point of the undefended accuracy is shield: worst case AUC of {worst.mean:.3f} ± "
-        f"{worst.half_width:.3f} (loss-series), {-less.mean:.3f} ± {less.half_width:.3f} below the undefended federation's, at a measured change of accuracy of -0.5 ± {_points(found):.1f} points."
+        f"{worst.half_width:.3f} (loss-series), {-less.mean:.3f} ± {less.half_width:.3f} below the "
+        f"undefended federation's, at a measured change of accuracy of -0.5 ± {_points(found):.1f} points."
     )  # fmt: skip
     assert second.startswith(f"The undefended federation leaks a worst case AUC of {found.undefended.worst.mean:.3f} ± ")
 
@@ -193,12 +194,12 @@ def test_a_table_for_every_section_and_a_long_one_keeps_what_the_sentences_name(
     places = ["x, coalition pair, client", "x, coalition pair, server", "y, coalition none, client", "y, coalition none, server"]
     assert re.findall(r"^\*\*At a glance\*\*: (.*) view$", text, re.M) == places
     many = {f"d{i:02}": (0.02 * i, 0.6) for i in range(20)}
-    section = section_of(tmp_path / "many", {"none": (2.0, 0.8), "late": (1.0, 0.8), "placebo": (2.0, 0.8), **many}, range(3))
+    section = section_of(tmp_path / "many", {"none": (2.0, 0.8), "late": (1.0, 0.8), "placebo": (2.0, 0.8), **many}, range(6))
     table, note = front_blocks(section)
     labels = [words(row[1]) for row in table.rows]
     assert len(labels) == MOST_ROWS and {"late", "none (undefended)", "placebo"} <= set(labels)
     ranks = [section.contest.ranks[label.split()[0]] for label in labels[:-1]]
-    assert ranks == sorted(ranks) and labels[0] == "d00" and "is late: " in words(note.text)
+    assert ranks == sorted(ranks) and "is late: " in words(note.text)
     assert words(table.footnotes[0]) == "7 more rows stand in the full ranking below."
 
 
@@ -230,7 +231,8 @@ def test_a_fold_is_html_around_markdown_and_its_summary_stays_text():
     start, summary, rest = text.split("\n", 2)
     assert start == "<details>" and rest.startswith("\none\n\n<details>\n<summary>")
     assert text.endswith("</details>\n\nafter\n")
-    assert summary.startswith("<summary>Ours: &#60;/summary&#62;&#60;script&#62;x") and summary.endswith("<code>c</code></summary>")
+    assert summary.startswith("<summary>Ours: &#60;/summary&#62;&#60;script&#62;x")
+    assert summary.endswith("<code>c</code></summary>")
     assert re.findall(r"<[^>]*>", text) == [
         "<details>", "<summary>", "<code>", "</code>", "</summary>", "<details>", "<summary>", "</summary>",
         "</details>", "</details>",

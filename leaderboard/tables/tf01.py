@@ -20,7 +20,7 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
     if section.contest.aligned():
         each = spanned((min(sizes), max(sizes))).text
         said = f"aligned and with one threshold, since {each} non-members{_own_parts(section)} are too few for one of their own"
-        said += "; where their tails differ that can be far off (docs/method.md)"
+        said += "; that tends to read low (docs/method.md)"
     without = [row.label for row in section.rows if not any(_has(section, row, attack) for attack in section.attacks)]
     rows: list[Text] = [(Words("TF01 n/a: too few scores of "), *joined(without), Words("."))] if without else []
     return (Words(f"TF01: targets and seeds pooled, {said}."), *rows)
