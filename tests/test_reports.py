@@ -226,7 +226,7 @@ def test_facts_are_means_over_seeds_with_their_range_and_words_where_they_are_no
         "choices": "1; 2; 3; 4; 5; 6; 7; 8; 9", "steps": "5 values, all 0 / 6 values, all 1 / 7 values, all 2",
         "few": "a, b", "nothing": "none",
     }  # fmt: skip
-    assert text.index("What the defenses say") > text.index("**AUC by attack")
+    assert text.index("**What the defenses say") > text.index("**AUC by attack")
     assert {r["defense"] for r in rows_of(text, "**What the defenses say")} == {r"dp\|"}
 
 
