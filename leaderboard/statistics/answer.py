@@ -55,20 +55,19 @@ def answer(section: Section) -> Answer:
     against = contest.against(base.label)
     told = [label for label in within if label in against and against[label].shown and against[label].found.mean < 0]
     lowest = told or within or [min(priced, key=lambda label: _cost(priced[label]))]
+    apart = told_apart(contest)
     first = priced[lowest[0]]  # rows stand in the order of their worst cases
     return Answer(
         outcome="found" if told else "none told" if within else "none within", undefended=undefended, defense=first,
         difference=against.get(first.label), surely_within=_surely(first), seeds=seeds,
-        tied=tuple(label for label in within if label != first.label and not told_apart(contest, first.label, label)),
+        tied=tuple(label for label in within if label != first.label and frozenset((label, first.label)) not in apart),
     )  # fmt: skip
 
 
-def told_apart(contest: Contest, one: str, other: str) -> bool:
-    """Whether two rows with ranks are told apart where all pairs are tested together, as for the ranges of ranks."""
+def told_apart(contest: Contest) -> set[frozenset[str]]:
+    """The pairs of rows with ranks that are told apart where all are tested together, as for the ranges of ranks."""
     differences, p_values = contest.tests_among(contest.ranked)
-    adjusted = holm(p_values)
-    pair = (one, other) if (one, other) in adjusted else (other, one)
-    return adjusted[pair] <= 1 - LEVEL and differences[pair] != 0
+    return {frozenset(pair) for pair, p in holm(p_values).items() if p <= 1 - LEVEL and differences[pair] != 0}
 
 
 def _cost(standing: Standing) -> float:
