@@ -95,6 +95,8 @@ def test_no_defense_is_an_answer(tmp_path):
     dear = answer(section_of(tmp_path / "dear", {"none": (2.0, 0.8), "dear": (0.0, 0.5), "less": (0.5, 0.75)}))
     assert (dear.outcome, dear.defense.label) == ("none within", "less")
     assert re.search(r"No defense is within one point .* the nearest, less, costs 5\.0 ± \d\.\d points", said(dear)[0])
+    unsure = section_of(tmp_path / "unsure", {"none": (2.0, 0.8), "dear": (0.0, 0.785)}, wobble={"dear": 0.02})
+    assert re.search(r"costs 1\.\d ± \d\.\d points, which 5 seeds do not tell from one point, and has", said(answer(unsure))[0])
     worse = answer(section_of(tmp_path / "worse", {"none": (0.5, 0.8), "leaky": (2.0, 0.8)}))
     assert worse.outcome == "none told"  # told, but the other way
 

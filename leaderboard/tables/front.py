@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedbench.core.contract.board import Block, Column, Content, Note, Part, Table, Text, Value, Words, value
 from fedbench.core.metrics import Interval
-from fedbench.leaderboard.statistics.answer import Answer, answer
+from fedbench.leaderboard.statistics.answer import WITHIN, Answer, answer
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.statistics.standing import Standing
@@ -101,7 +101,7 @@ def _strongest(found: Answer) -> Text:
     if found.outcome == "none within":
         return (
             Words("No defense is within one point of the undefended accuracy: the nearest, "), name,
-            Words(f", costs {_points(defense, -1)} points and has a "), *leak, Words("."),
+            Words(f", costs {_points(defense, -1)} points{_perhaps_within(found)} and has a "), *leak, Words("."),
         )  # fmt: skip
     if found.outcome == "none told":
         told = "one seed tells nothing apart" if found.seeds == 1 else "that is not told from the undefended federation's"
@@ -116,12 +116,23 @@ def _strongest(found: Answer) -> Text:
     )  # fmt: skip
 
 
+def _perhaps_within(found: Answer) -> str:
+    """Of a row that costs more as measured."""
+    delta = None if found.defense is None else found.defense.delta_accuracy
+    if delta is None or delta.half_width != delta.half_width or delta.high < -WITHIN:
+        return ""
+    return f", which {_seeds(found)} not tell from one point,"
+
+
+def _seeds(found: Answer) -> str:
+    return "one seed does" if found.seeds == 1 else f"{found.seeds} seeds do"
+
+
 def _cost(found: Answer) -> tuple[Part, ...]:
     assert found.defense is not None
     said = f", at a measured change of accuracy of {_points(found.defense, 1)} points"
     if not found.surely_within:
-        seeds = "one seed does" if found.seeds == 1 else f"{found.seeds} seeds do"
-        said += f", which {seeds} not tell from a loss of more than one point"
+        said += f", which {_seeds(found)} not tell from a loss of more than one point"
     return (Words(said),)
 
 
