@@ -54,6 +54,8 @@ def test_where_nothing_varies_what_differs_stands_out_and_what_does_not_is_no_hi
     flat = Sample(0, np.array([2.0, 2.5, 1.0]), np.full(40, 2.0), np.arange(40))
     found = align(flat)
     assert (found.nonmember == 0).all() and found.member[0] == 0 and found.member[1] > 1e200 and found.member[2] < -1e200
+    huge = align(replace(flat, nonmember=np.arange(40) * 1e200, member=np.array([1e202])))
+    assert huge.member[0] == pytest.approx(align(replace(flat, nonmember=np.arange(40.0), member=np.array([100.0]))).member[0])
     lone = align(Sample(0, np.array([9.0]), np.array([1.0] * 39 + [9.0]), np.arange(40)))
     assert lone.nonmember[-1] > 1e200 > lone.member[0]  # a member like the one non-member that stands out is below it
 

@@ -31,14 +31,15 @@ def alignable(sizes: Sequence[int], seeds: int, fpr: float = 0.001) -> bool:
 
 def align(unit: Sample) -> Sample:
     """The unit on the common scale: mean 0 and deviation 1 of its own non-members, of which there must be three."""
-    x = np.asarray(unit.nonmember, dtype=np.float64)
-    n = len(x)
+    n, member, x = len(unit.nonmember), *(np.asarray(a, dtype=np.float64) for a in (unit.member, unit.nonmember))
+    largest = float(np.abs(x).max()) or 1.0  # squares are not to overflow
+    member, x = member / largest, x / largest
     centred = x - x.mean()
     of_others = -centred / (n - 1)  # the mean without each one
     variance = np.maximum((centred @ centred - centred**2 * n / (n - 1)) / (n - 2), 0.0)
-    rounding = float(1e-20 * (x @ x) / n)
+    rounding = float(max(1e-20 * (x @ x), 1e-14 * (centred @ centred)) / n)
     return Sample(
-        unit.seed, _over(np.asarray(unit.member, dtype=np.float64) - x.mean(), centred @ centred / (n - 1), rounding),
+        unit.seed, _over(member - x.mean(), centred @ centred / (n - 1), rounding),
         _over(centred - of_others, variance, rounding), unit.ids,
     )  # fmt: skip
 
