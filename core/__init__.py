@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Column,
         Content,
         Figure,
+        Fold,
         Heading,
         Image,
         Note,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         Text,
         Value,
         Words,
+        opened,
         value,
     )
     from fedbench.core.contract.candidates import EXCLUDED, IFL, MEMBER, OFL
@@ -81,8 +83,8 @@ _HOME = {
     "report": ("Report", "Summary"),
     "attack": ("ActiveAttack", "Attack", "Audit", "Knowledge", "Observations", "ShadowModels", "Colluder"),
     "board": (
-        "Block", "Bullets", "Column", "Content", "Figure", "Heading", "Image", "Note", "Numbers", "Quote",
-        "Shortfall", "Style", "Table", "Text", "Value", "Words", "value",
+        "Block", "Bullets", "Column", "Content", "Figure", "Fold", "Heading", "Image", "Note", "Numbers", "Quote",
+        "Shortfall", "Style", "Table", "Text", "Value", "Words", "opened", "value",
     ),
     "section": ("AuditedRound", "ClientGroup", "Duel", "Entry", "Family", "Row", "Section", "Standing", "Sweep"),
     "courses": ("Courses",),
@@ -128,7 +130,7 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Section", "Row", "Entry", "Sweep", "Duel", "Family", "Standing", "Strengths", "Courses", "ClientGroup",
     "AuditedRound",
     "Block", "Heading", "Note", "Bullets", "Table", "Column", "Content", "Value", "value", "Shortfall", "Figure", "Style",
-    "Image", "Numbers", "Text", "Words", "Quote",
+    "Image", "Numbers", "Fold", "opened", "Text", "Words", "Quote",
     "Interval", "combined_interval", "exact_interval", "t_interval", "auc", "tf01", "TF01_MIN_NONMEMBERS", "hypervolume",
     "pareto_front",
     "data_folder", "Remote", "fetch", "archive_files", "unpack", "cached", "Arrays", "file_lines", "class_folders",

@@ -198,6 +198,8 @@ def tables(board: str) -> dict[tuple[str, str, str, str], Table]:
             setting, coalition, view, title = heading[1].rpartition(": ")[2], "", "", ""
         elif heading := re.match(r"### Coalition (.*), (\w+) view", line):
             coalition, view, title = heading[1], heading[2], ""
+        elif glance := re.match(r"\*\*At a glance\*\*: (.*), coalition (.*), (\w+) view", line):
+            setting, coalition, view, title = *glance.groups(), "At a glance"
         elif heading := re.match(r"\*\*(.+?)\*\*", line):
             title = heading[1]
         elif line.startswith("|") and not lines[i - 1].startswith("|") and title:

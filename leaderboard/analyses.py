@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.analysis import Analysis
-from fedbench.core.contract.board import Block, Bullets, Figure, Image, Note, Numbers, Quote, Table, Value, Words
+from fedbench.core.contract.board import Block, Bullets, Figure, Fold, Image, Note, Numbers, Quote, Table, Value, Words
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.ask import long_patience, patience
 from fedbench.core.registry.components import Registry
@@ -105,6 +105,9 @@ def _finished(block: Block, drawer: Drawer, section: Section, easel: Easel | Non
     if isinstance(block, Figure):
         figure = block if drawer.own else replace(block, kind=f"{drawer.label}-{block.kind}")  # no other figure's file
         return [_image(figure, drawer, section, easel)] if easel is not None else []
+    if isinstance(block, Fold):
+        _check_text(block.summary)
+        return [Fold(block.summary, tuple(b for inner in block.blocks for b in _finished(inner, drawer, section, easel)))]
     if not isinstance(block, get_args(Block)) or isinstance(block, Image):
         raise TypeError(f"it drew a {type(block).__name__}, not a block of a board")
     if isinstance(block, Table):
@@ -125,7 +128,7 @@ def _image(figure: Figure, drawer: Drawer, section: Section, easel: Easel) -> Im
 
 def _check(table: Table) -> None:
     """``ValueError`` or ``TypeError`` for a table that no report can write."""
-    for text in (table.title, table.caption, *table.footnotes, *(c.name for c in table.columns)):
+    for text in (table.title, table.caption, table.empty, *table.footnotes, *(c.name for c in table.columns)):
         _check_text(text)
     for row in table.rows:
         if len(row) != len(table.columns):

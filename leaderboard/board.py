@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedbench.core.contract.board import Image
+from fedbench.core.contract.board import Image, opened
 from fedbench.core.contract.report import Report, Summary
 from fedbench.core.store.files import write_atomically
 from fedbench.leaderboard.citation import CITATION, citation
@@ -23,10 +23,10 @@ class MarkdownBoard(Report):
     def write(self, results: Path, plots: bool = True) -> Path:
         """Raises ``UserError`` for records that cannot be used; then nothing is written."""
         self._last = None
-        blocks = document(self._source(results), plots)
+        blocks = document(self._source(results), plots, folds=True)
         text = render(blocks)
         folder = results / "leaderboard"
-        for image in (b for b in blocks if isinstance(b, Image)):
+        for image in (b for b in opened(blocks) if isinstance(b, Image)):
             for name, content in image.files.items():
                 if not ((folder / name).is_file() and (folder / name).read_bytes() == content):
                     write_atomically(folder / name, content)

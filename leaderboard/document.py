@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedbench.core.contract.board import Block, Figure, Heading, Note, Text, Words
+from fedbench.core.contract.board import Block, Figure, Fold, Heading, Note, Text, Words, opened
 from fedbench.core.store.marker import MARKER
 from fedbench.core.store.plans import ID
 from fedbench.core.store.proven import Proven
@@ -35,6 +35,9 @@ from fedbench.leaderboard.tables.costs import adversary_table, paired_table, par
 from fedbench.leaderboard.tables.counts import counts_note
 from fedbench.leaderboard.tables.decisions import decision_tables
 from fedbench.leaderboard.tables.facts import fact_table
+from fedbench.leaderboard.tables.folds import fold, folded, in_words
+from fedbench.leaderboard.tables.front import READING as FRONT_READING
+from fedbench.leaderboard.tables.front import front_blocks
 from fedbench.leaderboard.tables.maximum import maximum_table
 from fedbench.leaderboard.tables.provenance import mixed_note, provenance_blocks, unscored_blocks
 from fedbench.leaderboard.tables.published import beside_papers
@@ -88,18 +91,14 @@ def source_of(results: Path) -> Source:
     )  # fmt: skip
 
 
-def document(source: Source, plots: bool = True) -> list[Block]:
-    """The whole board; the same records give the same blocks. ``plots``: with images.
+def document(source: Source, plots: bool = True, folds: bool = False) -> list[Block]:
+    """The whole board; the same records give the same blocks. ``plots``: with images. ``folds``: what is behind the first screen
+    stands in ``Fold`` blocks, for a report that can draw them; else the same blocks stand there as they are.
 
     Raises ``UserError`` when records that must share their candidates do not.
     """
     (current, old), sections = source.newest, source.sections
-    made = Words(f". Made from {len(current)} records.")
-    blocks: list[Block] = [Heading(1, source.title)]
-    blocks += [Note((Words("Regenerate: "), Words("fedbench leaderboard RESULTS", "code"), made)), _cited(current), READING]
-    if left_out := source.superseded + len(old):
-        blocks.append(Note(Words(f"{left_out} records of earlier code, parameters or plans are not shown.")))
-    blocks += mixed_note(current)
+    blocks: list[Block] = [Heading(1, source.title), _cited(current)]
     analyses = drawers(source.analyses, sections)
     trust = source.marks.of_row if source.marks is not None and source.marks.needed(current) else None
     if not sections:
@@ -107,27 +106,35 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     easel = Easel(source.earlier) if plots else None
     contests = [s.contest for section in sections for s in (section, section.tuning) if s is not None]
     saved = [Saved(contest) for contest in contests if source.remember]
-    own: list[Block] = []  # first, one by one: what the other tables need of a section is known then, without its scores
+    fronts: list[Block] = [FRONT_READING] if sections else []
+    own: list[Block] = []  # one by one: what the other tables need of a section is known then, without its scores
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
             own += _introduced(section, sections)
         own += _section(section, analyses, easel, trust)
-    blocks += [*across_settings(sections), *own]
+        fronts += front_blocks(section)
+    blocks += [*fronts, *mixed_note(current)]
+    if left_out := source.superseded + len(old):
+        blocks.append(Note(Words(f"{left_out} records of earlier code, parameters or plans are not shown.")))
+    blocks.append(Fold(Words("How to read this board in full"), (READING,)))
+    blocks += [*folded(across_settings(sections), "Every defense in every setting"), *own]
     if source.published:
-        blocks += beside_papers(source.published, sections)
-    blocks += claims_blocks(sections)
-    blocks += [*unscored_blocks(sections), *provenance_blocks(current, _origin(source, current))]
+        blocks += folded(beside_papers(source.published, sections))
+    blocks += [*folded(claims_blocks(sections)), *folded(unscored_blocks(sections))]
+    end = "Packages, versions, commits, machine and data behind the board"
+    blocks += folded(provenance_blocks(current, _origin(source, current)), end)
     for one in saved:
         one.save()
     drop_oldest()
-    return easel.finished(blocks) if easel is not None else blocks
+    blocks = in_words(easel.finished(blocks) if easel is not None else blocks)
+    return blocks if folds else opened(blocks)
 
 
 def _cited(records: Sequence[LoadedRecord]) -> Note:
-    """How to name exactly these records under exactly these rules."""
-    name = board_id(records)
-    said = f": name it when you cite a number. It changes with any record and with the rules ({CITATION} lists both)."
-    return Note((Words("Board id: "), Words(name, "code"), Words(said)))
+    """How to name exactly these records under exactly these rules, and how to make the board again."""
+    made = Words(f" ({CITATION} says of what), made from {len(records)} records by ")
+    again = Words("fedbench leaderboard RESULTS", "code")
+    return Note((Words("Board id: "), Words(board_id(records), "code"), made, again, Words(".")))
 
 
 def _origin(source: Source, records: Sequence[LoadedRecord]) -> list[Text]:
@@ -147,7 +154,9 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
     name = f"{section.suite}: {section.setting}" if several else section.setting
     same = [s for s in sections if _setting(s) == _setting(section)]
     tuning = {seed for s in same if s.tuning is not None for seed in s.tuning.seeds}
-    return [Heading(2, (Words("Setting "), name)), setting_bullets([r for s in same for r in s.records], sorted(tuning))]
+    bullets = setting_bullets([r for s in same for r in s.records], sorted(tuning))
+    summary = Words("What the setting is: data, model, partition, federation, audit, seeds, threat model")
+    return [Heading(2, (Words("Setting "), name)), Fold(summary, (bullets,))]
 
 
 def _section(
@@ -157,14 +166,24 @@ def _section(
     found, seen = images_last([b for a in analyses if a.place == "attacks" for b in drawn(a, section, easel)])
     costs, trade_offs = images_last([b for a in analyses if a.place == "costs" for b in drawn(a, section, easel)])
     heading = (Words("Coalition "), section.coalition, Words(", "), section.view, Words(" view"))
-    return [
-        Heading(3, heading), counts_note(section), ranking_table(section, trust), *canary_table(section),
-        *remarks(section), *attack_tables(section),
-        *fact_table(section, [end for a in analyses for end in a.tells]),
-        *decision_tables(section), *found, *adversary_table(section), group_table(section), *paired_table(section),
-        *pareto_table(section), *costs, *round_table(section), *maximum_table(section),
+    figures = [
         *_images([tradeoff_figure(section), roc_figure(section)], section, easel), *trade_offs,
         *_images([decision_figure(section)], section, easel), *seen,
+    ]  # fmt: skip
+    return [
+        Heading(3, heading),
+        *fold("Ranks with all columns", [
+            counts_note(section), ranking_table(section, trust), *canary_table(section), *remarks(section),
+        ]),
+        *fold("Attack by attack", [
+            *attack_tables(section), *fact_table(section, [end for a in analyses for end in a.tells]),
+            *decision_tables(section), *found,
+        ]),
+        *fold("Beside undefended", [
+            *adversary_table(section), group_table(section), *paired_table(section), *pareto_table(section), *costs,
+            *round_table(section), *maximum_table(section),
+        ]),
+        *fold(f"Figures ({len(figures)})", figures),
     ]  # fmt: skip
 
 

@@ -121,14 +121,14 @@ def row_of(section, label):
     return next(r for r in section.rows if r.label == label)
 
 
-def blocks_of(folder, plots=False, **more):
+def blocks_of(folder, plots=False, folds=False, **more):
     """The blocks of a folder's board."""
-    return document(Source(records=load_records(folder.root), title="Demo", **more), plots)
+    return document(Source(records=load_records(folder.root), title="Demo", **more), plots, folds)
 
 
 def board(folder, plots=False, **more):
     """A folder's board as Markdown."""
-    return render(blocks_of(folder, plots, **more))
+    return render(blocks_of(folder, plots, folds=True, **more))
 
 
 def table_of(folder, title, **more):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedbench.leaderboard.claims.load import load_papers
-from fedbench.leaderboard.simulations import accuracy, gate, ranks, tf01, worst_case
+from fedbench.leaderboard.simulations import accuracy, gate, ranks, tf01, tf01_small, worst_case
 
 DOCS = Path(__file__).parent.parent / "docs"
 BOARD = """# A board
@@ -105,6 +105,24 @@ JUDGED = """
 """
 
 
+FOLDED = """# A board
+
+**At a glance**: an\\_iid, coalition pair, server view
+
+| #   | defense           |   worst case AUC |
+|:----|:------------------|-----------------:|
+| 1   | none (undefended) | 0.700 ± 0.010 a  |
+
+""" + BOARD.removeprefix("# A board\n").replace("**AUC by attack**", "<details>\n<summary>Attacks</summary>\n\n**AUC by attack**")
+
+
+def test_the_first_screen_and_what_is_folded_behind_it_have_their_places(make, tmp_path):
+    (tmp_path / "folded.md").write_text(FOLDED + "\n</details>\n")
+    glance = "{{folded | an_iid | pair | server | At a glance | none | worst case AUC | ±}}"
+    assert make.rendered(glance, "x.md.in") == ".700 ± .010\n"
+    assert make.rendered("{{folded | iid | pair | server | AUC by attack | none | a}}", "x.md.in") == ".812\n"
+
+
 @pytest.fixture
 def claims(make, tmp_path, monkeypatch):
     (tmp_path / "claims").mkdir()
@@ -134,7 +152,7 @@ def test_claims_of_nobody_are_a_mistake(claims):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "rows"), [(worst_case, 2), (ranks, None), (accuracy, None), (tf01, 5)])
+@pytest.mark.parametrize(("module", "rows"), [(worst_case, 2), (ranks, None), (accuracy, None), (tf01, 5), (tf01_small, 5)])
 def test_the_committed_simulations_are_what_their_commands_print(module, rows):
     """The first ``rows`` of those that take minutes, up to the last digits, which another type of CPU may round otherwise."""
     old = committed(module).splitlines()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -95,13 +95,15 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """``title`` and, in the same sentence, a ``caption``; rows of one ``Content`` a column; ``footnotes`` below."""
+    """``title`` and, in the same sentence, a ``caption``; rows of one ``Content`` a column; ``footnotes`` below. ``empty``: why
+    no place of it may hold a number, which a board then says in place of the table."""
 
     title: str
     caption: Text = ()
     columns: tuple[Column, ...]
     rows: tuple[tuple[Content, ...], ...]
     footnotes: tuple[Text, ...] = ()
+    empty: Text = ()
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,24 @@ class Numbers:
     label: str
 
 
-Block = Heading | Note | Bullets | Table | Figure | Image | Numbers
+@dataclass(frozen=True)
+class Fold:
+    """``blocks`` that a reader opens who wants them, under a ``summary`` of one line. A report that cannot fold writes the
+    summary and the blocks below it."""
+
+    summary: Text
+    blocks: tuple[Block, ...]
+
+
+Block = Heading | Note | Bullets | Table | Figure | Image | Numbers | Fold
+
+
+def opened(blocks: Iterable[Block]) -> list[Block]:
+    """The blocks in their order without folds: in the place of each its own, which may be folds, too."""
+    found: list[Block] = []
+    for block in blocks:
+        found += opened(block.blocks) if isinstance(block, Fold) else [block]
+    return found
 
 
 class Style(Protocol):

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedbench.core.apart.channel import Channel, pass_on_interrupt
 from fedbench.core.apart.child import Child, Patience
-from fedbench.core.contract.board import Block, Figure, Image
+from fedbench.core.contract.board import Block, Figure, Fold, Image
 from fedbench.core.words.explain import named
 from fedbench.leaderboard.figures.earlier import Earlier, made_of
 from fedbench.leaderboard.figures.files import alt_of, drawn_files, name_of
@@ -103,6 +103,8 @@ class Easel:
             one.reason = one.reason or one.child.ending
 
     def _whole(self, block: Block) -> list[Block]:
+        if isinstance(block, Fold):
+            return [Fold(block.summary, tuple(whole for inner in block.blocks for whole in self._whole(inner)))]
         one = self._asked.get(id(block))
         if one is None:
             return [block]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedbench.core.contract.board import Block, Bullets, Heading, Image, Note, Table
-from fedbench.leaderboard.markdown.escape import inline
+from fedbench.core.contract.board import Block, Bullets, Fold, Heading, Image, Note, Table
+from fedbench.leaderboard.markdown.escape import html, inline
 from fedbench.leaderboard.markdown.table import table_paragraphs
 
 
@@ -26,4 +26,7 @@ def paragraphs(block: Block) -> list[str]:
         return ["\n".join(f"- {inline(item)}" for item in block.items)]
     if isinstance(block, Image):
         return [f"![{inline(block.alt)}]({next(iter(block.files))})"]
+    if isinstance(block, Fold):  # an empty line ends the HTML, so what follows is Markdown again
+        inside = [paragraph for one in block.blocks for paragraph in paragraphs(one)]
+        return [f"<details>\n<summary>{html(block.summary)}</summary>", *inside, "</details>"]
     raise TypeError(f"{type(block).__name__} cannot be written as Markdown")

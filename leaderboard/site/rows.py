@@ -11,12 +11,15 @@ from fedbench.core.contract.board import Words
 from fedbench.core.metrics import Interval
 from fedbench.leaderboard.site.cells import Cells, outcomes, packages
 from fedbench.leaderboard.site.encode import DECADES, interval, number, packed_rates, text
+from fedbench.leaderboard.site.texts import plain
+from fedbench.leaderboard.statistics.answer import answer
 from fedbench.leaderboard.statistics.compare import Comparison, smallest_difference
 from fedbench.leaderboard.statistics.facts import remarks
 from fedbench.leaderboard.statistics.pareto import TradeOff, trade_off
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.tables import front
 from fedbench.leaderboard.tables.facts import claim_text
 
 FPR = np.geomspace(10.0**-DECADES, 1, 8 * DECADES + 1)  # 0.1 % among them
@@ -38,8 +41,8 @@ def section_of(section: Section, setting: int, first: int, cells: Cells) -> dict
 
 
 def sentences(section: Section) -> list[str]:
-    """What the section answers in a sentence or two, from its numbers."""
-    return []
+    """What the section answers in a sentence or two, from its numbers: those that its Markdown opens with."""
+    return [plain(said) for said in front.sentences(answer(section))]
 
 
 def _attack_use(section: Section, attack: str, cells: Cells) -> int:

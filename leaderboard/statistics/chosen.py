@@ -18,6 +18,12 @@ class Choice:
     sign: int
 
 
+def picked_most(picks: Mapping[int, Choice]) -> str:
+    """The attack of most folds; of several, the first."""
+    names = [choice.attack for choice in picks.values()]
+    return max(dict.fromkeys(names), key=names.count)
+
+
 def leans(parts: Sequence[Part], key: Key) -> dict[int, float]:
     """Fold -> mean AUC minus one half over its parts, of those that have one."""
     found: dict[int, list[float]] = {}

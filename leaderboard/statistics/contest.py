@@ -14,16 +14,17 @@ import numpy as np
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics import sheets
-from fedbench.leaderboard.statistics.chosen import Choice, signs, strongest
+from fedbench.leaderboard.statistics.aligned import alignable
+from fedbench.leaderboard.statistics.chosen import Choice, picked_most, signs, strongest
 from fedbench.leaderboard.statistics.once import once
-from fedbench.leaderboard.statistics.pairs import ranges
-from fedbench.leaderboard.statistics.pooled import Sample
-from fedbench.leaderboard.statistics.ranks import holm
+from fedbench.leaderboard.statistics.pairs import Tests, all_tests, ranges
+from fedbench.leaderboard.statistics.pooled import Sample, enough
+from fedbench.leaderboard.statistics.ranks import holm, rank_ranges
 from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
 from fedbench.leaderboard.statistics.rivals import Difference, Rival, Weights, differences, told_apart, weighted
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of_kinds
-from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_of_candidates, p_value
+from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_of_chance, reaching
 from fedbench.leaderboard.statistics.worst import Worst, WorstRate
 
 
@@ -77,7 +78,7 @@ class Contest:
             return self.attacks
         found = {a: self._signed_units(self.base.label, a) for a in self.attacks}
         above = {
-            (a, ""): _p_of_chance({u: replace(m, value=m.value - 0.5) for u, m in units.items()})
+            (a, ""): p_of_chance({u: replace(m, value=m.value - 0.5) for u, m in units.items()})
             for a, units in found.items() if units
         }  # fmt: skip
         adjusted = holm(above)
@@ -95,7 +96,7 @@ class Contest:
     def signed(self, label: str, attack: str) -> Interval | None:
         """AUC of an adversary who decides the sign on other folds; None without scores."""
         interval, plain = over_units(self._signed_units(label, attack)), self._plain(label, (attack,))
-        return _reaching(interval, plain[1]) if interval and plain else None
+        return reaching(interval, plain[1]) if interval and plain else None
 
     @once
     def _plain(self, label: str, attacks: tuple[str, ...]) -> tuple[Choice, float] | None:
@@ -133,8 +134,14 @@ class Contest:
         """TF01 in percent over all units pooled, with the same sign; None with too few non-members, or without scores."""
         return self._rate(label, {f: Choice(attack, s) for f, s in self.sign(label, attack).items()})
 
+    @once
+    def aligned(self) -> bool:
+        """Whether TF01 is that of one threshold for all units, which are too small for thresholds of their own."""
+        sizes = [max(len(own.sample.nonmember) for own in part.own.values()) for part in self.parts]
+        return alignable(sizes, len({seed for seed, _ in self.units})) and not enough(sizes)
+
     def _rate(self, label: str, picks: Mapping[int, Choice]) -> Interval | None:
-        return tf01_of(self._samples(label, picks), len(self._own_units(label, picks)))
+        return tf01_of(self._samples(label, picks), len(self._own_units(label, picks)), self.aligned())
 
     def _samples(self, label: str, picks: Mapping[int, Choice]) -> list[Sample]:
         found = []
@@ -153,8 +160,8 @@ class Contest:
         interval, plain = over_units(self._own_units(label, picks)), self._plain(label, self.eligible)
         if interval is None or plain is None:
             return None
-        attack = _most([p.attack for p in picks.values()])
-        return Worst(found=_reaching(interval, plain[1]), attack=attack, picks=picks, largest=(plain[0].attack, plain[1]))
+        attack = picked_most(picks)
+        return Worst(found=reaching(interval, plain[1]), attack=attack, picks=picks, largest=(plain[0].attack, plain[1]))
 
     @once
     def worst_tf01(self, label: str) -> WorstRate | None:
@@ -167,12 +174,12 @@ class Contest:
                 best = max(value, key=lambda a: value[a])
                 picks[fold] = Choice(best, self.sign(label, best)[fold])
         found = self._rate(label, picks)
-        return WorstRate(found=found, attack=_most([p.attack for p in picks.values()]), picks=picks) if found else None
+        return WorstRate(found=found, attack=picked_most(picks), picks=picks) if found else None
 
     def _elsewhere(self, label: str, attack: str, fold: int) -> float:
         """TPR on the other folds, with the sign that these ask for: that of ``fold``, in which it has no say."""
         choice = Choice(attack, self.sign(label, attack)[fold])
-        return low_rate(self._samples(label, {p.fold: choice for p in self.parts if p.fold != fold}))
+        return low_rate(self._samples(label, {p.fold: choice for p in self.parts if p.fold != fold}), self.aligned())
 
     @once
     def mean(self, label: str) -> Interval | None:
@@ -188,7 +195,7 @@ class Contest:
             return None
         # the width where every attack has a score, around the mean of the cells as they are shown
         plain = [found[1] for a in cells if (found := self._plain(label, (a,))) is not None]
-        return _reaching(replace(interval, mean=float(np.mean(list(cells.values())))), float(np.mean(plain)))
+        return reaching(replace(interval, mean=float(np.mean(list(cells.values())))), float(np.mean(plain)))
 
     def worst_rival(self, label: str) -> Rival:
         """The row's worst case as one side of a comparison."""
@@ -232,7 +239,12 @@ class Contest:
 
     @once
     def _ranks_among(self, labels: tuple[str, ...]) -> dict[str, tuple[int, int]]:
-        return ranges(self.parts, {label: self.worst_rival(label) for label in labels})
+        return rank_ranges(labels, *self.tests_among(labels))
+
+    @once
+    def tests_among(self, labels: tuple[str, ...]) -> Tests:
+        """The tests of all pairs of these rows' worst cases, the p-values not yet adjusted."""
+        return all_tests(self.parts, {label: self.worst_rival(label) for label in labels})
 
     @once
     def leader(self, attack: str) -> str | None:
@@ -264,17 +276,3 @@ class Contest:
         found = {pair: i for pair, i in intervals.items() if i is not None}
         adjusted = holm({pair: told_apart(self.parts, *rivals[pair])[1] for pair in found})
         return {pair: Difference(i, adjusted[pair]) for pair, i in found.items()}
-
-
-def _reaching(interval: Interval, largest: float) -> Interval:
-    """Never too narrow for the plain maximum: where none stands out, what is picked on other folds can be far too low."""
-    return replace(interval, half_width=max(interval.half_width, largest - interval.mean))
-
-
-def _p_of_chance(found: Mapping[Unit, Measured]) -> float:
-    p = p_of_candidates(found)
-    return p_value(found) if p is None else p
-
-
-def _most(names: Sequence[str]) -> str:
-    return max(dict.fromkeys(names), key=list(names).count)

@@ -13,10 +13,13 @@ from itertools import combinations, groupby
 import numpy as np
 from scipy.special import ndtr, stdtr
 
-from fedbench.leaderboard.statistics.ranks import rank_ranges
+from fedbench.leaderboard.statistics.ranks import Pair, rank_ranges
 from fedbench.leaderboard.statistics.rivals import Rival, Weights, told_apart
 from fedbench.leaderboard.statistics.sheet import Part
 from fedbench.leaderboard.statistics.spread import Unit
+
+Tests = tuple[dict[Pair, float], dict[Pair, float]]
+"""of pairs of rows: the first's worst case minus the second's, and the p-value of none, not yet adjusted for their number"""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,11 @@ class _OfUnit:
 
 def ranges(parts: Sequence[Part], rivals: Mapping[str, Rival]) -> dict[str, tuple[int, int]]:
     """Label -> (best, worst) rank that the tests of all pairs leave open."""
+    return rank_ranges(list(rivals), *all_tests(parts, rivals))
+
+
+def all_tests(parts: Sequence[Part], rivals: Mapping[str, Rival]) -> Tests:
+    """Of all pairs."""
     together = all_told_apart(parts, rivals)
     pairs = {(a, b): (i, j) for (i, a), (j, b) in combinations(enumerate(rivals), 2)}
     if together is None:
@@ -39,7 +47,7 @@ def ranges(parts: Sequence[Part], rivals: Mapping[str, Rival]) -> dict[str, tupl
     else:
         found = {pair: (float(together[0][at]), float(together[1][at])) for pair, at in pairs.items()}
     means, p_values = ({pair: values[i] for pair, values in found.items()} for i in (0, 1))
-    return rank_ranges(list(rivals), means, p_values)
+    return means, p_values
 
 
 def all_told_apart(parts: Sequence[Part], rivals: Mapping[str, Rival]) -> tuple[np.ndarray, np.ndarray] | None:

@@ -45,11 +45,11 @@ def trade_off(section: Section) -> TradeOff | None:
 def privacy_loss(section: Section) -> tuple[Literal["tf01", "auc"], dict[str, float]]:
     """(its metric, row label -> value in [0, 1]) for the complete rows: the worst case over attacks, chosen on other folds.
 
-    TF01 as a fraction where every row has it, else 2 AUC - 1 (below 0.5: 0).
+    TF01 as a fraction where every row has it by thresholds of the units' own, else 2 AUC - 1 (below 0.5: 0).
     """
     labels, contest = [r.label for r in section.rows if r.complete and not r.floor], section.contest
     rates = {label: contest.worst_tf01(label) for label in labels}
-    if labels and all(rates.values()):
+    if labels and all(rates.values()) and not contest.aligned():
         return "tf01", {label: w.found.mean / 100 for label, w in rates.items() if w}
     found = {label: contest.worst(label) for label in labels}
     return "auc", {label: min(1.0, max(0.0, 2 * w.found.mean - 1)) for label, w in found.items() if w}

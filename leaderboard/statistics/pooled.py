@@ -73,14 +73,14 @@ def pooled_value(units: Sequence[Sample], fpr: float = 0.001) -> float:
     return _judged(units, fpr).value() if units else 0.0
 
 
-def _judged(units: Sequence[Sample], fpr: float) -> _Ranks:
+def _judged(units: Sequence[Sample], fpr: float) -> Ranks:
     if not 0 < fpr <= MAX_FPR:
         raise ValueError(f"fpr must be in (0, {MAX_FPR}], got {fpr}")
-    return _Ranks(tuple(units), tuple(_count(unit, fpr) for unit in units), fpr)
+    return Ranks(tuple(units), tuple(count(unit, fpr) for unit in units), fpr)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Counted:
+class Counted:
     """``near`` and ``far``: members above the unit's own thresholds of rank ``rank`` and SPAN times that."""
 
     near: float
@@ -93,7 +93,8 @@ class _Counted:
     """ids of the non-members from about rank 4 ``rank`` on"""
 
 
-def _count(unit: Sample, fpr: float) -> _Counted:
+def count(unit: Sample, fpr: float) -> Counted:
+    """Members above the unit's own thresholds. ValueError: scores that cannot be judged."""
     member, nonmember = (np.asarray(a, dtype=np.float64) for a in (unit.member, unit.nonmember))
     if member.ndim != 1 or nonmember.ndim != 1 or np.shape(unit.ids) != nonmember.shape:
         raise ValueError(f"vectors are needed and one id a non-member: {member.shape}, {nonmember.shape}, {np.shape(unit.ids)}")
@@ -107,7 +108,7 @@ def _count(unit: Sample, fpr: float) -> _Counted:
     highest = nonmember[order]
     near, far = (_above(member, highest, min(r, float(n))) for r in (rank, SPAN * rank))
     outliers = np.asarray(unit.ids)[order[: max(2, round(4 * rank))]]
-    return _Counted(near=near, far=far, members=len(member), rank=rank, first=rank / (n + 1), outliers=outliers)
+    return Counted(near=near, far=far, members=len(member), rank=rank, first=rank / (n + 1), outliers=outliers)
 
 
 def _above(member: np.ndarray, highest: np.ndarray, rank: float) -> float:
@@ -118,11 +119,11 @@ def _above(member: np.ndarray, highest: np.ndarray, rank: float) -> float:
 
 
 @dataclass(frozen=True)
-class _Ranks:
+class Ranks:
     """logit T(F) = logit T(f) + b log(F / f) near the thresholds; F of rank j is all but Gamma(j) / (N + 1)."""
 
     units: tuple[Sample, ...]
-    counted: tuple[_Counted, ...]
+    counted: tuple[Counted, ...]
     fpr: float
 
     @property
@@ -157,7 +158,7 @@ class _Ranks:
     def _rate(self, near: np.ndarray, far: np.ndarray) -> np.ndarray:
         """T(fpr) of so many hits at both thresholds."""
         members, (rank, first) = self.members, self.place
-        b, a = _slope(near, far, members, rank)
+        b, a = slope(near, far, members, rank)
         share = np.clip(near / members, 1e-12, 1 - 1e-12)
         rates: np.ndarray = expit(logit(share) - _log_mean(a, rank) / (1 - share) + b * np.log(self.fpr / first))
         return rates
@@ -170,13 +171,13 @@ class _Ranks:
         """
         members, (near, far), rank = self.members, self.hits, self.place[0]
         rng = numpy_rng(0, "limits of a pooled rate")
-        a = float(_slope(np.array([near]), np.array([far]), members, rank)[1][0])
+        a = float(slope(np.array([near]), np.array([far]), members, rank)[1][0])
         of_thresholds = self._of_thresholds(a, rank)
         noise = rng.standard_normal(DRAWS) * np.sqrt(of_thresholds) - of_thresholds / 2
         first_hits = rng.gamma(near + 0.5, size=DRAWS)
         further = first_hits + rng.gamma(max(far - near, 0) + 0.5, size=DRAWS)
         drawn = self._rate(first_hits * np.exp(-noise), further)
-        spread = self._between_seeds(of_thresholds, near / members)
+        spread = self.between_seeds(of_thresholds, near / members)
         if spread > 0:
             drawn = drawn * np.exp(np.sqrt(spread) * rng.standard_normal(DRAWS))
         low, high = (float(q) for q in np.quantile(drawn, ENDS))
@@ -197,7 +198,7 @@ class _Ranks:
             total, squares = total + int(times.sum()), squares + int((times**2).sum())
         return one * squares / total / len(self.units)
 
-    def _between_seeds(self, of_thresholds: float, rate: float) -> float:
+    def between_seeds(self, of_thresholds: float, rate: float) -> float:
         """Relative variance of the mean TPR that comes from true differences between seeds, by moments; 0 below 3 seeds."""
         seeds = sorted({unit.seed for unit in self.units})
         if len(seeds) < 3 or not 0 < rate < 1:
@@ -209,7 +210,7 @@ class _Ranks:
         return float(max(excess, 0) / len(seeds) / rate**2)
 
 
-def _slope(near: np.ndarray, far: np.ndarray, members: int, rank: float) -> tuple[np.ndarray, np.ndarray]:
+def slope(near: np.ndarray, far: np.ndarray, members: int, rank: float) -> tuple[np.ndarray, np.ndarray]:
     """(b, a): of the chord between both thresholds, drawn to 1 by PRIOR hits, and d log T / d log F at the first one."""
     odds = [(hits + prior) / (np.maximum(members - hits, 0) + 0.5) for hits, prior in ((near, PRIOR), (far, SPAN * PRIOR))]
     missed = [1 / (1 + o) for o in odds]

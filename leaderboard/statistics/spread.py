@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import nctdtrinc, ndtr, ndtri, stdtr, stdtrit
@@ -65,6 +65,11 @@ def over_units(found: Mapping[Unit, Measured]) -> Interval | None:
     return Interval(float(np.mean(values)), max(known, default=float("nan")), len(values), between=len(widths) > 1)
 
 
+def reaching(interval: Interval, largest: float) -> Interval:
+    """Never too narrow for the plain maximum: where none stands out, what is picked on other folds can be far too low."""
+    return replace(interval, half_width=max(interval.half_width, largest - interval.mean))
+
+
 def seed_means(found: Mapping[Unit, Measured]) -> list[float]:
     """One value a seed."""
     seeds = sorted({seed for seed, _ in found})
@@ -118,6 +123,12 @@ def p_of_candidates(found: Mapping[Unit, Measured]) -> float | None:
     if error != error:
         return None
     return 1.0 if mean == 0 else 0.0 if error == 0 else 2 * float(ndtr(-abs(mean) / error))
+
+
+def p_of_chance(found: Mapping[Unit, Measured]) -> float:
+    """The same, or that of the spread between seeds where no error is known."""
+    p = p_of_candidates(found)
+    return p_value(found) if p is None else p
 
 
 def smallest_shown(deviation: float, seeds: int) -> float | None:

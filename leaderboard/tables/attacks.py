@@ -5,12 +5,11 @@ from __future__ import annotations
 from fedbench.core.contract.board import Column, Note, Table, Text, Value, Words
 from fedbench.core.metrics import Group
 from fedbench.core.metrics.registry import Direction, Metric
-from fedbench.core.metrics.tpr import TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.metrics import raw_metrics
-from fedbench.leaderboard.statistics.pooled import FEWEST_OF_ONE
 from fedbench.leaderboard.statistics.row import FREE_RIDER
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, RANK, entry_value, joined, ranked
+from fedbench.leaderboard.tables.tf01 import has_tf01, tf01_notes
 
 _TURNED = Words(" turned")
 
@@ -48,19 +47,17 @@ def _signed_table(section: Section) -> Table:
 
 
 def _tf01_table(section: Section) -> list[Table]:
-    """Nothing where no row has enough non-members: a note says so."""
-    if not _has_tf01(section):
+    """Nothing where no row has enough non-members: the ranking says so."""
+    if not has_tf01(section):
         return []
     rows = [
         (*front, *(entry_value(section, row.entries[a], section.contest.tf01(row.label, a), False) for a in section.attacks))
         for row, front in ranked(section)
     ]
     caption = Words(" of all targets and seeds pooled, same sign; brackets: 95 % interval")
-    return [Table(title="TF01 (%) by attack", caption=caption, columns=(RANK, DEFENSE, *_columns(section, 2)), rows=tuple(rows))]
-
-
-def _has_tf01(section: Section) -> bool:
-    return any(section.contest.tf01(r.label, a) is not None for r in section.rows for a in section.attacks)
+    columns = (RANK, DEFENSE, *_columns(section, 2))
+    notes = tf01_notes(section)
+    return [Table(title="TF01 (%) by attack", caption=caption, columns=columns, rows=tuple(rows), footnotes=notes)]
 
 
 def _raw_table(section: Section, metric: Metric) -> list[Table]:
@@ -79,7 +76,7 @@ def _raw_table(section: Section, metric: Metric) -> list[Table]:
 
 def remarks(section: Section) -> list[Note]:
     """What the numbers alone do not say."""
-    return [*_chance(section), *_seeds(section), *_few(section)]
+    return [*_chance(section), *_seeds(section)]
 
 
 def _chance(section: Section) -> list[Note]:
@@ -113,18 +110,6 @@ def _seeds(section: Section) -> list[Note]:
     ))]  # fmt: skip
 
 
-def _few(section: Section) -> list[Note]:
-    if _has_tf01(section):
-        return []
-    entries = [e for r in section.rows for e in r.entries.values()]
-    sizes = max(([s.n_nonmembers for s in e.units("ofl").values()] for e in entries), key=sum, default=[])
-    missing, short = max(TF01_MIN_NONMEMBERS - sum(sizes), 0), max(FEWEST_OF_ONE - min(sizes, default=0), 0)
-    said = f"TF01: n/a, since the {len(section.contest.units)} targets and seeds have {sum(sizes):,} outside non-members together"
-    said += f", {missing:,} too few to say anything at a false-positive rate of 0.1 %" if missing else ""
-    said += f", and {min(sizes, default=0)} of one are {short} too few for a threshold of its own" if short else ""
-    return [Note(Words(f"{said}."))]
-
-
 _GROUPS: tuple[tuple[Group, str], ...] = (
     ("ofl", "outside"), ("ifl", "inside (other clients)"), ("mix", "mix"), ("canary", "canary (mislabelled)"),
 )  # fmt: skip
@@ -149,6 +134,9 @@ def group_table(section: Section) -> Table:
         Words(" (mean over attacks as measured; one half is the floor of outside non-members alone: inside ones leak through "
               "their own clients, with or without the target, as "), Words(FREE_RIDER, "code"), Words(" shows)"),
     )  # fmt: skip
-    return Table(title="AUC by group of non-members", caption=caption, columns=(DEFENSE, *columns), rows=tuple(rows))
+    return Table(
+        title="AUC by group of non-members", caption=caption, columns=(DEFENSE, *columns), rows=tuple(rows),
+        empty=Words("no attack beats chance on the undefended run"),
+    )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ def canary_table(section: Section) -> list[Table]:
         return []
     columns = (DEFENSE, *_columns("clean"), *_columns("canaries"))
     rows = tuple((front[1], *_cells(clean, row), *_cells(canary, row)) for row, front in ranked(section))
-    return [Table(title="Clean samples and canaries", caption=Words(_CAPTION), columns=columns, rows=rows)]
+    empty = Words("no attack beats chance on either kind, undefended")
+    return [Table(title="Clean samples and canaries", caption=Words(_CAPTION), columns=columns, rows=rows, empty=empty)]
 
 
 def _columns(kind: str) -> tuple[Column, ...]:

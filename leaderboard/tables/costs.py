@@ -8,6 +8,7 @@ from fedbench.leaderboard.statistics.pareto import TradeOff, trade_off
 from fedbench.leaderboard.statistics.rivals import Difference
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, joined, name_of
+from fedbench.leaderboard.tables.tf01 import tf01_notes
 
 _LOSS = {"tf01": "worst TF01 / 100", "auc": "2 x worst AUC - 1"}
 
@@ -82,9 +83,8 @@ def pareto_table(section: Section) -> list[Table]:
         Column(name=Words("hypervolume"), direction="higher"),
     )  # fmt: skip
     caption = Words(" (hypervolume: of the row and the undefended point; larger is better)")
-    return [Table(
-        title="Privacy against utility", caption=caption, columns=columns, rows=tuple(rows), footnotes=(_totals(found),)
-    )]  # fmt: skip
+    notes = (_totals(found), *(tf01_notes(section) if found.loss == "tf01" else ()))
+    return [Table(title="Privacy against utility", caption=caption, columns=columns, rows=tuple(rows), footnotes=notes)]
 
 
 def _totals(found: TradeOff) -> Text:

@@ -33,6 +33,7 @@ def maximum_table(section: Section) -> list[Table]:
     return [Table(
         title="Maximum over attacks and rounds", caption=Words(_CAPTION),
         columns=(*columns, Column(name=Words("looks"), align="right")), rows=tuple(rows),
+        empty=Words("the records hold no maxima over rounds"),
         footnotes=(Words("within null: more than 5 % of the shuffles reach the maximum. Looks: attacks x rounds of a target."),),
     )]  # fmt: skip
 

@@ -11,6 +11,7 @@ from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import DEFENSE, RANK, joined, ranked, with_attack
 from fedbench.leaderboard.tables.facts import claimed
+from fedbench.leaderboard.tables.tf01 import tf01_notes
 
 MAX_REMARKS, LONGEST_REMARK = 4, 600  # footnotes of a row, characters of one
 _COLUMNS = (
@@ -40,7 +41,8 @@ def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None)
     if trust is not None:
         columns = (*columns, _TRUST)
         rows = tuple((*cells, trust(row)) for cells, (row, _) in zip(rows, ranked(section), strict=True))
-    return Table(title="Ranking", caption=caption, columns=columns, rows=rows, footnotes=(*_power(section), *_remarks(section)))
+    footnotes = (*_power(section), *tf01_notes(section), *_remarks(section))
+    return Table(title="Ranking", caption=caption, columns=columns, rows=rows, footnotes=footnotes)
 
 
 def _row(section: Section, row: Row, front: tuple[Content, Content]) -> tuple[Content, ...]:

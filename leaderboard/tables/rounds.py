@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fedbench.core.contract.board import Column, Content, Table, Value, Words
+from collections.abc import Sequence
+
+from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words
+from fedbench.core.metrics.tpr import TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.rounds import round_mean
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.common import ATTACK, DEFENSE
@@ -29,5 +32,14 @@ def round_table(section: Section) -> list[Table]:
             "chosen on the answers, to be read beside its mean under shuffled membership)"
         ),
         columns=(DEFENSE, ATTACK, *(Column(name=Words(name), digits=digits) for name, _, digits in _COLUMNS)),
-        rows=tuple(rows),
+        rows=tuple(rows), footnotes=_few(rows),
     )]  # fmt: skip
+
+
+def _few(rows: Sequence[tuple[Content, ...]]) -> tuple[Text, ...]:
+    """Why TF01 is n/a: of a single round it is the record's own, a target at a time."""
+    known = [c for row in rows for column, c in zip(_COLUMNS, row[2:], strict=True) if "tf01" in column[1]]
+    if any(isinstance(c, Value) and c.mean is not None for c in known):
+        return ()
+    said = f"TF01 of a single round: n/a, since a target by itself needs {TF01_MIN_NONMEMBERS:,} non-members for it."
+    return (Words(said),)
