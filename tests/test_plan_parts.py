@@ -124,7 +124,7 @@ def test_parts_on_folders_of_their_own_are_one_board_and_a_cell_that_differs_is_
     merged = CliRunner().invoke(cli, ["leaderboard", "r1", "r2", "r3", "--output", "b.txt", "--no-plots"])
     assert merged.exit_code == 0, merged.output
     assert "1 records are in r1 and in r3, with equal scores; those of r1 were kept" in merged.output
-    assert "3 ok" in merged.output
+    assert "3 records of 3 sources" in merged.output and "no score" not in merged.output
     (one,) = (tmp_path / "r1" / "records").glob("*.json")
     other = tmp_path / "r3" / "records" / one.name
     store = Results(tmp_path / "r3")
