@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.arrays import ArrayFile, Malformed
+from fedbench.core.store.held import Held
 from fedbench.core.store.json_file import parse_bytes, read_file
 from fedbench.core.store.proven import Proven, content_of
 from fedbench.core.store.record import SCHEMA_VERSION, Record
@@ -26,6 +27,9 @@ __all__ = [
 Read = TypeVar("Read")
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 200_000
+_MANY = 10_000
+_CORRECT = "test_correct"
+_HELD = Held()
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class LoadedRecord:
 
     def candidates_of(self, targets: Collection[int]) -> dict[int, Candidates]:
         """The same of several targets, from a file that is opened once."""
-        with self._arrays() as arrays:
-            return {target: _candidates(arrays, target) for target in targets}
+        found = self._read(targets)
+        return {target: found[target] for target in targets}
 
     def everything(self) -> tuple[list[tuple[Candidates, np.ndarray]], np.ndarray]:
         """(each target's candidates, and which of them [n] bool are canaries; ``test_correct``), from one opening."""
@@ -69,8 +73,21 @@ class LoadedRecord:
 
     def test_correct(self) -> np.ndarray:
         """[n_test] bool: which test samples the final model classifies correctly."""
+        correct: np.ndarray = self._read(())[_CORRECT]
+        return correct
+
+    def _read(self, targets: Collection[int]) -> Mapping[Hashable, Any]:
+        """These targets' candidates and, as ``test_correct``, the test samples: of a file known by its content they are held."""
+        found = _HELD.of(str(self.path), self.content) if self.content else {}
+        if _CORRECT in found and all(target in found for target in targets):
+            return found
         with self._arrays() as arrays:
-            return arrays.read("test_correct", np.bool_)
+            now: dict[Hashable, Any] = {target: _candidates(arrays, target) for target in targets}
+            now[_CORRECT] = arrays.read(_CORRECT, np.bool_)
+        if self.content:
+            size = sum(sum(a.nbytes for a in vars(c).values()) for c in now.values() if isinstance(c, Candidates))
+            _HELD.add(str(self.path), self.content, now, size + now[_CORRECT].nbytes)
+        return now
 
     def null_maxima(self, target: int) -> tuple[np.ndarray, np.ndarray]:
         """(AUC [B], advantage [B]) float64: the target's ``maximum`` under each shuffled membership."""
@@ -166,6 +183,8 @@ def read_each(paths: Iterable[Path], how: Callable[[Path], Read]) -> list[Read]:
                 loaded.append(how(path))
             except UserError as error:
                 problems.extend(error.messages)
+        if len(loaded) > _MANY:  # they stay: looking through them again and again would take longer than the tables
+            gc.freeze()
     if problems:
         raise UserError(*problems)
     return loaded
