@@ -16,6 +16,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.store.arrays import ArrayFile, Malformed
 from fedbench.core.store.held import Held
 from fedbench.core.store.json_file import parse_bytes, read_file
+from fedbench.core.store.members import members_of
 from fedbench.core.store.proven import Proven, content_of
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.shared import Shared
@@ -197,8 +198,9 @@ def read_record(path: Path, shared: Shared | None = None, proven: Proven | None 
     given = read_file(path, MAX_RECORD_BYTES, RERUN)
     content = content_of(given, scores := path.with_suffix(".npz"))
     if proven.holds("read", content):
-        values = json.loads(given)
-        return LoadedRecord(trusted(values, path, shared), path, values["schema_version"], content)
+        members = members_of(given, shared, known=True)
+        values = json.loads(given) if members is None else members.values
+        return LoadedRecord(trusted(values, path, shared, members), path, values["schema_version"], content)
     loaded = _bare(given, path, shared, content)
     if loaded.record.outcome == "ok":
         loaded.check()
@@ -213,8 +215,9 @@ def read_bare(path: Path, shared: Shared | None = None) -> LoadedRecord:
 
 
 def _bare(given: bytes, path: Path, shared: Shared, content: str) -> LoadedRecord:
-    values = parse_bytes(given, str(path), RERUN)
-    return LoadedRecord(validated(values, path, shared), path, values["schema_version"], content)
+    members = members_of(given, shared)
+    values = parse_bytes(given, str(path), RERUN) if members is None else members.values
+    return LoadedRecord(validated(values, path, shared, members), path, values["schema_version"], content)
 
 
 @contextmanager
