@@ -205,6 +205,7 @@ def _print_plan(plan: Any, folder: Path) -> None:
 
 def _execute(console: Console, jobs: list[Any], executor: Any, plan: Any, folder: Path) -> None:
     from fedbench.core.cli.progress import Display
+    from fedbench.core.execution.noting import noting
 
     cells = sum(len(j.cells) for j in jobs)
     console.print(
@@ -213,7 +214,7 @@ def _execute(console: Console, jobs: list[Any], executor: Any, plan: Any, folder
     rounds = sum(j.setting.federation.rounds for j in jobs)
     try:
         with Display(console, cells, rounds) as display:
-            executor.execute(jobs, display.watcher())
+            executor.execute(jobs, noting(display.watcher(), folder))
     except KeyboardInterrupt:
         console.print(f"interrupted: {display.done} of {cells} cells are done and kept; the same command goes on from here")
         raise

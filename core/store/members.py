@@ -1,8 +1,8 @@
 """A record's JSON member by member, as fedbench writes it: what many records have in common is parsed once.
 
-``integrity.sealed`` writes every member of the file, and of its identity, on a line of its own. No string of JSON holds a line break,
-and each piece between two such lines must be a whole value by itself, so the pieces are the members that a parser finds. A file
-that is written in another way is left to the parser.
+``integrity.sealed`` begins every member of the file, and of its identity, on a line of its own. No string of JSON holds a line
+break, and each piece between two such lines must be a whole value by itself, so the pieces are the members that a parser finds.
+A file that is written in another way is left to the parser.
 """
 
 from __future__ import annotations

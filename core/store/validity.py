@@ -47,15 +47,16 @@ def validated(content: Any, path: Path, shared: Shared, members: Members | None 
             f"{path}: made by a newer fedbench (record schema {version}; this one reads up to {SCHEMA_VERSION}); "
             "upgrade fedbench"
         )
-    of_identity = _texts(content.get("identity")) if members is None else {n: p.text for n, p in members.identity.items()}
     if members is None:
+        of_identity = _texts(content.get("identity"))
         texts = {n: joined(of_identity) if n == "identity" and of_identity else canonical(v) for n, v in content.items()}
     else:
-        texts = members.texts()
+        of_identity, texts = {name: part.text for name, part in members.identity.items()}, members.texts()
     if (what := broken_seal(content, texts)) is not None:
         raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {RERUN}")
     try:
-        record = _record(upgraded(content), _common(content, texts, of_identity, shared) if members is None else _parts(members, shared))
+        made = _common(content, texts, of_identity, shared) if members is None else _parts(members, shared)
+        record = _record(upgraded(content), made)
         what = next(_impossible(record, _keys(content, of_identity)), None)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not a valid record of schema {version} ({one_line(repr(error), 120)}); {RERUN}") from error

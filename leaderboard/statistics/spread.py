@@ -62,7 +62,7 @@ def over_units(found: Mapping[Unit, Measured]) -> Interval | None:
     """
     if not found:
         return None
-    values = np.array([m.value for m in found.values()])
+    values = [m.value for m in found.values()]
     widths = [_within(found), *([t_interval(values).half_width] if len(values) >= ENOUGH else [])]
     seeds = seed_means(found)
     widths += [t_interval(seeds).half_width] if len(seeds) > 1 else []
