@@ -15,15 +15,20 @@ from fedbench.core.store.recount import not_recounted
 from fedbench.core.store.results import Results
 
 
+def note(path: Path, proven: Proven) -> None:
+    """Check the record at ``path`` as every reader does, and keep that it passed."""
+    with contextlib.suppress(UserError):  # gone or damaged already: whoever reads it next says so
+        not_recounted(read_record(path, proven=proven), proven)
+    proven.append()
+
+
 def noting(watcher: Watcher, root: Path) -> Watcher:
     """The same watcher, with a look at every cell's record in the results folder ``root`` before the cell is shown."""
     proven, store = Proven(root), Results(root)
 
     def cell(job: Job, key: str, outcome: str, reason: str, by_adversary: bool) -> None:
         for path in (store.path(cell.stem) for cell in job.cells if cell.key == key):
-            with contextlib.suppress(UserError):  # gone or damaged already: whoever reads it next says so
-                not_recounted(read_record(path, proven=proven), proven)
-            proven.append()
+            note(path, proven)
         watcher.cell(job, key, outcome, reason, by_adversary)
 
     return replace(watcher, cell=cell)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbench.core.store.json_file import read_file
+from fedbench.core.store.members import known_values
 from fedbench.core.store.proven import Proven, content_of
 from fedbench.core.store.reading import MAX_RECORD_BYTES, read_record
 from fedbench.core.store.record import cpu_type_of
@@ -15,6 +16,7 @@ from fedbench.core.store.validity import RERUN, require_own_name
 
 _GOOD = ("ok", "skipped")
 _FIELDS = ("outcome", "reason", "by_adversary")
+_READ = (*_FIELDS, "complaints", "provenance", "key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +46,10 @@ def read_brief(path: Path, proven: Proven, shared: Shared) -> Brief:
     for one that cannot be used."""
     given = read_file(path, MAX_RECORD_BYTES, RERUN)
     if proven.holds("read", content_of(given, path.with_suffix(".npz"))):
-        content = json.loads(given)
+        content = known_values(given, _READ) or json.loads(given)
         require_own_name(path, content["key"])
     else:
-        content = read_record(path, shared, proven).record.model_dump(include={*_FIELDS, "complaints", "provenance"})
+        content = read_record(path, shared, proven).record.model_dump(include={*_READ} - {"key"})
     machine = content["provenance"]
     return Brief(
         file=str(path), **{name: content[name] for name in _FIELDS if name in content}, cpu=_cpu(**machine),

@@ -7,6 +7,7 @@ A file that is written in another way is left to the parser.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,18 @@ def members_of(given: bytes, shared: Shared, known: bool = False) -> Members | N
     values |= {name: part.value for name, part in common.items()}
     values["identity"] = {name: part.value for name, part in identity.items()}
     return Members(values, common, identity)
+
+
+def known_values(given: bytes, names: Sequence[str]) -> dict[str, Any] | None:
+    """Some members of a record that passed all checks before; None for one that is not written as fedbench does."""
+    found = _split(given, b'{\n "', b',\n "', b"\n}\n", _FIELDS)
+    if found is None:
+        return None
+    there = [name for name in names if name in found]
+    try:
+        return dict(zip(there, plain_values([found[name] for name in there], known=True), strict=True))
+    except ValueError:
+        return None
 
 
 def _split(given: bytes, start: bytes, between: bytes, end: bytes, names: dict[bytes, str]) -> dict[str, bytes] | None:

@@ -87,10 +87,16 @@ class Proven:
 
 def content_of(record: bytes, scores: Path) -> str:
     """Hex sha256 over a record's file and the one beside it (which need not be there)."""
-    found = hashlib.sha256(hashlib.sha256(record).digest())
-    with contextlib.suppress(OSError), scores.open("rb") as f:
-        found.update(hashlib.file_digest(f, "sha256").digest())
-    return found.hexdigest()
+    try:
+        with scores.open("rb") as f:
+            return content_with(record, hashlib.file_digest(f, "sha256").hexdigest())
+    except OSError:
+        return content_with(record, "")
+
+
+def content_with(record: bytes, scores: str) -> str:
+    """The same, of the hex sha256 of the file beside the record; "": there is none."""
+    return hashlib.sha256(hashlib.sha256(record).digest() + bytes.fromhex(scores)).hexdigest()
 
 
 def _note(check: Check, content: str) -> bytes:

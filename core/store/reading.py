@@ -17,7 +17,7 @@ from fedbench.core.store.arrays import ArrayFile, Malformed
 from fedbench.core.store.held import Held
 from fedbench.core.store.json_file import parse_bytes, read_file
 from fedbench.core.store.members import members_of
-from fedbench.core.store.proven import Proven, content_of
+from fedbench.core.store.proven import Proven, content_of, content_with
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.shared import Shared
 from fedbench.core.store.validity import RERUN, trusted, validated
@@ -101,11 +101,12 @@ class LoadedRecord:
         with self._arrays() as arrays:
             return arrays.read(f"{analysis}:{name}", np.float64)
 
-    def check(self) -> None:
-        """UserError unless every array the record promises is there, of the right kind and length."""
+    def check(self) -> str:
+        """Hex sha256 of the scores' file, as it was when every array that the record promises was found there, of the right kind
+        and length. Raises ``UserError``."""
         with self._arrays() as arrays:
-            wanted = self.record.digests.get("scores")
-            if wanted and arrays.sha256() != wanted:
+            wanted, sha256 = self.record.digests.get("scores"), arrays.sha256()
+            if wanted and sha256 != wanted:
                 raise Malformed("its sha256 is not the one in the record, so it belongs to another run")
             arrays.length("test_correct", np.bool_)
             for t in self.record.targets:
@@ -118,6 +119,7 @@ class LoadedRecord:
                     auc, advantage = (arrays.length(name, np.float32) for name in nulls)
                     if auc != advantage or not auc:
                         raise Malformed(f"'{nulls[0]}' and '{nulls[1]}' are empty or differ in length")
+            return sha256
 
     def _arrays(self) -> ArrayFile:
         again = "and run its suite again to compute the cell anew"
@@ -196,15 +198,13 @@ def read_record(path: Path, shared: Shared | None = None, proven: Proven | None 
     and ``proven``: of the folder, where many are read."""
     shared, proven = shared or Shared(), proven or Proven()
     given = read_file(path, MAX_RECORD_BYTES, RERUN)
-    content = content_of(given, scores := path.with_suffix(".npz"))
+    content = content_of(given, path.with_suffix(".npz"))
     if proven.holds("read", content):
         members = members_of(given, shared, known=True)
         values = json.loads(given) if members is None else members.values
         return LoadedRecord(trusted(values, path, shared, members), path, values["schema_version"], content)
     loaded = _bare(given, path, shared, content)
-    if loaded.record.outcome == "ok":
-        loaded.check()
-    if content == content_of(given, scores):  # what was checked is what was noted
+    if loaded.record.outcome != "ok" or content == content_with(given, loaded.check()):  # what was checked is what is noted
         proven.add("read", content)
     return loaded
 
