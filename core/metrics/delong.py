@@ -42,7 +42,8 @@ def placements(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.n
     found = np.empty_like(rows)
     np.put_along_axis(found, order, shares, 1)
     aucs = np.where(called, lower, 0).sum(axis=1) / (members * others)
-    of_members, of_nonmembers = found[:, member], found[:, ~member]
+    # row by row in memory, so that sums have the order that they have for one vector
+    of_members, of_nonmembers = (np.ascontiguousarray(found[:, mask]) for mask in (member, ~member))
     for i in np.flatnonzero((ascending[:, 1:] == ascending[:, :-1]).any(axis=1)):
         aucs[i], of_members[i], of_nonmembers[i] = _placements(rows[i], member)
     return aucs, of_members, of_nonmembers

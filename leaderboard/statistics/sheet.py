@@ -147,7 +147,8 @@ def part_of(fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.nd
     else:
         aucs, *placed = placements(scores, member)
         covariance, pulls = covariance_of(*placed), _pulls(placed[1])
-        errors, of_members, of_others = np.sqrt(np.diag(covariance)), scores[:, member], scores[:, ~member]
+        errors = np.sqrt(np.diag(covariance))
+        of_members, of_others = (np.ascontiguousarray(scores[:, mask]) for mask in (member, ~member))
         alike = (outside == counted).all(axis=1)
         own = {
             key: Own(

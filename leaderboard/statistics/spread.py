@@ -23,9 +23,9 @@ _MOST_SAMPLES = 256
 _samples: dict[tuple[int, ...], tuple[np.ndarray, tuple[np.ndarray, ...]]] = {}
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen, which takes three times as long to make: a large board has millions
 class Measured:
-    """A value of one unit and its standard error from the candidates, NaN where it is not known.
+    """A value of one unit and its standard error from the candidates, NaN where it is not known; nobody may change it.
 
     ``pulls`` [n]: what each non-member contributes to the value beyond the mean, so scaled that their squares add up to
     its part of the variance; ``ids`` [n]: which samples these are. None: other targets of the seed have other ones.
@@ -67,15 +67,15 @@ def over_units(found: Mapping[Unit, Measured]) -> Interval | None:
     seeds = seed_means(found)
     widths += [t_interval(seeds).half_width] if len(seeds) > 1 else []
     known = [w for w in widths if w == w]
-    return Interval(_mean(values), max(known, default=float("nan")), len(values), between=len(widths) > 1)
+    return Interval(plain_mean(values), max(known, default=float("nan")), len(values), between=len(widths) > 1)
 
 
 def mean_over_units(found: Mapping[Unit, Measured]) -> float | None:
     """The mean of :func:`over_units` alone."""
-    return _mean([m.value for m in found.values()]) if found else None
+    return plain_mean([m.value for m in found.values()]) if found else None
 
 
-def _mean(values: Sequence[float] | np.ndarray) -> float:
+def plain_mean(values: Sequence[float] | np.ndarray) -> float:
     """What ``np.mean`` gives, without its checks: there are hundreds of thousands of them on a large board."""
     return float(np.add.reduce(np.asarray(values)) / len(values))
 
@@ -85,7 +85,7 @@ def seed_means(found: Mapping[Unit, Measured]) -> list[float]:
     by_seed: dict[int, list[float]] = {}
     for (seed, _), m in found.items():
         by_seed.setdefault(seed, []).append(m.value)
-    return [_mean(by_seed[seed]) for seed in sorted(by_seed)]
+    return [plain_mean(by_seed[seed]) for seed in sorted(by_seed)]
 
 
 def _within(found: Mapping[Unit, Measured]) -> float:
@@ -127,7 +127,7 @@ def p_value(found: Mapping[Unit, Measured]) -> float:
     1 with fewer than two seeds, since one training says nothing of the next.
     """
     seeds = seed_means(found)
-    mean = _mean(seeds)
+    mean = plain_mean(seeds)
     if mean == 0 or len(seeds) < 2:
         return 1.0
     spread = float(np.std(seeds, ddof=1) / np.sqrt(len(seeds)))
@@ -141,7 +141,7 @@ def p_of_candidates(found: Mapping[Unit, Measured]) -> float | None:
 
     Then trainings differ by the draw of the candidates alone, so there is no spread of theirs to be estimated.
     """
-    mean, error = _mean(seed_means(found)), candidates_error(found)
+    mean, error = plain_mean(seed_means(found)), candidates_error(found)
     if error != error:
         return None
     return 1.0 if mean == 0 else 0.0 if error == 0 else 2 * float(ndtr(-abs(mean) / error))
