@@ -47,7 +47,8 @@ def test_the_members_of_a_record_are_what_a_parser_finds(path):
     lambda c: sealed(c).replace(b'"seed": 0', b'"seed": NaN', 1), lambda c: sealed(c).replace(b'"seed": 0', b'"seed": 0 0', 1),
     lambda c: sealed(c).replace(b'"seed": 0', b'"seed": {"a": 1, "a": 2}', 1),
     lambda c: sealed(c).replace(b'"suite": "', b'"suite": ",\n "reason": "', 1),
-    lambda c: sealed(c).replace(b'"facts": {', b'"facts": {\n "a": "0",\n "reason": "",', 1), lambda c: sealed(c)[:-2], lambda c: b"",
+    lambda c: sealed(c).replace(b'"facts": {', b'"facts": {\n "a": "0",\n "reason": "",', 1),
+    lambda c: sealed(c)[:-2], lambda c: b"",
 ])  # fmt: skip
 def test_what_is_written_in_another_way_is_left_to_the_parser(path, written):
     given = written(json.loads(path.read_bytes()))
