@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from threadpoolctl import threadpool_limits
+
 from fedbench.core.contract.board import Image, opened
 from fedbench.core.contract.report import Report, Summary
 from fedbench.core.store.files import write_atomically
@@ -23,7 +25,8 @@ class MarkdownBoard(Report):
     def write(self, results: Path, plots: bool = True) -> Path:
         """Raises ``UserError`` for records that cannot be used; then nothing is written."""
         self._last = None
-        blocks = document(self._source(results), plots, folds=True)
+        with threadpool_limits(1, "blas"):  # of thousands of small products: threads cost more time than they save
+            blocks = document(self._source(results), plots, folds=True)
         text = render(blocks)
         folder = results / "leaderboard"
         for image in (b for b in opened(blocks) if isinstance(b, Image)):

@@ -20,8 +20,8 @@ from fedbench.core.metrics.maximum import SHUFFLES
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.integrity import components_of, sealed
 from fedbench.core.store.record import SCHEMA_VERSION
+from fedbench.core.store.recount import Recount, recount
 from fedbench.core.store.results import Results
-from fedbench.leaderboard.statistics.recount import Recount, recount
 
 ATTACKS = ["loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", {"name": "seqmia", "params": {"epochs": 20}}]
 DEFENSES: list[Any] = [

@@ -21,9 +21,9 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.metrics import score_groups
 from fedbench.core.store.integrity import keys_of, sealed
 from fedbench.core.store.reading import load_records, read_record
+from fedbench.core.store.recount import recount
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.document import source_of
-from fedbench.leaderboard.statistics.recount import recount
 
 OUTCOMES = {"ok", "failed", "timeout", "diverged", "skipped"}
 

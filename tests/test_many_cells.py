@@ -16,11 +16,11 @@ from fedbench.core import UserError
 from fedbench.core.cli.run import build_plan
 from fedbench.core.execution import cells, resume
 from fedbench.core.registry import ask
-from fedbench.core.store import proven, reading, validity
+from fedbench.core.store import proven, reading, recount, validity
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.board import MarkdownBoard
-from fedbench.leaderboard.statistics import contest, recount, sheets
+from fedbench.leaderboard.statistics import contest, sheets
 from fedbench.leaderboard.statistics.pairs import all_told_apart
 from fedbench.leaderboard.statistics.rivals import told_apart
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from scipy.special import betaincinv, ndtri, stdtrit
@@ -17,8 +18,13 @@ def t_interval(values: Sequence[float]) -> Interval:
     v = _finite(values, "values")
     if len(v) < 2:
         raise ValueError(f"a t interval needs at least 2 values, got {len(v)}")
-    half = float(stdtrit(len(v) - 1, (1 + LEVEL) / 2)) * v.std(ddof=1) / np.sqrt(len(v))
+    half = _student(len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v))
     return Interval(float(v.mean()), float(half), len(v), between=True)
+
+
+@cache
+def _student(freedom: int) -> float:
+    return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 
 def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> Interval:

@@ -36,15 +36,18 @@ class Members:
     def _entry(self, at: int, end: int) -> int:
         if at + _ENTRY.size > end:
             raise Unusual
-        mark, _, _, flags, method, _, _, crc, packed, size, *lengths, _, _, _, start = _ENTRY.unpack_from(self._content, at)
-        name_length, extra, comment = lengths
-        name = self._content[at + _ENTRY.size : at + _ENTRY.size + name_length]
+        (mark, _, _, flags, method, _, _, crc, packed, size, name_length, extra, comment, _, _, _, start) = _ENTRY.unpack_from(
+            self._content, at
+        )
+        end = at + _ENTRY.size + name_length
+        name = self._content[at + _ENTRY.size : end]
         if mark != b"PK\1\2" or flags or method not in (_STORED, _DEFLATED) or extra or comment or not name.isascii():
             raise Unusual
-        if name.decode() in self._at or b"\0" in name:
+        said = name.decode()
+        if said in self._at or "\0" in said:
             raise Unusual
-        self._at[name.decode()] = start, packed, size, crc, method, name
-        return at + _ENTRY.size + name_length
+        self._at[said] = start, packed, size, crc, method, name
+        return end
 
     @property
     def size(self) -> int:

@@ -22,6 +22,8 @@ MAX_ARRAY_BYTES = 1 << 28  # 32 million candidates
 MAX_UNPACKED_BYTES = 1 << 29  # of all arrays of a file, which are in memory together
 MAX_DIRECTORY_BYTES = 16 << 20  # a hundred thousand arrays
 _SMALL_BYTES = 1 << 20
+_MAGIC = npy.magic(1, 0)
+_LEAD = npy.MAGIC_LEN + 2  # bytes before numpy's header
 _END_BYTES = 22  # what numpy writes behind the directory
 
 
@@ -86,6 +88,8 @@ class ArrayFile:
 
     def read(self, name: str, dtype: type, length: int | None = None) -> np.ndarray:
         """The vector ``name``, which must have this type (and length)."""
+        if (found := self._plain(name, dtype, length)) is not None:
+            return found
         with self._open(name) as f:
             n, kind = self._header(f, name, dtype)
             if length is not None and n != length:
@@ -94,6 +98,24 @@ class ArrayFile:
         if len(data) != n * kind.itemsize:
             raise Malformed(f"'{name}' ends after {len(data)} bytes")
         return np.frombuffer(data, dtype=kind)
+
+    def _plain(self, name: str, dtype: type, length: int | None) -> np.ndarray | None:
+        """The same of a vector just as numpy writes it and as it is wanted; None of any other, which ``_header`` looks at."""
+        if self._members is None or f"{name}.npy" not in self._members:
+            return None
+        try:
+            content = self._of_member(self._members, f"{name}.npy", True)
+        except Unusual:
+            return None
+        start = _LEAD + int.from_bytes(content[_LEAD - 2 : _LEAD], "little")
+        if content[: npy.MAGIC_LEN] != _MAGIC:
+            return None
+        shape, kind = _described(content[_LEAD - 2 : start])
+        if len(shape) != 1 or kind != np.dtype(dtype) or kind.hasobject or length not in (None, shape[0]):
+            return None
+        if not 0 <= shape[0] * kind.itemsize <= min(len(content) - start, MAX_ARRAY_BYTES):
+            return None
+        return np.frombuffer(content, kind, shape[0], start)
 
     def _open(self, name: str, whole: bool = True) -> IO[bytes]:
         """``whole``: or so much of it as a header may have."""
@@ -122,7 +144,7 @@ class ArrayFile:
 
     def _header(self, f: IO[bytes], name: str, dtype: type | None) -> tuple[int, np.dtype]:
         start = f.read(npy.MAGIC_LEN + 2)
-        if start[: npy.MAGIC_LEN] != npy.magic(1, 0):
+        if start[: npy.MAGIC_LEN] != _MAGIC:
             raise Malformed(f"'{name}' is not a plain array")
         length = start[npy.MAGIC_LEN :]
         shape, found = _described(length + f.read(int.from_bytes(length, "little")))

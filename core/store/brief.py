@@ -10,6 +10,7 @@ from typing import Any
 
 from fedbench.core.metrics.groups import Score
 from fedbench.core.store.json_file import read_file
+from fedbench.core.store.members import known_values
 from fedbench.core.store.proven import Proven, content_of
 from fedbench.core.store.reading import MAX_RECORD_BYTES, read_record
 from fedbench.core.store.record import cpu_type_of
@@ -18,6 +19,7 @@ from fedbench.core.store.validity import RERUN, require_own_name
 
 _GOOD = ("ok", "skipped")
 _FIELDS = ("outcome", "reason", "by_adversary")
+_READ = (*_FIELDS, "complaints", "provenance", "key", "pooled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +50,13 @@ def read_brief(path: Path, proven: Proven, shared: Shared) -> Brief:
     for one that cannot be used."""
     given = read_file(path, MAX_RECORD_BYTES, RERUN)
     if proven.holds("read", content_of(given, path.with_suffix(".npz"))):
-        content = json.loads(given)
+        content = known_values(given, _READ) or json.loads(given)
         require_own_name(path, content["key"])
         pooled = content.get("pooled", {})
         auc = _auc({group: score.get("values", {}).get("auc", {}).get("value") for group, score in pooled.items()})
     else:
         record = read_record(path, shared, proven).record
-        content, auc = record.model_dump(include={*_FIELDS, "complaints", "provenance"}), auc_of(record.pooled)
+        content, auc = record.model_dump(include={*_READ} - {"key", "pooled"}), auc_of(record.pooled)
     machine = content["provenance"]
     return Brief(
         file=str(path), **{name: content[name] for name in _FIELDS if name in content}, cpu=_cpu(**machine),

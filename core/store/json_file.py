@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,15 @@ def parse_bytes(given: bytes, name: str, remedy: str) -> Any:
         _refuse_extreme(content if isinstance(content, dict | list) else [content])
     except (ValueError, RecursionError) as error:
         raise UserError(f"{name}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
+    return content
+
+
+def plain_values(given: Sequence[bytes], known: bool = False) -> list[Any]:
+    """What parts of a file hold, each a JSON value of its own; ``known``: of a file that passed all checks before. Raises
+    ``ValueError`` where one is none, or needs the closer look that the whole file gets."""
+    content = [from_json(part, allow_inf_nan=False, cache_strings="all") for part in given]
+    if not known and not _plain(b",".join(given), content):
+        raise ValueError("not plain JSON")
     return content
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.arrays import ArrayFile, Malformed
+from fedbench.core.store.held import Held
 from fedbench.core.store.json_file import parse_bytes, read_file
-from fedbench.core.store.proven import Proven, content_of
+from fedbench.core.store.members import members_of
+from fedbench.core.store.proven import Proven, content_of, content_with
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.shared import Shared
 from fedbench.core.store.validity import RERUN, trusted, validated
@@ -26,6 +28,9 @@ __all__ = [
 Read = TypeVar("Read")
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 200_000
+_MANY = 10_000
+_CORRECT = "test_correct"
+_HELD = Held()
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,8 @@ class LoadedRecord:
 
     def candidates_of(self, targets: Collection[int]) -> dict[int, Candidates]:
         """The same of several targets, from a file that is opened once."""
-        with self._arrays() as arrays:
-            return {target: _candidates(arrays, target) for target in targets}
+        found = self._read(targets)
+        return {target: found[target] for target in targets}
 
     def everything(self) -> tuple[list[tuple[Candidates, np.ndarray]], np.ndarray]:
         """(each target's candidates, and which of them [n] bool are canaries; ``test_correct``), from one opening."""
@@ -69,8 +74,21 @@ class LoadedRecord:
 
     def test_correct(self) -> np.ndarray:
         """[n_test] bool: which test samples the final model classifies correctly."""
+        correct: np.ndarray = self._read(())[_CORRECT]
+        return correct
+
+    def _read(self, targets: Collection[int]) -> Mapping[Hashable, Any]:
+        """These targets' candidates and, as ``test_correct``, the test samples: of a file known by its content they are held."""
+        found = _HELD.of(str(self.path), self.content) if self.content else {}
+        if _CORRECT in found and all(target in found for target in targets):
+            return found
         with self._arrays() as arrays:
-            return arrays.read("test_correct", np.bool_)
+            now: dict[Hashable, Any] = {target: _candidates(arrays, target) for target in targets}
+            now[_CORRECT] = arrays.read(_CORRECT, np.bool_)
+        if self.content:
+            size = sum(sum(a.nbytes for a in vars(c).values()) for c in now.values() if isinstance(c, Candidates))
+            _HELD.add(str(self.path), self.content, now, size + now[_CORRECT].nbytes)
+        return now
 
     def null_maxima(self, target: int) -> tuple[np.ndarray, np.ndarray]:
         """(AUC [B], advantage [B]) float64: the target's ``maximum`` under each shuffled membership."""
@@ -83,11 +101,12 @@ class LoadedRecord:
         with self._arrays() as arrays:
             return arrays.read(f"{analysis}:{name}", np.float64)
 
-    def check(self) -> None:
-        """UserError unless every array the record promises is there, of the right kind and length."""
+    def check(self) -> str:
+        """Hex sha256 of the scores' file, as it was when every array that the record promises was found there, of the right kind
+        and length. Raises ``UserError``."""
         with self._arrays() as arrays:
-            wanted = self.record.digests.get("scores")
-            if wanted and arrays.sha256() != wanted:
+            wanted, sha256 = self.record.digests.get("scores"), arrays.sha256()
+            if wanted and sha256 != wanted:
                 raise Malformed("its sha256 is not the one in the record, so it belongs to another run")
             arrays.length("test_correct", np.bool_)
             for t in self.record.targets:
@@ -100,6 +119,7 @@ class LoadedRecord:
                     auc, advantage = (arrays.length(name, np.float32) for name in nulls)
                     if auc != advantage or not auc:
                         raise Malformed(f"'{nulls[0]}' and '{nulls[1]}' are empty or differ in length")
+            return sha256
 
     def _arrays(self) -> ArrayFile:
         again = "and run its suite again to compute the cell anew"
@@ -166,6 +186,8 @@ def read_each(paths: Iterable[Path], how: Callable[[Path], Read]) -> list[Read]:
                 loaded.append(how(path))
             except UserError as error:
                 problems.extend(error.messages)
+        if len(loaded) > _MANY:  # they stay: looking through them again and again would take longer than the tables
+            gc.freeze()
     if problems:
         raise UserError(*problems)
     return loaded
@@ -176,14 +198,13 @@ def read_record(path: Path, shared: Shared | None = None, proven: Proven | None 
     and ``proven``: of the folder, where many are read."""
     shared, proven = shared or Shared(), proven or Proven()
     given = read_file(path, MAX_RECORD_BYTES, RERUN)
-    content = content_of(given, scores := path.with_suffix(".npz"))
+    content = content_of(given, path.with_suffix(".npz"))
     if proven.holds("read", content):
-        values = json.loads(given)
-        return LoadedRecord(trusted(values, path, shared), path, values["schema_version"], content)
+        members = members_of(given, shared, known=True)
+        values = json.loads(given) if members is None else members.values
+        return LoadedRecord(trusted(values, path, shared, members), path, values["schema_version"], content)
     loaded = _bare(given, path, shared, content)
-    if loaded.record.outcome == "ok":
-        loaded.check()
-    if content == content_of(given, scores):  # what was checked is what was noted
+    if loaded.record.outcome != "ok" or content == content_with(given, loaded.check()):  # what was checked is what is noted
         proven.add("read", content)
     return loaded
 
@@ -194,8 +215,9 @@ def read_bare(path: Path, shared: Shared | None = None) -> LoadedRecord:
 
 
 def _bare(given: bytes, path: Path, shared: Shared, content: str) -> LoadedRecord:
-    values = parse_bytes(given, str(path), RERUN)
-    return LoadedRecord(validated(values, path, shared), path, values["schema_version"], content)
+    members = members_of(given, shared)
+    values = parse_bytes(given, str(path), RERUN) if members is None else members.values
+    return LoadedRecord(validated(values, path, shared, members), path, values["schema_version"], content)
 
 
 @contextmanager

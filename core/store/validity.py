@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -23,6 +23,7 @@ from fedbench.core.store.integrity import (
     disagreements,
     key_of_cell,
 )
+from fedbench.core.store.members import COMMON, Members
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.shared import Shared
 from fedbench.core.store.upgrade import upgraded
@@ -31,12 +32,11 @@ from fedbench.core.words.explain import one_line
 RERUN = "delete it and run its suite again to compute the cell anew"
 _GIVEN: dict[frozenset[str], set[str]] = {}  # of which there are as many as forms of records
 _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
-# Fields in which most records of a folder are equal to many others: validated and kept once.
-_COMMON = ("described", "provenance", "defense", "attack", "components", "history", "members", "facts", "analyses")
 
 
-def validated(content: Any, path: Path, shared: Shared) -> Record:
-    """The record that the JSON values of a file are. Raises ``UserError`` with the file, the reason and the remedy."""
+def validated(content: Any, path: Path, shared: Shared, members: Members | None = None) -> Record:
+    """The record that the JSON values of a file are. ``members``: the same, where the file was read by them. Raises ``UserError``
+    with the file, the reason and the remedy."""
     if not isinstance(content, dict) or "schema_version" not in content:
         raise UserError(f"{path}: not a fedbench record (it has no schema_version); move it out of the results folder")
     version = content["schema_version"]
@@ -47,12 +47,16 @@ def validated(content: Any, path: Path, shared: Shared) -> Record:
             f"{path}: made by a newer fedbench (record schema {version}; this one reads up to {SCHEMA_VERSION}); "
             "upgrade fedbench"
         )
-    of_identity = _texts(content.get("identity"))
-    texts = {n: joined(of_identity) if n == "identity" and of_identity else canonical(v) for n, v in content.items()}
+    if members is None:
+        of_identity = _texts(content.get("identity"))
+        texts = {n: joined(of_identity) if n == "identity" and of_identity else canonical(v) for n, v in content.items()}
+    else:
+        of_identity, texts = {name: part.text for name, part in members.identity.items()}, members.texts()
     if (what := broken_seal(content, texts)) is not None:
         raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {RERUN}")
     try:
-        record = _record(upgraded(content), texts, of_identity, shared)
+        made = _common(content, texts, of_identity, shared) if members is None else _parts(members, shared)
+        record = _record(upgraded(content), made)
         what = next(_impossible(record, _keys(content, of_identity)), None)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not a valid record of schema {version} ({one_line(repr(error), 120)}); {RERUN}") from error
@@ -66,11 +70,14 @@ def validated(content: Any, path: Path, shared: Shared) -> Record:
     return record
 
 
-def trusted(content: dict[str, Any], path: Path, shared: Shared) -> Record:
+def trusted(content: dict[str, Any], path: Path, shared: Shared, members: Members | None = None) -> Record:
     """The same of values that passed all of it before (``proven``): only the file's name may be another now."""
-    of_identity = _texts(content.get("identity"))
-    texts = {name: canonical(content[name]) for name in _COMMON if name in content}
-    record = _record(upgraded(content), texts, of_identity, shared)
+    if members is not None:
+        made = _parts(members, shared)
+    else:
+        texts = {name: canonical(content[name]) for name in COMMON if name in content}
+        made = _common(content, texts, _texts(content.get("identity")), shared)
+    record = _record(upgraded(content), made)
     require_own_name(path, record.key)
     return record
 
@@ -94,32 +101,56 @@ def _keys(content: dict[str, Any], of_identity: Mapping[str, str]) -> tuple[str,
     return run, key_of_cell(run, content["identity"])
 
 
-def _record(content: dict[str, Any], texts: Mapping[str, str], of_identity: Mapping[str, str], shared: Shared) -> Record:
+_Made = Callable[[], tuple[dict[str, Any], dict[str, Any]]]
+"""what stands for a record's common fields, and for the parts of its identity, in all records. Raises ``ValidationError``"""
+
+
+def _record(content: dict[str, Any], made: _Made) -> Record:
     """Pydantic's, in which equal parts of several records are one object. Raises ``ValidationError``."""
     if content["schema_version"] < NAMES_COMPONENTS_SINCE:  # some of it was made from other fields
         return Record.model_validate(content)
     try:
-        parts = {name: _part(name, content[name], texts[name], shared) for name in _COMMON if name in content}
+        parts, of_identity = made()
         record = Record.model_validate({**content, **parts})
     except ValidationError:
         return Record.model_validate(content)  # says where in the record the mistake is
     record.__dict__.update(parts)  # pydantic copies lists and mappings
     _make_small(record)
     if record.identity is not None:
-        for name, text in of_identity.items():
-            record.identity.__dict__[name] = _part_of_identity(name, content["identity"][name], text, shared)
+        record.identity.__dict__.update(of_identity)
     return record
 
 
-def _part(name: str, value: Any, text: str, shared: Shared) -> Any:
-    return shared.of(name, text, lambda: _adapter(name).validate_python(value))
+def _common(content: dict[str, Any], texts: Mapping[str, str], of_identity: Mapping[str, str], shared: Shared) -> _Made:
+    """Found by their canonical JSON."""
+
+    def of_run(value: dict[str, Any]) -> dict[str, Any]:
+        return _run_of(value, shared)
+
+    return lambda: (
+        {n: shared.of(n, texts[n], lambda n=n: _adapter(n).validate_python(content[n])) for n in COMMON if n in content},  # type: ignore[misc]
+        {
+            n: shared.of("", text, lambda n=n: of_run(content["identity"][n]) if n == "run" else content["identity"][n])  # type: ignore[misc]
+            for n, text in of_identity.items()
+        },
+    )  # fmt: skip
 
 
-def _part_of_identity(name: str, value: dict[str, Any], text: str, shared: Shared) -> Any:
-    """Of a run, which its cells have in common, also what it has in common with other runs."""
-    if name != "run":
-        return shared.of("", text, lambda: value)
-    return shared.of("", text, lambda: {n: shared.of("", canonical(v), lambda v=v: v) for n, v in value.items()})  # type: ignore[misc]
+def _parts(members: Members, shared: Shared) -> _Made:
+    """Found by the very bytes of the file."""
+
+    def of_run(value: dict[str, Any]) -> dict[str, Any]:
+        return _run_of(value, shared)
+
+    return lambda: (
+        {name: part.made(name, _adapter(name).validate_python) for name, part in members.common.items()},
+        {name: part.made("run", of_run) if name == "run" else part.value for name, part in members.identity.items()},
+    )
+
+
+def _run_of(run: dict[str, Any], shared: Shared) -> dict[str, Any]:
+    """The identity of a run, which its cells have in common, made of what it has in common with other runs."""
+    return {name: shared.of("", canonical(value), lambda value=value: value) for name, value in run.items()}  # type: ignore[misc]
 
 
 def _make_small(record: Record) -> None:

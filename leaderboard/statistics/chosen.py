@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from fedbench.leaderboard.statistics.sheet import Key, Part
+from fedbench.leaderboard.statistics.spread import plain_mean
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ def leans(parts: Sequence[Part], key: Key) -> dict[int, float]:
     for part in parts:
         if key in part.own:
             found.setdefault(part.fold, []).append(part.own[key].auc - 0.5)
-    return {fold: float(np.mean(values)) for fold, values in found.items()}
+    return {fold: plain_mean(values) for fold, values in found.items()}
 
 
 def signs(parts: Sequence[Part], key: Key) -> dict[int, int]:
@@ -58,7 +57,7 @@ def strongest(parts: Sequence[Part], row: str, attacks: Sequence[str]) -> dict[i
 
 def _elsewhere(own: Mapping[int, float], fold: int) -> float:
     others = [value for other, value in own.items() if other != fold]
-    return float(np.mean(others)) if others else 0.0
+    return plain_mean(others) if others else 0.0
 
 
 def _sign(lean: float) -> int:

@@ -24,7 +24,7 @@ from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
 from fedbench.leaderboard.statistics.rivals import Difference, Rival, Weights, differences, told_apart, weighted
 from fedbench.leaderboard.statistics.row import Row
 from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of_kinds
-from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, over_units, p_of_chance, reaching
+from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, mean_over_units, over_units, p_of_chance, reaching
 from fedbench.leaderboard.statistics.worst import Worst, WorstRate
 
 
@@ -101,14 +101,16 @@ class Contest:
     @once
     def _plain(self, label: str, attacks: tuple[str, ...]) -> tuple[Choice, float] | None:
         """What all folds together say is the strongest of ``attacks``, and its mean AUC: a maximum, biased upward."""
-        means = {a: over.mean for a in attacks if (over := self._raw(label, a)) is not None}
+        means = {a: mean for a in attacks if (mean := self._raw(label, a)) is not None}
         if not means:
             return None
         attack = max(means, key=lambda a: abs(means[a] - 0.5))
         return Choice(attack, -1 if means[attack] < 0.5 else 1), 0.5 + abs(means[attack] - 0.5)
 
-    def _raw(self, label: str, attack: str) -> Interval | None:
-        return over_units(self._own_units(label, {p.fold: Choice(attack, 1) for p in self.parts}))
+    @once
+    def _raw(self, label: str, attack: str) -> float | None:
+        """Its mean AUC as measured."""
+        return mean_over_units(self._own_units(label, {p.fold: Choice(attack, 1) for p in self.parts}))
 
     def _signed_units(self, label: str, attack: str) -> dict[Unit, Measured]:
         return self._own_units(label, {fold: Choice(attack, s) for fold, s in self.sign(label, attack).items()})

@@ -20,7 +20,7 @@ from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScore
 from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.rates import tf01_of
-from fedbench.leaderboard.statistics.spread import Measured, Unit, over_units
+from fedbench.leaderboard.statistics.spread import Measured, Unit, mean_over_units, over_units
 
 MISSING = "missing"  # no record at all: not run yet
 BY_ADVERSARY = "by the adversary"
@@ -74,8 +74,15 @@ class Entry:
 
     def interval(self, metric: str, group: Group = "mix") -> Interval | None:
         """Mean over seeds x targets, as measured, with its 95 % interval; None where the metric does not apply to any."""
+        return over_units(self._measured(metric, group))
+
+    def mean(self, metric: str, group: Group = "mix") -> float | None:
+        """The mean of :meth:`interval` alone."""
+        return mean_over_units(self._measured(metric, group))
+
+    def _measured(self, metric: str, group: Group) -> dict[Unit, Measured]:
         found = {u: (v, s.error(metric)) for u, s in self.units(group).items() if (v := s.value(metric)) is not None}
-        return over_units({u: Measured(v, float("nan") if error is None else error) for u, (v, error) in found.items()})
+        return {u: Measured(v, float("nan") if error is None else error) for u, (v, error) in found.items()}
 
     def pooled_tf01(self) -> Interval | None:
         """TF01 in percent of the mix, as measured, over all units pooled; None with too few non-members, or without scores."""

@@ -1,35 +1,13 @@
-"""The numbers of records counted again from the scores beside them: a board shows none that its scores do not give."""
+"""No board shows a number that the scores beside its record do not give."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterable
 
-import numpy as np
-
-from fedbench.core import MEMBER, UserError
-from fedbench.core.metrics import Group, Score
-from fedbench.core.metrics.counts import allowed_false_positives, auc_of_counts, tpr_of_counts
-from fedbench.core.metrics.groups import group_masks
-from fedbench.core.metrics.tpr import TF01_FPR, TF01_MIN_NONMEMBERS
+from fedbench.core import UserError
 from fedbench.core.store.proven import Proven
 from fedbench.core.store.reading import RERUN, LoadedRecord
-
-_TOLERANCE = 1e-9  # counts are exact; their quotients may be rounded in another order
-_CONFORMAL_SINCE = 3  # record schemas before counted TF01 by another rule
-
-
-@dataclass(frozen=True)
-class Recount:
-    """What the scores of one group of candidates give; ``tf01`` in percent, None with too few non-members."""
-
-    auc: float
-    tf01: float | None
-    n_members: int
-    n_nonmembers: int
+from fedbench.core.store.recount import not_recounted
 
 
 def require_recounted(records: Iterable[LoadedRecord], proven: Proven | None = None) -> None:
@@ -37,73 +15,8 @@ def require_recounted(records: Iterable[LoadedRecord], proven: Proven | None = N
     ``proven``: what is known of their folder."""
     known, messages = proven or Proven(), []
     for loaded in records:
-        if loaded.record.outcome != "ok" or (loaded.content and known.holds("recounted", loaded.content, _rules())):
-            continue
-        found = list(_differences(loaded))
+        found = not_recounted(loaded, known)
         messages += [f"{loaded.path}: {what}: the record or its scores were changed; {RERUN}" for what in found]
-        if loaded.content and not found:
-            known.add("recounted", loaded.content, _rules())
     if messages:
         raise UserError(*messages)
     known.save()
-
-
-@cache
-def _rules() -> str:
-    """Hex sha256 of this file; the metrics that it counts with are among what ``Proven`` covers."""
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-
-
-def recount(scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray) -> dict[Group, Recount]:
-    """The groups of ``core.metrics.score_groups`` with their numbers, all from one sort. Arguments as there, [n] each."""
-    masks = group_masks(kind, canary, in_mix)
-    if not masks:
-        return {}
-    order = np.argsort(scores)
-    ascending, member = scores[order], kind[order] == MEMBER
-    chosen = np.stack([mask[order] for mask in masks.values()])
-    members, nonmembers = (chosen & member).astype(np.int64), (chosen & ~member).astype(np.int64)
-    if (tied := ascending[1:] == ascending[:-1]).any():
-        first = np.flatnonzero(np.concatenate([[True], ~tied]))  # of every distinct score
-        members, nonmembers = (np.add.reduceat(counts, first, axis=1) for counts in (members, nonmembers))
-    found: dict[Group, Recount] = {}
-    for name, m, n, auc in zip(masks, members, nonmembers, auc_of_counts(members, nonmembers), strict=True):
-        others = int(n.sum())
-        enough = others >= TF01_MIN_NONMEMBERS
-        tf01 = 100 * float(tpr_of_counts(m, n, allowed_false_positives(others, TF01_FPR))) if enough else None
-        found[name] = Recount(float(auc), tf01, int(m.sum()), others)
-    return found
-
-
-def _differences(loaded: LoadedRecord) -> Iterator[str]:
-    """Every number of a record that is not what its scores give."""
-    record = loaded.record
-    judged, correct = loaded.everything()
-    parts = [(c.scores, c.kind, canary, c.in_mix) for c, canary in judged]
-    for target, part in zip(record.targets, parts, strict=True):
-        yield from _of_groups(loaded, f"target {target.target}", target.groups, recount(*part))
-    yield from _of_groups(loaded, "pooled", record.pooled, recount(*map(np.concatenate, zip(*parts, strict=True))))
-    said = record.utility
-    if said is not None and (said.n_test != len(correct) or abs(said.accuracy - correct.mean()) > _TOLERANCE):
-        yield f"test accuracy is {said.accuracy!r} of {said.n_test}, its scores give {float(correct.mean())!r} of {len(correct)}"
-
-
-def _of_groups(loaded: LoadedRecord, where: str, said: dict[Group, Score], found: dict[Group, Recount]) -> Iterator[str]:
-    if said.keys() != found.keys():
-        yield f"{where}: it has the groups {', '.join(said) or 'none'}, its scores give {', '.join(found) or 'none'}"
-        return
-    for name, score in said.items():
-        again = found[name]
-        numbers: list[tuple[str, float | None, float | None]] = [("AUC", score.value("auc"), again.auc)]
-        if loaded.schema >= _CONFORMAL_SINCE:
-            numbers.append(("TF01", score.value("tf01"), again.tf01))
-        numbers += [("members", score.n_members, again.n_members), ("non-members", score.n_nonmembers, again.n_nonmembers)]
-        for number, value, other in numbers:
-            if not _same(value, other):
-                yield f"{where}, {name}: {number} is {value!r}, its scores give {other!r}"
-
-
-def _same(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) <= _TOLERANCE

@@ -59,8 +59,7 @@ class Row:
 
     def means(self, metric: str, group: Group = "mix") -> dict[str, float]:
         """Attack -> mean over seeds x targets, for the attacks that have one."""
-        found = {a: e.interval(metric, group) for a, e in self.entries.items()}
-        return {a: i.mean for a, i in found.items() if i is not None}
+        return {a: mean for a, e in self.entries.items() if (mean := e.mean(metric, group)) is not None}
 
     def mean(self, metric: str, group: Group, attacks: Collection[str]) -> float | None:
         """Mean over these attacks, as measured."""

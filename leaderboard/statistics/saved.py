@@ -29,6 +29,7 @@ MOST_FILES = 4096
 _MOST_BYTES = 64 << 20
 _CLASSES = {cls.__name__: cls for cls in (Interval, Choice, Worst, WorstRate, Difference)}
 _MEMORY = ("_", "_of")  # how ``once`` calls what it remembers
+_PLAIN = (bool, int, float, str)
 _WITH = ("numpy", "scipy")
 
 
@@ -100,6 +101,8 @@ def _read(path: Path) -> dict[str, dict[str, dict[Any, Any]]]:
 
 def _packed(value: Any) -> Any:
     """As JSON: what has several forms in it carries the name of its own."""
+    if value is None or type(value) in _PLAIN:
+        return value
     if isinstance(value, dict):
         return {"dict": [[_packed(name), _packed(one)] for name, one in value.items()]}
     if isinstance(value, tuple):
@@ -110,8 +113,6 @@ def _packed(value: Any) -> Any:
         return {type(value).__name__: [_packed(getattr(value, f.name)) for f in dataclasses.fields(value)]}
     if hasattr(value, "item"):  # a number of numpy
         return value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
     raise TypeError(f"a contest worked out a {type(value).__name__}, which is not kept")
 
 

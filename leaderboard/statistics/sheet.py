@@ -17,6 +17,7 @@ import numpy as np
 
 from fedbench.core import EXCLUDED, MEMBER, OFL, UserError
 from fedbench.core.metrics import auc, auc_covariance
+from fedbench.core.metrics.delong import covariance_of, placements
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.statistics.pooled import Sample
@@ -144,13 +145,14 @@ def part_of(fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.nd
         pulls = np.full((len(at), len(ids)), np.nan)
         own = {key: _own(unit[0], found[key], kind) for key, kind in kinds.items()}
     else:
-        aucs, covariance = auc_covariance(scores, member)
-        pulls = np.stack([pulls_of(row[member], row[~member]) for row in scores])
+        aucs, *placed = placements(scores, member)
+        covariance, pulls = covariance_of(*placed), _pulls(placed[1])
+        errors = np.sqrt(np.diag(covariance))
+        of_members, of_others = (np.ascontiguousarray(scores[:, mask]) for mask in (member, ~member))
         alike = (outside == counted).all(axis=1)
         own = {
             key: Own(
-                float(aucs[i]), float(np.sqrt(covariance[i, i])), Sample(unit[0], scores[i, member], scores[i, ~member], ids),
-                pulls[i],
+                float(aucs[i]), float(errors[i]), Sample(unit[0], of_members[i], of_others[i], ids), pulls[i],
             ) if alike[i] else _own(unit[0], found[key], kinds[key])
             for key, i in at.items()
         }  # fmt: skip
@@ -173,6 +175,11 @@ def pulls_of(member: np.ndarray, nonmember: np.ndarray) -> np.ndarray:
     """[n] share of members above each non-member less the mean; their squares add up to DeLong's variance of these."""
     ordered = np.sort(member)
     below = (np.searchsorted(ordered, nonmember, "left") + np.searchsorted(ordered, nonmember, "right")) / (2 * len(member))
-    n = len(nonmember)
-    pulls: np.ndarray = (below.mean() - below) / np.sqrt(n * max(n - 1, 1))
+    return _pulls(below)
+
+
+def _pulls(below: np.ndarray) -> np.ndarray:
+    """[..., n] of the shares [..., n] of members below each non-member."""
+    n = below.shape[-1]
+    pulls: np.ndarray = (below.mean(axis=-1, keepdims=True) - below) / np.sqrt(n * max(n - 1, 1))
     return pulls

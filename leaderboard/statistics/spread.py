@@ -15,12 +15,17 @@ Unit = tuple[int, int]
 """(seed, target): what one value of an entry was measured on"""
 
 ENOUGH = 5  # units of one seed; fewer say too little about their own spread, and share a model at that
+_OF_NORMAL = float(ndtri((1 + LEVEL) / 2))
 POWER = 0.8  # of the smallest difference that a comparison is said to show
 
 
-@dataclass(frozen=True)
+_MOST_SAMPLES = 256
+_samples: dict[tuple[int, ...], tuple[np.ndarray, tuple[np.ndarray, ...]]] = {}
+
+
+@dataclass(slots=True)  # not frozen, which takes three times as long to make: a large board has millions
 class Measured:
-    """A value of one unit and its standard error from the candidates, NaN where it is not known.
+    """A value of one unit and its standard error from the candidates, NaN where it is not known; nobody may change it.
 
     ``pulls`` [n]: what each non-member contributes to the value beyond the mean, so scaled that their squares add up to
     its part of the variance; ``ids`` [n]: which samples these are. None: other targets of the seed have other ones.
@@ -62,7 +67,17 @@ def over_units(found: Mapping[Unit, Measured]) -> Interval | None:
     seeds = seed_means(found)
     widths += [t_interval(seeds).half_width] if len(seeds) > 1 else []
     known = [w for w in widths if w == w]
-    return Interval(float(np.mean(values)), max(known, default=float("nan")), len(values), between=len(widths) > 1)
+    return Interval(plain_mean(values), max(known, default=float("nan")), len(values), between=len(widths) > 1)
+
+
+def mean_over_units(found: Mapping[Unit, Measured]) -> float | None:
+    """The mean of :func:`over_units` alone."""
+    return plain_mean([m.value for m in found.values()]) if found else None
+
+
+def plain_mean(values: Sequence[float] | np.ndarray) -> float:
+    """What ``np.mean`` gives, without its checks: there are hundreds of thousands of them on a large board."""
+    return float(np.add.reduce(np.asarray(values)) / len(values))
 
 
 def reaching(interval: Interval, largest: float) -> Interval:
@@ -72,12 +87,14 @@ def reaching(interval: Interval, largest: float) -> Interval:
 
 def seed_means(found: Mapping[Unit, Measured]) -> list[float]:
     """One value a seed."""
-    seeds = sorted({seed for seed, _ in found})
-    return [float(np.mean([m.value for (s, _), m in found.items() if s == seed])) for seed in seeds]
+    by_seed: dict[int, list[float]] = {}
+    for (seed, _), m in found.items():
+        by_seed.setdefault(seed, []).append(m.value)
+    return [plain_mean(by_seed[seed]) for seed in sorted(by_seed)]
 
 
 def _within(found: Mapping[Unit, Measured]) -> float:
-    return float(ndtri((1 + LEVEL) / 2) * candidates_error(found))
+    return _OF_NORMAL * candidates_error(found)
 
 
 def candidates_error(found: Mapping[Unit, Measured]) -> float:
@@ -94,9 +111,19 @@ def _in_common(targets: Sequence[Measured]) -> float:
     known = [(m.pulls, m.ids) for m in targets if m.pulls is not None and m.ids is not None]
     if len(known) < 2:
         return 0.0
-    pulls = np.concatenate([p for p, _ in known])
-    _, which = np.unique(np.concatenate([ids for _, ids in known]), return_inverse=True)
+    pulls, which = np.concatenate([p for p, _ in known]), same_samples([ids for _, ids in known])
     return float(np.sum(np.bincount(which, pulls) ** 2) - np.sum(pulls**2))
+
+
+def same_samples(ids: Sequence[np.ndarray]) -> np.ndarray:
+    """[n] a number for each sample of the arrays behind each other, the same where it is the same sample; worked out once for the
+    same arrays, which all rows and attacks of a section share. Nobody may change it."""
+    which = tuple(map(id, ids))
+    if which not in _samples:
+        if len(_samples) >= _MOST_SAMPLES:
+            _samples.clear()
+        _samples[which] = np.unique(np.concatenate(ids), return_inverse=True)[1], tuple(ids)  # kept, so their numbers stay theirs
+    return _samples[which][0]
 
 
 def p_value(found: Mapping[Unit, Measured]) -> float:
@@ -105,7 +132,7 @@ def p_value(found: Mapping[Unit, Measured]) -> float:
     1 with fewer than two seeds, since one training says nothing of the next.
     """
     seeds = seed_means(found)
-    mean = float(np.mean(seeds))
+    mean = plain_mean(seeds)
     if mean == 0 or len(seeds) < 2:
         return 1.0
     spread = float(np.std(seeds, ddof=1) / np.sqrt(len(seeds)))
@@ -119,7 +146,7 @@ def p_of_candidates(found: Mapping[Unit, Measured]) -> float | None:
 
     Then trainings differ by the draw of the candidates alone, so there is no spread of theirs to be estimated.
     """
-    mean, error = float(np.mean(seed_means(found))), candidates_error(found)
+    mean, error = plain_mean(seed_means(found)), candidates_error(found)
     if error != error:
         return None
     return 1.0 if mean == 0 else 0.0 if error == 0 else 2 * float(ndtr(-abs(mean) / error))

@@ -21,10 +21,12 @@ from fedbench.core.store.integrity import PROTECTED_SINCE
 from fedbench.core.store.json_file import parse_bytes
 from fedbench.core.store.marker import MARKER, read_marker, write_marker
 from fedbench.core.store.plans import read_plan
+from fedbench.core.store.proven import Proven
 from fedbench.core.store.reading import LoadedRecord, read_all, record_paths
 from fedbench.core.store.stems import stems_of_record
 from fedbench.core.store.trust import claimed, write_trust
 from fedbench.core.words.explain import one_line
+from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.submissions.agreement import disagreeing, repeated, stowaway
 from fedbench.leaderboard.submissions.archive import Archive, Refused
 from fedbench.leaderboard.submissions.manifest import Manifest, manifest_of, require_shown, texts_of
@@ -56,13 +58,13 @@ def import_bundle(bundle: Path, folder: Path, progress: Progress = lambda done, 
     folder = folder.resolve()  # a link to an empty folder cannot be replaced, the folder can
     folder.parent.mkdir(parents=True, exist_ok=True)
     with Archive(bundle) as archive:
-        manifest = _manifest(archive)
+        manifest, proven = _manifest(archive), Proven(folder)
         aside = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}import-", dir=folder.parent))
         try:
             _unpack(archive, manifest, aside)
             name = f"{one_line(bundle.name, 100)} (sha256 {_sha256(bundle)})"
             try:
-                found = _accepted(aside, manifest, name, progress)
+                found = _accepted(aside, manifest, name, progress, proven)
             except UserError as error:
                 raise UserError(*(_told(bundle, aside, message) for message in error.messages)) from error
             os.chmod(aside, 0o755)
@@ -104,9 +106,10 @@ def _unpack(archive: Archive, manifest: Manifest, aside: Path) -> None:
                 raise Refused(f"the digest of {file.path!r} is not the one that its manifest says")
 
 
-def _accepted(aside: Path, manifest: Manifest, bundle: str, progress: Progress) -> Imported:
-    """The folder, with marker and notes. Raises ``UserError`` or :class:`Refused` for whatever a board could not stand for."""
-    records = read_all(record_paths(aside / "records"))
+def _accepted(aside: Path, manifest: Manifest, bundle: str, progress: Progress, proven: Proven) -> Imported:
+    """The folder, with marker and notes; what passed is ``proven``. Raises ``UserError`` or :class:`Refused` for whatever a board
+    could not stand for."""
+    records = read_all(record_paths(aside / "records"), proven)
     _require_whole(aside, manifest, records)
     keys: dict[tuple[str, str], str] = {}
     for loaded in records:
@@ -115,6 +118,7 @@ def _accepted(aside: Path, manifest: Manifest, bundle: str, progress: Progress) 
         if (other := keys.setdefault(cell, loaded.path.name)) != loaded.path.name:
             raise Refused(f"records/{loaded.path.name} and records/{other} have one key")
     _require_numbers(records, progress)
+    require_recounted(records, proven)
     if apart := disagreeing(records):
         more = f" and {len(apart) - 1} other pairs" if len(apart) > 1 else ""
         raise Refused(f"{apart[0]}{more}: a record or its scores were changed")

@@ -3,14 +3,16 @@
     python tests/benchmarks/many_cells.py [--settings 35] [--folder FOLDER]
 
 Makes the folder (3 GB, some minutes) where it is not there yet. Every command runs in a process of its own that may use one core;
-printed are its wall and CPU time and the largest memory of it and of the processes it waited for. "first": nothing is known of
-the records; "again": with the notes of the time before; "one changed": the same after one record is gone.
+printed are its wall and CPU time and the largest memory of it and of the processes it waited for. "first": the records are known
+as a run leaves them that wrote them, or an import or a merge, and nothing else is; "again": after the same command; "one
+changed": the same after one record is gone; "a stranger's": nothing is known of the records, each is checked whole.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from many_records import write_results, write_suite
+
+from fedbench.core.execution.noting import note
+from fedbench.core.store.proven import Proven
+from fedbench.core.store.reading import record_paths
 
 
 def main() -> None:
@@ -36,15 +42,19 @@ def main() -> None:
         print(f"{n:,} records, one core of {os.cpu_count()}")
         run = ["run", str(suite), "--results", str(results), "--device", "cpu", "--no-plots", "--rerun", "never"]
         board = ["leaderboard", str(results), "--no-plots"]
-        _timed("board, first", board, Path(aside) / "board")
-        _timed("board, again", board, Path(aside) / "board")
-        _timed("dry run, first", [*run, "--dry-run"], Path(aside) / "dry")
-        _timed("dry run, again", [*run, "--dry-run"], Path(aside) / "dry")
-        _timed("resume and board, again", run, Path(aside) / "board")
+        caches = [Path(aside) / name for name in ("dry", "resume", "board")]
+        for cache in caches:
+            _noted(results, cache, caches[0])
+        for when in ("first", "again"):
+            _timed(f"dry run, {when}", [*run, "--dry-run"], caches[0])
+            _timed(f"resume and board, {when}", run, caches[1])
+            _timed(f"board, {when}", board, caches[2])
         gone = sorted((results / "records").glob("*.json"))[n // 2]
         gone.rename(kept := gone.with_suffix(".aside"))
-        _timed("board, one changed", board, Path(aside) / "board")
+        _timed("board, one changed", board, caches[2])
         kept.rename(gone)
+        _timed("dry run, a stranger's", [*run, "--dry-run"], Path(aside) / "dry of a stranger's")
+        _timed("board, a stranger's", board, Path(aside) / "board of a stranger's")
 
 
 def _made(folder: Path, settings: int) -> None:
@@ -57,6 +67,22 @@ def _made(folder: Path, settings: int) -> None:
         os._exit(0)
     if os.waitpid(pid, 0)[1]:
         raise SystemExit("the folder could not be made")
+
+
+def _noted(results: Path, cache: Path, first: Path) -> None:
+    """What a run remembers of the records that it wrote, in the cache folder; like that of ``first``, which is worked out."""
+    if cache != first:
+        shutil.copytree(first, cache)
+        return
+    os.environ["XDG_CACHE_HOME"] = str(cache)
+    pid = os.fork()
+    if pid == 0:
+        proven = Proven(results)
+        for path in record_paths(results / "records"):
+            note(path, proven)
+        os._exit(0)
+    if os.waitpid(pid, 0)[1]:
+        raise SystemExit("the records could not be read")
 
 
 def _timed(name: str, words: list[str], cache: Path) -> None:
