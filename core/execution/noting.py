@@ -26,9 +26,9 @@ def noting(watcher: Watcher, root: Path) -> Watcher:
     """The same watcher, with a look at every cell's record in the results folder ``root`` before the cell is shown."""
     proven, store = Proven(root), Results(root)
 
-    def cell(job: Job, key: str, outcome: str, reason: str, by_adversary: bool) -> None:
+    def cell(job: Job, key: str, outcome: str, reason: str, by_adversary: bool, auc: float | None) -> None:
         for path in (store.path(cell.stem) for cell in job.cells if cell.key == key):
             note(path, proven)
-        watcher.cell(job, key, outcome, reason, by_adversary)
+        watcher.cell(job, key, outcome, reason, by_adversary, auc)
 
     return replace(watcher, cell=cell)
