@@ -62,7 +62,12 @@ def test_an_adversary_inside_is_asked_about_the_audited_samples_alone():
 def test_the_lessons_of_several_colluders_keep_their_membership(view, monkeypatch):
     """Each teaches with samples of its own, as many as it has: flags of one must not land on another's samples."""
     seen = []
-    monkeypatch.setattr(stacked, "_ensemble", lambda x, member, seed: seen.append((len(x), int(member.sum()))) or _Constant())
+
+    def watched(x, bins, member, seed):
+        seen.append((len(x), int(member.sum())))
+        return [_Constant(), _Constant()]
+
+    monkeypatch.setattr(stacked, "_ensemble", watched)
     answers, scene = asked(Stacked(view=view, colluders=2), view=view, colluders=2)
     assert all(len(s) == len(a.ids) for s, a in zip(answers.scores, scene.audits, strict=True))
     pool = set(scene.pool.tolist())
@@ -75,11 +80,8 @@ def test_the_lessons_of_several_colluders_keep_their_membership(view, monkeypatc
         }
 
 
-class _Constant(list):
-    """No models at all: the mean of their ranks is not asked for."""
-
-    def __init__(self):
-        super().__init__([self])
+class _Constant:
+    """A model that says nothing of its samples."""
 
     def decision_function(self, x):
         return np.arange(len(x), dtype=np.float64)

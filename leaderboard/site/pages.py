@@ -153,6 +153,7 @@ class Listed:
     name: str
     title: str
     what: str
+    where: str
     sentences: tuple[str, ...]
 
 
@@ -161,5 +162,6 @@ def _entry(board: Board) -> Listed:
     defenses = len({row.label for row in board.rows if not row.undefended and not row.floor})
     attacks = len({board.uses[use].label for s in board.sections for use in s.attacks})
     what = f"{settings or 'no setting'}: {defenses} defenses, {attacks} attacks, {len(board.cells.key):,} cells"
-    sentences = next((tuple(s.sentences) for s in board.sections if s.sentences), ())
-    return Listed(board.name, board.title, what, sentences)
+    first = next((s for s in board.sections if s.sentences), None)
+    where = _where(board, first.setting, first.coalition, first.view) if first else ""
+    return Listed(board.name, board.title, what, where, tuple(first.sentences) if first else ())

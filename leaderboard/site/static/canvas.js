@@ -5,6 +5,14 @@
   const drawn = new Map();  // id of the place -> its view
   const turns = new Map();  // id of the place -> how often it was drawn: a later drawing overtakes an earlier one
 
+  /** Ticks at powers of ten and, over few of them, between: Bokeh's own leave a range of one decade and a half without any. */
+  function decades(axis, least) {
+    const within = Math.log10(least) > -2.2 ? [1, 2, 5] : [1];
+    const ticks = [-4, -3, -2, -1, 0].flatMap((power) => within.map((n) => Number(`${n}e${power}`))).filter((tick) => tick <= 1);
+    axis.ticker = new Bokeh.FixedTicker({ ticks });
+    axis.major_label_overrides = new Map(ticks.map((tick) => [tick, String(tick)]));
+  }
+
   /** An empty figure with these titles of its axes and ranges (null: of the data); log: both axes. */
   site.figure = ({ x, y, xRange = new Bokeh.DataRange1d(), yRange = new Bokeh.DataRange1d(), log = false, height = 380, label }) => {
     const [text, line, grid] = [site.colour("--fg"), site.colour("--muted"), site.colour("--line")];
@@ -21,6 +29,7 @@
       });
     }
     for (const one of [made.xgrid, made.ygrid]) one.grid_line_color = grid;
+    if (log) for (const axis of [made.xaxis, made.yaxis]) decades(axis, xRange.start);
     made.name = label;
     return made;
   };

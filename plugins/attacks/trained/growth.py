@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+_ROUNDING = 1e-12  # gains that differ by less are equal
 _GOLDEN, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -176,7 +177,7 @@ def _best(ranked: Ranked, samples: _Samples, features: np.ndarray, leaf: int) ->
     if not len(begins):
         return _Cuts(*(np.zeros(0, np.int64),) * 4)
     highest = np.maximum.reduceat(gain, begins)
-    first = np.flatnonzero(gain == highest.repeat(np.diff(begins, append=len(gain))))
+    first = np.flatnonzero(gain >= (highest * (1 - _ROUNDING)).repeat(np.diff(begins, append=len(gain))))
     first = first[np.flatnonzero(np.diff(of_node[first], prepend=-1))]
     here, split = open_[first], of_node[first]
     low, high = (place[i].astype(np.int64) % ranks for i in (here, here + 1))
