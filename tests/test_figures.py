@@ -76,7 +76,9 @@ def test_a_figure_that_was_changed_or_lost_is_drawn_again(folder, drawn):
     assert drawn() == ["roc-iid", "tradeoff-other"]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "null", '{"schema_version": 6, "figures": {}}', "edited"])
+@pytest.mark.parametrize("content", [
+    "", "edited", *(pytest.param(text, marks=pytest.mark.slow) for text in ("{}", "null", '{"schema_version": 6, "figures": {}}'))
+])
 def test_a_damaged_memory_of_figures_counts_as_none(folder, drawn, content):
     first = write(folder)
     path = folder.root / "leaderboard" / FIGURES

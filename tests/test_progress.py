@@ -157,7 +157,7 @@ def test_it_is_drawn_four_times_a_second_at_most_and_costs_a_twentieth_of_the_ti
     assert 4 <= drawn(plan, 0.1, 10.0, monkeypatch) <= 6
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path, site, how):
     install(site, "toys", HANGS)
     path = suite(tmp_path, defenses=["none", "toy-hangs"])

@@ -10,6 +10,8 @@ import pytest
 
 from fedbench.leaderboard.site.write import make_site
 
+pytestmark = pytest.mark.slow
+
 SETTINGS, COPIES, ATTACKS, SEEDS = 12, 6, 7, 4  # 12 x (5 x 6) rows x 7 attacks x 4 seeds = 10,080 cells
 MEGABYTE = 1_000_000
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from visits import opened
 
+pytestmark = pytest.mark.slow
+
 AA = 4.5
 # What stands where: text whose contrast with what is behind it is measured.
 TEXTS = (
