@@ -72,7 +72,9 @@ def test_a_new_defense_passes_its_own_tests(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in ("defense", "attack") else [pytest.mark.nightly]) for kind in KINDS]
+)
 def test_installed_by_pip_it_passes_its_tests_and_gets_its_place_on_a_board(kind, tmp_path):
     folder, site = written(kind, tmp_path), tmp_path / "site"
     subprocess.run(

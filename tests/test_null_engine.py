@@ -253,6 +253,7 @@ def test_the_board_of_a_null_says_that_it_is_one(null):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_attack_finds_nothing_in_many_more_runs_either(tmp_path):
     """Eight seeds: the AUC to 0.02 and TF01 itself, of units pooled as a board pools them."""
     many = ran(tmp_path, "holdout", 8)

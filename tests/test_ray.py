@@ -190,7 +190,7 @@ def test_a_node_without_the_data_set_is_not_used(tmp_path, at_home):
 
 
 def test_ctrl_c_cancels_and_keeps_what_is_finished_and_a_second_driver_is_refused_meanwhile(tmp_path, at_home):
-    path, wait = suite(tmp_path, defenses=["none", "toy-waits"]), at_home.folder / "wait"
+    path, wait = suite(tmp_path, defenses=["none", "toy-waits"], seeds=[5]), at_home.folder / "wait"
     wait.touch()
     process = at_home.run(path, tmp_path / "r", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     try:

@@ -22,6 +22,7 @@ def test_a_damaged_cache_is_no_cache(tmp_path):
     assert caches(tmp_path, 1, 60) == {HELD: 60}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_that_got_a_signal_at_any_moment_is_finished_by_the_same_command(tmp_path):
     assert signals(tmp_path, 2, 6) == {HELD: 6}

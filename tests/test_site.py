@@ -73,7 +73,7 @@ def test_the_site_is_built_and_a_broken_link_stops_it(tmp_path):
     import sys
 
     pytest.importorskip("sphinx")
-    for folder in ("docs", "leaderboard/boards", "examples"):
+    for folder in ("docs", "leaderboard/boards", "leaderboard/site", "examples"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     for path in (*ROOT.glob("*.md"), ROOT / "LICENSE"):
         shutil.copy(path, tmp_path)

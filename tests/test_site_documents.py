@@ -189,6 +189,7 @@ def test_every_committed_board_has_its_document_and_they_make_a_site(tmp_path):
         assert path.stat().st_size < 2 << 20
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ten_thousand_cells_are_less_than_five_megabytes(tmp_path):
     plan = write_results(write_suite(tmp_path / "many", 4), tmp_path / "r")

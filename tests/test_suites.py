@@ -43,7 +43,9 @@ def test_every_suite_is_valid(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name.startswith("papers/") else []) for name in SUITES]
+)
 def test_every_suite_runs_end_to_end_at_toy_scale(name, images, tmp_path):
     path = toy(name, images, tmp_path)
     result = CliRunner().invoke(cli, ["run", str(path), "--results", str(tmp_path / "r"), "--no-plots"])
