@@ -10,8 +10,8 @@ import numpy as np
 from fedbench.core.store.reading import Candidates
 from fedbench.leaderboard.statistics.contest import Contest
 from fedbench.leaderboard.statistics.entry import Entry
-from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.row import FLOORS, Row
+from fedbench.leaderboard.statistics.sample import Sample
 from fedbench.leaderboard.statistics.sheet import Own, Part
 
 CANDIDATES = 50  # of each class; those of a world are never looked at

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.leaderboard.simulations import tf01_small, tf01_thinned
-from fedbench.leaderboard.statistics.aligned import align, alignable, aligned_tpr, aligned_value
+from fedbench.leaderboard.statistics.aligned import alignable, aligned_tpr, values_elsewhere
 from fedbench.leaderboard.statistics.pareto import trade_off
-from fedbench.leaderboard.statistics.pooled import Sample, pooled_tpr
+from fedbench.leaderboard.statistics.pooled import pooled_tpr
+from fedbench.leaderboard.statistics.sample import Sample, align
 
 
 def units(rng, seeds=5, targets=5, members=60, sizes=(34, 40, 48, 56, 62), shift=0.0, shared=False):
@@ -123,10 +124,23 @@ def test_how_few_are_too_few():
     rng = numpy_rng(0, "few")
     assert aligned_tpr(units(rng, sizes=(30,))) is None and aligned_tpr(units(rng, sizes=(40,))) is not None
     assert aligned_tpr(units(rng, seeds=2, sizes=(400,))) is None
-    assert aligned_value(units(rng, seeds=2, sizes=(40,), shift=9.0)) > 0.9 and aligned_value([]) == 0
-    assert aligned_value(units(rng, sizes=(9,), shift=9.0)) == 0
+    few = units(rng, seeds=2, sizes=(40,), shift=9.0)
+    assert min(values_elsewhere(few, [u.seed for u in few]).values()) > 0.9 and values_elsewhere([], []) == {}
+    assert values_elsewhere(few[:5], [0] * 5) == {0: 0}
+    assert values_elsewhere(units(rng, 1, 2, sizes=(9,), shift=9.0), [0, 1]) == {0: 0, 1: 0}
     with pytest.raises(ValueError, match="not finite"):
         aligned_tpr([replace(u, member=np.array([np.nan])) for u in units(rng)])
+
+
+@given(st.integers(0, 2**32), st.floats(-3, 8), st.sampled_from([0, 1, 3]), st.floats(0.002, 0.05))
+def test_elsewhere_is_what_all_other_folds_give_by_themselves(key, shift, decimals, fpr):
+    rng = np.random.default_rng(key)
+    found = units(rng, 5, 3, int(rng.integers(1, 40)), tuple(rng.integers(30, 90, size=3)), shift)
+    found = [replace(u, member=u.member.round(decimals), nonmember=u.nonmember.round(decimals)) for u in found]
+    others = {seed: aligned_tpr([u for u in found if u.seed != seed], fpr) for seed in range(5)}
+    assume(all(other is not None for other in others.values()))
+    values = values_elsewhere(found, [u.seed for u in found], fpr)
+    assert values == {seed: pytest.approx(other.value, rel=1e-9, abs=1e-12) for seed, other in others.items()}
 
 
 @given(st.integers(0, 2**32), st.floats(-3, 8), st.sampled_from([0, 1, 3]), st.floats(0.002, 0.05), st.booleans())

@@ -18,9 +18,9 @@ from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.record import Measured as Times
 from fedbench.leaderboard.statistics.chosen import signs, strongest
 from fedbench.leaderboard.statistics.pareto import trade_off
-from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.ranks import holm, rank_ranges
 from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
+from fedbench.leaderboard.statistics.sample import Sample
 from fedbench.leaderboard.statistics.spread import Measured, over_units, p_of_candidates, p_value, smallest_shown
 from fedbench.leaderboard.tables.summary import summary
 

@@ -12,7 +12,8 @@ from scipy.stats import beta
 
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.leaderboard.simulations import tf01
-from fedbench.leaderboard.statistics.pooled import Sample, enough, pooled_tpr
+from fedbench.leaderboard.statistics.pooled import enough, pooled_tpr
+from fedbench.leaderboard.statistics.sample import Sample
 
 
 def unit(rng, seed=0, members=50, nonmembers=700, shift=0.0):

@@ -10,8 +10,8 @@ from boards import LEAK, Folder, sections_of
 from scipy.stats import norm
 
 from fedbench.leaderboard.site.rows import FPR
-from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.roc import mean_roc, roc_band
+from fedbench.leaderboard.statistics.sample import Sample
 
 GRID = FPR[(FPR > 0.0099) & (FPR < 0.9)]  # five non-members of a unit and more
 SHIFT, MEMBERS, OTHERS, DRAWS = 1.0, 150, 500, 300

@@ -18,7 +18,8 @@ from scipy.special import log_ndtr, ndtri, stdtr, stdtrit
 
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.leaderboard.simulations import show
-from fedbench.leaderboard.statistics.pooled import Sample, pooled_tpr
+from fedbench.leaderboard.statistics.pooled import pooled_tpr
+from fedbench.leaderboard.statistics.sample import Sample
 
 Noise = Literal["normal", "logistic", "t5"]
 

@@ -18,7 +18,7 @@ from fedbench.core.numerics.rng import numpy_rng
 from fedbench.leaderboard.simulations import show
 from fedbench.leaderboard.simulations.tf01 import CORRELATION, NOISES, Cell, Noise, of_normal, shift_of
 from fedbench.leaderboard.statistics.aligned import aligned_tpr
-from fedbench.leaderboard.statistics.pooled import Sample
+from fedbench.leaderboard.statistics.sample import Sample
 
 FPR = 0.001
 RATES = (0.001, 0.005, 0.02, 0.1)

@@ -20,7 +20,8 @@ from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.statistics.aligned import aligned_tpr
 from fedbench.leaderboard.statistics.build import build_sections, newest
 from fedbench.leaderboard.statistics.contest import Contest
-from fedbench.leaderboard.statistics.pooled import Sample, pooled_tpr
+from fedbench.leaderboard.statistics.pooled import pooled_tpr
+from fedbench.leaderboard.statistics.sample import Sample
 
 BANDS = (0.0, 0.003, 0.02, 0.1, 1.0)  # of TF01 in full
 TOGETHER, LEAST, TIMES = 1200, 48, 3

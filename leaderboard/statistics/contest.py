@@ -18,12 +18,13 @@ from fedbench.leaderboard.statistics.aligned import alignable
 from fedbench.leaderboard.statistics.chosen import Choice, picked_most, signs, strongest
 from fedbench.leaderboard.statistics.once import once
 from fedbench.leaderboard.statistics.pairs import Tests, all_tests, ranges
-from fedbench.leaderboard.statistics.pooled import Sample, enough
+from fedbench.leaderboard.statistics.pooled import enough
 from fedbench.leaderboard.statistics.ranks import holm, rank_ranges
-from fedbench.leaderboard.statistics.rates import low_rate, tf01_of
+from fedbench.leaderboard.statistics.rates import rates_elsewhere, tf01_of
 from fedbench.leaderboard.statistics.rivals import Difference, Rival, Weights, differences, told_apart, weighted
 from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.sheet import Kept, Part, parts_of_kinds
+from fedbench.leaderboard.statistics.sample import Sample
+from fedbench.leaderboard.statistics.sheet import Kept, Key, Own, Part, parts_of_kinds
 from fedbench.leaderboard.statistics.spread import Measured, Unit, by_unit, mean_over_units, over_units, p_of_chance, reaching
 from fedbench.leaderboard.statistics.worst import Worst, WorstRate
 
@@ -150,8 +151,11 @@ class Contest:
         for part in self.parts:
             pick = picks.get(part.fold)
             if pick is not None and (label, pick.attack) in part.own:
-                found.append(part.own[label, pick.attack].signed(pick.sign))
+                found.append(self._own_of(part)[label, pick.attack].signed(pick.sign))
         return found
+
+    def _own_of(self, part: Part) -> Mapping[Key, Own]:
+        return part.on_one_scale if self.aligned() else part.own
 
     # -- over attacks ---------------------------------------------------------------------------------------------------
 
@@ -168,20 +172,26 @@ class Contest:
     @once
     def worst_tf01(self, label: str) -> WorstRate | None:
         """Over the eligible attacks, picked by TF01 on the other folds."""
-        own = [a for a in self.eligible if self.tf01(label, a) is not None]
+        values = {a: self._rates_elsewhere(label, a) for a in self.eligible if self.tf01(label, a) is not None}
         picks: dict[int, Choice] = {}
-        for fold in sorted({p.fold for p in self.parts}) if own else []:
-            value = {a: self._elsewhere(label, a, fold) for a in own if fold in self.sign(label, a)}
-            if value:
-                best = max(value, key=lambda a: value[a])
+        for fold in sorted({p.fold for p in self.parts}) if values else []:
+            there = [a for a in values if fold in self.sign(label, a)]
+            if there:
+                best = max(there, key=lambda a: values[a][fold])
                 picks[fold] = Choice(best, self.sign(label, best)[fold])
         found = self._rate(label, picks)
         return WorstRate(found=found, attack=picked_most(picks), picks=picks) if found else None
 
-    def _elsewhere(self, label: str, attack: str, fold: int) -> float:
-        """TPR on the other folds, with the sign that these ask for: that of ``fold``, in which it has no say."""
-        choice = Choice(attack, self.sign(label, attack)[fold])
-        return low_rate(self._samples(label, {p.fold: choice for p in self.parts if p.fold != fold}), self.aligned())
+    def _rates_elsewhere(self, label: str, attack: str) -> dict[int, float]:
+        """Fold -> TPR on the other folds, with the sign that these ask for: that of the fold, in which it has no say."""
+        parts = [p for p in self.parts if (label, attack) in p.own]
+        found = {}
+        signs = self.sign(label, attack)
+        for sign in set(signs.values()):
+            samples = [self._own_of(p)[label, attack].signed(sign) for p in parts]
+            rates = rates_elsewhere(samples, [p.fold for p in parts], self.aligned())
+            found |= {fold: rates[fold] for fold, s in signs.items() if s == sign}
+        return found
 
     @once
     def mean(self, label: str) -> Interval | None:

@@ -18,8 +18,8 @@ from fedbench.core.population.target import Target
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
 from fedbench.leaderboard.statistics.intervals import accuracy_error
-from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.rates import tf01_of
+from fedbench.leaderboard.statistics.sample import Sample
 from fedbench.leaderboard.statistics.spread import Measured, Unit, mean_over_units, over_units
 
 MISSING = "missing"  # no record at all: not run yet

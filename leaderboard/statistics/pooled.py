@@ -8,14 +8,19 @@ the logit of the TPR over the logarithm of the FPR. How well all of it does: ``p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, gammaln, logit
 from scipy.stats import beta
 
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.leaderboard.statistics.sample import Sample
 
 MAX_FPR = 0.05
 FEWEST = 2.0  # expected false positives of all units together
@@ -26,19 +31,8 @@ PRIOR = 8.0  # members' hits behind the prior slope 1 (no leak)
 MAX_SLOPE = 3.0
 DRAWS = 2000
 ENDS = (0.025, 0.975)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One audited unit (seed, target): scores on a scale of its own, higher says member."""
-
-    seed: int
-    member: np.ndarray
-    """[m] float, scores of the members"""
-    nonmember: np.ndarray
-    """[n] float, scores of the non-members"""
-    ids: np.ndarray
-    """[n] int: which samples the non-members are; one of several targets of a seed has one id in all of them"""
+Number = float | np.ndarray
+"""one for all, or one each"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +100,12 @@ def count(unit: Sample, fpr: float) -> Counted:
     rank = max(1.0, fpr * (n + 1))
     order = np.argsort(-nonmember, kind="stable")
     highest = nonmember[order]
-    near, far = (_above(member, highest, min(r, float(n))) for r in (rank, SPAN * rank))
+    near, far = (above(member, highest, min(r, float(n))) for r in (rank, SPAN * rank))
     outliers = np.asarray(unit.ids)[order[: max(2, round(4 * rank))]]
     return Counted(near=near, far=far, members=len(member), rank=rank, first=rank / (n + 1), outliers=outliers)
 
 
-def _above(member: np.ndarray, highest: np.ndarray, rank: float) -> float:
+def above(member: np.ndarray, highest: np.ndarray, rank: float) -> float:
     """Members above the non-member of that rank, interpolated between whole ranks; of equal scores none is above."""
     whole = int(rank)
     hits, more = (float(np.count_nonzero(member > highest[min(r, len(highest)) - 1])) for r in (whole, whole + 1))
@@ -126,26 +120,31 @@ class Ranks:
     counted: tuple[Counted, ...]
     fpr: float
 
-    @property
+    @cached_property
     def hits(self) -> tuple[float, float]:
         """Of all units together, above the first thresholds and the further ones."""
         return sum(c.near for c in self.counted), sum(c.far for c in self.counted)
 
-    @property
+    @cached_property
     def members(self) -> int:
         return sum(c.members for c in self.counted)
 
-    @property
+    @cached_property
     def place(self) -> tuple[float, float]:
         """(rank, FPR) of the first thresholds, means over members."""
-        sizes = [c.members for c in self.counted]
-        rank, first = (np.average(x, weights=sizes) for x in ([c.rank for c in self.counted], [c.first for c in self.counted]))
-        return float(rank), float(first)
+        rank, first = sum(c.members * c.rank for c in self.counted), sum(c.members * c.first for c in self.counted)
+        return rank / self.members, first / self.members
+
+    @cached_property
+    def line(self) -> tuple[np.ndarray, np.ndarray]:
+        """(b, a) [1] each of :func:`slope`, at the hits that there are."""
+        near, far = self.hits
+        return slope(np.array([near]), np.array([far]), self.members, self.place[0])
 
     def value(self) -> float:
         """T(fpr), a fraction."""
-        near, far = self.hits
-        return min(float(self._rate(np.array([near]), np.array([far]))[0]), 1.0) if near else 0.0
+        near, _ = self.hits
+        return min(float(_along(self.line, self.fpr, np.array([near]), self.members, *self.place)[0]), 1.0) if near else 0.0
 
     def estimate(self) -> Pooled:
         """With its interval."""
@@ -155,28 +154,19 @@ class Ranks:
             n_nonmembers=sum(len(unit.nonmember) for unit in self.units), nearest=self.place[1],
         )  # fmt: skip
 
-    def _rate(self, near: np.ndarray, far: np.ndarray) -> np.ndarray:
-        """T(fpr) of so many hits at both thresholds."""
-        members, (rank, first) = self.members, self.place
-        b, a = slope(near, far, members, rank)
-        share = np.clip(near / members, 1e-12, 1 - 1e-12)
-        rates: np.ndarray = expit(logit(share) - _log_mean(a, rank) / (1 - share) + b * np.log(self.fpr / first))
-        return rates
-
     def _limits(self) -> tuple[float, float]:
         """Quantiles of T(fpr) under Jeffreys' priors for both counts, thresholds drawn anew, and seeds that differ.
 
         At zero hits the lower one is 0 and the upper one no lower than the exact one of the first threshold (Clopper &
         Pearson 1934): the wanted rate is below that one's.
         """
-        members, (near, far), rank = self.members, self.hits, self.place[0]
-        rng = numpy_rng(0, "limits of a pooled rate")
-        a = float(slope(np.array([near]), np.array([far]), members, rank)[1][0])
-        of_thresholds = self._of_thresholds(a, rank)
-        noise = rng.standard_normal(DRAWS) * np.sqrt(of_thresholds) - of_thresholds / 2
+        members, (near, far), (rank, first) = self.members, self.hits, self.place
+        of_thresholds = self._of_thresholds(float(self.line[1][0]), rank)
+        normal, rng = _drawn()
         first_hits = rng.gamma(near + 0.5, size=DRAWS)
         further = first_hits + rng.gamma(max(far - near, 0) + 0.5, size=DRAWS)
-        drawn = self._rate(first_hits * np.exp(-noise), further)
+        first_hits = first_hits * np.exp(of_thresholds / 2 - normal * np.sqrt(of_thresholds))
+        drawn = rate_at(self.fpr, first_hits, further, members, rank, first)
         spread = self.between_seeds(of_thresholds, near / members)
         if spread > 0:
             drawn = drawn * np.exp(np.sqrt(spread) * rng.standard_normal(DRAWS))
@@ -193,9 +183,9 @@ class Ranks:
         one = float(np.exp(gammaln(rank + 2 * a) + gammaln(rank) - 2 * gammaln(rank + a)) - 1)
         total = squares = 0
         for seed in {unit.seed for unit in self.units}:
-            ids = [c.outliers for unit, c in zip(self.units, self.counted, strict=True) if unit.seed == seed]
-            _, times = np.unique(np.concatenate(ids), return_counts=True)
-            total, squares = total + int(times.sum()), squares + int((times**2).sum())
+            own = (c.outliers.tolist() for unit, c in zip(self.units, self.counted, strict=True) if unit.seed == seed)
+            times = Counter(chain.from_iterable(own)).values()
+            total, squares = total + sum(times), squares + sum(n * n for n in times)
         return one * squares / total / len(self.units)
 
     def between_seeds(self, of_thresholds: float, rate: float) -> float:
@@ -210,18 +200,51 @@ class Ranks:
         return float(max(excess, 0) / len(seeds) / rate**2)
 
 
-def slope(near: np.ndarray, far: np.ndarray, members: int, rank: float) -> tuple[np.ndarray, np.ndarray]:
+@cache
+def _first_draws() -> tuple[np.ndarray, Any]:
+    """[DRAWS] standard normal, the same for all limits, and the state of the generator behind them."""
+    rng = numpy_rng(0, "limits of a pooled rate")
+    normal = rng.standard_normal(DRAWS)
+    normal.setflags(write=False)
+    return normal, rng.bit_generator.state
+
+
+def _drawn() -> tuple[np.ndarray, np.random.Generator]:
+    """These, and a generator that goes on from there."""
+    normal, state = _first_draws()
+    rng = np.random.Generator(np.random.Philox(0))
+    rng.bit_generator.state = state
+    return normal, rng
+
+
+def rate_at(fpr: Number, near: np.ndarray, far: np.ndarray, members: Number, rank: Number, first: Number) -> np.ndarray:
+    """T(fpr) of so many hits at the thresholds of ``rank``, which stands for the FPR ``first``, and of SPAN times that."""
+    return _along(slope(near, far, members, rank), fpr, near, members, rank, first)
+
+
+def _along(
+    line: tuple[np.ndarray, np.ndarray], fpr: Number, near: np.ndarray, members: Number, rank: Number, first: Number
+) -> np.ndarray:
+    """The same, of the line (b, a)."""
+    b, a = line
+    share = np.clip(near / members, 1e-12, 1 - 1e-12)
+    rates: np.ndarray = expit(logit(share) - _log_mean(a, rank) / (1 - share) + b * np.log(fpr / first))
+    return rates
+
+
+def slope(near: np.ndarray, far: np.ndarray, members: Number, rank: Number) -> tuple[np.ndarray, np.ndarray]:
     """(b, a): of the chord between both thresholds, drawn to 1 by PRIOR hits, and d log T / d log F at the first one."""
     odds = [(hits + prior) / (np.maximum(members - hits, 0) + 0.5) for hits, prior in ((near, PRIOR), (far, SPAN * PRIOR))]
     missed = [1 / (1 + o) for o in odds]
-    b = np.clip(np.log(odds[1] / odds[0]) / np.log(SPAN), 0, MAX_SLOPE)
+    rise = np.log(odds[1] / odds[0])
+    b = np.clip(rise / np.log(SPAN), 0, MAX_SLOPE)
     for _ in range(3):  # the ranks' mean is not the mean rank's: E[F^a] is not E[F]^a
         too_high = [_log_mean(b * m, r) / m for m, r in zip(missed, (rank, SPAN * rank), strict=True)]
-        b = np.clip((np.log(odds[1] / odds[0]) - too_high[1] + too_high[0]) / np.log(SPAN), 0, MAX_SLOPE)
+        b = np.clip((rise - too_high[1] + too_high[0]) / np.log(SPAN), 0, MAX_SLOPE)
     return b, b * missed[0]
 
 
-def _log_mean(a: np.ndarray, rank: float) -> np.ndarray:
+def _log_mean(a: np.ndarray, rank: Number) -> np.ndarray:
     """log E[(F / E F)^a] of a threshold of that rank; 0 at a = 1."""
     logarithm: np.ndarray = gammaln(rank + a) - gammaln(rank) - a * np.log(rank)
     return logarithm

@@ -20,8 +20,8 @@ from fedbench.core.metrics import auc, auc_covariance
 from fedbench.core.metrics.delong import covariance_of, placements
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.statistics.pooled import Sample
 from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.sample import Sample, align_all
 from fedbench.leaderboard.statistics.spread import Unit
 
 Key = tuple[str, str]
@@ -46,8 +46,7 @@ class Own:
 
     @cached_property
     def _negated(self) -> Sample:
-        s = self.sample
-        return Sample(s.seed, -s.member, -s.nonmember, s.ids)
+        return self.sample.negated()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +62,12 @@ class Part:
     covariance: np.ndarray
     pulls: np.ndarray
     ids: np.ndarray
+
+    @cached_property
+    def on_one_scale(self) -> Mapping[Key, Own]:
+        """``own``, all of whose samples were aligned at once."""
+        align_all(own.sample for own in self.own.values())
+        return self.own
 
 
 def parts_of(rows: Sequence[Row], units: Sequence[Unit], only: Kept = "all") -> list[Part]:

@@ -24,10 +24,10 @@ def kept(contest: Any, parts: list[Part]) -> list[Part]:
 
 
 def size_of(parts: Sequence[Part]) -> int:
-    """Bytes of their arrays."""
+    """Bytes of their arrays, and of the scores once more: they may be brought to one scale."""
     found = 0
     for part in parts:
         arrays = [part.aucs, part.covariance, part.pulls, part.ids]
-        arrays += [a for own in part.own.values() for a in (own.sample.member, own.sample.nonmember)]
+        arrays += 2 * [a for own in part.own.values() for a in (own.sample.member, own.sample.nonmember)]
         found += sum(a.nbytes for a in arrays)
     return found
