@@ -29,7 +29,7 @@ def ran(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
         patch.setattr(run, "write_reports", lambda *args: None)
-        patch.setattr(run, "_failures", lambda *args: False)
+        patch.setattr("fedbench.core.execution.resume.recorded", lambda *args: [])
         invoke(suite(root, attacks=["loss-series", "avg-cosine"]), "--results", root / "r", "--device", "cpu")
     return root / "cache", root / "r"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,16 +108,21 @@ def command(
         if not share:  # what another part is writing is no stray
             store.sweep()
         plan = replace(plan, asked=replace(plan.asked, only=only))
-        lost = _compute(console, plan, wanted, store, rerun, executor_of(executor, workers, ray_address))
-        if share and (missing := _missing(whole.cells, store)):
+        ended, lost = _compute(console, plan, wanted, store, rerun, executor_of(executor, workers, ray_address))
+        failures = _Failures(wanted.jobs, ended, lost)
+        missing = _missing(whole.cells, store) if share else 0
+        del plan, whole, wanted, ended  # of many cells they are large, and a board is made in a copy of this process
+        if missing:
             say(f"{missing} cells of other parts have no record yet: the part that finishes last writes the board")
         elif not lost or any(store.records.glob("*.json")):
             write_reports(folder, reports, plots)
-        sys.exit(1 if _failures(console, wanted, store, lost) else 0)
+        failures.show(console, store)
+        sys.exit(1 if failures else 0)
 
 
-def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> set[str]:
-    """What of ``wanted`` is missing, or asked for again; the cells that lost their record meanwhile."""
+def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> tuple[dict[str, Any], set[str]]:
+    """What of ``wanted`` is missing, or asked for again. Returns how every cell with a record ended, by its stem, and the cells
+    that lost theirs meanwhile."""
     from fedbench.core.execution.order import seed_by_seed
     from fedbench.core.execution.resume import other_cpus, pending, recorded
 
@@ -128,7 +133,11 @@ def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, e
     store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
     _execute(console, jobs, executor, wanted, store.root, found)
     store.keep_marker()
-    return _lost({r.path.stem for r in found} | {c.stem for job in jobs for c in job.cells}, store)
+    anew = {c.stem for job in jobs for c in job.cells}
+    ended = {brief.path.stem: brief for brief in found}
+    lost = _lost(ended.keys() | anew, store)
+    ended = {stem: brief for stem, brief in ended.items() if stem not in anew | lost}
+    return ended | {brief.path.stem: brief for brief in recorded(jobs, store)}, lost
 
 
 def _say_why(jobs: Iterable[Any], store: Any) -> None:
@@ -252,29 +261,42 @@ def _tally(jobs: list[Any], plan: Any, found: Sequence[Any]) -> Any:
     return tally
 
 
-def _failures(console: Console, plan: Any, store: Any, lost: set[str]) -> bool:
-    """A table of what did not come out and why; True when some cell failed or lost its record."""
-    from fedbench.core.execution.resume import recorded
+class _Failures:
+    """What did not come out and why. True when some cell failed or lost its record."""
 
-    rows, complaints, failed, wanted = [], Counter[str](), 0, 0
-    ended = {brief.path.stem: brief for brief in recorded(plan.jobs, store)}
-    for job in plan.jobs:
-        for cell in job.cells:
-            brief = ended.get(cell.stem)
-            complaints.update(brief.complaints if brief is not None else ())
-            if cell.stem in lost:
-                rows.append(("lost", job.title, cell.attack.label, _LOST))
-            if brief is not None and brief.outcome != "ok":
-                rows.append((brief.outcome, job.title, cell.attack.label, one_line(brief.reason)))
-                failed += not brief.is_result
-                wanted += brief.by_adversary
-    if rows:
-        show_table(["outcome", "run", "attack", "reason"], rows, title="cells without a score")
-    if complaints:
-        show_table(["cells", "complaint"], [(n, one_line(c)) for c, n in sorted(complaints.items())], title="cost no score")
-    if wanted:
-        console.print(f"{wanted} cells diverged as the adversary inside wanted: results, no failures", highlight=False)
-    if failed:
-        logs = f"; tracebacks are in {store.logs}" if store.logs.exists() and any(store.logs.iterdir()) else ""
-        console.print(f"{failed} cells failed; mend the cause and use --rerun failed{printable(logs)}", highlight=False)
-    return bool(failed or lost)
+    def __init__(self, jobs: Sequence[Any], ended: Mapping[str, Any], lost: Collection[str]) -> None:
+        self._rows: list[tuple[str, ...]] = []
+        self._complaints = Counter[str]()
+        self._failed = self._wanted = 0
+        self._lost = bool(lost)
+        for job in jobs:
+            for cell in job.cells:
+                if cell.stem in lost:
+                    self._rows.append(("lost", job.title, cell.attack.label, _LOST))
+                if cell.stem in ended:
+                    self._add(job, cell, ended[cell.stem])
+
+    def _add(self, job: Any, cell: Any, brief: Any) -> None:
+        self._complaints.update(brief.complaints)
+        if brief.outcome != "ok":
+            self._rows.append((brief.outcome, job.title, cell.attack.label, one_line(brief.reason)))
+            self._failed += not brief.is_result
+            self._wanted += brief.by_adversary
+
+    def __bool__(self) -> bool:
+        return self._lost or self._failed > 0
+
+    def show(self, console: Console, store: Any) -> None:
+        """A table of them."""
+        if self._rows:
+            show_table(["outcome", "run", "attack", "reason"], self._rows, title="cells without a score")
+        if self._complaints:
+            found = [(n, one_line(c)) for c, n in sorted(self._complaints.items())]
+            show_table(["cells", "complaint"], found, title="cost no score")
+        if self._wanted:
+            said = f"{self._wanted} cells diverged as the adversary inside wanted: results, no failures"
+            console.print(said, highlight=False)
+        if self._failed:
+            logs = f"; tracebacks are in {store.logs}" if store.logs.exists() and any(store.logs.iterdir()) else ""
+            said = f"{self._failed} cells failed; mend the cause and use --rerun failed{printable(logs)}"
+            console.print(said, highlight=False)

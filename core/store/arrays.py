@@ -16,6 +16,7 @@ from numpy.lib import format as npy
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.archive import Members, Unusual
+from fedbench.core.store.files import bytes_of
 
 MAX_FILE_BYTES = 1 << 30
 MAX_ARRAY_BYTES = 1 << 28  # 32 million candidates
@@ -156,11 +157,13 @@ class ArrayFile:
 
 
 def _content(path: Path) -> bytes:
-    if path.exists() and not path.is_file():
+    try:
+        found = bytes_of(path, MAX_FILE_BYTES)
+    except OverflowError:
+        raise Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB") from None
+    if found is None:
         raise Malformed("not a regular file")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB")
-    return path.read_bytes()
+    return found
 
 
 def _members(content: bytes) -> Members | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -12,6 +14,42 @@ import numpy as np
 
 TEMPORARY_PREFIX = ".tmp-"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_SMALL = 1 << 20
+
+
+def bytes_of(path: Path, most: int) -> bytes | None:
+    """What a regular file holds; None of anything else, FIFOs included. ``OSError``; ``OverflowError`` of over ``most`` bytes."""
+    try:
+        with _opened(path) as f:
+            found = os.fstat(f.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            if found.st_size > most:
+                raise OverflowError
+            return f.read()
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            return None
+        raise
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex digest of a regular file; "": there is none that can be read."""
+    try:
+        with _opened(path) as f:
+            found = os.fstat(f.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                return ""
+            if found.st_size <= _SMALL:
+                return hashlib.sha256(f.read()).hexdigest()
+            return hashlib.file_digest(f, "sha256").hexdigest()  # with a buffer that costs more than a small file
+    except OSError:
+        return ""
+
+
+def _opened(path: Path) -> io.FileIO:
+    """Of a FIFO it does not wait for a writer."""
+    return io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
 def write_atomically(path: Path, content: bytes) -> None:

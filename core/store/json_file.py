@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.store.files import bytes_of
 from fedbench.core.words.explain import one_line
 
 MAX_DEPTH = 40
@@ -31,13 +32,15 @@ def parse_json(path: Path, most: int, remedy: str) -> Any:
 def read_file(path: Path, most: int, remedy: str) -> bytes:
     """The bytes of a regular file of at most so many. UserError for anything else."""
     try:
-        if not path.is_file():
+        if (found := bytes_of(path, most)) is None:
             raise UserError(f"{path}: not a regular file; {remedy}")
-        if path.stat().st_size > most:
-            raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}")
-        return path.read_bytes()
+    except OverflowError:
+        raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}") from None
+    except FileNotFoundError:
+        raise UserError(f"{path}: not a regular file; {remedy}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+    return found
 
 
 def parse_bytes(given: bytes, name: str, remedy: str) -> Any:

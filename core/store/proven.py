@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import fedbench.core
-from fedbench.core.store.files import write_if_room
+from fedbench.core.store.files import sha256_of_file, write_if_room
 
 Check = Literal["read", "recounted"]
 """that the record is whole and agrees with itself and its scores' file; that its numbers are those of its scores"""
@@ -87,11 +87,7 @@ class Proven:
 
 def content_of(record: bytes, scores: Path) -> str:
     """Hex sha256 over a record's file and the one beside it (which need not be there)."""
-    try:
-        with scores.open("rb") as f:
-            return content_with(record, hashlib.file_digest(f, "sha256").hexdigest())
-    except OSError:
-        return content_with(record, "")
+    return content_with(record, sha256_of_file(scores))
 
 
 def content_with(record: bytes, scores: str) -> str:
