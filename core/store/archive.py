@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import lru_cache
 
 _END = struct.Struct("<4s4H2LH")
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _STORED, _DEFLATED = 0, 8
+_SMALL = 1 << 16  # bytes of a member, packed and not, of which some are kept
 
 
 class Unusual(Exception):
@@ -63,15 +65,17 @@ class Members:
 
     def read(self, name: str) -> bytes:
         """One member, whole: its size and its checksum are those of the directory."""
-        size, crc = self._at[name][2:4]
-        found = self.head(name, size)
-        if len(found) != size or zlib.crc32(found) != crc:
-            raise Unusual
-        return found
+        size, crc, method = self._at[name][2:5]
+        packed = self._packed(name)
+        return (_kept if max(len(packed), size) <= _SMALL else _whole)(packed, method, size, crc)
 
     def head(self, name: str, most: int) -> bytes:
         """The first bytes of a member, ``most`` or all; of what is packed in more, the rest is not looked at."""
-        start, packed, size, _, method, written = self._at[name]
+        return _unpacked(self._packed(name), self._at[name][4], self._at[name][2], most)
+
+    def _packed(self, name: str) -> bytes:
+        """The bytes of a member as they stand there."""
+        start, packed, _, _, method, written = self._at[name]
         if start + _LOCAL.size > self._directory:
             raise Unusual
         mark, _, flags, own_method, _, _, _, _, _, name_length, extra = _LOCAL.unpack_from(self._content, start)
@@ -79,13 +83,28 @@ class Members:
         own_name = self._content[start + _LOCAL.size : start + _LOCAL.size + name_length]
         if mark != b"PK\3\4" or flags or own_method != method or own_name != written or at + packed > self._directory:
             raise Unusual
-        if method == _STORED:
-            return self._content[at : at + min(packed, most)] if most < size else self._content[at : at + packed]
-        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-        try:
-            found = unpacker.decompress(self._content[at : at + packed], most + (most == size))
-        except zlib.error as error:
-            raise Unusual from error
-        if most == size and (not unpacker.eof or unpacker.unused_data):
-            raise Unusual
-        return found
+        return self._content[at : at + packed]
+
+
+def _whole(packed: bytes, method: int, size: int, crc: int) -> bytes:
+    """What is packed, of that size and checksum."""
+    found = _unpacked(packed, method, size, size)
+    if len(found) != size or zlib.crc32(found) != crc:
+        raise Unusual
+    return found
+
+
+_kept = lru_cache(maxsize=256)(_whole)  # who was asked about stands in all files of a seed, byte by byte
+
+
+def _unpacked(packed: bytes, method: int, size: int, most: int) -> bytes:
+    if method == _STORED:
+        return packed[:most] if most < size else packed
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        found = unpacker.decompress(packed, most + (most == size))
+    except zlib.error as error:
+        raise Unusual from error
+    if most == size and (not unpacker.eof or unpacker.unused_data):
+        raise Unusual
+    return found
