@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from fedbench.core.cli.main import main
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.folders import data_folder
 
@@ -65,3 +66,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """What runs a command in this process: the status and the words of it."""
+
+    def called(*args: object) -> tuple[int, str]:
+        status = main([str(arg) for arg in args])
+        said = capsys.readouterr()
+        return status, " ".join((said.out + said.err).split())
+
+    return called

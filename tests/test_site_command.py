@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from site_boards import cells_of, marked, site
 
-from fedbench.core.cli.main import main
 from fedbench.core.cli.options import parse_only
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.site import again, library, pages, write
@@ -28,18 +27,6 @@ def results(tmp_path_factory):
 def planned(tmp_path_factory):
     """The results of a suite of four cells, as a run leaves them."""
     return make_folder(tmp_path_factory.mktemp("planned"), defenses=["none", "mixup"], attacks=["loss-series", "avg-cosine"])
-
-
-@pytest.fixture
-def call(capsys):
-    """The status and the words of a command."""
-
-    def called(*args):
-        status = main(list(map(str, args)))
-        said = capsys.readouterr()
-        return status, " ".join((said.out + said.err).split())
-
-    return called
 
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -11,7 +11,6 @@ from many_records import write_results, write_suite
 from site_boards import Page, marked, site
 
 from fedbench.core import UserError
-from fedbench.core.cli.main import main
 from fedbench.leaderboard.site import schema
 from fedbench.leaderboard.site.model import as_json
 from fedbench.leaderboard.site.schema import read_board
@@ -28,18 +27,6 @@ def results(tmp_path_factory):
 @pytest.fixture(scope="module")
 def made(results, tmp_path_factory):
     return site(tmp_path_factory.mktemp("made") / "site", results)
-
-
-@pytest.fixture
-def call(capsys):
-    """The status and the words of a command."""
-
-    def called(*args):
-        status = main(list(map(str, args)))
-        said = capsys.readouterr()
-        return status, " ".join((said.out + said.err).split())
-
-    return called
 
 
 @pytest.fixture

@@ -50,10 +50,13 @@ class Chain:
 
 
 @torch.no_grad()
-def walked(module: nn.Module, x: torch.Tensor, target: torch.Tensor) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
+def walked(
+    module: nn.Module, x: torch.Tensor, target: torch.Tensor, grads: dict[int, torch.Tensor] | None = None
+) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
     """Each layer with parameters, its input and the gradient of the summed cross-entropy at its output; None where ``module`` is
-    no chain, or on a GPU. ``target``: [B] int64 or [B, C] float."""
-    links = links_of(module, {id(p): p for p in module.parameters()})
+    no chain, or on a GPU. ``target``: [B] int64 or [B, C] float. ``grads``: something for each trainable parameter, by its id,
+    where that is at hand: to look for them takes as long as a small layer."""
+    links = links_of(module, {id(p): p for p in module.parameters()} if grads is None else grads)
     if links is None:
         return None
     g = _of_logits(_forward(module, links, x), target, _SUM)

@@ -59,11 +59,12 @@ def clipped_gradient(
         y = y.to(total)
     rows = max(1, chunk // views) * views
     parts = total.split_with_sizes(sizes)
-    plan = _plan(layers, {id(p): part.view(p.shape) for p, part in zip(trainable, parts, strict=True)})
+    grads = {id(p): part.view(p.shape) for p, part in zip(trainable, parts, strict=True)}
+    plan = _plan(layers, grads)
     if plan is not None and not rows_are_samples(model, plan, x[:rows]):
         plan = None
     for a, t in [(x, y)] if len(x) <= rows else zip(x.split(rows), y.split(rows), strict=True):
-        if plan is None or not _layer_wise(model, plan, a, t, bound, views, total):
+        if plan is None or not _layer_wise(model, plan, grads, a, t, bound, views, total):
             plan = None
             _sample_wise(model, a, t, bound, views, total)
     return total
@@ -101,10 +102,11 @@ def _plan(layers: list[nn.Module], part: dict[int, torch.Tensor]) -> Plan | None
 
 
 def _layer_wise(
-    model: nn.Module, plan: Plan, x: torch.Tensor, y: torch.Tensor, bound: float, views: int, total: torch.Tensor
-) -> bool:
+    model: nn.Module, plan: Plan, grads: dict[int, torch.Tensor], x: torch.Tensor, y: torch.Tensor, bound: float, views: int,
+    total: torch.Tensor,
+) -> bool:  # fmt: skip
     """Add one chunk; False, with nothing added, where the model turns out not to be a plain chain of known layers."""
-    seen = walked(model, x, y) or _taped(model, plan, x, y)
+    seen = walked(model, x, y, grads) or _taped(model, plan, x, y)
     if seen is None:
         return False
     parts = []

@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri, stdtr, stdtrit
 
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.leaderboard.simulations import show
+from fedbench.leaderboard.simulations import heading, show
 from fedbench.leaderboard.statistics.pooled import pooled_tpr
 from fedbench.leaderboard.statistics.sample import Sample
 
@@ -168,11 +168,7 @@ def step_null(n: int, repetitions: int, rng: np.random.Generator) -> float:
 def tables(repetitions: int) -> Iterator[str]:
     """Lines of Markdown."""
     rng = numpy_rng(0, "simulation of tf01")
-    error = 100 * np.sqrt(0.95 * 0.05 / repetitions)
-    yield f"{repetitions:,} repetitions a row; the standard error of a coverage of 95 % is {error:.1f} points."
-    yield ""
-    yield "| design | noise | true % | mean estimate % | bias % | coverage % | median width, pp |"
-    yield "|---|---|---|---|---|---|---|"
+    yield from heading(repetitions, ("design", "noise", "true %", "mean estimate %", "bias %", "coverage %", "median width, pp"))
     for design in DESIGNS:
         for noise in NOISES:
             for c in simulate(design, noise, RATES, repetitions, rng):

@@ -15,7 +15,7 @@ from itertools import cycle
 import numpy as np
 
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.leaderboard.simulations import show
+from fedbench.leaderboard.simulations import heading, show
 from fedbench.leaderboard.simulations.tf01 import CORRELATION, NOISES, Cell, Noise, of_normal, shift_of
 from fedbench.leaderboard.statistics.aligned import aligned_tpr
 from fedbench.leaderboard.statistics.sample import Sample
@@ -88,11 +88,8 @@ def _drawn(design: Design, tails: str, rates: Sequence[float], rng: np.random.Ge
 def tables(repetitions: int) -> Iterator[str]:
     """Lines of Markdown."""
     rng = numpy_rng(0, "simulation of small units")
-    error = 100 * np.sqrt(0.95 * 0.05 / repetitions)
-    yield f"{repetitions:,} repetitions a row; the standard error of a coverage of 95 % is {error:.1f} points."
-    yield ""
-    yield "| design | tails | true % | mean estimate % | bias % | coverage % | above the truth % | median width, pp |"
-    yield "|---|---|---|---|---|---|---|---|"
+    columns = ("design", "tails", "true %", "mean estimate %", "bias %", "coverage %", "above the truth %", "median width, pp")
+    yield from heading(repetitions, columns)
     for design in DESIGNS:
         for tails in TAILS:
             for c in simulate(design, tails, RATES, repetitions, rng):

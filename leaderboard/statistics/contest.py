@@ -185,8 +185,7 @@ class Contest:
     def _rates_elsewhere(self, label: str, attack: str) -> dict[int, float]:
         """Fold -> TPR on the other folds, with the sign that these ask for: that of the fold, in which it has no say."""
         parts = [p for p in self.parts if (label, attack) in p.own]
-        found = {}
-        signs = self.sign(label, attack)
+        signs, found = self.sign(label, attack), dict[int, float]()
         for sign in set(signs.values()):
             samples = [self._own_of(p)[label, attack].signed(sign) for p in parts]
             rates = rates_elsewhere(samples, [p.fold for p in parts], self.aligned())
