@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 32 << 20
 
 
 class Held:

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.metrics.groups import Estimate
 from fedbench.core.metrics.registry import METRICS
 from fedbench.core.store.canonical import canonical, joined, sha256_of
 from fedbench.core.store.integrity import (
@@ -31,6 +32,7 @@ from fedbench.core.words.explain import one_line
 
 RERUN = "delete it and run its suite again to compute the cell anew"
 _GIVEN: dict[frozenset[str], set[str]] = {}  # of which there are as many as forms of records
+_NOTHING = Estimate(None)
 _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 
 
@@ -161,6 +163,10 @@ def _make_small(record: Record) -> None:
         if part is not None:
             given = frozenset(part.model_fields_set)
             object.__setattr__(part, "__pydantic_fields_set__", _GIVEN.setdefault(given, set(given)))
+    for score in [*(s for t in record.targets for s in t.groups.values()), *record.pooled.values()]:
+        for name, found in score.values.items():
+            if found.value is None and found.error is None:  # what does not apply does not, in a dozen places of a record
+                score.values[name] = _NOTHING
     record.run_key = sys.intern(record.run_key)
     record.digests = {sys.intern(name): sys.intern(digest) for name, digest in record.digests.items()}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedbench.leaderboard.statistics.sheet import Part
 
-MOST_BYTES = 200 << 20
+MOST_BYTES = 100 << 20
 _held: deque[tuple[weakref.ref[Any], int]] = deque()
 
 
