@@ -12,6 +12,7 @@ from running import invoke, suite
 
 from fedbench.core import UserError
 from fedbench.core.cli import run
+from fedbench.core.execution import resume
 from fedbench.core.execution.noting import note
 from fedbench.core.store import proven, reading, recount
 from fedbench.core.store.proven import Proven
@@ -150,3 +151,13 @@ def test_a_bundle_that_was_taken_in_is_not_checked_again(known, tmp_path, checks
     checks()
     MarkdownBoard().write(tmp_path / "in", plots=False)
     assert checks() == []
+
+
+def test_a_run_looks_once_at_every_record_that_is_there(known, monkeypatch, tmp_path):
+    looked = []
+    one = resume.read_brief
+    monkeypatch.setattr(resume, "read_brief", lambda path, *more: looked.append(path.name) or one(path, *more))
+    path = suite(tmp_path, attacks=["loss-series", "avg-cosine", "fedmia-i"])
+    invoke(path, "--results", known, "--device", "cpu", "--no-plots")
+    there = sorted(p.name for p in record_paths(known / "records"))
+    assert len(there) == 3 and sorted(looked) == there

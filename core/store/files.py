@@ -28,7 +28,7 @@ def bytes_of(path: Path, most: int) -> bytes | None:
                 raise OverflowError
             return f.read()
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket, a folder
             return None
         raise
 
