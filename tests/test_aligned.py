@@ -15,7 +15,7 @@ from fedbench.leaderboard.simulations import tf01_small, tf01_thinned
 from fedbench.leaderboard.statistics.aligned import alignable, aligned_tpr, values_elsewhere
 from fedbench.leaderboard.statistics.pareto import trade_off
 from fedbench.leaderboard.statistics.pooled import pooled_tpr
-from fedbench.leaderboard.statistics.sample import Sample, align
+from fedbench.leaderboard.statistics.sample import Sample, align, align_all
 
 
 def units(rng, seeds=5, targets=5, members=60, sizes=(34, 40, 48, 56, 62), shift=0.0, shared=False):
@@ -49,6 +49,19 @@ def test_the_common_scale_is_that_of_the_other_nonmembers(key, n, m, decimals, p
     found = align(unit)
     np.testing.assert_allclose(found.member, member, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(found.nonmember, nonmember, rtol=1e-5, atol=1e-5)
+
+
+@given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), max_size=8))
+def test_units_aligned_at_once_or_negated_have_the_bits_of_each_by_itself(key, sizes):
+    rng = np.random.default_rng(key)
+    found = [Sample(i, rng.normal(size=m), rng.normal(size=n).round(1), np.arange(n)) for i, (m, n) in enumerate(sizes)]
+    align_all(found)
+    for unit in found:
+        assert ("aligned" in vars(unit)) == (len(unit.nonmember) > 2)
+        if len(unit.nonmember) > 2:
+            other = Sample(unit.seed, -unit.member, -unit.nonmember, unit.ids)
+            for one, two in ((unit.aligned, align(unit)), (unit.negated().aligned, align(other))):
+                assert np.array_equal(one.member, two.member) and np.array_equal(one.nonmember, two.nonmember)
 
 
 def test_where_nothing_varies_what_differs_stands_out_and_what_does_not_is_no_hit():
