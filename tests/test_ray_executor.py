@@ -114,6 +114,17 @@ def test_a_loss_is_retried_with_the_cells_that_are_missing_alone(job, done):
     assert "on node one (aaaaaaaa): NodeDiedError: gone; tried again, 1 of 3" in note
 
 
+def test_a_node_keeps_its_name_when_it_is_known_to_be_gone_before_its_run_is_told_lost(job, done):
+    one, two = done[1]
+    cluster = FakeCluster([STARTED, *cells(one), ("lost", None, "NodeDiedError: gone")], [STARTED, *cells(two), END])
+    cluster.look = lambda: setattr(cluster, "nodes", NODES[1:])
+    notes = []
+    runs = Runs(cluster, Watcher(note=notes.append), 4)
+    runs._look()
+    runs.work([job])
+    assert "on node one (aaaaaaaa): NodeDiedError: gone; tried again, 1 of 3" in notes[0]
+
+
 def test_losses_are_bounded_and_then_recorded_with_the_reason(job, tmp_path):
     cluster = FakeCluster(*[[STARTED, ("lost", None, "NodeDiedError: gone")]] * 9)
     assert len(work(job, cluster)) == MOST_RETRIES

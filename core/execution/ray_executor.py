@@ -84,6 +84,8 @@ class Runs:
         self.cluster, self.watcher, self.most = cluster, watcher, most
         self.running: dict[int, _Run] = {}
         self.refusals: dict[str, list[str]] = {}  # of nodes, by id: why they are asked no more
+        self._names: dict[str, str] = {}  # of nodes, by id: those that are gone, too, of which a loss is told after that
+        self._remember()
         self._ticket = 0
         self._looked = self._had_room = time.monotonic()
 
@@ -158,8 +160,9 @@ class Runs:
 
     def _lost(self, ticket: int, run: _Run, why: str) -> None:
         """The system's fault, not the run's: it is tried again, a few times."""
-        where, run.losses = self._name(run.node), run.losses + 1
-        self.cluster.look()
+        run.losses += 1
+        self._look()
+        where = self._name(run.node)
         if not run.undone():
             self._end(ticket, run)
             return
@@ -184,7 +187,7 @@ class Runs:
         now = time.monotonic()
         if now - self._looked > _LOOK_EVERY_S:
             self._looked = now
-            self.cluster.look()
+            self._look()
         waiting = [run for run in self.running.values() if run.node is None]
         if not waiting or with_room(waiting[0].job.limits, self.cluster.nodes, self.refusals):
             self._had_room = now
@@ -202,6 +205,14 @@ class Runs:
             + "; what is finished is kept, and the same command goes on from here"
         )
 
+    def _look(self) -> None:
+        self.cluster.look()
+        self._remember()
+
+    def _remember(self) -> None:
+        self._names |= {node.id: node.name for node in self.cluster.nodes}
+
     def _name(self, node: str | None) -> str:
-        known = next((f"node {n.name} ({n.id[:8]})" for n in self.cluster.nodes if n.id == node), None)
-        return known or (f"node {node[:8]}" if node else "no node yet")
+        if node is None:
+            return "no node yet"
+        return f"node {self._names[node]} ({node[:8]})" if node in self._names else f"node {node[:8]}"
