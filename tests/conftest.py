@@ -78,3 +78,18 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
         return status, " ".join((said.out + said.err).split())
 
     return called
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of one real `fedbench run`: defenses none and grad-noise, attacks loss-series and fedmia-ii, coalition pair, seed 0.
+
+    Shared by all tests of a worker: read it, or copy it with ``shutil.copytree`` before changing it. The suite's file lies beside
+    it as ``../tiny.yaml``.
+    """
+    from running import invoke, suite
+
+    folder = tmp_path_factory.mktemp("finished")
+    path = suite(folder, defenses=["none", "grad-noise"], attacks=["loss-series", "fedmia-ii"])
+    invoke(path, "--results", folder / "results", "--workers", "1")
+    return folder / "results"
