@@ -82,7 +82,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of one real `fedbench run`: defenses none and grad-noise, attacks loss-series and fedmia-ii, coalition pair, seed 0.
+    """Results of one real `fedbench run`: defenses none and grad-noise, attacks loss-series and fedmia-ii, pair, seed 0.
 
     Shared by all tests of a worker: read it, or copy it with ``shutil.copytree`` before changing it. The suite's file lies beside
     it as ``../tiny.yaml``.
