@@ -1,11 +1,26 @@
-"""Small models of the layers that gradients are taken through layer by layer, and models that must not fool that way."""
+"""Small networks for tests of gradients, and the slow gradients that others are compared with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
-CLASSES = 3
+WIDTH, HIDDEN, CLASSES, VOCABULARY = 4, 6, 3, 9
+Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+
+
+def one_backward_a_sample(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """[n, P]: the definition of per-sample gradients, in the model's mode."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    rows = []
+    for sample, label in zip(x.split(1), y.split(1), strict=True):
+        grads = torch.autograd.grad(cross_entropy(model(sample), label), parameters, allow_unused=True)
+        pairs = zip(parameters, grads, strict=True)
+        rows.append(torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in pairs]))
+    return torch.stack(rows)
 
 
 def filled(model: nn.Module, seed: int = 0) -> nn.Module:
@@ -30,20 +45,20 @@ def labels(n: int) -> torch.Tensor:
 
 
 def size_of(model: nn.Module) -> int:
+    """Number of trainable parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 class Flat(nn.Module):
-    """Anything in front of an average over positions, if there are any, and a linear head; features are the second axis
-    (``mean``) or the last one."""
+    """A layer, an activation, an average over positions and a linear head; features are the second axis or the last one."""
 
-    def __init__(self, body: nn.Module, width: int, mean: bool = True):
+    def __init__(self, body: nn.Module, activation: nn.Module, second: bool):
         super().__init__()
-        self.body, self.head, self.mean = body, nn.Linear(width, CLASSES), mean
+        self.body, self.activation, self.head, self.second = body, activation, nn.Linear(WIDTH, CLASSES), second
 
     def forward(self, x):
-        h = torch.tanh(self.body(x))
-        return self.head(h.reshape(*h.shape[:2], -1).mean(2) if self.mean else h.reshape(len(h), -1, h.shape[-1]).mean(1))
+        h = self.activation(self.body(x))
+        return self.head(h.reshape(*h.shape[:2], -1).mean(2) if self.second else h.reshape(len(h), -1, h.shape[-1]).mean(1))
 
 
 class Block(nn.Module):
@@ -56,8 +71,7 @@ class Block(nn.Module):
         self.short, self.relu = nn.Conv2d(width, out, 1, stride), nn.ReLU(inplace=True)
 
     def forward(self, x):
-        h = self.relu(self.norm1(self.conv1(x)))
-        h = self.norm2(self.conv2(h))
+        h = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
         h += self.short(x)
         return self.relu(h)
 
@@ -67,97 +81,158 @@ def cnn() -> nn.Module:
     return filled(nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES)))
 
 
-class TextNet(nn.Module):
-    """Tokens, a transformer-like row-wise MLP with LayerNorm, an average."""
+# -- networks for which the layer-wise formulas would be wrong ---------------------------------------------------------
 
-    def __init__(self):
+
+class Pair(nn.Module):
+    """Two linear layers and a forward pass through them."""
+
+    def __init__(self, forward: Forward):
         super().__init__()
-        self.embed, self.norm = nn.Embedding(11, 6, padding_idx=0), nn.LayerNorm(6)
-        self.up, self.down, self.head = nn.Linear(6, 8), nn.Linear(8, 6), nn.Linear(6, CLASSES)
-        self.relu, self.drop = nn.ReLU(inplace=True), nn.Dropout(0.5)
+        self.inner, self.head, self.run = nn.Linear(4, 4), nn.Linear(4, CLASSES), forward
 
     def forward(self, x):
-        h = self.embed(x)
-        h = h + self.down(self.relu(self.up(self.norm(h))))
-        return self.head(self.drop(h).mean(1))
-
-
-class Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, CLASSES)
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.inner(torch.tanh(self.inner(x)))))
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one, self.two, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, CLASSES)
-        self.two.weight = self.one.weight
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.two(torch.tanh(self.one(x)))))
-
-
-class Borrowed(Twice):
-    """Calls the layer once and uses its weight a second time behind the layer's back."""
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.inner(x)) @ self.inner.weight)
-
-
-class Loose(Twice):
-    """A parameter outside any layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(4))
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.inner(x)) * self.scale)
+        return self.run(self, x)
 
 
 class Scaled(nn.Linear):
-    """A subclass that computes something else."""
+    """A subclass of a known layer that computes something else."""
 
     def forward(self, x):
         return 3 * super().forward(x)
 
 
-class Regrouped(Twice):
-    """Moves positions to the sample axis."""
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.inner(x.reshape(-1, 4))).reshape(len(x), -1, 4).sum(1))
+def twice(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return net.head(torch.tanh(net.inner(torch.tanh(net.inner(x)))))
 
 
-class Overwritten(Twice):
-    """Overwrites a part of a layer's output."""
-
-    def forward(self, x):
-        h = self.inner(x)
-        h[:, :2].mul_(2)
-        return self.head(torch.tanh(h))
+def overwritten(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    h = net.inner(x)
+    h[:, :2].mul_(2)
+    return net.head(torch.tanh(h))
 
 
-class Unused(Twice):
-    """A trainable layer that the loss does not depend on has a zero gradient."""
-
-    def forward(self, x):
-        self.inner(x)
-        return self.head(x)
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, CLASSES))
+    model[2].weight = model[0].weight
+    return model
 
 
-class ViewLinear(nn.Linear):
-    """Returns a view: overwriting it replaces its place in the graph, and the hook there is never called."""
+def loose() -> nn.Module:
+    """A parameter outside any layer."""
+    model = Pair(lambda net, x: net.head(torch.tanh(net.inner(x)) * net.scale))
+    model.scale = nn.Parameter(torch.ones(4))
+    return model
 
-    def forward(self, x):
-        return super().forward(x)[:]
+
+def regrouped() -> nn.Module:
+    """Moves positions to the first axis, and back."""
+    model = Pair(lambda net, x: net.head(torch.tanh(net.inner(x.reshape(-1, 2))).reshape(len(x), 2, 4).sum(1)))
+    model.inner = nn.Linear(2, 4)
+    return model
 
 
 def hooked() -> nn.Module:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, CLASSES))
     model[0].register_forward_hook(lambda layer, args, out: out * 2)
     return model
+
+
+AWKWARD: dict[str, Callable[[], nn.Module]] = {
+    "called-twice": lambda: Pair(twice),
+    "tied": tied,
+    "loose-parameter": loose,
+    "subclass": lambda: nn.Sequential(Scaled(4, 4), nn.Tanh(), nn.Linear(4, CLASSES)),
+    "foreign-hook": hooked,
+    "weight-norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, CLASSES)),
+    "samples-off-the-first-axis": regrouped,
+    "overwritten": lambda: Pair(overwritten),
+    "unused-layer": lambda: Pair(lambda net, x: (net.inner(x), net.head(x))[1]),
+}
+
+
+# -- models of sequences [n, T, WIDTH], or [n, T] tokens ---------------------------------------------------------------
+
+
+class Steps(nn.Module):
+    """Known layers on sequences and a forward pass through them."""
+
+    def __init__(self, forward: Forward):
+        super().__init__()
+        self.up, self.norm, self.head = nn.Linear(WIDTH, HIDDEN), nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, CLASSES)
+        self.run = forward
+
+    def body(self, x):
+        return torch.tanh(self.norm(self.up(x)))
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+def rows(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """On [n, T, d], where the layer-wise formulas are right."""
+    return net.head(net.body(x).mean(1))
+
+
+def halves(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Every other sample first, and back at the end: two, or an even number, are a permutation that a small probe misses."""
+    h, n = rows(net, torch.cat([x[::2], x[1::2]])), (len(x) + 1) // 2
+    return torch.stack([(h[:n] if i % 2 == 0 else h[n:])[i // 2] for i in range(len(x))])
+
+
+def in_order(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """In the order of the samples' first values, as packed sequences are in that of their lengths; and back at the end."""
+    order = x[:, 0, 0].argsort(stable=True)
+    return rows(net, x[order])[order.argsort()]
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer; with ``first`` False it is called sequence-first, the axes turned around it."""
+
+    def __init__(self, kind: type[nn.RNNBase], first: bool = True, **options):
+        super().__init__()
+        self.layer, self.first = kind(WIDTH, HIDDEN, batch_first=first, **options), first
+        width = (options.get("proj_size") or HIDDEN) * (2 if options.get("bidirectional") else 1)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0][:, -1] if self.first else self.layer(x.transpose(0, 1))[0][-1])
+
+
+def undecided(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What is computed depends on the values, so that no `vmap` goes through it."""
+    signs = [1 if float(sample.sum()) > 0 else -1 for sample in x]
+    return torch.stack([net.head(sign * net.body(sample).mean(0)) for sign, sample in zip(signs, x, strict=True)])
+
+
+class Text(nn.Module):
+    """Tokens through an embedding and a recurrent layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0), nn.GRU(WIDTH, HIDDEN, batch_first=True)
+        self.head = nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.layer(self.embed(x))[1][-1])
+
+
+SEQUENCES: dict[str, Callable[[], nn.Module]] = {
+    "gru": lambda: Recurrent(nn.GRU),
+    "lstm-sequence-first": lambda: Recurrent(nn.LSTM, first=False, proj_size=3, bidirectional=True),
+    "rows": lambda: Steps(rows),
+    "steps-first": lambda: Steps(lambda net, x: net.head(net.body(x.transpose(0, 1)).mean(0))),
+    "last-step": lambda: Steps(lambda net, x: net.head(net.body(x.transpose(0, 1)))[-1]),
+    "backwards": lambda: Steps(lambda net, x: rows(net, x.flip(0)).flip(0)),
+    "halves": lambda: Steps(halves),
+    "in-order": lambda: Steps(in_order),
+    "undecided": lambda: Steps(undecided),
+    "text": Text,
+}
+
+
+def samples(name: str, n: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(x, y): ``n`` sequences of ``steps`` for one of ``SEQUENCES``."""
+    if name == "text":
+        return torch.randint(0, VOCABULARY, (n, steps), generator=torch.Generator().manual_seed(1)), labels(n)
+    return randn(n, steps, WIDTH), labels(n)

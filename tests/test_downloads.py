@@ -1,0 +1,344 @@
+"""Downloads, archives, decoded images and their cache."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedbench.core import UserError
+from fedbench.core.toolkit import images
+from fedbench.core.toolkit.archive import unpack
+from fedbench.core.toolkit.cache import cached
+from fedbench.core.toolkit.download import Remote, fetch
+from fedbench.core.toolkit.folders import data_folder, decoded_folder
+from fedbench.core.toolkit.images import class_folders, decode_images
+
+CONTENT = np.random.default_rng(0).integers(0, 256, 700_001, dtype=np.uint8).tobytes()
+
+
+@pytest.fixture(autouse=True)
+def online(home, monkeypatch):
+    """Downloads are allowed: from a server of the test's own."""
+    monkeypatch.delenv("FEDBENCH_OFFLINE")
+
+
+class Server(ThreadingHTTPServer):
+    """Serves ``files``; ``ranges`` False ignores the Range header; ``short`` drops the connection after so many bytes; ``offset``
+    moves the ranges that it answers with."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files: dict[str, bytes] = {"a.bin": CONTENT}
+        self.ranges, self.short, self.offset = True, len(CONTENT) + 10**8, 0
+        self.asked: list[str | None] = []
+
+    def remote(self, *names: str, kind: str | None = "md5") -> Remote:
+        """What the authors publish of ``CONTENT``; the server may hold something else."""
+        checksum = kind and f"{kind}:{hashlib.new(kind, CONTENT).hexdigest()}"
+        urls = tuple(f"http://127.0.0.1:{self.server_port}/{n}" for n in names or ["a.bin"])
+        return Remote("a.bin", urls, checksum, len(CONTENT))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        wanted, content = self.headers.get("Range"), self.server.files.get(self.path[1:])
+        self.server.asked.append(wanted)
+        if content is None:
+            self.send_error(404)
+            return
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges else 0
+        if start >= len(content) > 0:
+            self.send_error(416)
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start + self.server.offset}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content[start : start + self.server.short])
+
+    do_HEAD = do_GET
+
+    def log_message(self, *args) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server():
+    s = Server()
+    thread = threading.Thread(target=s.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield s
+    s.shutdown()
+    s.server_close()
+    thread.join()
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if p.name != ".lock")
+
+
+# -- downloads ---------------------------------------------------------------------------------------------------------
+
+# the part on disk, the server's state, what it is asked for
+ENDS_WELL = {
+    "whole": (None, {}, [None]),
+    "continued": (CONTENT[:300_000], {}, ["bytes=300000-"]),
+    "ranges ignored": (CONTENT[:300_000], {"ranges": False}, ["bytes=300000-"]),
+    "connection broken": (None, {"short": 250_000}, [None, "bytes=250000-", "bytes=500000-"]),
+    "spoilt part": (bytes(300_000), {}, ["bytes=300000-", None]),
+    "complete part": (CONTENT, {}, []),
+    "part too long": (CONTENT + b"more", {}, [None]),
+}
+
+
+@pytest.mark.parametrize("name", ENDS_WELL)
+def test_a_download_ends_with_the_published_content(server, home, name):
+    part, state, asked = ENDS_WELL[name]
+    vars(server).update(state)
+    if part is not None:
+        (home / "a.bin.part").write_bytes(part)
+    for _ in range(2):  # the second time it is there
+        assert fetch(server.remote(), home).read_bytes() == CONTENT
+    assert server.asked == asked and leftovers(home) == ["a.bin"]
+
+
+# what is on disk, the server's state, the message, what is on disk afterwards
+FAILS = {
+    "stuck": ({}, {"short": 250_000, "ranges": False}, "250,000 of 700,001 bytes are kept and the next run", ["a.bin.part"]),
+    "tampered": ({}, {"files": {"a.bin": CONTENT[:-1] + b"?"}}, "checksum is md5:.*download http.* and put it at .*a.bin", []),
+    "too many bytes": ({}, {"files": {"a.bin": CONTENT + bytes(10**7)}}, "more than the 700,001 bytes expected", []),
+    "another range": ({"a.bin.part": CONTENT[:9]}, {"offset": 7}, "another range", ["a.bin.part"]),
+    "a file of the user's": ({"a.bin": b"mine"}, {}, r"a\.bin: its checksum is md5:.* so it is not used; delete it", ["a.bin"]),
+    "not there": ({}, {"files": {}}, "HTTPError.*404", []),
+}
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_a_failed_download_says_so_and_leaves_nothing_wrong(server, home, name):
+    before, state, told, after = FAILS[name]
+    vars(server).update(state)
+    for file, content in before.items():
+        (home / file).write_bytes(content)
+    with pytest.raises(UserError, match=told):
+        fetch(server.remote(), home)
+    assert leftovers(home) == after and all((home / file).read_bytes() == content for file, content in before.items())
+
+
+def test_a_mirror_stands_in_and_sha256_is_checked_too(server, home):
+    assert fetch(server.remote("gone", "a.bin", kind="sha256"), home).read_bytes() == CONTENT
+    assert server.asked == [None, None]
+
+
+def test_without_a_checksum_an_old_part_is_not_continued(server, home):
+    (home / "a.bin.part").write_bytes(b"old")
+    assert fetch(server.remote("gone", "a.bin", kind=None), home).read_bytes() == CONTENT
+
+
+def test_without_a_checksum_a_file_too_large_is_not_taken(server, home):
+    server.files["a.bin"] += b"?"
+    with pytest.raises(UserError, match=r"it announces 700002 bytes, 1 to 700,001 expected.*no published"):
+        fetch(server.remote(kind=None), home)
+    assert leftovers(home) == []
+
+
+def test_offline_means_no_request(server, home, monkeypatch):
+    monkeypatch.setenv("FEDBENCH_OFFLINE", "1")
+    with pytest.raises(UserError, match="FEDBENCH_OFFLINE is set: download http"):
+        fetch(server.remote(), home)
+    assert server.asked == []
+
+
+def test_a_folder_that_cannot_be_made_is_a_users_error(server, home):
+    (home / "file").write_text("")
+    with pytest.raises(UserError, match="FEDBENCH_DATA"):
+        fetch(server.remote(), home / "file" / "below")
+
+
+def test_the_data_folder(monkeypatch):
+    monkeypatch.setenv("FEDBENCH_DATA", "~/d")
+    assert data_folder() == Path.home() / "d"
+    monkeypatch.delenv("FEDBENCH_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert data_folder() == Path("/x/fedbench")
+
+
+# -- archives ----------------------------------------------------------------------------------------------------------
+
+
+def tar_of(path: Path, members: dict[str, bytes | tarfile.TarInfo]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in members.items():
+            info = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
+            info.size = 0 if isinstance(content, tarfile.TarInfo) else len(content)
+            tar.addfile(info, io.BytesIO(b"" if isinstance(content, tarfile.TarInfo) else content))
+    return path
+
+
+def zip_of(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = 0o120777 << 16 if content == b"/etc/passwd" else 0
+            z.writestr(info, content)
+    return path
+
+
+def special(kind: bytes) -> tarfile.TarInfo:
+    info = tarfile.TarInfo("top/x")
+    info.type, info.linkname = kind, "/etc/passwd"
+    return info
+
+
+def cut(path: Path, share: float) -> Path:
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    return path
+
+
+@pytest.mark.parametrize("pack", [tar_of, zip_of])
+def test_an_archive_is_unpacked_whole(home, pack):
+    (home / ".tmp-unpack-dead" / "x").mkdir(parents=True)  # of a process that was killed
+    archive = pack(home / "archive", {"top/a.txt": b"a", "./top/deep/b.txt": b"bb", "elsewhere/c": b"c"})
+    folder = unpack(archive, home, "top", max_bytes=4, max_files=3)
+    assert (folder / "a.txt").read_bytes() == b"a" and (folder / "deep" / "b.txt").read_bytes() == b"bb"
+    assert leftovers(home) == ["archive", "top"]  # nothing but the folder asked for
+
+
+TWO = {"top/a": bytes(600), "top/b": bytes(400)}
+LINK = "a link or device: 'top/x'"
+REFUSED = {
+    **{f"tar {n}": (lambda p, n=n: tar_of(p, {"top/a": b"1", n: b"2"}), {}, "path that leads elsewhere")
+       for n in ("/abs", "../up", "top/../../up", "top\\..\\up", "C:/x")},
+    "zip path": (lambda p: zip_of(p, {"top/a": b"1", "../up": b"2"}), {}, "path that leads elsewhere"),
+    "symlink": (lambda p: tar_of(p, {"top/a": b"1", "x": special(tarfile.SYMTYPE)}), {}, LINK),
+    "hard link": (lambda p: tar_of(p, {"top/a": b"1", "x": special(tarfile.LNKTYPE)}), {}, LINK),
+    "device": (lambda p: tar_of(p, {"top/a": b"1", "x": special(tarfile.CHRTYPE)}), {}, LINK),
+    "zip link": (lambda p: zip_of(p, {"top/x": b"/etc/passwd"}), {}, LINK),
+    "tar bytes": (lambda p: tar_of(p, TWO), {"max_bytes": 999}, "more than 999 bytes"),
+    "zip bytes": (lambda p: zip_of(p, TWO), {"max_bytes": 999}, "more than 999 bytes"),
+    "files": (lambda p: tar_of(p, TWO), {"max_files": 1}, "more than 1 files"),
+    "cut tar": (lambda p: cut(tar_of(p, {"top/a": CONTENT}), 0.5), {"max_bytes": 10**6}, "a damaged archive"),
+    "cut zip": (lambda p: cut(zip_of(p, {"top/a": CONTENT}), 0.5), {"max_bytes": 10**6}, "a damaged archive"),
+    "other": (lambda p: tar_of(p, {"other/a": b"1"}), {}, "holds no folder 'top'"),
+    "file and folder": (lambda p: tar_of(p, {"top/a": b"1", "top/a/b": b"2"}), {}, "damaged archive"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_hostile_or_damaged_archive_leaves_nothing(home, name):
+    make, bounds, told = REFUSED[name]
+    archive = make(home / "archive")
+    with pytest.raises(UserError, match=f"archive: .*{told}"):
+        unpack(archive, home / "in", "top", **{"max_bytes": 1000} | bounds)
+    assert leftovers(home / "in") == [] and leftovers(home) == ["archive", "in"]
+
+
+# -- images and their cache --------------------------------------------------------------------------------------------
+
+
+def picture(seed: int, size: tuple[int, int] = (8, 8), mode: str = "RGB") -> Image.Image:
+    shape = size[::-1] + ((3,) if mode == "RGB" else ())
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
+
+
+def test_class_folders_are_sorted_and_ignore_what_is_no_image(home):
+    for name in ("b/1.png", "a/0.png", "a/.x.png", ".hidden/0.png", "b/deep/z.JPG", "a/notes.txt", "readme.txt"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_bytes(b"")
+    found = class_folders(home)
+    assert found.names == ["a", "b"] and found.y.tolist() == [0, 1, 1] and found.y.dtype == np.int64
+    assert [Path(f).relative_to(home).as_posix() for f in found.files] == ["a/0.png", "b/1.png", "b/deep/z.JPG"]
+
+
+def test_images_are_decoded_resized_and_converted(home):
+    files = [home / f"{i}.png" for i in range(3)]
+    for i, f in enumerate(files):
+        picture(i, (7, 5)).save(f)
+    plain = np.stack([np.asarray(Image.open(f)) for f in files]).transpose(0, 3, 1, 2)
+    assert np.array_equal(decode_images(files), plain)
+    assert np.array_equal(decode_images(files, channels=1)[0, 0], np.asarray(Image.open(files[0]).convert("L")))
+    wide = np.zeros((20, 60, 3), np.uint8)
+    wide[:, 20:40] = 200  # the middle third
+    Image.fromarray(wide).save(home / "wide.png")
+    crop, stretch = (decode_images([home / "wide.png"], 10, fit=fit)[0, 0] for fit in ("crop", "stretch"))
+    assert (crop[:, 1:-1] == 200).all() and (stretch[:, [0, -1]] == 0).all() and (stretch[:, 5] == 200).all()
+
+
+def test_a_large_jpeg_is_reduced_to_nearly_what_full_decoding_gives(home):
+    y, x = np.mgrid[0:400, 0:600]
+    a = np.stack([x * 255 // 599, y * 255 // 399, (x + y) * 255 // 998], -1).astype(np.uint8)
+    Image.fromarray(a).save(home / "a.jpg", quality=95)
+    got = decode_images([home / "a.jpg"], 32)[0].astype(int)
+    full = np.asarray(Image.open(home / "a.jpg").resize((32, 32), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    assert np.abs(got - full).max() <= 6
+
+
+ODD = {
+    "size": ([picture(0), picture(1, (9, 8))], r"1\.png: 9x8 pixels, but .*0\.png has 8x8; set 'size'"),
+    "mode": ([picture(0), picture(1, mode="L")], r"1\.png: grey, but .*0\.png is RGB; set 'channels'"),
+    "palette": ([picture(0).convert("P")], r"0\.png: neither grey nor RGB \(mode P\); set 'channels'"),
+    "16 bits": ([Image.fromarray(np.full((8, 8), 40_000, np.uint16))], r"0\.png: more than 8 bits a channel"),
+    "pixels": ([picture(0, (21, 20))], "21x20 pixels are too many"),
+    "memory": ([picture(0, (20, 20))] * 3, "smaller 'size'"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_images_that_are_not_alike_or_too_large_are_refused(home, name, monkeypatch):
+    monkeypatch.setattr(images, "_MOST_PIXELS", 400)
+    monkeypatch.setattr(images, "_MOST_BYTES", 3 * 400 * 2)
+    pictures, told = ODD[name]
+    for i, image in enumerate(pictures):
+        image.save(home / f"{i}.png")
+    with pytest.raises(UserError, match=told):
+        decode_images([home / f"{i}.png" for i in range(len(pictures))])
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(max_examples=60)
+def test_a_damaged_image_is_a_users_error_or_an_image(tmp_path_factory, data):
+    kind, buffer = data.draw(st.sampled_from(["png", "jpeg", "bmp", "tiff", "webp", "ppm"])), io.BytesIO()
+    picture(0, (24, 24)).save(buffer, kind)
+    raw = bytearray(buffer.getvalue()[: data.draw(st.sampled_from([10, 600, 10_000]))])
+    for _ in range(data.draw(st.integers(1, 6))):
+        raw[data.draw(st.integers(0, min(len(raw), 300) - 1))] = data.draw(st.integers(0, 255))
+    file = tmp_path_factory.mktemp("fuzz") / f"a.{kind}"
+    file.write_bytes(bytes(raw))
+    try:
+        x = decode_images([file], 8, 3)
+    except UserError as error:
+        assert str(file) in str(error)
+    else:
+        assert x.shape == (1, 3, 8, 8)
+
+
+def test_the_cache_answers_for_the_same_sources_only(home, capsys):
+    calls: list[int] = []
+
+    def build():
+        calls.append(1)
+        return {"x": np.arange(20_000, dtype=np.uint8), "y": np.full(3, len(calls))}
+
+    found = [int(cached("my set", source, build)["y"][0]) for source in (["a"], ["a"], ["a", "b"], ["ab"], ["a"])]
+    assert found == [1, 1, 2, 3, 1]
+    for file in decoded_folder().iterdir():
+        raw = bytearray(file.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        file.write_bytes(raw)
+    assert [int(cached("my set", ["a"], build)["y"][0]) for _ in range(2)] == [4, 4] and "is damaged" in capsys.readouterr().err

@@ -1,0 +1,358 @@
+"""Signals of trained and of label-only attackers against their definitions, and signals that are vectors."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from layered import one_backward_a_sample
+from tiny import tiny_module, tiny_setup
+from torch import nn
+from torch.nn.functional import cross_entropy
+from worlds import measured
+
+from fedbench.core import Attack, Defense, Signal, UserError
+from fedbench.core.experiment.judge import ask
+from fedbench.core.experiment.pack import pack, unpack
+from fedbench.core.experiment.train import train
+from fedbench.core.federation.loop import Training
+from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.normalise import Normalised
+from fedbench.core.signals import room
+from fedbench.core.signals.ask import Asked, SignalError
+from fedbench.core.signals.gradients import UploadGradSq
+from fedbench.core.signals.logits import Logits, Loss
+from fedbench.core.signals.measure import Recorder, global_row
+from fedbench.core.signals.observe import observe
+from fedbench.core.signals.robustness import Robustness
+from fedbench.testing.jobs import use
+from fedbench.testing.trials.world import job_of, setting_of
+
+CLASSES = 3
+MEAN, STD = (0.3, 0.5), (0.2, 0.4)
+
+
+def seeded(key: int) -> torch.Generator:
+    return torch.Generator().manual_seed(key)
+
+
+def asked(signal: Signal, module: nn.Module, x: torch.Tensor, y: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
+    """As the engine asks."""
+    flat = FlatModel(module, torch.device("cpu"))
+    flat.module.eval()
+    pairs = list(zip(x.split(chunk or len(x)), y.split(chunk or len(x)), strict=True))
+    with torch.no_grad():
+        return Asked(signal, "'mine'", flat).row(torch.zeros_like(flat.params), pairs, [flat.module(part) for part, _ in pairs])
+
+
+# -- logits and uniform-loss -------------------------------------------------------------------------------------------
+
+
+def test_logits_are_the_models_own():
+    z = torch.randn(5, 4, dtype=torch.float64)
+    found = measured("logits", z, torch.zeros(5, dtype=torch.int64))
+    assert found.dtype == torch.float32 and torch.equal(found, z.float())
+
+
+def test_uniform_loss_is_the_mean_over_the_classes():
+    z = 3 * torch.randn(50, 7, generator=seeded(0))
+    uniform = torch.full((50, 7), 1 / 7, dtype=torch.float64)
+    found, wanted = measured("uniform-loss", z, torch.zeros(50).long()), cross_entropy(z.double(), uniform, reduction="none")
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=0)
+    saturated = torch.tensor([[300.0, 0, 0, 0], [300.5, 0, 0, 0], [1e4, -1e4, 3, 3]])
+    assert measured("uniform-loss", saturated, torch.zeros(3).long()).tolist() == [225.0, 225.375, pytest.approx(9998.5)]
+
+
+# -- upload-grad-sq ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [40, 7])
+def test_upload_grad_sq_is_the_gradient_of_each_sample_at_the_uploaded_model(chunk, monkeypatch):
+    monkeypatch.setattr("fedbench.core.signals.measure.chunk_of", lambda x, bytes_: chunk)
+    setup = tiny_setup(rounds=1)
+    x, y = torch.randn(40, 4, generator=seeded(5)), torch.randint(0, 3, (40,), generator=seeded(6))
+    recorder = Recorder(setup.flat, x, y, {"upload-grad-sq": UploadGradSq()}, True, 4, (), {"server"}, [12] * 4)
+    (result,) = Training(setup).rounds()
+    recorder.record(result)
+    found, received = recorder.arrays()["upload-grad-sq"][0], recorder.arrays()["grad-sq"][0, 0]
+    for k in range(4):
+        flat = FlatModel(tiny_module(), torch.device("cpu"))
+        flat.params.copy_(result.uploads.starts[0] + result.uploads.updates[k])
+        wanted = one_backward_a_sample(flat.module, x, y).square().sum(1)
+        torch.testing.assert_close(torch.from_numpy(found[k]), wanted, rtol=1e-4, atol=1e-7)
+        assert (abs(found[k] - received) > 1e-3).any()
+
+
+# -- robustness --------------------------------------------------------------------------------------------------------
+
+
+class Warped(nn.Module):
+    """The same order of classes, other probabilities."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x).pow(3) / 7
+
+
+class Spied(nn.Module):
+    """Keeps what it, or the copy of it that a signal is handed, is asked."""
+
+    inputs: ClassVar[list[torch.Tensor]] = []
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        self.inputs.clear()
+
+    def forward(self, x):
+        self.inputs.append(x.clone())
+        return self.module(x)
+
+
+def pictures(n: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
+    g = seeded(2)
+    return torch.randint(0, 256, (n, 2, 6, 5), generator=g, dtype=torch.uint8), torch.randint(0, 3, (n,), generator=g)
+
+
+def net() -> nn.Module:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(60, 3))
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.randn(p.shape, generator=seeded(1)) * 0.5)
+    return module
+
+
+def small() -> Robustness:
+    return Robustness(copies=4, levels=(0.2, 0.8), rates=(0.1, 0.3))
+
+
+@pytest.mark.parametrize("kind", ["bytes", "floats", "bits"])
+def test_robustness_reads_labels_alone(kind):
+    x, y = pictures()
+    x = {"bytes": x, "floats": x.float().flatten(1) / 60 - 2, "bits": (x.flatten(1) > 99).float()}[kind]
+    plain, warped = (Normalised(m, MEAN, STD) if kind == "bytes" else m for m in (net(), Warped(net())))
+    found = asked(small(), plain, x, y)
+    assert torch.equal(found, asked(small(), warped, x, y))
+    assert found.min() >= 0 and found.max() <= 1 and len(found.unique()) > 3
+
+
+def test_a_samples_robustness_depends_on_no_other_sample():
+    x, y = pictures()
+    floats = x.float().flatten(1) / 60 - 2
+    floats[::3] = (floats[::3] > 0).float()  # some of 0 and 1, among others
+    found, order = asked(small(), net(), floats, y), torch.randperm(24, generator=seeded(0))
+    assert torch.equal(found, asked(small(), net(), floats, y, chunk=5))
+    assert torch.equal(found[order], asked(small(), net(), floats[order], y[order]))
+
+
+def test_bytes_are_perturbed_as_the_floats_that_the_model_takes():
+    x, y = pictures()
+    spy = Spied(net())
+    inside = Normalised(spy, MEAN, STD)
+    asked(Robustness(copies=50, levels=(0.3,), shift=0, mirror=False), inside, x, y)
+    noise = torch.stack(spy.inputs[1:]) - inside.normalise(x)
+    assert len(noise) == 50 and float(noise.std()) == pytest.approx(0.3, rel=0.05)  # in units of the normalised input
+    assert torch.allclose(noise[:, 0], noise[:, 7], atol=1e-6)  # the same draw for every sample
+
+
+def test_images_are_shifted_and_mirrored_too():
+    x, y = pictures(1)
+    x, spy = x.float() / 255, Spied(net())
+    asked(Robustness(copies=40, levels=(1e-6,), shift=1), spy, x, y)
+    moved = torch.cat(spy.inputs[41:])
+    wide = nn.functional.pad(x, (1, 1, 1, 1), mode="replicate")
+    wanted = torch.cat([wide[:, :, i : i + 6, j : j + 5] for i in range(3) for j in range(3)])
+    wanted = torch.cat([wanted, wanted.flip(3)])
+    assert len(moved) == 40 and all((wanted == m).flatten(1).all(1).any() for m in moved)
+    assert len({m.numpy().tobytes() for m in moved}) > 9
+
+
+def test_bits_stay_bits():
+    x, y = pictures()
+    bits, spy = (x.flatten(1) > 99).float(), Spied(net())
+    asked(Robustness(copies=100, rates=(0.2,)), spy, bits, y)
+    copies = torch.stack(spy.inputs[1:])
+    assert set(copies.unique().tolist()) == {0.0, 1.0} and len(copies) == 100
+    assert float((copies != bits).float().mean()) == pytest.approx(0.2, abs=0.02)
+
+
+def test_a_prediction_far_from_the_boundary_is_robust():
+    module = nn.Linear(1, 2)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[1.0], [-1.0]])), module.bias.zero_()
+    x = torch.tensor([[5.0], [0.05], [-5.0]])
+    far, near, wrong = asked(small(), module, x, torch.zeros(3, dtype=torch.int64)).tolist()
+    assert far == 1 and wrong == 0 and 0 < near < 1
+
+
+def test_tokens_cannot_be_perturbed():
+    module = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3))
+    with pytest.raises(SignalError, match="it perturbs floats and byte images; these samples are int64"):
+        asked(Robustness(), module, torch.randint(0, 9, (5, 3)), torch.zeros(5, dtype=torch.int64))
+
+
+# -- signals that are vectors ------------------------------------------------------------------------------------------
+
+
+class Grows(Signal):
+    """Longer with every round."""
+
+    vector = True
+
+    def measure(self, probe):
+        self.calls = getattr(self, "calls", 0) + 1
+        return probe.logits[:, :1].repeat(1, self.calls)
+
+
+class Flat(Signal):
+    """Declared a vector, and a number."""
+
+    vector = True
+
+    def measure(self, probe):
+        return probe.logits.amax(1)
+
+
+class Empty(Signal):
+    vector = True
+
+    def measure(self, probe):
+        return probe.logits[:, :0]
+
+
+class Undeclared(Signal):
+    def measure(self, probe):
+        return probe.logits
+
+
+class PartlyNaN(Signal):
+    vector = True
+
+    def measure(self, probe):
+        out = probe.logits.clone()
+        out[3, 1] = torch.nan
+        return out
+
+
+class Picks(Defense):
+    """Client k takes model k mod 2."""
+
+    n_models = 2
+
+    def assign(self, models, ctx):
+        return ctx.client % 2
+
+
+class ReadsLogits(Attack):
+    """The largest logit in the last round."""
+
+    needs = frozenset({"logits"})
+
+    def score(self, observations, audit):
+        return observations.of_target("logits")[-1].max(1)
+
+
+def recorded(views=("server", "client"), defense=None, rounds=2, n_models=1, clients=4, **signals):
+    """(recorder, clients present in each round, labels) of a federation in which half of the clients take part."""
+    setup = tiny_setup(defense, (0, 1, 2, 3) if defense else (0, 1), n_models=n_models, rounds=rounds, participation=0.5)
+    x, y = torch.randn(40, 4, generator=seeded(5)), torch.randint(0, CLASSES, (40,), generator=seeded(6))
+    made = {name: signal() for name, signal in signals.items()}
+    recorder = Recorder(
+        setup.flat, x, y, made, False, clients, setup.members, set(views), [12] * 4, n_models=n_models, rounds=rounds
+    )
+    present = []
+    for result in Training(setup).rounds():
+        recorder.record(result)
+        present.append(result.uploads.participants)
+    return recorder, present, y
+
+
+def test_a_vector_is_measured_beside_a_number_which_is_what_it_was():
+    recorder, present, y = recorded(loss=Loss, logits=Logits)
+    arrays = recorder.arrays()
+    assert arrays["logits"].shape == (2, 5, 40, CLASSES) and arrays["logits"].dtype == np.float32
+    np.testing.assert_array_equal(arrays["loss"], recorded(loss=Loss)[0].arrays()["loss"])
+    log_p = torch.from_numpy(arrays["logits"]).log_softmax(-1).numpy()
+    np.testing.assert_allclose(arrays["loss"], -log_p[:, :, np.arange(40), y], rtol=1e-5, atol=1e-6)
+    for r, there in enumerate(present):
+        absent = [k for k in range(4) if k not in there]
+        assert len(absent) == 2 and np.isnan(arrays["logits"][r, absent]).all() and np.isfinite(arrays["logits"][r, there]).all()
+
+
+def test_rounds_without_a_client_that_is_seen_are_blank():
+    arrays = recorded(views=("coalition",), rounds=6, clients=2, logits=Logits)[0].arrays()["logits"]
+    assert arrays.shape == (6, 1, 40, CLASSES)
+    blank = np.isnan(arrays).all((1, 2, 3))
+    assert 0 < blank.sum() < 6 and np.isfinite(arrays[~blank]).all()
+
+
+@pytest.mark.parametrize(("cls", "said"), [
+    (Grows, "round 1: it returned float32 [40, 2] on cpu; expected float32 [40, 1] on cpu, as long as its first answer"),
+    (Flat, "before round 1: it returned float32 [16] on cpu; expected float32 [16, d] on cpu, d >= 1, since its `vector`"),
+    (Empty, "before round 1: it returned float32 [16, 0] on cpu; expected float32 [16, d] on cpu"),
+    (Undeclared, "round 1: it returned float32 [40, 3] on cpu; expected float32 [40] on cpu"),
+    (PartlyNaN, "before round 1: 1 of its 16 vectors are not finite, though the logits are"),
+])  # fmt: skip
+def test_a_wrong_vector_costs_itself_alone(cls, said):
+    recorder, _, _ = recorded(loss=Loss, wrong=cls)
+    assert f"signal 'wrong': {said}" in recorder.failed["wrong"]
+    np.testing.assert_array_equal(recorder.arrays()["loss"], recorded(loss=Loss)[0].arrays()["loss"])
+    assert set(recorder.arrays()) == {"loss"}
+
+
+@pytest.mark.parametrize(("view", "target", "pick"), [
+    ("server", 2, "alike"), ("server", 2, "redrawn"), ("client", None, "alike"), ("external", None, "alike"),
+])  # fmt: skip
+def test_what_a_view_sees_of_a_vector_is_what_it_sees_of_its_components(view, target, pick):
+    rng = np.random.default_rng(0)
+    a, n = rng.normal(size=(3, 6, 20, 2)).astype(np.float32), 7  # four clients and two global models
+    rows, rounds = [0, 1, 2, 3, global_row(0), global_row(1)], np.array([1, 2, 3])
+    served = rng.integers(0, 2, (3, n))
+    where = {"alike": rng.integers(0, 20, n), "redrawn": rng.integers(0, 20, (3, 4, n))}[pick]
+    seen = observe(view, target, rows, rounds, {"v": a}, where, served)
+    parts = [observe(view, target, rows, rounds, {"v": a[..., i]}, where, served) for i in range(2)]
+    np.testing.assert_array_equal(seen["v"], np.stack([p["v"] for p in parts], -1))
+    assert seen.of_target("v").shape == (1 if view == "external" else 3, n, 2)
+    if view == "server":
+        wanted = a[:, 2, where] if pick == "alike" else np.stack([a[r, 2, where[r, 2]] for r in range(3)])
+        np.testing.assert_array_equal(seen.of_target("v"), wanted)
+        others = [0, 1, 3]
+        wanted = a[:, others][:, :, where] if pick == "alike" else [[a[r, k, where[r, k]] for k in others] for r in range(3)]
+        np.testing.assert_array_equal(seen.of_others("v"), wanted)
+
+
+def test_several_global_models_are_seen_through_each_candidates_own():
+    recorder, _, _ = recorded(("client",), Picks(), n_models=2, logits=Logits)
+    a, served = recorder.arrays()["logits"], np.array([[0, 1, 1], [1, 1, 0]])
+    seen = observe("client", None, recorder.rows, np.array([1, 2]), {"logits": a}, np.array([3, 9, 30]), served)
+    wanted = [[a[r, served[r, i], p] for i, p in enumerate((3, 9, 30))] for r in range(2)]
+    np.testing.assert_array_equal(seen.of_target("logits"), wanted)
+
+
+def test_an_attack_reads_the_vectors_of_its_candidates():
+    job, parts, scene = job_of(setting_of(), attack=use(ReadsLogits), made=ReadsLogits())
+    trained = train(job, parts, scene, [ReadsLogits()], lambda t: None)
+    answers = ask(job, ReadsLogits(), scene, unpack(*pack(trained)))  # as they come back from a worker
+    rows = {row: i for i, row in enumerate(trained.rows)}
+    for audit, scores in zip(scene.audits, answers.scores, strict=True):
+        where = np.searchsorted(scene.pool, audit.ids)
+        np.testing.assert_array_equal(scores, trained.signals["logits"][-1, rows[audit.target.client], where].max(1))
+
+
+def test_a_vector_that_does_not_fit_into_memory_is_refused_before_training(monkeypatch):
+    job, parts, scene = job_of(setting_of(), attack=use(ReadsLogits), made=ReadsLogits())
+    classes, pool, rounds = scene.data.n_classes, len(scene.pool), []
+    size = 4 * 2 * 4 * pool * classes
+    monkeypatch.setattr(room, "MOST_BYTES", size - 1)
+    with pytest.raises(UserError) as caught:
+        train(job, parts, scene, [ReadsLogits()], rounds.append)
+    (said,) = caught.value.messages
+    assert rounds == [] and said.startswith("signal 'logits' (fedbench ") and "raise audit.every, lower audit.nonmembers" in said
+    assert f"2 audited rounds x 4 rows x {pool} samples x {classes} components of 4 bytes are {size / 2**20:,.1f} MiB" in said
+    monkeypatch.setattr(room, "MOST_BYTES", size)
+    assert train(job, parts, scene, [ReadsLogits()], rounds.append).signals["logits"].nbytes == size and rounds == [1, 2, 3, 4]
