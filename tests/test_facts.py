@@ -6,17 +6,21 @@ import json
 
 import numpy as np
 import pytest
+from boards import Folder, board, rows_of
 from fake_packages import install
-from running import fingerprint, invoke, records, suite
+from running import invoke, records, suite
 
+from fedbench.core import Number
+from fedbench.core.metrics import t_interval
 from fedbench.core.store.reading import load_records
+from fedbench.core.store.record import Found
 from fedbench.leaderboard.board import MarkdownBoard
 
 PACKAGE = """
 import os
 
 import numpy as np
-from fedbench.core import Analysis, Component, Defense, Findings, Number, hookimpl
+from fedbench.core import Analysis, Component, Defense, Findings, Note, Number, Numbers, hookimpl
 
 class Teller(Defense):
     def protect(self, update, ctx):
@@ -41,24 +45,21 @@ class Spread(Analysis):
         run.facts.clear()
         for t in judgement.targets if judgement else ():
             t.scores[:], t.kind[:], t.owner[:] = 0, 1, 3
-        return Findings(
-            {"spread": Number(spread, unit="logits"), "best score": Number(best and float(best)),
-             "facts seen": Number(facts)},
-            {"by round": np.arange(len(run.rounds))}, {"by round": "rounds"},
-        )
-
-class Width(Analysis):
-    needs, view = frozenset({"loss"}), "client"
-    def analyse(self, run, judgement):
-        return Findings({"rows": Number(len(run.rows)), "mean": Number(float(run.signals["loss"].mean()))})
+        numbers = {"spread": Number(spread, unit="logits"), "best": Number(best and float(best)), "facts seen": Number(facts)}
+        return Findings(numbers, {"by round": np.arange(len(run.rounds))}, {"by round": "rounds"})
 
 class Raises(Analysis):
     def analyse(self, run, judgement):
         raise RuntimeError("out of ideas")
+    def draw(self, section, label):
+        yield Note("first")
+        raise ValueError("no <b>luck</b>")
 
 class Quits(Analysis):
     def analyse(self, run, judgement):
         raise SystemExit(3)
+    def draw(self, section, label):
+        raise SystemExit(4)
 
 class Leaves(Analysis):
     def analyse(self, run, judgement):
@@ -67,10 +68,15 @@ class Leaves(Analysis):
 class Odd(Analysis):
     def analyse(self, run, judgement):
         return Findings({}, {"square": np.zeros((2, 2))})
+    def draw(self, section, label):
+        return ["text"]
 
 class Nan(Analysis):
     def analyse(self, run, judgement):
         return Findings({"x": Number(float("nan"))})
+    def draw(self, section, label):
+        yield Note("own words of " + label)
+        yield Numbers(label)
 
 @hookimpl
 def fedbench_defenses():
@@ -79,7 +85,7 @@ def fedbench_defenses():
 
 @hookimpl
 def fedbench_analyses():
-    for cls in (Spread, Width, Raises, Quits, Leaves, Odd, Nan):
+    for cls in (Spread, Raises, Quits, Leaves, Odd, Nan):
         yield Component(cls.__name__.lower(), f"told:{cls.__name__}", "for the test")
 """
 
@@ -90,113 +96,87 @@ def told(site):
     return install(site, "told", PACKAGE)
 
 
-def test_facts_of_a_composition_are_those_of_its_parts_and_reach_the_board(tmp_path, told):
-    path = suite(tmp_path, defenses=["none", "teller", ["teller", "grad-noise", "teller"]])
-    invoke(path, "--results", tmp_path / "r")
-    found = records(tmp_path / "r")
-    facts = found["teller", "loss-series", 0]["facts"]
-    assert facts["members"] == [0, 1] and facts["unit"] == "client" and found["none", "loss-series", 0]["facts"] == {}
+@pytest.mark.slow
+def test_facts_and_findings_reach_records_and_boards_and_change_nothing_else(tmp_path, told, finished):
+    twice = ["spread", {"name": "spread", "label": "again"}]  # what the first spoils is its own
+    path = suite(tmp_path, defenses=["none", "teller", "liar", ["teller", "grad-noise", "teller"]], analyses=twice)
+    said = invoke(path, "--results", tmp_path / "r")
+    loaded = {r.record.defense.label: r for r in load_records(tmp_path / "r")}
+    facts = loaded["teller"].record.facts
+    assert facts["members"] == [0, 1] and facts["unit"] == "client" and loaded["none"].record.facts == {}
     params = facts["bytes sent"] // (2 * 4 * 4)  # members, rounds, bytes a number
     assert facts["bytes sent"] == params * 2 * 4 * 4 > 0
-    both = found["teller+grad-noise+teller", "loss-series", 0]["facts"]  # two parts say the same names
+    both = loaded["teller+grad-noise+teller"].record.facts  # two parts say the same names
     assert both["Teller 1: bytes sent"] == both["Teller 3: bytes sent"] == facts["bytes sent"]
-    board = MarkdownBoard().write(tmp_path / "r", plots=False).read_text()
-    assert "**What the defenses say of their runs**" in board and f"{facts['bytes sent']:,}" in board
+    liar = loaded["liar"].record
+    (complaint,) = liar.complaints  # a fact that cannot be recorded costs no training and is named
+    assert liar.outcome == "ok" and liar.facts == {} and all("'epsilon' is float nan" in text for text in (complaint, said))
+    assert "Liar.report (after the last round) returned dict; expected a mapping from short names to finite" in complaint
 
-
-def test_a_fact_that_cannot_be_recorded_costs_no_training_and_is_named(tmp_path, told):
-    path = suite(tmp_path, defenses=["liar"])
-    said = invoke(path, "--results", tmp_path / "r")
-    record = records(tmp_path / "r")["liar", "loss-series", 0]
-    (complaint,) = record["complaints"]
-    assert record["outcome"] == "ok" and record["facts"] == {}
-    assert "Liar.report (after the last round) returned dict; expected a mapping from short names to finite numbers" in complaint
-    assert "'epsilon' is float nan" in complaint and "cost no score" in said and "'epsilon' is float nan" in said
-
-
-def test_findings_are_stored_with_units_and_vectors_and_change_nothing_else(tmp_path, told):
-    path = tmp_path / "r"
-    invoke(suite(tmp_path, analyses=[]), "--results", tmp_path / "plain")
-    twice = ["spread", {"name": "spread", "label": "again"}]  # what the first spoils is its own
-    attacks = ["fta", "loss-series"]
-    invoke(suite(tmp_path, defenses=["none", "teller"], attacks=attacks, analyses=twice), "--results", path)
-    loaded = {r.record.defense.label: r for r in load_records(path) if r.record.attack.label == "loss-series"}
-    assert loaded["none"].record.analyses["spread"] == loaded["none"].record.analyses["again"]
-    found = loaded["teller"].record.analyses["spread"]
-    assert found.numbers["spread"].unit == "logits" and found.numbers["spread"].value > 0
-    assert found.numbers["facts seen"].value == 3 and found.arrays == {"by round": "rounds"}
+    found = {label: r.record.analyses["spread"] for label, r in loaded.items()}
+    assert all(found[label] == r.record.analyses["again"] for label, r in loaded.items())
+    numbers = found["teller"].numbers
+    assert numbers["spread"].unit == "logits" and numbers["spread"].value > 0 and numbers["facts seen"].value == 3
     assert np.array_equal(loaded["teller"].array("spread", "by round"), [0, 1])
-    (alone,) = load_records(tmp_path / "plain")
-    assert alone.record.analyses == {}
+    assert numbers["best"].value == max(loaded["teller"].candidates(t).scores.max() for t in (0, 1))
+    (alone,) = (r for r in load_records(finished) if (r.record.defense.label, r.record.attack.label) == ("none", "loss-series"))
     assert [t.model_dump() for t in alone.record.targets] == [t.model_dump() for t in loaded["none"].record.targets]
     for stored, mine in zip(vars(alone.candidates(0)).values(), vars(loaded["none"].candidates(0)).values(), strict=True):
         assert np.array_equal(stored, mine)
-    assert found.numbers["best score"].value == loaded["teller"].candidates(0).scores.max().clip(
-        min=loaded["teller"].candidates(1).scores.max()
-    )
-    text = MarkdownBoard().write(path, plots=False).read_text()
-    assert "spread (logits)" in text
+    text = MarkdownBoard().write(tmp_path / "r", plots=False).read_text()
+    assert "**What the defenses say of their runs**" in text and f"{facts['bytes sent']:,}" in text and "spread (logits)" in text
 
 
-def test_what_an_analysis_finds_does_not_depend_on_what_else_was_measured(tmp_path, told):
-    found = []
-    for i, attacks in enumerate((["loss-series"], ["avg-cosine", "fta", "loss-series"])):
-        invoke(suite(tmp_path, attacks=attacks, analyses=["width"]), "--results", tmp_path / str(i))
-        found.append(records(tmp_path / str(i))["none", "loss-series", 0])
-    assert found[0]["analyses"] == found[1]["analyses"] and found[0]["key"] == found[1]["key"]
-    assert found[0]["analyses"]["width"]["numbers"]["rows"]["value"] == 1
-
-
-def test_an_analysis_by_another_label_is_asked_again_and_its_place_in_the_list_does_not_count(tmp_path, told):
-    def left(*analyses):
-        return invoke(suite(tmp_path, analyses=list(analyses)), "--results", tmp_path / "r").partition(" cells to compute")[0][-1]
-
-    one = {"name": "width", "label": "one"}
-    assert [left(one, "spread"), left("spread", one), left({**one, "label": "two"}, "spread")] == ["1", "0", "1"]
-    assert left("spread", one, "sweep") == "0"  # it computes nothing, so no cell waits for it
-
-
+@pytest.mark.slow
 def test_an_analysis_that_fails_costs_its_own_findings_and_says_so(tmp_path, told):
-    names = ["raises", "quits", "odd", "nan", "spread"]
-    invoke(suite(tmp_path, analyses=names), "--results", tmp_path / "r")
+    reasons = {
+        "raises": "RuntimeError: out of ideas", "quits": "it called sys.exit(3)", "odd": "shape [2, 2]", "nan": "finite",
+        "leaves": "it ended the process with status 7",
+    }  # fmt: skip
+    invoke(suite(tmp_path, analyses=[*reasons, "spread"]), "--results", tmp_path / "r")
     (record,) = records(tmp_path / "r").values()
     assert record["outcome"] == "ok" and list(record["analyses"]) == ["spread"]
     said = "\n".join(record["complaints"])
-    for name, why in (("raises", "RuntimeError: out of ideas"), ("quits", "it called sys.exit(3)"), ("odd", "shape [2, 2]"),
-                      ("nan", "finite")):  # fmt: skip
-        assert f"the analysis '{name}' failed" in said and why in said
+    missing = [name for name, reason in reasons.items() if f"the analysis '{name}' failed" not in said or reason not in said]
+    assert missing == [] and len(record["complaints"]) == len(reasons)
     json.dumps(record, allow_nan=False)
 
 
-def test_an_analysis_that_takes_its_process_with_it_costs_its_own_findings(tmp_path, told):
-    invoke(suite(tmp_path, analyses=["leaves", "spread"]), "--results", tmp_path / "r")
-    (record,) = records(tmp_path / "r").values()
-    (said,) = record["complaints"]
-    assert said == "the analysis 'leaves' failed: analysis 'leaves' (told 1.0): it ended the process with status 7"
-    assert record["outcome"] == "ok" and list(record["analyses"]) == ["spread"]
+# --- drawings of third parties ----------------------------------------------------------------------------------------
 
 
-def test_an_analysis_can_come_later_without_training_again(tmp_path, told):
-    invoke(suite(tmp_path, attacks=["avg-cosine"], analyses=[]), "--results", tmp_path / "r")
-    (cache,) = (tmp_path / "r" / "cache").glob("*.npz")
-    before = cache.stat().st_mtime_ns
-    changed = suite(tmp_path, attacks=["avg-cosine"], analyses=["raises"])  # needs no signal that was not measured
-    assert "1 cells to compute" in invoke(changed, "--results", tmp_path / "r")
-    assert cache.stat().st_mtime_ns == before
-    assert "0 cells to compute" in invoke(changed, "--results", tmp_path / "r")
+@pytest.fixture
+def measured(tmp_path):
+    """A folder whose records hold what an analysis labelled ``mine`` found, by attack the same, and ``by-attack``, not."""
+
+    class Measured(Folder):
+        def add(self, defense, attack, seed, outcome="ok", **change):
+            mine = {"epsilon|": Number(2.0 + seed, 0.5, "per client"), "none": Number(None)}
+            own = {"mine": Found(numbers=mine), "by-attack": Found(numbers={"n": Number(float(len(attack)))})}
+            return super().add(defense, attack, seed, outcome, **{"analyses": own, **change})
+
+    return Measured(tmp_path / "r", {"none": 1.0, "mixup": 0.5}).fill(seeds=range(5))
 
 
-def test_the_same_command_gives_the_same_findings(tmp_path, told):
-    path = suite(tmp_path, defenses=["teller"], analyses=["spread"])
-    for name in ("a", "b"):
-        invoke(path, "--results", tmp_path / name, "--workers", 1 + (name == "b"))
-    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
+def found_of(text, label):
+    return rows_of(text, f"**Findings of the analysis** {label}, means over seeds")
 
 
-def test_a_suite_with_a_bad_analysis_says_where(tmp_path, told):
-    from fedbench.core import UserError
+def test_findings_of_an_analysis_that_is_not_installed_are_shown_by_the_generic_table(measured):
+    text = board(measured)
+    half = t_interval([2.0, 3, 4, 5, 6]).half_width
+    assert found_of(text, "mine")[0] == {"defense": "mixup", r"epsilon\| (per client)": f"4.000 ± {half:.3f}", "none": "n/a"}
+    assert [(r["defense"], r["attack"], r["n"]) for r in found_of(text, "by-attack")][:2] == [
+        ("mixup", "fedmia-ii", "9.0"), ("mixup", "loss-series", "11.0"),
+    ]  # fmt: skip
+    assert "The analysis mine could not be drawn, so its bare numbers are shown: unknown analysis 'mine'" in text
 
-    with pytest.raises(UserError, match=r"tiny.yaml:\d+:\d+: analyses\[0\].*unknown analysis 'spraed' - did you mean 'spread'"):
-        invoke(suite(tmp_path, analyses=["spraed"]), "--results", tmp_path / "r")
-    with pytest.raises(UserError, match=r"the label 'spread' is already taken"):
-        invoke(suite(tmp_path, analyses=["spread", "spread"]), "--results", tmp_path / "r")
+
+@pytest.mark.parametrize(("name", "why"), [
+    ("raises", "ValueError: no &lt;b&gt;luck"), ("odd", "TypeError: it drew a str"), ("quits", "it called sys.exit(4)"),
+])  # fmt: skip
+def test_an_analysis_that_fails_to_draw_costs_its_own_drawing_and_the_board_says_so(measured, told, name, why):
+    text = board(measured, analyses=[{"name": name, "label": "mine"}, {"name": "nan", "label": "by-attack", "params": {}}])
+    assert f"The analysis mine could not be drawn, so its bare numbers are shown: {why}" in text.replace("\\_", "_")
+    assert found_of(text, "mine") and "first" not in text.splitlines()
+    assert "own words of by-attack" in text and found_of(text, "by-attack")

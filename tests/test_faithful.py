@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from running import changed, invoke, records, suite
+from running import invoke, records, suite
 from tiny import tiny_clients, tiny_setup, train_all
 
 from fedbench.core import MEMBER, Defense
 from fedbench.core.experiment.redraw import redrawn
-from fedbench.core.metrics import tf01, tpr_at_fpr
+from fedbench.core.federation.loop import Training
+from fedbench.core.metrics import tpr_at_fpr
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import PRE_DEFENSE, Recorder
+from fedbench.core.store.reading import load_records
 
 QUIET = {"clients": 4, "rounds": 8, "local_epochs": 1, "batch_size": 1000, "optimizer": {"lr": 1e-12}}
 
@@ -35,34 +37,23 @@ def test_redrawn_keeps_members_and_owners_and_changes_the_rest():
     assert np.array_equal(out, again)
 
 
-@pytest.mark.parametrize(("align", "low", "high"), [(True, 0, 2.0), (False, 2.0, 100.0)])
-def test_misaligned_nonmembers_make_a_leak_out_of_nothing(tmp_path, align, low, high):
+@pytest.mark.slow
+def test_misaligned_nonmembers_make_a_leak_out_of_nothing(tmp_path):
     """Nothing is learned, yet the time average separates members once non-members change from round to round."""
     path = suite(
         tmp_path,
         settings=[{
             "name": "null", "dataset": {"name": "digits", "params": {"test": 50, "holdout": 400, "label_noise": 0.3}},
-            "federation": QUIET, "audit": {"every": 1, "nonmembers": 1240, "align_nonmembers": align},
+            "federation": QUIET, "audit": {"every": 1, "nonmembers": 1240, "align_nonmembers": False},
         }],
         attacks=["loss-series"], coalitions=["none"],
     )  # fmt: skip
     invoke(path, "--results", tmp_path / "r")
-    (scores,) = (tmp_path / "r" / "records").glob("*.npz")
-    with np.load(scores) as arrays:
-        judged = [(arrays[f"t{t}_scores"], arrays[f"t{t}_kind"] == MEMBER) for t in range(4)]
+    (loaded,) = load_records(tmp_path / "r")
+    judged = [loaded.candidates(t) for t in range(4)]
     # too few non-members for TF01: at twice its rate the threshold is their second largest too
-    found = [100 * tpr_at_fpr(s, member, 0.002) for s, member in judged]
-    assert {int((~member).sum()) for _, member in judged} == {1240}
-    assert low <= np.mean(found) <= high
-
-
-def test_time_averages_of_redrawn_normals_inflate_tf01():
-    """The same in two lines of arithmetic: the mean of T draws varies sqrt(T) times less than a persistent value."""
-    rng = np.random.default_rng(0)
-    members, aligned = rng.normal(size=2000), rng.normal(size=10_000)
-    redrawn_means = rng.normal(size=(10, 10_000)).mean(0)
-    who = np.r_[np.ones(2000, bool), np.zeros(10_000, bool)]
-    assert tf01(np.r_[members, aligned], who) < 0.5 < 10 < tf01(np.r_[members, redrawn_means], who)
+    found = [100 * tpr_at_fpr(c.scores, c.kind == MEMBER, 0.002) for c in judged]
+    assert {int((c.kind != MEMBER).sum()) for c in judged} == {1240} and np.mean(found) > 2  # aligned: .2
 
 
 # -- F4: the loss before the protection ------------------------------------------------------------------------------
@@ -80,8 +71,6 @@ def test_pre_defense_signals_are_of_the_model_before_its_protection():
     x, y = setup.clients[0].x, setup.clients[0].y
     signals = {"loss": Loss(), f"loss{PRE_DEFENSE}": Loss()}
     recorder = Recorder(setup.flat, x, y, signals, False, 4, (0,), {"server"}, [12] * 4)
-    from fedbench.core.federation.loop import Training
-
     for result in Training(setup).rounds():
         recorder.record(result)
     arrays = recorder.arrays()
@@ -93,26 +82,6 @@ def test_pre_defense_signals_are_of_the_model_before_its_protection():
     for result in Training(plain).rounds():
         recorder.record(result)
     assert np.array_equal(recorder.arrays()["loss"][0][0], before[0])
-
-
-def test_under_sparsification_the_loss_attacks_of_the_released_code_do_not_see_the_defense(tmp_path):
-    """In the first round both trainings are one until the upload: before it the defended model is the undefended one."""
-    names = ("loss-series", "blackbox-loss", "fedmia-i")
-    asked = [{"name": n, "label": f"{n}-before", "params": {"loss_on": "pre_defense"}} for n in names]
-    sparse = {"name": "grad-sparse", "params": {"rate": 0.9, "min_elements": 0}}
-    one_round = QUIET | {"rounds": 1, "batch_size": 50, "optimizer": {"lr": 0.5}}
-    path = changed(
-        tmp_path, {"federation": one_round, "audit": {"every": 1, "nonmembers": 80}},
-        coalitions=["uniform"], defenses=["none", sparse], attacks=[*names, *asked],
-    )  # fmt: skip
-    invoke(path, "--results", tmp_path / "r")
-    found = {key[:2]: record for key, record in records(tmp_path / "r").items()}
-
-    def aucs(defense: str, attack: str) -> list[float]:
-        return [t["groups"]["mix"]["values"]["auc"]["value"] for t in found[defense, attack]["targets"]]
-
-    for name in names:
-        assert aucs("grad-sparse", f"{name}-before") == aucs("none", name) != aucs("grad-sparse", name)
 
 
 # -- F6: FedAvg weights in another order -----------------------------------------------------------------------------
@@ -140,14 +109,15 @@ def test_shuffled_weights_are_the_same_weights_on_other_clients():
 # -- F9: the labelled oracle -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_single_round_attack_reports_last_calibrated_and_oracle_with_its_null(tmp_path):
     invoke(suite(tmp_path, attacks=["blackbox-loss", "loss-series"]), "--results", tmp_path / "r")
     found = records(tmp_path / "r")
-    assert all(t["rounds"] is None for t in found["none", "loss-series", 0]["targets"])
+    assert all(t["rounds"] is None and t["maximum"]["rounds"] == 1 for t in found["none", "loss-series", 0]["targets"])
     for t in found["none", "blackbox-loss", 0]["targets"]:
-        r = t["rounds"]
-        assert r["last_auc"] == pytest.approx(t["groups"]["mix"]["values"]["auc"]["value"])
-        assert r["best_auc"] >= r["last_auc"] and r["best_round"] in (2, 4)
-        assert 0.3 < r["null_best_auc"] < 0.7
+        r, values = t["rounds"], {group: t["groups"][group]["values"]["auc"]["value"] for group in ("mix", "ofl")}
+        assert r["last_auc"] == pytest.approx(values["mix"])
+        assert r["best_auc"] >= r["last_auc"] and r["best_round"] in (2, 4) and 0.3 < r["null_best_auc"] < 0.7
+        assert t["maximum"]["auc"] >= values["ofl"] - 1e-12 and t["maximum"]["rounds"] == 2
     board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
     assert "Single-round attacks by their round" in board

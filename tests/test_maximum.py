@@ -1,114 +1,84 @@
-"""The maximum over rounds: equal to a slow reference, exact at ties, and its null says what no leak gives."""
+"""The best of many rounds and attacks, in statistics, records and boards: equal to slow references, and beside its null."""
 
 from __future__ import annotations
 
-import sys
+import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from boards import CLIENTS, MEMBERS, Folder, board, row_of, rows_of, sections_of, table_of
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from fedbench.core import EXCLUDED, IFL, MEMBER, OFL
-from fedbench.core.metrics import advantage, auc
-from fedbench.core.metrics.maximum import SHUFFLES, maximum, shuffled, who_counts
+from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
+from fedbench.core.metrics import advantage, auc, tf01
+from fedbench.core.metrics.bestround import round_report
+from fedbench.core.metrics.maximum import SHUFFLES, maximum
 from fedbench.core.population.audit import shuffle_rng
+from fedbench.core.store.reading import load_records
+from fedbench.core.store.scores import MaximumScores, RoundScores
+from fedbench.leaderboard.markdown.render import render
+from fedbench.leaderboard.statistics.maximum import null_of_mean, row_maximum
+from fedbench.leaderboard.statistics.published import match
+from fedbench.leaderboard.submissions.recompute import recompute
+from fedbench.leaderboard.tables.published import match_blocks
+
+# --- the largest of many rounds ---------------------------------------------------------------------------------------
 
 
-def slow(scores, kind, rng, n):
-    """[1 + n] AUC and advantage: the membership itself and n shuffles, one round and one shuffle after the other."""
-    counts = who_counts(kind)
-    member = kind[counts] == MEMBER
-    flags = [member, *shuffled(counts, int(member.sum()), rng, n)]
+def slow_maximum(scores, kind, rng, n):
+    """[1 + n] AUC and advantage: the membership itself and n shuffles of all candidates, one round after the other."""
+    from_outside = (kind == OFL).any()
+    counts = np.array([k in (MEMBER, OFL) if from_outside else k != EXCLUDED for k in kind])
+    flags = [kind == MEMBER]
+    for _ in range(n):
+        called = [i for i in rng.permutation(len(kind)) if counts[i]][: int((kind == MEMBER).sum())]
+        flags.append(np.isin(np.arange(len(kind)), called))
     there = [row[counts] for row in scores if not np.isnan(row).all()]
-    return tuple(np.array([max(of(row, f) for row in there) for f in flags]) for of in (auc, advantage))
+    return tuple(np.array([max(of(row, f[counts]) for row in there) for f in flags]) for of in (auc, advantage))
 
 
-def fake(seed, n=80, rounds=5, ties=False):
+def fake(seed, n=80, rounds=5, ties=False, kinds=(MEMBER, OFL, IFL, EXCLUDED)):
     """(scores [R, n], kind [n]) of a federation that leaks nothing."""
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(rounds, n)) + rng.normal(size=n)  # rounds go together, as those of a training do
-    return (np.round(scores) if ties else scores), rng.choice([MEMBER, OFL, IFL, EXCLUDED], n, p=[0.4, 0.4, 0.1, 0.1])
+    return (np.round(scores) if ties else scores), np.r_[MEMBER, kinds[1], rng.choice(kinds, n - 2)]
 
 
-@given(seed=st.integers(0, 2**32), n=st.integers(12, 60), rounds=st.integers(1, 4), ties=st.booleans())
-def test_equals_the_slow_reference_at_ties_too(seed, n, rounds, ties):
-    scores, kind = fake(seed, n, rounds, ties)
-    kind[:2] = MEMBER, OFL
-    found = maximum(scores, kind, shuffle_rng(seed, 3), 7)
-    aucs, advantages = slow(scores, kind, shuffle_rng(seed, 3), 7)
-    assert [found.auc, *found.null_auc] == pytest.approx(aucs, abs=1e-12)
-    assert [found.advantage, *found.null_advantage] == pytest.approx(advantages, abs=1e-12)
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**32), n=st.integers(12, 60), rounds=st.integers(1, 4), ties=st.booleans(),
+    kinds=st.sampled_from([(MEMBER, OFL, IFL, EXCLUDED), (MEMBER, IFL, EXCLUDED)]), absent=st.booleans(),
+)  # fmt: skip
+def test_the_maximum_is_that_of_the_slow_reference_at_ties_and_for_every_kind_of_candidate(seed, n, rounds, ties, kinds, absent):
+    scores, kind = fake(seed, n, rounds, ties, kinds)
+    shown = np.insert(scores, 1, np.nan, axis=0) if absent else scores  # a round without the target is no look
+    found, slow = maximum(shown, kind, shuffle_rng(seed, 3), 7), slow_maximum(scores, kind, shuffle_rng(seed, 3), 7)
+    assert [found.auc, *found.null_auc] == pytest.approx(slow[0], abs=1e-12)
+    assert [found.advantage, *found.null_advantage] == pytest.approx(slow[1], abs=1e-12)
     assert found.looks == rounds
+    assert maximum(scores, np.full(n, MEMBER), shuffle_rng(seed, 3)) is None
 
 
-def test_chunks_change_nothing(monkeypatch):
-    scores, kind = fake(1)
-    whole = maximum(scores, kind, shuffle_rng(1, 0))
-    monkeypatch.setattr(sys.modules[maximum.__module__], "_CHUNK", 70)
-    again = maximum(scores, kind, shuffle_rng(1, 0))
-    assert (whole.auc, whole.advantage) == (again.auc, again.advantage)
-    assert np.array_equal(whole.null_auc, again.null_auc) and np.array_equal(whole.null_advantage, again.null_advantage)
-    assert len(whole.null_auc) == SHUFFLES
-
-
-def test_whole_numbers_are_wide_enough_for_many_candidates():
-    n = 47_000  # n squared is above 2^31, n x members / 2 is not
-    scores, kind = np.arange(n, dtype=float)[None], np.repeat([OFL, MEMBER], [100, n - 100])
-    found = maximum(scores, kind, shuffle_rng(0, 0), 2)
-    assert (found.auc, found.advantage) == (1, 1) and (found.null_advantage < 0.5).all()
-    below = n - 700  # the largest number of candidates whose square a 32-bit number holds is in between
-    assert maximum(scores[:, :below], kind[:below], shuffle_rng(0, 0), 2).advantage == 1
-
-
-def test_auc_and_advantage_are_each_the_largest_for_themselves():
-    kind = np.repeat([MEMBER, OFL], 10)
-    middle = np.r_[np.full(5, 1.0), np.zeros(5), np.zeros(10)]  # advantage .5, AUC .75
-    everywhere = np.r_[np.arange(10) + 3.5, np.arange(10)]  # AUC .805, advantage .4
-    by_round = [maximum(row[None], kind, shuffle_rng(0, 0)) for row in (middle, everywhere)]
-    assert by_round[0].advantage > by_round[1].advantage and by_round[0].auc < by_round[1].auc
-    both = maximum(np.stack([middle, everywhere]), kind, shuffle_rng(0, 0))
-    assert (both.auc, both.advantage, both.looks) == (by_round[1].auc, by_round[0].advantage, 2)
-    assert maximum(-middle[None], kind, shuffle_rng(0, 0)).advantage == 0  # signed: an inverted attack has none
-
-
-def test_who_counts_and_who_does_not():
-    scores, kind = fake(2)
-    found = maximum(scores, kind, shuffle_rng(2, 0))
-    changed = scores.copy()
-    changed[:, (kind == IFL) | (kind == EXCLUDED)] += 100
-    again = maximum(changed, kind, shuffle_rng(2, 0))
-    assert (found.auc, found.advantage) == (again.auc, again.advantage) and np.array_equal(found.null_auc, again.null_auc)
-    inside = np.where(kind == OFL, EXCLUDED, kind)  # nobody from outside: the other clients' samples are all there is
-    assert maximum(scores, inside, shuffle_rng(2, 0)).auc == max(
-        auc(row[inside >= 0], inside[inside >= 0] == MEMBER) for row in scores
-    )
-    assert maximum(scores, np.full(len(kind), MEMBER), shuffle_rng(2, 0)) is None
-
-
-def test_a_round_without_the_target_is_no_look():
+@pytest.mark.parametrize("of", [lambda scores, kind: maximum(scores, kind, shuffle_rng(3, 0)),
+                                lambda scores, kind: round_report(scores, kind == MEMBER, shuffle_rng(3, 0))],
+                         ids=["maximum", "report"])  # fmt: skip
+@pytest.mark.parametrize(("value", "rows", "said"), [(np.nan, slice(None), "no round has scores"), (np.inf, 0, "not finite")])
+def test_scores_that_are_no_numbers_are_refused(of, value, rows, said):
     scores, kind = fake(3)
-    absent = np.insert(scores, 2, np.nan, axis=0)
-    one, other = maximum(scores, kind, shuffle_rng(3, 0)), maximum(absent, kind, shuffle_rng(3, 0))
-    assert (one.auc, one.looks) == (other.auc, other.looks) and np.array_equal(one.null_auc, other.null_auc)
-    with pytest.raises(ValueError, match="no round has scores"):
-        maximum(np.full_like(scores, np.nan), kind, shuffle_rng(3, 0))
-    scores[0, np.flatnonzero(kind == OFL)[0]] = np.inf
-    with pytest.raises(ValueError, match="not finite"):
-        maximum(scores, kind, shuffle_rng(3, 0))
+    scores[rows, slice(None) if value is np.nan else 1] = value
+    with pytest.raises(ValueError, match=said):
+        of(scores, kind)
 
 
 def test_shuffles_are_of_the_seed_and_the_target_alone():
-    counts = np.ones(50, bool)
-    first = shuffled(counts, 20, shuffle_rng(5, 1))
-    assert np.array_equal(first, shuffled(counts, 20, shuffle_rng(5, 1))) and (first.sum(axis=1) == 20).all()
+    scores, kind = fake(5, 200, 1)
+    first = maximum(scores, kind, shuffle_rng(5, 1)).null_auc
+    assert len(first) == SHUFFLES
+    np.testing.assert_array_equal(maximum(3 * scores, kind, shuffle_rng(5, 1)).null_auc, first)
     for seed, target in ((5, 2), (6, 1)):
-        assert not np.array_equal(first, shuffled(counts, 20, shuffle_rng(seed, target)))
-    fewer = counts.copy()
-    fewer[:5] = False  # a defense held them out: the others keep their order
-    again = shuffled(fewer, 20, shuffle_rng(5, 1))
-    assert (first[:, 5:] & ~again).sum() == 0
+        assert not np.array_equal(maximum(scores, kind, shuffle_rng(seed, target)).null_auc, first)
 
 
 def test_without_a_leak_the_maximum_lies_above_its_null_in_one_federation_of_twenty():
@@ -117,11 +87,8 @@ def test_without_a_leak_the_maximum_lies_above_its_null_in_one_federation_of_twe
     for seed in range(30):
         rng = np.random.default_rng(seed)
         kind, sample = np.repeat([MEMBER, OFL], 50), rng.normal(size=100)
-        found = [
-            maximum(0.7 * sample + rng.normal(size=(10, 100)), kind, shuffle_rng(seed, 0)) for _ in range(6)
-        ]  # fmt: skip
-        null = np.max([m.null_auc for m in found], axis=0)
-        largest = max(m.auc for m in found)
+        found = [maximum(0.7 * sample + rng.normal(size=(10, 100)), kind, shuffle_rng(seed, 0)) for _ in range(6)]
+        null, largest = np.max([m.null_auc for m in found], axis=0), max(m.auc for m in found)
         above += 1 + (null >= largest).sum() <= 0.05 * (1 + len(null))
         observed.append(largest)
         nulls.append(null.mean())
@@ -132,7 +99,179 @@ def test_without_a_leak_the_maximum_lies_above_its_null_in_one_federation_of_twe
     assert abs(np.mean(observed) - np.mean(nulls)) < 3 * spread  # which is what the null says
 
 
-def test_a_leak_is_above_its_null():
-    scores, kind = fake(7, 200)
-    found = maximum(scores + (kind == MEMBER), kind, shuffle_rng(7, 0))
-    assert found.auc > found.null_auc.max() and found.advantage > found.null_advantage.max()
+# --- which round counts -----------------------------------------------------------------------------------------------
+
+
+def slow_report(scores, member, rng, shuffles):
+    """The same numbers one round and one shuffle after the other, with the same draws: a half, then the shuffles."""
+    first = np.zeros(len(member), bool)
+    for side in (member, ~member):
+        at = rng.permutation(np.flatnonzero(side))
+        first[at[: len(at) // 2]] = True
+
+    def best(rows, truth):
+        return max(range(len(rows)), key=lambda r: (tf01(rows[r], truth) or 0, auc(rows[r], truth)))
+
+    def at(rows, truth, r):
+        return auc(rows[r], truth), tf01(rows[r], truth)
+
+    choosing, judging, truth = scores[:, first], scores[:, ~first], member[~first]
+    by_auc = max(range(len(scores)), key=lambda r: auc(choosing[r], member[first]))
+    calibrated = at(judging, truth, by_auc)[0], at(judging, truth, best(choosing, member[first]))[1]
+    chosen, orders = best(scores, member), [rng.permutation(member) for _ in range(shuffles)]
+    nulls = [at(scores, order, best(scores, order)) for order in orders]
+    means = [None if None in column else np.mean(column) for column in zip(*nulls, strict=True)]
+    return *at(scores, member, -1), *calibrated, *at(scores, member, chosen), chosen, *means
+
+
+@pytest.mark.parametrize(("members", "strangers"), [(150, 4000), (150, 2000), (40, 60)])
+def test_the_report_of_rounds_equals_its_definition(members, strangers):
+    """Last, calibrated, best and null, with TF01 where there are enough non-members; half of 4,000 are enough to calibrate."""
+    rng, member = np.random.default_rng(0), np.arange(members + strangers) < members
+    scores = np.round(rng.normal(size=(7, len(member))) + 0.2 * rng.random((7, 1)) * member, 1)  # with ties
+    shown = np.insert(scores, [0, 5, 7], np.nan, axis=0)  # rounds without the target are left out
+    got = round_report(shown, member, np.random.default_rng(5), shuffles=9)
+    wanted = list(slow_report(scores, member, np.random.default_rng(5), 9))
+    wanted[6] = [1, 2, 3, 4, 5, 7, 8][wanted[6]]
+    found = [
+        got.last_auc, got.last_tf01, got.calibrated_auc, got.calibrated_tf01, got.best_auc, got.best_tf01, got.best_index,
+        got.null_best_auc, got.null_best_tf01,
+    ]  # fmt: skip
+    assert found == [w if w is None else pytest.approx(w) for w in wanted]
+    alone = round_report(scores[:, members - 1 :], member[members - 1 :], np.random.default_rng(0))
+    assert alone.calibrated_auc is None and alone.calibrated_tf01 is None
+
+
+# --- records of a run -------------------------------------------------------------------------------------------------
+
+
+def test_records_hold_the_maximum_and_its_null_with_the_same_shuffles_for_every_attack(finished):
+    for loaded in load_records(finished):
+        assert recompute(loaded) == []
+        for target in loaded.record.targets:
+            c = loaded.candidates(target.target)
+            again = maximum(c.scores[None], c.kind, shuffle_rng(0, target.target))
+            assert (target.maximum.auc, target.maximum.advantage, target.maximum.rounds) == (again.auc, again.advantage, 1)
+            for stored, computed in zip(loaded.null_maxima(target.target), (again.null_auc, again.null_advantage), strict=True):
+                assert len(stored) == SHUFFLES and np.array_equal(stored, computed.astype(np.float32))
+
+
+# --- boards -----------------------------------------------------------------------------------------------------------
+
+TITLE = "Maximum over attacks and rounds"
+ROUNDS = 4
+SINGLE = ("threshold-loss", "threshold-entropy")
+LEAK = {"none": 1.0, "membershield": 0.0}
+
+
+class Looking(Folder):
+    """A folder of attacks that score every round (those in ``single``) or a trajectory; every record knows its maximum."""
+
+    def __init__(self, root, leak=LEAK, single=SINGLE):
+        self.single = single
+        super().__init__(root, leak, (*SINGLE, "fedmia-ii"))
+
+    def whose(self, defense):
+        return ("none", (), CLIENTS) if defense == "none" else ("uniform", MEMBERS, MEMBERS)
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        arrays, scored, correct = super()._measured(defense, attack, seed, targets, ids_from)
+        for t in scored:
+            kind, last = arrays[f"t{t.target}_kind"], arrays[f"t{t.target}_scores"]
+            rng = np.random.default_rng([seed, t.target, *attack.encode(), *defense.encode(), 1])
+            by_round = np.stack([*(last + rng.normal(size=len(last)) for _ in range(ROUNDS - 1)), last])
+            if attack in self.single:
+                facts = dataclasses.asdict(round_report(by_round, kind == 0, rng))
+                t.rounds = RoundScores(best_round=10 * (1 + facts.pop("best_index")), **facts)
+            found = maximum(by_round if attack in self.single else last[None], kind, shuffle_rng(seed, t.target))
+            t.maximum = MaximumScores(auc=found.auc, advantage=found.advantage, rounds=found.looks)
+            arrays |= {
+                f"t{t.target}_null_auc": found.null_auc.astype(np.float32),
+                f"t{t.target}_null_advantage": found.null_advantage.astype(np.float32),
+            }
+        return arrays, scored, correct
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return Looking(tmp_path_factory.mktemp("maximum") / "results").fill(seeds=(0, 1))
+
+
+@pytest.fixture(scope="module")
+def section(folder):
+    (found,) = sections_of(folder)
+    return found
+
+
+def test_a_row_has_the_maximum_over_attacks_beside_the_same_maximum_of_every_shuffle(folder, section):
+    row = row_of(section, "membershield")
+    entries = list(row.entries.values())
+    values = [max(e.maxima[unit].auc for e in entries) for unit in section.units]
+    nulls = [np.max([e.null_maxima(unit)[0] for e in entries], axis=0) for unit in section.units]
+    found = row_maximum(row)
+    assert found.auc.found.mean == pytest.approx(np.mean(values)) and found.looks == (2 * ROUNDS + 1,) * 2
+    assert found.auc.null_mean == pytest.approx(np.mean(nulls)) and found.auc.found.n == 4
+    assert found.auc.null_mean > 0.55  # nine looks at 40 against 60
+    table = table_of(folder, TITLE)
+    (shown,) = (r for r in table.rows if "membershield" in str(r[0]))
+    wanted = (found.auc.found.mean, found.auc.null_mean, pytest.approx(found.auc.excess), found.advantage.found.mean)
+    assert tuple(value.mean for value in shown[1:5]) == wanted
+    loud = row_maximum(row_of(section, "none"))
+    assert found.auc.within and found.advantage.within and not loud.auc.within
+    assert loud.auc.p == loud.advantage.p == pytest.approx(1 / (1 + SHUFFLES))
+
+
+def test_what_the_board_says(folder):
+    lines = rows_of(board(folder), f"**{TITLE}**")
+    assert [list(line.values()) for line in lines] == [
+        ["membershield", "0.572 ± 0.455", "0.557 (0.622)", "+0.015 within null", "0.196 ± 0.847", "0.196 (0.287)",
+         "+0.000 within null", "9"],
+        ["none (undefended)", "0.965 ± 0.098", "0.546 (0.610)", "+0.419", "0.833 ± 0.529", "0.183 (0.267)", "+0.650", "9"],
+    ]  # fmt: skip
+    assert list(lines[0])[1:4] == ["max auR", "null of auR", "excess auR"]
+
+
+def test_it_appears_where_two_attacks_score_every_round(tmp_path):
+    assert TITLE not in board(Looking(tmp_path / "one", single=SINGLE[:1]).fill(seeds=(0,)))
+
+
+def test_other_shuffles_cannot_be_put_together(tmp_path):
+    folder = Looking(tmp_path / "results").fill(seeds=(0,))
+    half = {f"t{t}_null_{of}": np.full(100, 0.5, np.float32) for t in MEMBERS for of in ("auc", "advantage")}
+    folder.add("membershield", "fedmia-ii", 0, arrays=half)
+    with pytest.raises(UserError, match=r"entropy-0.json: its null has other shuffles than that of .*fedmia_ii-0.*--rerun"):
+        board(folder)
+
+
+def test_the_null_of_targets_of_a_seed_moves_together_and_that_of_seeds_does_not():
+    rng = np.random.default_rng(0)
+    draws = {(seed, t): rng.normal(size=400) for seed in (0, 1) for t in (0, 1, 2)}
+    same, both = null_of_mean({u: d for u, d in draws.items() if u[0] == 0}), null_of_mean(draws)
+    assert same.std() == pytest.approx(1, abs=0.1) and both.std() == pytest.approx(1 / np.sqrt(2), abs=0.1)
+    assert both.mean() == pytest.approx(np.mean(list(draws.values())))
+
+
+def test_the_mean_over_targets_that_share_non_members_is_not_too_sure():
+    """Five targets against the same strangers, a score that knows nothing: their AUCs rise and fall together."""
+    above = 0
+    for seed in range(80):
+        rng = np.random.default_rng(seed)
+        strangers, kind = rng.normal(size=40), np.repeat([0, 1], [200, 40])
+        scores = [np.concatenate([rng.normal(size=200), strangers]) for _ in range(5)]
+        nulls = {(seed, t): maximum(s[None], kind, shuffle_rng(seed, t)).null_auc for t, s in enumerate(scores)}
+        null, mean = null_of_mean(nulls), np.mean([auc(s, kind == 0) for s in scores])
+        above += 1 + (null >= mean).sum() <= 0.05 * (1 + len(null))
+    assert above <= 9  # a binomial of 80 at .05 exceeds it once in a hundred; shuffles of each by itself give 15
+
+
+def test_the_papers_mean_over_clients_stands_beside_ours_and_its_null(section):
+    entry = {"source": "membershield", "setting": "iid", "where": {"table": "Table 2"}, "defenses": {"none": "none"}}
+    (found,) = match(entry, [section])
+    pair = {kind: next(p for p in found.of(kind) if p.defense == "membershield") for kind in ("auc_max", "advantage_max")}
+    row = row_maximum(row_of(section, "membershield"))
+    assert pair["auc_max"].paper == pytest.approx(np.mean([0.56, 0.60, 0.58, 0.56, 0.57]))
+    assert pair["auc_max"].paper_range == (0.56, 0.60) and pair["advantage_max"].paper_range == (0.11, 0.16)
+    assert (pair["auc_max"].ours.value, pair["auc_max"].ours.null) == (row.auc.found.mean, row.auc.null_mean)
+    assert pair["advantage_max"].ours.value == row.advantage.found.mean
+    line = next(x for x in render(match_blocks(found)).splitlines() if x.startswith("| membershield") and "0.56 to 0.6" in x)
+    assert f"{row.auc.null_mean:.3f}" in line and f"{row.auc.excess:.3f}" in line

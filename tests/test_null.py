@@ -9,31 +9,27 @@ import pytest
 import torch
 from jobs import judge, use, with_setting
 from ruamel.yaml import YAML
-from tiny import tiny_clients, tiny_insider, tiny_setup, train_all
-from torch import nn
+from tiny import tiny_insider, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
-from fedbench.core import EXCLUDED, MEMBER, OFL, ActiveAttack, Attack, Defense, Selection, Signal, SkipCell
+from fedbench.core import EXCLUDED, MEMBER, OFL, ActiveAttack, Attack, Defense, Signal, SkipCell
 from fedbench.core.cli.run import build_plan
 from fedbench.core.experiment.job import Cell, Job
 from fedbench.core.experiment.parts import build
 from fedbench.core.experiment.scene import Scene, set_scene
 from fedbench.core.experiment.train import Trained, kinds_of, train
 from fedbench.core.experiment.verdict import Verdict
-from fedbench.core.federation.guard import PhaseError
-from fedbench.core.federation.loop import Training
 from fedbench.core.metrics import combined_interval, tpr_at_fpr
 from fedbench.core.population.audit import audit_set
 from fedbench.core.population.parts import Outsiders
 from fedbench.core.population.target import client
-from fedbench.core.signals.logits import Loss
-from fedbench.core.signals.measure import COALITION, GLOBAL, Recorder
 from fedbench.core.signals.observe import observe
 from fedbench.core.spec.suite import Adversary
 from fedbench.plugins.defenses.cofedmid import CoFedMID
 
 PLAIN = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "seqmia")
-ATTACKS = (*PLAIN, *(f"{name}-class" for name in PLAIN))
+CLASS = ("loss-series", "fedmia-ii")
+ATTACKS = (*PLAIN, *(f"{name}-class" for name in CLASS))
 MEMBERS, NONMEMBERS, K = 120, 1100, 10
 AUC_SD = np.sqrt((MEMBERS + NONMEMBERS + 1) / 12 / MEMBERS / NONMEMBERS)  # of one AUC without a leak (Mann-Whitney)
 LUCKY = 9  # members above the second best non-member, over nine shuffles
@@ -53,8 +49,8 @@ SUITE = {
     "coalitions": ["half"], "defenses": ["none", "cofedmid", "dp-sgd", "grad-noise"],
     "floors": [],
     "attacks": [
-        {"name": name, "label": f"{name}{suffix}", "params": ({"epochs": 10} if name == "seqmia" else {}) | normalise}
-        for suffix, normalise in (("", {}), ("-class", {"normalise": "class"})) for name in PLAIN
+        *({"name": name, "params": {"epochs": 5} if name == "seqmia" else {}} for name in PLAIN),
+        *({"name": name, "label": f"{name}-class", "params": {"normalise": "class"}} for name in CLASS),
     ],
 }  # fmt: skip
 
@@ -66,17 +62,10 @@ class Tail(Signal):
         return torch.cat([p.reshape(-1) for p in probe.model.parameters()])[-len(probe.y) :].float()
 
 
-class Moved(Signal):
-    """Not of the samples: the last entries of the update."""
-
-    def measure(self, probe):
-        return probe.update[-len(probe.y) :].float()
-
-
 class Reads(Attack):
     """Asks for what the tests want to see; ``view`` ``client`` adds the global model's row."""
 
-    needs = frozenset({"tail", "moved", "loss"})
+    needs = frozenset({"tail", "loss"})
     view = "client"
 
 
@@ -156,7 +145,7 @@ def small(job: Job, *, optimizer: dict | None = None, audit: dict | None = None,
     """The job with a narrow model, one local epoch, and these changes; it can also measure parameters."""
     changes = {"local_epochs": 1, **federation, "optimizer": optimizer or {}}
     model = job.model.model_copy(update={"params": {"hidden": [32]}})
-    signals = {**job.signals, "tail": use(Tail), "moved": use(Moved)}
+    signals = {**job.signals, "tail": use(Tail)}
     return with_setting(replace(job, model=model, signals=signals), federation=changes, audit=audit or {})
 
 
@@ -255,15 +244,15 @@ def test_non_members_redrawn_every_round_would_not_pass_as_chance(leaking, monke
 
 
 def test_an_untrained_federation_is_chance_for_every_attack(plan):
-    everyone = replace(plan["none"], targets=tuple(client(k) for k in range(K)))
+    everyone = replace(plan["none"], targets=tuple(client(k) for k in range(6)))
     job = small(everyone, optimizer={"lr": 1e-30}, rounds=6, audit={"every": 1})
     scene, trained = run(job)
     for name, verdict in verdicts(job, scene, trained).items():
         aucs = [t.groups["mix"].value("auc") for t in verdict.targets]
         if name in ("avg-cosine", "fedmia-i", "fedmia-ii"):  # all clients upload the same: nothing but ties
-            assert aucs == [0.5] * K, name
+            assert aucs == [0.5] * 6, name
         assert max(abs(a - 0.5) for a in aucs) < 4 * AUC_SD, (name, aucs)
-        assert abs(np.mean(aucs) - 0.5) < 4 * AUC_SD / np.sqrt(K), (name, aucs)
+        assert abs(np.mean(aucs) - 0.5) < 4 * AUC_SD / np.sqrt(6), (name, aucs)
 
 
 # -- guessing and knowing -------------------------------------------------------------------------------------------
@@ -283,11 +272,6 @@ def test_guessing_is_chance_and_knowing_is_perfect_in_every_group(leaking):
         assert shares_above_the_second(verdict) == [1]
         assert (verdict.pooled["mix"].n_members, verdict.pooled["mix"].n_nonmembers) == (MEMBERS, NONMEMBERS)
         assert (verdict.pooled["ofl"].n_nonmembers, verdict.pooled["ifl"].n_nonmembers) == (110, 990)
-        oracle.members = frozenset(scene.names.tolist()) - oracle.members
-        verdict = verdict_of(job, oracle, replace(scene, audits=[audit]), trained)
-        worst = verdict.pooled["mix"]
-        assert [worst.value(m) for m in ("auc", "advantage", "balanced_accuracy")] == [0, 0, 0.5]
-        assert shares_above_the_second(verdict) == [0]
 
 
 # -- the candidates -------------------------------------------------------------------------------------------------
@@ -401,16 +385,6 @@ def test_under_partial_participation_every_attack_scores_or_says_why_not(plan):
                 assert enough and np.isfinite(verdict.arrays[f"t{audit.target.code}_scores"]).all()
 
 
-def test_a_target_that_is_never_there_is_skipped_with_the_reason(plan):
-    job = small(plan["none"], rounds=2, participation=0.1, audit={"every": 1})
-    scene, trained = run(job)
-    absent = np.isnan(trained.signals["loss"]).all(axis=(0, 2))
-    away = next(a for a in scene.audits if absent[a.target.index])
-    for cell in job.cells:
-        with pytest.raises(SkipCell, match=r"audited round|other client|too few"):
-            judge(job, cell, attack_of(cell), replace(scene, audits=[away]), trained)
-
-
 @pytest.mark.parametrize(
     ("honest", "changed"),
     [(use(HoldsOut), use(HoldsOutSpoilt)),
@@ -434,95 +408,7 @@ def test_held_out_samples_touch_no_parameter_and_no_metric(plan, honest, changed
     assert (kinds_of(audit, a)[audit.kind == OFL] == OFL).all()
 
 
-def test_samples_cannot_leave_the_audit_on_the_quiet():
-    class Drops(Defense):
-        def prepare(self, data, ctx):
-            return replace(data, x=data.x[:6], y=data.y[:6])
-
-    class TrainsOnHeldOut(Defense):
-        def prepare(self, data, ctx):
-            return replace(data, held_out=torch.arange(len(data.y)) < 3)
-
-        def select(self, ctx):
-            return Selection(torch.arange(2, 9))
-
-    with pytest.raises(PhaseError, match=r"Drops.prepare \(client 0\) returned 6 samples for 12.*held_out"):
-        Training(tiny_setup(Drops()))
-    with pytest.raises(PhaseError, match="selected samples that `prepare` held out"):
-        train_all(tiny_setup(TrainsOnHeldOut()))
-
-
-# -- noise through the real loop ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("noise", ["scalar", "vector"])
-def test_coalition_noise_is_in_every_upload_and_not_in_the_aggregate(plan, noise):
-    base = small(plan["cofedmid"], rounds=4, optimizer={"lr": 0.02}, audit={"every": 1})
-    base = with_setting(base, partition={"name": "dirichlet", "beta": 1.0})  # unequal weights
-    params = {"partition": False, "compensation": False, "sigma": 0.1, "ratio": 0.3, "noise": noise}
-    scene, on = run(replace(base, defense=use(CoFedMID, **params)), [Reads()])
-    _, off = run(replace(base, defense=use(CoFedMID, **params | {"perturbation": False})), [Reads()])
-    assert len({len(s) for s in scene.shards}) > 5
-    at_global, tail = on.rows.index(GLOBAL), (on.signals["tail"], off.signals["tail"])
-    np.testing.assert_allclose(tail[0][:, at_global], tail[1][:, at_global], atol=2e-6)
-    assert np.array_equal(on.test_correct, off.test_correct)
-    apart = np.abs(tail[0] - tail[1]).max(axis=2)  # [R, rows]
-    assert (apart[:, list(base.members)] > 1e-3).all() and (apart[:, len(base.members) : K] < 2e-6).all()
-
-
-def test_dp_noise_has_its_stated_size_in_the_uploads_and_is_fresh_everywhere(plan):
-    sigma, clip, lr = 8.0, 0.5, 0.01
-    job = small(plan["dp-sgd"], rounds=3, optimizer={"lr": lr, "momentum": 0.0, "weight_decay": 0.0}, audit={"every": 1})
-    job = replace(job, defense=job.defense.model_copy(update={"params": {"sigma": sigma, "clip": clip}}))
-    _, trained = run(job, [Reads()])
-    moved = trained.signals["moved"][:, list(job.members)].astype(np.float64)  # [R, d, N]
-    batches = [20] * (MEMBERS // 20)
-    deviation = lr * sigma * clip * np.sqrt(sum(1 / b**2 for b in batches))
-    # the clipped gradients add at most lr * C * 6 over all parameters, 1e-4 of it
-    measured = np.sqrt((moved**2).mean(axis=2))
-    assert np.abs(measured / deviation - 1).max() < 4 / np.sqrt(2 * moved.shape[2])
-    rows = moved.reshape(-1, moved.shape[2])
-    correlation = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
-    assert np.abs(correlation).max() < 5 / np.sqrt(moved.shape[2])
-    plain = trained.signals["moved"][:, len(job.members) : K]
-    assert np.sqrt((plain**2).mean()) < deviation / 5  # the others add none
-
-
 # -- what is measured, and what an adversary may try ----------------------------------------------------------------
-
-
-def test_running_statistics_are_measured_as_uploaded_and_averaged():
-    """A model with buffers: each row has its own, the gradients those of the model that was sent out."""
-    torch.random.default_generator.manual_seed(0)
-    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
-    clients = tiny_clients()
-    clients = [replace(c, x=c.x * (k + 1)) for k, c in enumerate(clients)]
-    setup = tiny_setup(module=module, members=(0, 1), clients=clients)
-    x, y = torch.randn(9, 4, generator=torch.Generator().manual_seed(1)), torch.arange(9) % 3
-    federation = Training(setup)
-    recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, True, 4, (0, 1), ["server", "client", "coalition"], [12] * 4)
-
-    def losses(params, buffers):
-        setup.flat.params.copy_(params)
-        setup.flat.buffers.copy_(buffers)
-        setup.flat.module.eval()
-        return cross_entropy(setup.flat.module(x), y, reduction="none")
-
-    starts, kept = federation.models.clone(), federation.buffers.clone()
-    for result in federation.rounds():
-        recorder.record(result)
-        u = result.uploads
-        expected = [losses(u.starts[0] + u.updates[k], u.buffers[k]) for k in range(4)]
-        expected.append(losses(federation.models[0], federation.buffers[0]))
-        expected.append(losses(u.starts[0] + u.updates[:2].mean(0), u.buffers[:2].mean(0)))
-        assert recorder.rows[4:] == [GLOBAL, COALITION]
-        measured = recorder.arrays()
-        torch.testing.assert_close(torch.from_numpy(measured["loss"][-1]), torch.stack(expected).detach())
-        before = losses(starts[0], kept[0])
-        norms = [torch.autograd.grad(before[i], list(setup.flat.module.parameters()), retain_graph=True) for i in range(9)]
-        sq = torch.stack([sum((g**2).sum() for g in gs) for gs in norms])
-        torch.testing.assert_close(torch.from_numpy(measured["grad-sq"][-1, 0]), sq, rtol=1e-4, atol=1e-6)
-        starts, kept = federation.models.clone(), federation.buffers.clone()
 
 
 def test_trying_the_rule_tells_an_adversary_neither_the_servers_coins_nor_changes_its_memory():

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_packages import install
 from ruamel.yaml import YAML
-from running import changed, invoke
+from running import invoke
 from scipy.stats import nhypergeom
 
 from fedbench.core import IFL, MEMBER, OFL, ActiveAttack
@@ -30,7 +29,7 @@ from fedbench.core.metrics.counts import allowed_false_positives
 from fedbench.core.population.target import EVERYBODY
 from fedbench.core.registry.components import Registry
 
-pytestmark = pytest.mark.slow  # trains federations for every attack; tests/test_null.py has the quick null tests
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # tests/test_null.py has the quick null tests
 
 REGISTERED = [c.name for c in Registry.discover().own("attack")]
 FOLLOWING = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "seqmia")
@@ -185,26 +184,6 @@ def test_every_registered_attack_has_a_null_test(null):
     assert unscored(null, ATTACKS) == {}
 
 
-def test_an_attack_that_scores_in_no_setting_is_reported(site, tmp_path):
-    install(site, "shy", """
-        from fedbench.core import Attack, Component, SkipCell, hookimpl
-
-        class Shy(Attack):
-            needs = frozenset({"loss"})
-
-            def score(self, observations, audit):
-                raise SkipCell("too shy")
-
-        @hookimpl
-        def fedbench_attacks():
-            yield Component("shy", "shy:Shy", "never scores")
-    """)
-    path = changed(tmp_path, {"audit": {"nonmembers": 80, "members_from": "holdout"}}, attacks=["loss-series", "shy"])
-    said = invoke(path, "--results", tmp_path / "results")
-    here = Ran(tmp_path / "results", said)
-    assert unscored(here, ["loss-series", "shy", "unheard-of"]) == {"shy": ["skipped: too shy"], "unheard-of": []}
-
-
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_finds_nothing_where_there_is_nothing(attack, null):
     check(null.units(attack), least=2)
@@ -245,15 +224,6 @@ def test_nobody_trained_on_the_members_of_the_null(setting, null, leak):
                     assert (kind == IFL).any() == (trained_on and setting != "honest")
 
 
-def test_the_board_of_a_null_says_that_it_is_one(null):
-    assert f"board: {null.folder / 'leaderboard' / 'board.md'}" in null.said
-    text = (null.folder / "leaderboard" / "board.md").read_text().replace("\\", "")
-    assert text.count("members_from holdout") == len(OF_SETTING)  # once a setting
-    assert [a for a in ATTACKS if f" {a} " not in text] == []
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
 def test_every_attack_finds_nothing_in_many_more_runs_either(tmp_path):
     """Eight seeds: the AUC to 0.02 and TF01 itself, of units pooled as a board pools them."""
     many = ran(tmp_path, "holdout", 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from statistics import NormalDist
 
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from fedbench.core import Audit, Colluder, Observations, Probe
+from fedbench.core import Attack, Audit, Colluder, Observations, Probe
 from fedbench.core.signals import fedbench_signals
+from fedbench.plugins.attacks import fedbench_attacks
 
 TARGET, COLLUDER = 2, 0
 
@@ -22,14 +24,20 @@ def component(c):
     return getattr(import_module(module), name)
 
 
-def of_logits():
-    """The announced signals that logits and labels are enough for."""
-    return [c for c in fedbench_signals() if c.target.startswith("fedbench.core.signals.logits:")]
+def attack(name: str, **params) -> Attack:
+    """A built-in attack by its name."""
+    return component({c.name: c for c in fedbench_attacks()}[name])(**params)
 
 
 def measured(name: str, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """[n]: a built-in signal that is computed from logits and labels."""
     cls = {c.name: component(c) for c in fedbench_signals()}[name]
     return cls().measure(Probe(torch.nn.Identity(), torch.zeros(1), logits, y, logits))
+
+
+def of_logits() -> list[str]:
+    """Names of the signals that need logits and labels only."""
+    return [c.name for c in fedbench_signals() if c.target.startswith("fedbench.core.signals.logits:")]
 
 
 def auc(score: np.ndarray, member: np.ndarray) -> float:
@@ -49,9 +57,15 @@ def chance_band(member: np.ndarray) -> float:
     return 4 * math.sqrt((m + n + 1) / (12 * m * n))
 
 
+def assert_chance(score: np.ndarray, member: np.ndarray) -> None:
+    assert abs(auc(score, member) - 0.5) < chance_band(member)
+    if (~member).sum() >= 2000 and member.sum() >= 1000:
+        assert tf01(score, member) <= 0.6  # expected 0.11 %; four standard deviations of 1,500 members
+
+
 @dataclass
 class World:
-    """A synthetic federation: ``owner`` [n] is the client that trained on a sample, -1 for nobody."""
+    """A synthetic federation: ``owner`` [n] is the client that trained on a sample, -1 for none."""
 
     observations: Observations
     owner: np.ndarray
@@ -65,12 +79,13 @@ class World:
     def audit(self, key: int = 7) -> Audit:
         return Audit(key=key, device=torch.device("cpu"), ids=self.ids, y=self.y, n_classes=4, target_client=TARGET)
 
-    def shadow(self) -> Colluder:
-        seen = replace(self.observations, target=COLLUDER)
-        return Colluder(client=COLLUDER, observations=seen, ids=self.ids, y=self.y, member=self.owner == COLLUDER, defended=False)
+    def score(self, attack: Attack) -> np.ndarray:
+        """[n]: what an attack without a teacher says."""
+        return attack.score(self.observations, self.audit())
 
 
-def world(leak: float, members: int = 2000, strangers: int = 10_000, rounds: int = 6, clients: int = 6, seed: int = 0):
+@cache
+def world(leak: float, members: int = 2000, strangers: int = 10_000, rounds: int = 6, clients: int = 6, seed: int = 0) -> World:
     """Non-members are outsiders and the other clients' samples, half and half. ``leak``: what training on a sample adds
     to its margin per round and to its gradient's cosine, in units of the noise."""
     rng = np.random.default_rng(seed)
@@ -89,10 +104,12 @@ def world(leak: float, members: int = 2000, strangers: int = 10_000, rounds: int
     label = torch.from_numpy(y).expand(rounds, clients, n)
     logits.scatter_add_(3, label.unsqueeze(3), torch.from_numpy(margin).unsqueeze(3))
     flat, flat_y = logits.reshape(-1, 4), label.reshape(-1)
-    signals = {c.name: measured(c.name, flat, flat_y).unflatten(0, (rounds, clients, n)).numpy() for c in of_logits()}
+    signals = {name: measured(name, flat, flat_y).unflatten(0, (rounds, clients, n)).numpy() for name in of_logits()}
     sq, update_sq = rng.lognormal(size=(rounds, 1, n)), rng.lognormal(size=(rounds, clients, 1))
     cosine = 0.05 * (rng.normal(size=n) + rng.normal(size=(rounds, clients, n)) + leak * trained)
-    signals |= {"grad-dot": cosine * np.sqrt(sq * update_sq), "grad-sq": sq, "update-sq": update_sq}
+    signals |= {"grad-dot": cosine * np.sqrt(sq * update_sq), "grad-sq": sq, "update-sq": update_sq, "logits": logits.numpy()}
+    p = np.exp(-signals["loss"].astype(np.float64))
+    signals |= {"upload-grad-sq": (1 - p) ** 2 * rng.lognormal(0, 0.2, p.shape), "robustness": np.round(8 * p) / 8}
     signals = {name: a.astype(np.float32) for name, a in signals.items()}
     seen = Observations(
         view="server", rounds=10 * np.arange(1, rounds + 1), clients=np.arange(clients), target=TARGET, signals=signals
@@ -105,9 +122,10 @@ def with_signals(w: World, **changed: np.ndarray) -> World:
     return replace(w, observations=replace(w.observations, signals=signals))
 
 
-def assert_chance(score: np.ndarray, member: np.ndarray) -> None:
-    assert abs(auc(score, member) - 0.5) < chance_band(member)
-    assert tf01(score, member) <= 0.5  # expected 0.11 %; of 2,000, 10 above the 11th non-member are beyond 4 sigma
+def with_fitted_members(w: World, factor: float) -> World:
+    """Gradients of the target's members are ``factor`` times as large as the others'."""
+    s, scale = w.observations.signals, np.where(w.member, factor, 1.0)
+    return with_signals(w, grad_sq=s["grad-sq"] * scale**2, grad_dot=s["grad-dot"] * scale)
 
 
 def without_round(w: World, r: int) -> World:
@@ -116,15 +134,85 @@ def without_round(w: World, r: int) -> World:
     return replace(w, observations=replace(w.observations, rounds=w.observations.rounds[keep], signals=signals))
 
 
-def with_absence(w: World, client: int, r: int) -> World:
+def with_absence(w: World, client: int, *rounds: int) -> World:
     signals = {name: a.copy() for name, a in w.observations.signals.items()}
     for a in signals.values():
         if a.shape[1] > 1:
-            a[r, client] = np.nan
+            a[list(rounds), client] = np.nan
     return replace(w, observations=replace(w.observations, signals=signals))
 
 
 SMALL = world(1.0, 40, 160, seed=5)
+
+
+# --- views and teachers -----------------------------------------------------------------------------------------------
+
+
+def rich_world(leak: float, members: int = 400, strangers: int = 1600, seed: int = 0, rounds: int = 4) -> World:
+    """A smaller one, for attacks that are taught."""
+    return world(leak, members, strangers, rounds=rounds, seed=seed)
+
+
+def shown(w: World, view: str = "server", client: int = TARGET, rows: np.ndarray | None = None) -> Observations:
+    """What a view shows of a client's samples. The global model has learnt all samples: of each it says what its owner's says."""
+    seen = w.observations
+    pick = np.arange(len(w.ids)) if rows is None else rows
+    signals = {n: a[:, :, pick] if a.shape[2] > 1 else a for n, a in seen.signals.items()}
+    if view == "server":
+        return replace(seen, target=client, signals=signals)
+    owner, n = np.maximum(w.owner, 0)[pick], len(pick)
+    one = {
+        name: a[:, owner, np.arange(n)][:, None] if a.shape[1:3] == (6, n) else a[:, :1] for name, a in signals.items()
+    }
+    return replace(seen, view="client", clients=np.array([-1]), target=0, signals=one)
+
+
+def colluder(w: World, view: str = "server", client: int = COLLUDER) -> Colluder:
+    """A client that tells which samples are its own."""
+    member = w.owner == client
+    return Colluder(client=client, observations=shown(w, view, client), ids=w.ids, y=w.y, member=member, defended=False)
+
+
+def taught(attack, w: World, key: int = 7):
+    """The attack, after the lessons that its parameters ask for; None of them for a threshold without a teacher."""
+    if attack.colluders:
+        attack.fit([colluder(w, attack.view, k) for k in (0, 1, 3)[: attack.colluders]], replace(w.audit(key), target_client=-1))
+    return attack
+
+
+def halved(w: World) -> np.ndarray:
+    """[n] bool: a random half of the members and of the others."""
+    first = np.zeros(len(w.ids), bool)
+    for side in (w.member, ~w.member):
+        at = np.random.default_rng(4).permutation(np.flatnonzero(side))
+        first[at[: len(at) // 2]] = True
+    return first
+
+
+def scored(attack, w: World, key: int = 7) -> np.ndarray:
+    """[n] scores as the engine would get them, with either teacher."""
+    audit = w.audit(key)
+    if not getattr(attack, "knows_half", False):
+        return taught(attack, w, key).score(shown(w, attack.view), audit)
+    first, score = halved(w), np.empty(len(w.ids))
+    for half in (first, ~first):
+        seen, asked = (shown(w, attack.view, rows=np.flatnonzero(side)) for side in (half, ~half))
+        lesson, other = (replace(audit, ids=w.ids[side], y=w.y[side]) for side in (half, ~half))
+        shadow = Colluder(
+            client=TARGET, observations=seen, ids=lesson.ids, y=lesson.y, member=w.member[half], defended=False
+        )
+        attack.fit([shadow], lesson)
+        score[~half] = attack.score(asked, other)
+    return score
+
+
+def found(score: np.ndarray, w: World) -> float:
+    """AUC of the target's samples against outsiders': the global model has learnt those of the other clients as well."""
+    counted = w.member | (w.owner == -1)
+    return auc(score[counted], w.member[counted])
+
+
+# --- slow references --------------------------------------------------------------------------------------------------
 
 
 def slow_filter(kind: str, values: list[float]) -> list[float]:
@@ -145,21 +233,38 @@ def slow_filter(kind: str, values: list[float]) -> list[float]:
     return values
 
 
-def slow_fedmia(measure: np.ndarray, kind: str, ddof: int) -> list[float]:
-    """Equations 8-12 sample by sample; ``measure``: [R, M, n]."""
+def slow_fedmia(measure: np.ndarray, kind: str = "none", ddof: int = 1) -> np.ndarray:
+    """[n]: equations 8-12 sample by sample; ``measure``: [R, M, n]."""
     scores = []
     for i in range(measure.shape[2]):
         terms = []
         for row in measure[:, :, i].tolist():
-            target = row.pop(TARGET)
+            target, row = row[TARGET], [v for k, v in enumerate(row) if k != TARGET and not math.isnan(v)]
             kept = slow_filter(kind, row)
             mu = sum(kept) / len(kept) if kept else min(row)
             v = sum((a - mu) ** 2 for a in kept) / max(len(kept) - ddof, 1) + 1e-8
             terms.append(NormalDist(mu, math.sqrt(v)).cdf(target))
         scores.append(sum(terms) / len(terms))
-    return scores
+    return np.array(scores)
 
 
-def one_round(loss: np.ndarray) -> Observations:
-    """``loss``: [M, n], row 0 the target's."""
-    return Observations(view="server", rounds=np.array([1]), clients=np.arange(len(loss)), target=0, signals={"loss": loss[None]})
+def slow_net(x: torch.Tensor, member: torch.Tensor, epochs: int, generator: torch.Generator, decay: float = 0.0):
+    """The logits of a net with 64 hidden ReLUs, as a function: PyTorch's initial weights, Adam on batches of 128."""
+    bounds = [x.shape[1] ** -0.5] * 2 + [64**-0.5] * 2
+    shapes = [(64, x.shape[1]), (64,), (1, 64), (1,)]
+    w, b, v, c = (torch.empty(s).uniform_(-at, at, generator=generator) for s, at in zip(shapes, bounds, strict=True))
+    params = [p.requires_grad_() for p in (w, b, v, c)]
+    first, second, steps = [0 * p.detach() for p in params], [0 * p.detach() for p in params], 0
+
+    def logits(asked: torch.Tensor) -> torch.Tensor:
+        return ((asked @ w.T + b).relu() @ v.T + c)[:, 0]
+
+    for _ in range(epochs):
+        for batch in torch.randperm(len(x), generator=generator).split(128):
+            p, steps = logits(x[batch]).sigmoid(), steps + 1
+            gradients = torch.autograd.grad(-torch.where(member[batch], p.log(), (1 - p).log()).mean(), params)
+            for i, (param, g) in enumerate(zip(params, gradients, strict=True)):
+                g = g + decay * param.detach()
+                first[i], second[i] = 0.9 * first[i] + 0.1 * g, 0.999 * second[i] + 0.001 * g**2
+                param.data -= 1e-3 * first[i] / (1 - 0.9**steps) / ((second[i] / (1 - 0.999**steps)).sqrt() + 1e-8)
+    return lambda asked: logits(asked).detach()

@@ -1,0 +1,265 @@
+"""Attacks with a teacher against slow references: thresholds, classifiers of one round, nets on a series, the ensemble."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtri
+from scipy.stats import rankdata
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from worlds import (
+    COLLUDER,
+    TARGET,
+    attack,
+    auc,
+    colluder,
+    halved,
+    rich_world,
+    scored,
+    shown,
+    slow_net,
+    taught,
+    with_absence,
+    with_signals,
+    world,
+)  # fmt: skip
+
+from fedbench.core import Colluder
+from fedbench.plugins.attacks.crossfit import folds
+from fedbench.plugins.attacks.thresholds.choose import best_threshold
+from fedbench.plugins.attacks.trained import knn
+from fedbench.plugins.attacks.trained.logistic_regression import INVERSE_PENALTIES, log_odds, regression
+from fedbench.plugins.attacks.trained.newton import logistic_regressions
+from fedbench.plugins.attacks.trained.parts import three_parts
+from fedbench.plugins.attacks.trained.stacked_features import MEASURED, against, features
+
+CLASSES = 4
+READS = {
+    "threshold-confidence": ("logit-confidence", 1), "threshold-entropy": ("entropy", -1), "threshold-loss": ("loss", -1),
+    "threshold-modified-entropy": ("modified-entropy", -1), "label-only": ("robustness", 1),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def leaky():
+    return rich_world(5.0, 160, 640, rounds=3)
+
+
+# --- thresholds -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=30))
+def test_the_threshold_has_the_largest_advantage_and_is_the_highest_such(drawn):
+    value, member = (np.array(v) for v in zip(*drawn, strict=True))
+    if member.all() or not member.any():
+        member[0] = not member[0]
+    advantage = {t: (value[member] > t).mean() - (value[~member] > t).mean() for t in [*value.tolist(), -99]}
+    tau, most = best_threshold(value, member), max(advantage.values())
+    assert (value[member] > tau).mean() - (value[~member] > tau).mean() == pytest.approx(most)
+    said = int((value > tau).sum())
+    assert said == min(int((value > t).sum()) for t, a in advantage.items() if a == pytest.approx(most))
+
+
+def test_the_threshold_lies_between_what_it_parts():
+    assert best_threshold(np.array([1.0, 2, 5, 6]), np.array([0, 0, 1, 1])) == 3.5
+    assert best_threshold(np.array([1.0, 2, 5, 6]), np.array([1, 1, 0, 0])) == 6  # turned over: none is called a member
+
+
+@pytest.mark.parametrize("view", ["server", "client"])
+@pytest.mark.parametrize("name", READS)
+def test_without_a_teacher_the_score_is_the_signal_of_the_last_round(name, view, leaky):
+    one, (signal, sign), seen = attack(name, teacher="none", view=view), READS[name], shown(leaky, view)
+    np.testing.assert_array_equal(one.score(seen, leaky.audit()), sign * seen.of_target(signal)[-1].astype(float))
+    assert one.threshold is None and one.colluders == 0 and not one.knows_half
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_a_candidate_is_called_a_member_above_the_threshold_of_the_other_fold(classes, leaky):
+    one, shadow, fold = taught(attack("threshold-loss", classes=classes), leaky), colluder(leaky), folds(leaky.ids, 7)
+    for r, score in enumerate(one.score_rounds(shown(leaky), leaky.audit())):
+        lesson = -shadow.observations.of_target("loss")[r].astype(float)
+        asked, taus = -shown(leaky).of_target("loss")[r].astype(float), np.zeros((2, len(fold)))
+        for f in (0, 1):
+            seen = fold != f
+            taus[f] = best_threshold(lesson[seen], shadow.member[seen])
+            for c in range(CLASSES) if classes else ():
+                at = seen & (leaky.y == c)
+                if min(shadow.member[at].sum(), (~shadow.member[at]).sum()) >= 5:
+                    taus[f, leaky.y == c] = best_threshold(lesson[at], shadow.member[at])
+        np.testing.assert_array_equal(score > 0, asked > taus[fold, np.arange(len(fold))])
+        np.testing.assert_allclose(score, asked - np.where(score > 0, taus.min(axis=0), taus.max(axis=0)))
+
+
+def test_thresholds_of_classes_find_what_one_threshold_hides():
+    w = rich_world(3.0, 160, 640, rounds=3)
+    apart = with_signals(w, loss=w.observations["loss"] + 40 * w.y.astype(np.float32))
+    one, each = (auc(scored(attack("threshold-loss", classes=classes), apart), w.member) for classes in (False, True))
+    assert one < 0.65 and each > one + 0.15
+
+
+def test_taught_by_a_half_the_other_half_is_judged_by_all_of_it(leaky):
+    first, value = halved(leaky), -shown(leaky).of_target("loss")[-1].astype(float)
+    score = scored(attack("threshold-loss", teacher="half"), leaky)
+    for half in (first, ~first):
+        np.testing.assert_allclose(score[~half], value[~half] - best_threshold(value[half], leaky.member[half]))
+
+
+def test_the_loss_against_soft_labels_is_the_cross_entropy_with_them(leaky):
+    seen, theta = shown(leaky), 0.7
+    logits = seen.of_target("logits").astype(float)
+    log_p = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
+    soft = (1 - theta) * np.eye(CLASSES)[leaky.y] + theta / CLASSES
+    score = attack("adaptive-membershield", theta=theta, teacher="none").score_rounds(seen, leaky.audit())
+    np.testing.assert_allclose(score, (soft * log_p).sum(axis=2), rtol=1e-4)
+
+
+# --- classifiers of one round -----------------------------------------------------------------------------------------
+
+
+def test_classifiers_read_logits_loss_and_the_gradients_length(leaky):
+    """The log odds of a regression do not change when a feature is shifted or scaled, only when it is changed otherwise."""
+    assert attack("knn").needs == {"logits", "loss", "upload-grad-sq"}
+    fewer = attack("knn", features="logits-loss")
+    assert fewer.needs == {"logits", "loss"}
+    sq = np.asarray(leaky.observations["upload-grad-sq"], np.float64)
+    before, scaled, other = (
+        scored(attack("logistic-regression"), with_signals(leaky, upload_grad_sq=changed)) for changed in (sq, sq**3, sq + 1)
+    )
+    np.testing.assert_allclose(scaled, before, rtol=1e-3, atol=1e-5)
+    assert not np.allclose(other, before, rtol=0.1)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.7, 5.0])  # chance, an overlap, two kinds that a plane tells apart
+def test_regressions_at_once_are_those_of_sklearn(apart):
+    rng = np.random.default_rng(3)
+    member, counted = np.arange(90) % 3 == 0, np.arange(90)[None] % 5 != np.arange(4)[:, None]
+    x = rng.normal(size=(90, 6)) + apart * member[:, None]
+    strengths = np.array([1e-4, 0.1, 1.0, 100.0])
+    found = logistic_regressions(x, member, strengths, counted)
+    for w, c, rows in zip(found, strengths, counted, strict=True):
+        wanted = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(x[rows], member[rows])
+        np.testing.assert_allclose(log_odds(w, x), wanted.decision_function(x), rtol=2e-3, atol=2e-3)
+
+
+def test_the_penalty_is_the_one_that_is_right_most_often_on_what_it_has_not_seen():
+    rng = np.random.default_rng(5)
+    member = np.arange(120) % 2 == 0
+    x = rng.normal(size=(120, 8)) + 0.4 * member[:, None]
+    right = np.zeros(10, int)
+    for learnt, asked in three_parts(member, 11):
+        for i, c in enumerate(np.logspace(-4, 2, 10)):
+            model = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(x[learnt], member[learnt])
+            right[i] += int((model.predict(x[asked]) == member[asked]).sum())
+    assert 0 < right.argmax() < len(right) - 1, "this world tells nothing about the choice"
+    np.testing.assert_allclose(INVERSE_PENALTIES, np.logspace(-4, 2, 10))  # TF-Privacy's grid
+    best = LogisticRegression(C=INVERSE_PENALTIES[right.argmax()], solver="newton-cholesky", tol=1e-10).fit(x, member)
+    np.testing.assert_allclose(log_odds(regression(x, member, 11), x), best.decision_function(x), rtol=1e-3, atol=1e-4)
+
+
+def test_knns_odds_are_those_of_the_distance_weighted_share_and_never_tie():
+    rng = np.random.default_rng(0)
+    x, asked = rng.normal(size=(60, 2)), rng.normal(size=(200, 2))
+    member = x[:, 0] + 0.3 * rng.normal(size=60) > 0
+    odds = knn._neighbours(x, member, 5).odds(asked)
+    share = KNeighborsClassifier(5, weights="distance").fit(x, member).predict_proba(asked)[:, 1]
+    mixed = (share > 0) & (share < 1)
+    np.testing.assert_allclose(1 / (1 + np.exp(-odds[mixed])), share[mixed])
+    assert (~mixed).sum() > 10 and len(np.unique(odds)) == 200
+    assert odds[share == 1].min() > odds[mixed].max() and odds[share == 0].max() < odds[mixed].min()
+    far, near = (knn.log_odds(np.full((1, 3), d), np.ones((1, 3), bool)) for d in (2.0, 0.5))
+    assert near > far > 0  # among members alone the nearer ranks higher
+    assert np.isfinite(knn.log_odds(np.zeros((1, 3)), np.ones((1, 3), bool))).all()
+
+
+# --- nets on a series -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_cs_mia_is_a_net_on_the_series_of_modified_entropies_each_fold_with_its_own(standardise):
+    w = world(2.0, 100, 400, seed=2)
+    fold, shadow, one = folds(w.ids, 7), colluder(w), attack("cs-mia", epochs=2, standardise=standardise)
+    one.fit([shadow], replace(w.audit(), target_client=-1))
+    generator, wanted = replace(w.audit(), target_client=-1).generator, np.empty(len(fold))
+    learns, asked = (torch.from_numpy(w.observations["modified-entropy"][:, k].T.copy()) for k in (COLLUDER, TARGET))
+    for f in (0, 1):
+        x = learns[fold != f]
+        mean, std = (x.mean(0), x.std(0, correction=0)) if standardise else (0.0, 1.0)
+        net = slow_net((x - mean) / std, torch.from_numpy(shadow.member[fold != f]), 2, generator, 5e-4)
+        wanted[fold == f] = net((asked[fold == f] - mean) / std)
+    np.testing.assert_allclose(w.score(one), wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_cs_mia_carries_the_last_upload_over_rounds_without_the_client():
+    w = world(2.0, 100, 400, seed=2)
+    one, held = taught(attack("cs-mia", epochs=2), w), w.observations["modified-entropy"].copy()
+    held[0, TARGET], held[3:5, TARGET] = held[1, TARGET], held[2, TARGET]
+    wanted = with_signals(w, modified_entropy=held).score(one)
+    np.testing.assert_array_equal(with_absence(w, TARGET, 0, 3, 4).score(one), wanted)
+
+
+def test_seqmia_subtracts_the_non_member_logit_unless_told_otherwise():
+    w = world(2.0, 100, 400, seed=2)
+    margin, member_logit, plain = (
+        w.score(taught(attack("seqmia", epochs=3, **form), w)) for form in ({}, {"score": "logit1"}, {"standardise": False})
+    )
+    other_logit = member_logit - margin
+    assert auc(other_logit, w.member) < 0.5 < auc(member_logit, w.member)
+    assert np.abs(plain - margin).max() > 1e-3
+
+
+# --- the ensemble -----------------------------------------------------------------------------------------------------
+
+
+def test_the_ensemble_is_the_mean_rank_of_a_regression_and_of_boosted_trees(leaky):
+    """On normal scores of the features and on 32 equal shares of their ranks; sklearn's own models in scipy's own ranks."""
+    audit, fold, shadow = replace(leaky.audit(), target_client=-1), folds(leaky.ids, 7), colluder(leaky)
+    one, seed = taught(attack("stacked"), leaky), int(audit.rng.integers(2**31))
+    ranks = [rankdata(features(shown(leaky, client=k)), axis=0) for k in (COLLUDER, TARGET)]
+    n = len(fold)
+    normal, shares = ([f(r) for r in ranks] for f in (lambda r: ndtri((r - 0.5) / n), lambda r: (2 * r - 2) * 32 // (2 * n - 1)))
+    regression = LogisticRegression(C=1e-3, tol=1e-6, max_iter=1000, class_weight="balanced")
+    trees = HistGradientBoostingClassifier(
+        max_iter=30, learning_rate=0.2, max_leaf_nodes=8, min_samples_leaf=20, l2_regularization=1.0, early_stopping=False,
+        max_bins=32, random_state=seed,
+    )  # fmt: skip
+    wanted = np.empty(n)
+    for f in (0, 1):
+        said = [
+            model.fit(x[0][fold != f], shadow.member[fold != f]).decision_function(x[1][fold == f])
+            for model, x in ((regression, normal), (trees, shares))
+        ]
+        wanted[fold == f] = np.mean([(rankdata(s) - 0.5) / len(s) for s in said], axis=0)
+    np.testing.assert_allclose(one.score(shown(leaky), leaky.audit()), wanted, rtol=1e-9)
+
+
+def test_its_features_are_every_signal_and_round_and_the_distance_from_the_others(leaky):
+    server, client = features(shown(leaky)), features(shown(leaky, "client"))
+    per_series = 3 + 3  # rounds; mean, slope, spread
+    assert server.shape[1] == (2 * len(MEASURED) - 1) * per_series  # the received model's gradient is the same for all
+    assert client.shape[1] == len(MEASURED) * per_series
+    confidence = leaky.observations["logit-confidence"][:, TARGET].astype(float)
+    t = leaky.observations.rounds
+    wanted = [*confidence, confidence.mean(0), np.polyfit(t, confidence, 1)[0], confidence.std(0)]
+    np.testing.assert_allclose(server[:, :per_series], np.stack(wanted, axis=1), rtol=1e-6, atol=1e-9)
+    mine, others = np.array([[1.0, 4]]), np.array([[[1.0, 1], [3, 3], [np.nan, np.nan]]])
+    np.testing.assert_allclose(against(mine, others), [[-1 / np.sqrt(2), 2 / np.sqrt(2)]], rtol=1e-6)
+    assert (against(mine, others[:, 1:]) == 0).all()
+    gone = features(shown(with_absence(leaky, TARGET, 1)))
+    np.testing.assert_array_equal(gone[:, 1], gone[:, 0])
+
+
+def test_colluders_of_the_global_model_teach_its_members_together(leaky):
+    together, alone = attack("stacked", colluders=2, view="client"), attack("stacked", view="client")
+    pair: list[Colluder] = [colluder(leaky, "client", k) for k in (0, 1)]
+    together.fit(pair, leaky.audit())
+    alone.fit([replace(pair[0], member=pair[0].member | pair[1].member)], leaky.audit())
+    np.testing.assert_array_equal(*(one.score(shown(leaky, "client"), leaky.audit()) for one in (together, alone)))
+    assert together.colluders == 2 and np.isfinite(scored(attack("stacked", colluders=2), leaky)).all()
