@@ -1,4 +1,4 @@
-"""CoFedMID: the part held out, what a member trains on, and the confidence penalty."""
+"""CoFedMID: the plan of classes, recycled samples and their bandit, noise that cancels, and what a run reports of them."""
 
 from __future__ import annotations
 
@@ -8,180 +8,512 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from coalitions import CLASSES, ONLY_PARTITION, begun, member, own_data, started
+from defense_cases import (
+    CLASSES,
+    ONLY_NOISE,
+    ONLY_PARTITION,
+    begun,
+    coalition,
+    coalition_facts,
+    in_coalition,
+    made,
+    own_data,
+    started,
+)  # fmt: skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parties import generator
+from pydantic import ValidationError
+from tiny import tiny_clients, tiny_module, tiny_setup, train_all
+from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedbench.core import Batch
-from fedbench.plugins.defenses.cofedmid import CoFedMID, compensation, partition
+from fedbench.core import Batch, MemberData, UserError
+from fedbench.core.federation.compose import composed
+from fedbench.core.federation.guard import remarks_of
+from fedbench.plugins.defenses.cofedmid import exp3
 
-ONE = 1 / CLASSES  # the share of all classes that one of them is
-
-# -- held-out part ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("n", "held"), [(5000, 250), (1000, 100), (400, 80), (120, 24), (4, 0)])
-def test_validation_part_is_five_percent_at_least_100_at_most_a_fifth(n, held):
-    data = CoFedMID().prepare(own_data(n), member(own_data(n)))
-    assert int(data.held_out.sum()) == held
-    assert CoFedMID(compensation=False).prepare(own_data(n), member(own_data(n))).held_out is None
+# -- the plan of classes ---------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.data(), st.integers(0, 1000))
-@settings(max_examples=100, deadline=None)
-def test_hold_out_takes_its_share_of_every_class(labels, data, seed):
-    y = np.array(labels)
-    count = data.draw(st.integers(0, len(y)))
-    held = partition.hold_out(y, count, np.random.default_rng(seed))
-    assert held.sum() == count
-    for c in np.unique(y):
-        assert abs(held[y == c].sum() - count * (y == c).sum() / len(y)) < 1
+def sizes(rounds: int = 11, classes: int = 10, **params) -> list[int]:
+    """Classes of a member in each round."""
+    return begun({"rounds": rounds, "n_classes": classes}, **ONLY_PARTITION, **params).classes.sum(2)[:, 0].tolist()
 
 
-# -- selection -------------------------------------------------------------------------------------------------------
+def test_the_defaults_are_those_of_table_one():
+    p = made("cofedmid").params
+    assert (p.m_max, p.m_min, p.sigma, p.ratio) == (0.5, 0.2, 0.1, 0.2)
+    assert (p.val_fraction, p.val_min, p.recycle_limit, p.n_intervals, p.mu) == (0.05, 100, 0.1, 10, 0.005)
+    assert [sizes(2, n) for n in (10, 100, 200)] == [[5, 2], [50, 20], [100, 40]]
 
 
-def test_before_recycling_a_member_trains_on_its_assigned_classes_alone():
-    defense, data = started(own_data(), m_max=2, m_min=2, val_min=10, min_assigned=1)
+@pytest.mark.parametrize(
+    ("params", "wanted"),
+    [
+        ({}, [10, 9, 8, 8, 7, 6, 5, 4, 4, 3, 2]), ({"m_round": "floor"}, [10, 9, 8, 7, 6, 6, 5, 4, 3, 2, 2]),
+        ({"m_round": "ceil"}, [10, 10, 9, 8, 7, 6, 6, 5, 4, 3, 2]), ({"decay": "constant"}, [10] * 11),
+        ({"decay": "cosine"}, [10, 10, 9, 8, 7, 6, 5, 4, 3, 2, 2]),
+        ({"decay": "exponential"}, [10, 9, 7, 6, 5, 4, 4, 3, 3, 2, 2]),
+        ({"decay": "polynomial"}, [10, 8, 7, 6, 5, 4, 3, 3, 2, 2, 2]),
+    ],
+)  # fmt: skip
+def test_the_number_of_classes_falls_from_m_max_to_m_min(params, wanted):
+    assert sizes(m_max=10, m_min=2, **params) == wanted
+
+
+@pytest.mark.parametrize(
+    ("given_", "classes", "found"),
+    [(0.5, 5, 3), (0.2, 12, 2), (0.25, 10, 3), (0.001, 10, 1), (1, 7, 7), (2, 10, 2), (50, 100, 50), (0.29, 100, 29)],
+)
+def test_up_to_one_is_a_share_of_all_classes_rounded_half_up_and_from_two_on_a_number(given_, classes, found):
+    assert sizes(1, classes, m_max=given_, m_min=0.001) == [found]
+
+
+@pytest.mark.parametrize("assign", ["balanced", "random"])
+@given(st.integers(1, 24), st.integers(2, 6), st.data(), st.integers(0, 2**32))
+@settings(max_examples=20)
+def test_each_round_has_a_plan_of_its_own_which_balanced_has_least_overlap(assign, classes, members, data, key):
+    m = data.draw(st.integers(1, classes))
+    changes = {"members": tuple(range(members)), "n_classes": classes, "rounds": 4, "key": key}
+    params = {"m_max": max(m, 2) if m > 1 else 1 / classes, "decay": "constant", "m_min": 1 / classes, "assign": assign}
+    plan = begun(changes, **ONLY_PARTITION, **params).classes
+    assert plan.shape == (4, members, classes) and (plan.sum(2) == m).all()
+    assert np.array_equal(plan, begun(changes, **ONLY_PARTITION, **params).classes)
+    if math.comb(classes, m) ** members > 10**9:
+        assert len({round_.tobytes() for round_ in plan}) == 4
+    if assign == "balanced":
+        held = plan.sum(1)
+        assert (np.ptp(held, axis=1) <= 1).all() and ((held > 0).sum(1) == min(classes, members * m)).all()
+
+
+@pytest.mark.parametrize(("classes", "members", "m"), [(100, 5, 50), (100, 10, 20), (10, 10, 2)])
+def test_the_largest_overlap_of_a_balanced_plan_is_near_its_lower_bound(classes, members, m):
+    changes = {"members": tuple(range(members)), "n_classes": classes, "rounds": 3}
+    for held in begun(changes, **ONLY_PARTITION, m_max=m, decay="constant").classes.astype(int):
+        shared = held @ held.T
+        np.fill_diagonal(shared, 0)
+        bound = max(0, -((classes * m - members * m * m) // (classes * (members - 1))))  # section 4.1 and appendix A
+        assert bound <= shared.max() <= 1.25 * bound + 2
+
+
+@pytest.mark.parametrize(("rounding", "first"), [("floor", 2), ("nearest", 3)])
+def test_coverage_that_two_members_cannot_keep_is_widest_or_refused(rounding, first):
+    params = {"m_max": 50, "m_min": 20, "m_round": rounding, **ONLY_PARTITION}
+    changes = {"rounds": 100, "n_classes": 100}
+    a, b = begun(changes, **params).classes[first - 1]
+    assert not (a & b).any() and (a | b).sum() < 100
+    with pytest.raises(UserError, match=f"from round {first} on"):
+        begun(changes, coverage="strict", **params)
+
+
+# -- what a member trains on -----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 12), st.integers(0, 99))
+@settings(max_examples=25)
+def test_a_share_of_every_class_is_held_out_to_validate_on(labels, fewest, key):
+    n, y = len(labels), torch.tensor(labels)
+    data = made("cofedmid", val_min=fewest).prepare(MemberData(torch.zeros(n, 3), y), in_coalition(own_data(), key=key))
+    count = min(max(round(0.05 * n), fewest), n // 5)
+    assert int(data.held_out.sum()) == count
+    assert all(abs(int(data.held_out[y == c].sum()) - count * int((y == c).sum()) / n) < 1 for c in range(5))
+    assert made("cofedmid", compensation=False).prepare(data, in_coalition(data)) is data
+
+
+@pytest.mark.parametrize(("t", "limit"), [(9, 1.0), (10, 0.05), (10, 1.0)])
+def test_a_member_trains_on_assigned_classes_and_from_round_ten_on_samples_of_the_drawn_loss_interval(t, limit):
+    defense, data = started(own_data(200), m_max=2, m_min=2, val_min=10, recycle_limit=limit, min_assigned=1)
     for client, row in ((0, 0), (2, 1)):
-        chosen = defense.select(member(data, client=client, round=3))
-        classes = set(np.flatnonzero(defense.classes[2, row]))
-        expected = [i for i in range(100) if int(data.y[i]) in classes and not data.held_out[i]]
-        assert chosen.index.tolist() == expected
-        assert not chosen.flag.any()
+        ctx = in_coalition(data, t=t, client=client)
+        chosen = defense.select(ctx)
+        usable = [i for i in range(200) if not data.held_out[i]]
+        assigned = {i for i in usable if defense.classes[t - 1, row, data.y[i]]}
+        assert set(chosen.index[~chosen.flag].tolist()) == assigned
+        recycled = set(chosen.index[chosen.flag].tolist())
+        if t < 10:
+            assert not recycled
+            continue
+        losses = cross_entropy(ctx.model(data.x), data.y, reduction="none").tolist()
+        arm = ctx.memory["recycler"].rounds[0].arm
+        ranked = sorted(usable, key=lambda i: losses[i])
+        candidates = set(ranked[arm * len(usable) // 10 : (arm + 1) * len(usable) // 10]) - assigned
+        assert recycled <= candidates and len(recycled) == min(int(limit * len(usable)), len(candidates))
 
 
-@pytest.mark.parametrize("limit", [0.05, 1.0])
-def test_recycled_samples_are_unassigned_ones_of_the_drawn_loss_interval(limit):
-    params = dict(m_max=2, m_min=2, val_min=10, recycle_limit=limit, min_assigned=1)
-    defense, data = started(own_data(200), **params)
-    ctx = member(data, round=10)
-    chosen = defense.select(ctx)
-    usable = [i for i in range(200) if not data.held_out[i]]
-    losses = cross_entropy(ctx.model(data.x), data.y, reduction="none").tolist()
-    arm = ctx.memory["recycler"].rounds[0].arm
-    ranked = sorted(usable, key=lambda i: losses[i])
-    interval = ranked[arm * len(usable) // 10 : (arm + 1) * len(usable) // 10]
-    classes = set(np.flatnonzero(defense.classes[9, 0]))
-    candidates = {i for i in interval if int(data.y[i]) not in classes}
-    recycled = set(chosen.index[chosen.flag].tolist())
-    most = int(limit * len(usable))
-    assert recycled == candidates if limit == 1 else recycled < candidates and len(recycled) == most
-    assigned = {i for i in usable if int(data.y[i]) in classes}
-    assert set(chosen.index[~chosen.flag].tolist()) == assigned
-
-
-def test_recycling_starts_in_round_t_prime():
-    defense, data = started(own_data(), m_max=ONE, m_min=ONE, recycle_from=7)
+@pytest.mark.parametrize(("intervals", "same"), [("fixed_bounds", True), ("requantile", False)])
+def test_interval_bounds_are_kept_unless_asked(intervals, same):
+    defense, data = started(own_data(), m_max=2, m_min=2, intervals=intervals, val_min=10, recycle_limit=1.0)
     memory: dict = {}
-    for t in range(1, 8):
-        flags = defense.select(member(data, round=t, memory=memory)).flag
-        assert ("recycler" in memory) == (t >= 7)
-    assert memory["recycler"].bounds is not None and flags.dtype == torch.bool
+    for t, weights in ((10, 0), (11, 5)):
+        ctx = in_coalition(data, t=t, memory=memory, weights=weights)
+        defense.select(ctx)
+        of_round = memory["recycler"].rounds[-1]
+        losses = ctx.losses(data.x, data.y)[~data.held_out].double().numpy()
+        normalised = (losses - losses.min()) / (losses.max() - losses.min())
+        if t == 10 or not same:
+            bounds = np.sort(normalised)[[j * len(losses) // 10 for j in range(1, 10)]]
+        counts = np.bincount((normalised[:, None] >= bounds).sum(1), minlength=10)
+        assert of_round.proportions == pytest.approx(counts / len(losses))
 
 
-@given(st.lists(st.floats(0, 50), min_size=10, max_size=80, unique=True), st.integers(2, 10))
-@settings(max_examples=100, deadline=None)
-def test_intervals_are_equal_at_first_and_every_loss_falls_in_one(losses, intervals):
-    normalised = compensation.normalise(np.array(losses))
-    assert normalised.min() == 0 and normalised.max() == 1
-    bounds = compensation.interval_bounds(normalised, intervals)
-    counts = np.bincount(compensation.buckets(normalised, bounds), minlength=intervals)
-    if len(np.unique(normalised)) == len(losses):  # normalising may merge neighbours
-        assert counts.sum() == len(losses) and np.ptp(counts) <= 1
-    assert compensation.buckets(np.array([-1.0, 2.0]), bounds).tolist() == [0, intervals - 1]
+def test_too_few_assigned_samples_leave_the_recycled_ones_or_none():
+    for fewest, least in ((None, 8), (1, 1)):
+        defense, data = started(own_data(40), m_max=1 / CLASSES, m_min=1 / CLASSES, min_assigned=fewest, val_min=1)
+        for t in range(1, 21):
+            assigned = (~data.held_out.numpy()) & defense.classes[t - 1, 0][data.y]
+            chosen = defense.select(in_coalition(data, t=t))
+            assert int((~chosen.flag).sum()) == (assigned.sum() if assigned.sum() >= least else 0)
+            assert t >= 10 or not chosen.flag.any()
 
 
-def test_interval_bounds_stay_fixed_unless_asked():
-    for intervals, same in (("fixed_bounds", True), ("requantile", False)):
-        defense, data = started(own_data(), m_max=2, m_min=2, intervals=intervals)
-        memory: dict = {}
-        defense.select(member(data, round=10, memory=memory))
-        first = memory["recycler"].bounds.copy()
-        defense.select(member(data, round=11, memory=memory, seed=5))
-        assert np.array_equal(memory["recycler"].bounds, first) == same
+def recycled(recycle: str, rounds: int, limit: float = 0.1):
+    """What is recycled in each round, what could be, the losses, and the number of training samples."""
+    params = {"m_max": 0.4, "m_min": 0.4, "val_min": 10, "recycle_from": 1, "min_assigned": 1}
+    defense, data = started(own_data(200), recycle=recycle, recycle_limit=limit, **params)
+    memory: dict = {}
+    usable = set(np.flatnonzero(~data.held_out.numpy()).tolist())
+    took, could = [], []
+    for t in range(1, rounds + 1):
+        ctx = in_coalition(data, t=t, key=t, memory=memory)
+        chosen = defense.select(ctx)
+        took.append(set(chosen.index[chosen.flag].tolist()))
+        could.append({i for i in usable if not defense.classes[t - 1, 0, data.y[i]]})
+        defense.after_round(ctx)
+    losses = cross_entropy(ctx.model(data.x), data.y, reduction="none").tolist()
+    return took, could, losses, len(usable)
 
 
-def test_equal_losses_make_one_interval():
-    assert compensation.normalise(np.full(4, 3.0)).tolist() == [0, 0, 0, 0]
+@pytest.mark.parametrize("recycle", ["random", "sequential"])
+@pytest.mark.parametrize("limit", [0.0, 0.05, 1.0])
+def test_rivals_of_the_bandit_recycle_a_fixed_share_of_what_is_left(recycle, limit):
+    took, could, _, n = recycled(recycle, 7, limit)
+    assert all(t <= c and len(t) == min(int(limit * n), len(c)) for t, c in zip(took, could, strict=True))
 
 
-def test_too_few_assigned_samples_leave_the_recycled_or_none():
-    data = replace(own_data(), y=torch.zeros(100, dtype=torch.int64))  # owns class 0 alone
-    defense, data = started(data, m_max=ONE, m_min=ONE)
-    without = [t for t in range(1, 21) if not defense.classes[t - 1, 0, 0]]
-    early, late = min(without), max(without)
-    assert early < 10 <= late
-    assert len(defense.select(member(data, round=early)).index) == 0
-    chosen = defense.select(member(data, round=late))
-    assert len(chosen.index) > 0 and chosen.flag.all()
+def test_sequential_recycling_goes_through_the_losses_from_low_to_high_and_begins_again():
+    took, could, losses, n = recycled("sequential", 20)  # the same model, hence losses, in every round
+    order = sorted(set.union(*could), key=lambda i: losses[i])
+    place = 0
+    for t, c in zip(took, could, strict=True):
+        walk = [*order[place:], *order[:place]]
+        expected = [i for i in walk if i in c][: int(0.1 * n)]
+        assert t == set(expected)
+        place = (place + walk.index(expected[-1]) + 1) % n
 
 
-def test_fewer_than_a_batch_of_assigned_samples_are_dropped_by_default():
-    data = own_data(40)
-    sizes = {}
-    for fewest in (None, 1):
-        defense = begun(**ONLY_PARTITION, m_max=ONE, m_min=ONE, min_assigned=fewest)
-        sizes[fewest] = [len(defense.select(member(data, round=t)).index) for t in range(1, 21)]
-    assert min(sizes[1]) < 8 <= max(sizes[1])
-    assert sizes[None] == [n if n >= 8 else 0 for n in sizes[1]]
+# -- the bandit over loss intervals ----------------------------------------------------------------------------------
 
 
-def test_equal_keys_equal_rounds():
-    def select(key: int) -> tuple[torch.Tensor, torch.Tensor]:
-        defense, data = started(own_data(), m_max=2, m_min=2)
-        chosen = defense.select(member(data, round=12, key=key))
-        return chosen.index, chosen.flag
+def bandit(gamma: float = 0.1, step: float = 0.1) -> exp3.Exp3:
+    return exp3.Exp3(gamma, np.zeros(4), step)
 
-    assert all(torch.equal(a, b) for a, b in zip(select(1), select(1), strict=True))
-    assert len({tuple(select(key)[0].tolist()) for key in range(1, 9)}) > 1
+
+@pytest.mark.parametrize("step", [0.2, 0.5])
+def test_exp3_step_by_hand(step):
+    b = bandit(0.2, step)
+    b.log_weights += 5000.0  # no run is too long for the weights
+    b.rewards = [0.0, 1.0, 2.0, 3.0, 4.0]  # r20 = .8, r80 = 3.2
+    assert b.probabilities().tolist() == pytest.approx([0.25] * 4)
+    b.learn(2, 2.6)  # scaled: 2 * 1.8 / 2.4 - 1 = .5; p .25
+    w = math.exp(step * 0.5 / (0.25 * 4))
+    assert b.probabilities().tolist() == pytest.approx([0.8 * v / (3 + w) + 0.05 for v in (1, 1, w, 1)])
+    assert b.rewards[-1] == 2.6
+
+
+def test_rewards_are_scaled_by_percentiles_and_clipped():
+    history = [0.0, 1.0, 2.0, 3.0, 4.0]
+    scaled = [exp3.scale_reward(r, history) for r in (-9.0, 0.8, 2.0, 3.2, 9.0)]
+    assert scaled == pytest.approx([-1, -1, 0, 1, 1])
+    assert exp3.scale_reward(9.0, history[:4]) == exp3.scale_reward(9.0, [1.0] * 8) == 0  # too short, or no spread
+
+
+@pytest.mark.parametrize(("asked", "step"), [(None, math.sqrt(10 * math.log(10) / ((math.e - 1) * 11))), (0.1, 0.1)])
+def test_the_bandit_is_paid_the_fall_of_the_validation_loss_with_the_step_of_auer_et_al(asked, step):
+    defense, data = started(own_data(), m_max=2, m_min=2, exp3_step=asked)  # of 20 rounds eleven recycle
+    ctx = in_coalition(data, t=10)
+    x, y = data.x[data.held_out], data.y[data.held_out]
+    defense.select(ctx)
+    before = cross_entropy(ctx.model(x), y).item()
+    ctx.params.mul_(0.1)
+    defense.after_round(ctx)
+    defense.after_round(replace(ctx, round=11))  # nothing was pulled in that round
+    found = ctx.memory["recycler"].bandit
+    assert found.rewards == pytest.approx([before - cross_entropy(ctx.model(x), y).item()], rel=1e-5)
+    assert found.step == pytest.approx(min(1, step)) and found.gamma == 0.1
 
 
 # -- confidence regularisation ---------------------------------------------------------------------------------------
 
 
-def slow_penalty(z: torch.Tensor, label: int, mu: float) -> float:
-    p = (z.exp() / z.exp().sum()).tolist()
-    n = len(p)
-    soft = [p[label] if j == label else (1 - p[label]) / (n - 1) for j in range(n)]
-    return sum(q * math.log(q / v) for q, v in zip(soft, p, strict=True)) + mu * sum(v * math.log(v) for v in p)
+@pytest.mark.parametrize("recycled_ones", [(1, 3, 4), (), None])
+@pytest.mark.parametrize("params", [{}, {"kl_reduction": "mean"}, {"detach_soft": False}, {"confidence": False}], ids=str)
+def test_the_loss_is_cross_entropy_plus_the_penalty_of_recycled_samples(recycled_ones, params):
+    def penalty(z: torch.Tensor, label: int) -> torch.Tensor:
+        p = z.softmax(0)
+        soft = torch.stack([p[label] if j == label else (1 - p[label]) / (CLASSES - 1) for j in range(CLASSES)])
+        soft = soft if "detach_soft" in params else soft.detach()
+        divergence = (soft * (soft.log() - p.log())).sum() / (CLASSES if "kl_reduction" in params else 1)
+        return divergence + 0.3 * (p * p.log()).sum()
 
-
-def test_loss_is_cross_entropy_plus_the_penalty_of_recycled_samples():
-    g = torch.Generator().manual_seed(0)
-    logits, y = torch.randn(6, CLASSES, generator=g, dtype=torch.float64), torch.randint(0, CLASSES, (6,), generator=g)
-    flag = torch.tensor([False, True, False, True, True, False])
+    g = generator(0)
+    logits = torch.randn(6, CLASSES, generator=g, dtype=torch.float64).requires_grad_()
+    y = torch.randint(0, CLASSES, (6,), generator=g)
+    flag = None if recycled_ones is None else torch.isin(torch.arange(6), torch.tensor(recycled_ones))
     batch = Batch(torch.zeros(6, 3), y, torch.arange(6), flag=flag)
-    defense, ctx = CoFedMID(mu=0.3), member(own_data())
-    ce = sum(-math.log(float(z.softmax(0)[c])) for z, c in zip(logits, y.tolist(), strict=True))
-    penalty = sum(slow_penalty(logits[i], int(y[i]), 0.3) for i in (1, 3, 4))
-    assert defense.loss(logits, batch, ctx).item() == pytest.approx((ce + penalty) / 6)
-    assert defense.loss(logits, replace(batch, flag=None), ctx).item() == pytest.approx(ce / 6)
-    none_recycled = replace(batch, flag=torch.zeros(6, dtype=torch.bool))
-    assert defense.loss(logits, none_recycled, ctx).item() == pytest.approx(ce / 6)
-
-
-def test_penalty_only_levels_the_wrong_classes():
-    logits = torch.randn(4, CLASSES, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
-    y = torch.tensor([0, 2, 4, 1])
-    penalty = compensation.confidence_regulariser(logits, y, 0.0, True, "sum").sum()
-    gradient = torch.autograd.grad(penalty, logits)[0]
-    p = logits.detach().softmax(1)
-    for i, label in enumerate(y.tolist()):
-        expected = p[i] - (1 - p[i, label]) / (CLASSES - 1)
-        expected[label] = 0
-        torch.testing.assert_close(gradient[i], expected)
-    flowing = compensation.confidence_regulariser(logits, y, 0.0, False, "sum").sum()
-    assert flowing.item() == pytest.approx(penalty.item())
-    assert not torch.allclose(torch.autograd.grad(flowing, logits)[0], gradient)
-    mean = compensation.confidence_regulariser(logits, y, 0.0, True, "mean").sum()
-    assert mean.item() == pytest.approx(penalty.item() / CLASSES)
+    found = made("cofedmid", mu=0.3, **params).loss(logits, batch, in_coalition(own_data()))
+    of_recycled = [] if "confidence" in params else [penalty(logits[i], int(y[i])) for i in recycled_ones or ()]
+    wanted = cross_entropy(logits, y) + sum(of_recycled) / 6
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(value, logits)[0] for value in (found, wanted)))
 
 
 @pytest.mark.parametrize("detach", [True, False])
-def test_penalty_stays_finite_for_certain_predictions(detach):
+def test_the_penalty_stays_finite_for_certain_predictions(detach):
     logits = torch.tensor([[200.0, 0, 0], [0, 200.0, 0]]).requires_grad_()
-    penalty = compensation.confidence_regulariser(logits, torch.tensor([0, 0]), 0.005, detach, "sum").sum()
-    penalty.backward()
-    assert torch.isfinite(penalty) and torch.isfinite(logits.grad).all()
+    batch = Batch(torch.zeros(2, 3), torch.tensor([0, 0]), torch.arange(2), flag=torch.ones(2, dtype=torch.bool))
+    loss = made("cofedmid", detach_soft=detach).loss(logits, batch, in_coalition(own_data()))
+    loss.backward()
+    assert torch.isfinite(loss) and torch.isfinite(logits.grad).all()
+
+
+# -- noise -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", ["scalar", "vector"])
+@pytest.mark.parametrize("resample", [True, False])
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.sampled_from([0.3, 0.29, 0.01, 1.0]), st.integers(0, 999))
+@settings(max_examples=10)
+def test_noise_on_the_tail_is_projected_so_that_it_cancels_under_the_weights(noise, resample, weights, ratio, key):
+    members, P = tuple(range(len(weights))), 50
+    defense = made("cofedmid", sigma=0.5, noise=noise, noise_resample=resample, ratio=ratio, **ONLY_NOISE)
+    defense.begin(coalition(members, tuple(weights), key=key))
+    updates = torch.randn(len(members), P, generator=generator(0), dtype=torch.float64)
+    untouched, tail = updates.clone(), int(ratio * P + 1e-9)
+    for t in (1, 2):
+        ctx = coalition(members, tuple(weights), t=t, key=key + t)
+        added = defense.coordinate(updates, ctx) - updates
+        assert torch.equal(updates, untouched) and not added[:, : P - tail].any()
+        drawn = coalition(key=key + t if resample else key).generator
+        raw = 0.5 * torch.randn(len(members), 1 if noise == "scalar" else tail, generator=drawn, dtype=torch.float64)
+        for k, row in enumerate(added[:, P - tail :]):
+            slow = raw[k] - weights[k] / sum(w * w for w in weights) * sum(w * raw[j] for j, w in enumerate(weights))
+            torch.testing.assert_close(row, slow.expand(tail), rtol=1e-6, atol=1e-9)
+
+
+def test_the_noise_of_absent_members_is_left_out_and_a_switched_off_module_adds_nothing():
+    defense = begun(ratio=1.0, allow_absent=True, **ONLY_NOISE)
+    full = defense.coordinate(torch.zeros(2, 50), coalition(t=1))
+    late = defense.coordinate(torch.zeros(1, 50), coalition(t=1, present=(2,)))
+    assert torch.equal(late[0], full[1]) and late.abs().max() > 0.001
+    assert torch.equal(begun(**ONLY_PARTITION).coordinate(full, coalition(t=1)), full)
+
+
+NOISE = {"sigma": 0.1, "ratio": 0.8}
+THREE = (0, 1, 2)
+
+
+def uneven() -> list[MemberData]:
+    """Clients of 40 samples that train on 36, 30, 24 and 18 of them."""
+    return [MemberData(d.x, d.y, held_out=torch.arange(40) < 6 * k + 4) for k, d in enumerate(tiny_clients(samples=40))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "params", "said"),
+    [
+        ({"weights": "size"}, {}, None), ({"weights": "equal"}, {}, None),
+        ({"weight_order": "shuffled"}, {}, "another one's number of samples"),
+        ({"participation": 0.75, "rounds": 6}, {}, "members can be absent"), ({"rule": True}, {}, "rule TrimmedMean"),
+        ({}, {"mode": "independent"}, "nobody cancels a member's noise"),
+    ],
+)  # fmt: skip
+def test_noise_leaves_the_global_model_as_it_is_where_it_cancels_and_a_remark_says_where_not(changes, params, said):
+    then, changes = [], {**changes}
+    if changes.pop("rule", False):
+        then, changes = [made("trimmed-mean")], {"expected_malicious": 1}
+    found = {}
+    for perturbed in (True, False):
+        ours = {**ONLY_NOISE, "perturbation": perturbed, "allow_absent": True}
+        setup = tiny_setup(composed([made("cofedmid", **NOISE, **ours, **params), *then]), THREE, clients=uneven(), **changes)
+        remarks = " ".join(remarks_of(setup.defense, setup.facts))
+        training, results = train_all(setup)
+        found[perturbed] = torch.cat([r.models for r in results]), remarks, " ".join(training.facts().get("remarks", []))
+    (noisy, before, after), (plain, *silent) = found[True], found[False]
+    assert "noise" not in " ".join(silent)
+    apart = float((noisy - plain).abs().max())
+    if said is None:
+        assert before == after == "" and 0 < apart < 1e-5
+    else:
+        assert said in before and "noise" in after and apart > 1e-3
+
+
+def test_rounds_in_which_members_were_absent_are_counted():
+    setup = tiny_setup(made("cofedmid", allow_absent=True, **NOISE, **ONLY_NOISE), THREE, participation=0.5, rounds=12)
+    training, results = train_all(setup)
+    some = sum(any(k in r.uploads.participants for k in THREE) for r in results)  # two of four clients are never all three
+    (remark,) = training.facts()["remarks"]
+    assert remark.startswith(f"In {some} of 12 rounds some members did not take part")
+
+
+# -- every member on its own -----------------------------------------------------------------------------------------
+
+
+def test_alone_a_member_draws_its_own_classes_as_many_as_in_the_coalition():
+    data, seen = own_data(400), set()
+    alone, together = (begun(m_max=1.0, m_min=0.4, mode=m, **ONLY_PARTITION) for m in ("independent", "collaborative"))
+    for key in range(1, 41):
+        for t in (1, 10, 20):
+            chosen = alone.select(in_coalition(data, t=t, key=key))
+            classes = frozenset(data.y[chosen.index].tolist())
+            assert len(classes) == together.classes[t - 1, 0].sum()
+            assert len(chosen.index) == sum(int(c) in classes for c in data.y)
+        seen.add(classes)
+    assert len(seen) == 10  # all pairs of five classes
+
+
+@pytest.mark.parametrize(("mode", "same"), [("independent", True), ("collaborative", False)])
+def test_alone_nothing_depends_on_who_else_defends(mode, same):
+    def upload(members):
+        defense = made("cofedmid", mode=mode, recycle_from=1, val_min=2, min_assigned=1)
+        return train_all(tiny_setup(defense, members, clients=tiny_clients(samples=30)))[1][0].uploads.updates[0]
+
+    assert torch.equal(upload((0,)), upload((0, 1, 2))) == same
+
+
+@pytest.mark.parametrize("params", [{}, {"noise": "vector"}, {"noise_resample": False}, {"independent_noise": "none"}], ids=str)
+def test_alone_a_members_noise_on_the_tail_is_its_own_and_not_projected(params):
+    defense = begun(sigma=0.5, ratio=0.5, mode="independent", **ONLY_NOISE, **params)
+    memory: dict = {}
+    update, data = torch.zeros(20, dtype=torch.float64), own_data()
+    added = torch.stack([defense.protect(update, in_coalition(data, key=key, memory=memory)) for key in range(400)])
+    assert not added[:, :10].any() and torch.equal(defense.coordinate(added, coalition(t=1)), added)
+    tail, kind = added[:, 10:], [*params.values(), "scalar"][0]
+    if kind == "none":
+        assert not tail.any()
+        return
+    assert (tail.std(1).max() > 0.1) == (kind == "vector")
+    deviation = tail[:, 0].std().item()
+    assert (deviation < 1e-9 and tail.abs().min() > 1e-4) if kind is False else deviation == pytest.approx(0.5, rel=0.15)
+
+
+# -- what a run reports ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "ratio", "perturbed", "within", "says"),
+    [
+        (tiny_module(), 10.5 / 51, 10, 10, "All 10 perturbed parameters lie in the final linear layer, which has 21."),
+        (tiny_module(), 21.5 / 51, 21, 21, "changes no prediction"), (tiny_module(), 0.8, 40, 21, None),
+        (tiny_module(), 0.01, 0, 0, "nothing was perturbed"),
+        (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), 0.5, 10, 0, None),
+    ],
+)  # fmt: skip
+def test_a_run_reports_how_many_perturbed_parameters_lie_in_the_final_linear_layer(module, ratio, perturbed, within, says):
+    reported = train_all(tiny_setup(made("cofedmid", ratio=ratio, **ONLY_NOISE), module=module))[0].facts()
+    assert reported["perturbed parameters"] == perturbed
+    assert reported["perturbed parameters in the final linear layer"] == within
+    assert "remarks" not in reported if says is None else says in reported["remarks"][0]
+
+
+@pytest.mark.parametrize(
+    ("params", "sent"),
+    [({}, 2 + 2 + 1 + 3 * 2), ({"perturbation": False}, 5), (ONLY_NOISE, 6), ({"noise_resample": False}, 5 + 2),
+     ({"noise": "vector", "ratio": 0.5}, 5 + 3 * 26), ({"mode": "independent"}, 0)],
+)  # fmt: skip
+def test_what_the_coordinator_sends_is_counted_item_by_item(params, sent):
+    """Three rounds of three classes, of which a member has two, two (1.5 rounded up) and one."""
+    reported = train_all(tiny_setup(made("cofedmid", val_min=2, **params)))[0].facts()
+    assert reported["bytes from the coordinator a member"] == sent
+    bound = reported.get("bytes from the coordinator a member, (N + 2) T of section 5.5")
+    assert bound == (None if params.get("mode") else (3 + 2) * 3)
+
+
+@pytest.mark.parametrize(("members", "said"), [((0, 1), "In 1 of 3 rounds, the first of them round 3"),
+                                               ((2,), "In 2 of 3 rounds, the first of them round 2"), (THREE, "")])  # fmt: skip
+def test_rounds_with_too_few_members_for_all_classes_are_named(members, said):
+    params = {"m_max": 1.0, "m_min": 1 / 3, "min_assigned": 1, **ONLY_PARTITION}  # of three classes three, two, one
+    reported = train_all(tiny_setup(made("cofedmid", **params), members))[0].facts()
+    assert " ".join(reported.get("remarks", []))[: len(said) or None] == said
+
+
+@pytest.mark.parametrize(("clients", "said"), [(10, ["in 4 of 20 rounds, the first of them round 17: in the last"]), (200, [])])
+def test_a_federation_too_small_for_all_classes_is_told_beforehand(clients, said):
+    few = made("cofedmid", m_max=0.5, m_min=0.01, **ONLY_PARTITION)
+    remarks = few.remarks(coalition_facts(n_classes=100, clients=clients))
+    assert [s in r for s, r in zip(said, remarks, strict=True)] == [True] * len(said)
+
+
+@pytest.mark.parametrize(("rounds", "said"), [(8, ["Of 8 rounds the last one alone recycles samples"]), (10, [""]), (11, [])])
+def test_recycling_in_the_last_round_alone_is_named(rounds, said):
+    remarks = made("cofedmid", perturbation=False, m_min=0.5).remarks(coalition_facts(rounds=rounds))
+    assert [r[: len(s)] for r, s in zip(remarks, said, strict=True)] == said
+
+
+def test_members_without_their_assigned_classes_are_counted_with_what_became_of_them():
+    params = {"m_max": 1 / 3, "m_min": 1 / 3, "min_assigned": 5, **ONLY_PARTITION}
+    clients = [MemberData(d.x, torch.full_like(d.y, k % 3)) for k, d in enumerate(tiny_clients(samples=20))]  # a class each
+    training, results = train_all(tiny_setup(made("cofedmid", **params), (0, 1), clients=clients, rounds=12))
+    still = sum(int((r.uploads.updates[k] == 0).all()) for r in results for k in (0, 1))
+    reported = training.facts()
+    assert 0 < still < 24
+    assert reported["assignments missed"] == reported["rounds that a member trained on nothing"] == still
+    assert any(r.startswith(f"{still} of 24 times (members x rounds)") for r in reported["remarks"])
+
+
+def test_early_and_late_are_the_first_and_last_third_of_the_rounds_that_recycle():
+    params = {"recycle_from": 3, "val_min": 4, "n_intervals": 3, "exp3_step": 1.0, "min_assigned": 1}
+    clients = [*tiny_clients(samples=40)[:2], *tiny_clients(samples=4)[2:]]
+    training, _ = train_all(tiny_setup(made("cofedmid", **params), THREE, clients=clients, rounds=13))
+    of_members = [training.parties.memory(k)["recycler"].rounds for k in THREE]
+    assert [[r.round for r in of_one] for of_one in of_members] == [list(range(3, 14))] * 3
+    reported = training.facts()
+    assert any("1 of 3 bandits had no samples to validate on" in r for r in reported["remarks"])  # a fifth of four is none
+    for when, third in (("early", slice(0, 3)), ("late", slice(8, 11))):
+        some = [r for of_one in of_members for r in of_one[third]]
+        assert reported[f"{when} draws of each loss interval"] == np.bincount([r.arm for r in some], minlength=3).tolist()
+        for name in ("probabilities", "proportions"):
+            mean = reported[f"{when} {name} of the loss intervals"]
+            assert mean == pytest.approx(np.mean([getattr(r, name) for r in some], axis=0)) and sum(mean) == pytest.approx(1)
+        own = [np.mean([r.probabilities for r in of_one[third]], axis=0).max() for of_one in of_members]
+        assert reported[f"{when} probability of a member's likeliest interval"] == pytest.approx(np.mean(own))
+        assert reported[f"recycled share {when}"] == pytest.approx(np.mean([r.share for r in some]))
+    assert sum(reported["draws of each loss interval"]) == 33
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"partition": False}, "switch it off too, or partition on"), ({"m_max": 2, "m_min": 3}, "m_min 3 exceeds m_max 2"),
+        ({"m_max": 0.1, "m_min": 0.3}, "m_min 0.3 exceeds m_max 0.1"), ({"m_max": 1.5}, "1.5 is neither a share"),
+        ({"m_min": 2.5}, "nor a number"), ({"mode": "independent", "coverage": "strict"}, "is for a coalition to keep"),
+    ],
+)  # fmt: skip
+def test_inconsistent_params_are_refused(params, said):
+    with pytest.raises(ValidationError, match=said):
+        made("cofedmid", **params)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"m_max": 50}, "m_max 50 asks for 50 classes, and there are 5"), ({"m_max": 1.0, "m_min": 6}, "m_min 6 asks for 6"),
+        ({"m_max": 2, "m_min": 0.9}, r"of 5 classes m_min 0\.9 is 5 and m_max 2 is 2"),
+        ({"recycle_from": 21}, "recycle_from 21 is after the last round, 20"), ({}, r"participation 0\.5 members can be absent"),
+    ],
+)  # fmt: skip
+def test_what_the_federation_does_not_have_is_refused_before_anything_is_trained(params, said):
+    facts = coalition_facts() if params else coalition_facts(participation=0.5)
+    with pytest.raises(UserError, match=f"cofedmid: .*{said}"):
+        made("cofedmid", **params).check(facts)
+    off = {"m_max": 0.5, "m_min": 0.2, "perturbation": False, **ONLY_PARTITION}
+    made("cofedmid", **{**params, **off}).check(facts)  # what a module that is off would need is not asked for
+    made("cofedmid", recycle_from=20).check(coalition_facts())
+
+
+def test_a_member_with_nothing_left_to_train_on_is_refused():
+    clients = [replace(d, held_out=torch.ones(12, dtype=torch.bool) if k == 1 else None) for k, d in enumerate(tiny_clients())]
+    with pytest.raises(UserError, match="all 12 samples of client 1 are held out"):
+        train_all(tiny_setup(made("cofedmid"), (0, 1), clients=clients))

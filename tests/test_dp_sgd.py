@@ -1,0 +1,255 @@
+"""DP-SGD: its steps against a loop over samples, what noise a target epsilon asks for, and what is claimed of it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from defense_cases import made, member, two_layers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opacus.accountants import create_accountant
+from parties import facts_of, generator
+from pydantic import ValidationError
+from tiny import tiny_clients, tiny_setup, train_all
+from torch import nn
+from torch.nn.functional import cross_entropy, pad
+
+from fedbench.core import Batch, Defense, MemberData, Selection, UserError
+from fedbench.core.federation.compose import Composite
+from fedbench.plugins.defenses.dp_accounting import Steps, epsilon, epsilon_after, noise_for
+from fedbench.plugins.defenses.dp_sgd import random_views
+
+# -- the step --------------------------------------------------------------------------------------------------------
+
+
+def images(n: int, classes: int = 4) -> Batch:
+    g = generator(0)
+    x = torch.randn(n, 1, 2, 3, generator=g, dtype=torch.float64)
+    return Batch(x, torch.randint(0, classes, (n,), generator=g), torch.arange(n))
+
+
+def context(n: int = 40):
+    """A member of ``n`` samples, of whom every batch is expected to hold 8."""
+    data = MemberData(torch.zeros(n, 6), torch.zeros(n, dtype=torch.int64))
+    return member(two_layers().double(), data)
+
+
+def gradient(ctx, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.cat([g.flatten() for g in torch.autograd.grad(cross_entropy(ctx.model(x), y), list(ctx.model.parameters()))])
+
+
+def clipped(row: torch.Tensor, bound: float) -> torch.Tensor:
+    return row * min(1.0, bound / float(row.norm()))
+
+
+POISSON, BATCH = {"sampling": "poisson"}, {"clip_unit": "batch"}
+
+
+@pytest.mark.parametrize(
+    ("n", "params"),
+    [(9, {}), (3, {"clip": 1e-3, "rate": 4.0}), (9, {"augment_multiplicity": 3, "shift": 1, "flip": True}), (9, POISSON),
+     (0, POISSON), (3, {**BATCH, "rate": 2.0}), (3, {**BATCH, "augment_multiplicity": 2}), (0, {**BATCH, **POISSON})],
+)  # fmt: skip
+def test_a_step_clips_each_samples_gradient_and_adds_noise_of_that_size(params, n):
+    b, ctx, clip, rate = images(n), context(), params.get("clip", 1.5), params.get("rate", 1.0)
+    found = made("dp-sgd", sigma=0.7, **{"clip": clip, **params}).local_step(b, ctx)
+    twin, views = context(), params.get("augment_multiplicity", 1)  # the same draws, by the same key
+    moves = params.get("shift", 4), params.get("flip", False)
+    x = b.x if views == 1 or n == 0 else random_views(b.x, views, *moves, twin.generator)
+    y = b.y.repeat_interleave(views)
+    if params.get("clip_unit") == "batch":
+        expected, size = clipped(gradient(twin, x, y), clip) if n else torch.zeros(59), 1
+    else:
+        rows = [gradient(twin, x[i : i + views], y[i : i + views]) for i in range(0, len(y), views)]
+        expected, size = sum((clipped(r, clip) for r in rows), torch.zeros(59)), 8 if "sampling" in params else n
+        assert n < 9 or min(r.norm() for r in rows) < clip < max(r.norm() for r in rows)  # some are clipped, some are not
+    noise = 0.7 * clip * twin.randn_like(twin.params)
+    torch.testing.assert_close(found, rate * (expected + noise) / size, rtol=1e-9, atol=1e-12, check_dtype=False)
+
+
+def test_views_are_shifts_and_mirrors_of_their_own_sample():
+    x = torch.arange(1.0, 25.0).view(2, 2, 2, 3)
+    views = random_views(x, 300, 1, True, generator(0)).unflatten(0, (2, 300))
+    for sample, found in zip(x, views, strict=True):
+        crops = [pad(sample, (1, 1, 1, 1))[:, i : i + 2, j : j + 3] for i in range(3) for j in range(3)]
+        allowed = {tuple(c.flatten().tolist()) for crop in crops for c in (crop, crop.flip(-1))}
+        assert {tuple(v.flatten().tolist()) for v in found} == allowed
+
+
+@pytest.mark.parametrize(("params", "steps"), [
+    ({}, Steps(6 * 5)), ({"sampling": "poisson", "accountant": "gdp"}, Steps(6 * 5 * 5, 8 / 40, "gdp")),
+    ({"account": "one-round"}, Steps(5)),
+])  # fmt: skip
+def test_noise_is_calibrated_for_all_rounds_and_epochs(params, steps):
+    module = nn.Linear(500, 20)
+    data = MemberData(torch.zeros(40, 500), torch.zeros(40, dtype=torch.int64))
+    b = Batch(torch.randn(8, 500, generator=generator(0)), torch.arange(8), torch.arange(8))
+
+    def step(**noise):
+        ctx = member(module, data, classes=20, facts={"rounds": 6, "local_epochs": 5})
+        return made("dp-sgd", clip=0.5, **params, **noise).local_step(b, ctx)
+
+    noise = step(epsilon=2.0) - step(sigma=0)
+    assert noise.std().item() == pytest.approx(noise_for(2.0, steps, 1e-5) * 0.5 / 8, rel=0.03)
+
+
+# -- epsilon ---------------------------------------------------------------------------------------------------------
+
+
+def opacus(accountant: str, sigma: float, rate: float, count: int, delta: float) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        asked = create_accountant(mechanism=accountant)
+        asked.history = [(sigma, rate, count)]
+        return float(asked.get_epsilon(delta=delta))
+
+
+def test_epsilon_of_the_gaussian_mechanism():
+    # Balle & Wang (ICML 2018): sigma = 1 needs epsilon 4.377 at delta 1e-5, against 4.84 of the classical bound.
+    assert epsilon(1.0, 1, 1e-5) == pytest.approx(4.3772, abs=1e-3)
+    assert epsilon(1.0, 16, 1e-5) == pytest.approx(epsilon(0.25, 1, 1e-5), rel=1e-9)
+    assert epsilon(0.0, 1, 1e-5) == math.inf and epsilon(0.1, 120, 1e-5) > 6000 > epsilon(0.11, 120, 1e-5)
+    # At delta = total variation distance erf(mu / sqrt 8) nothing remains to be paid.
+    assert epsilon(1.0, 1, math.erf(1 / math.sqrt(8))) == pytest.approx(0, abs=1e-9)
+
+
+@given(st.floats(0.05, 1000), st.integers(1, 2000), st.sampled_from([1e-3, 1e-5, 1e-6]))
+@settings(max_examples=25)
+def test_the_noise_of_shuffled_batches_inverts_their_epsilon_exactly(target, count, delta):
+    assert epsilon(noise_for(target, Steps(count), delta), count, delta) == pytest.approx(target, rel=1e-6)
+
+
+@pytest.mark.parametrize(("accountant", "grid"), [
+    ("gdp", (0.1, 1.0, 16.0, 1000.0)), ("rdp", (0.5, 8.0)),
+    pytest.param("prv", (0.1, 0.5, 1.0, 8.0, 100.0, 1000.0), marks=[pytest.mark.slow, pytest.mark.nightly]),
+])  # fmt: skip
+def test_noise_reaches_its_epsilon_barely_and_less_epsilon_asks_for_more(accountant, grid):
+    steps = Steps(500, 0.1, accountant)
+    sigmas = [noise_for(target, steps, 1e-6) for target in grid]
+    assert sigmas == sorted(set(sigmas), reverse=True)
+    spent = [epsilon_after(sigma, steps, 1e-6) for sigma in sigmas]
+    assert all(0.99 * target < found <= target * (1 + 1e-9) for target, found in zip(grid, spent, strict=True))
+
+
+def test_epsilon_by_opacus_is_opacus_own_and_agrees_with_gaussian_composition_at_rate_one():
+    assert epsilon_after(1.5, Steps(300, 0.1, "rdp"), 1e-5) == opacus("rdp", 1.5, 0.1, 300, 1e-5)
+    assert epsilon_after(1.5, Steps(300, 0.1, "gdp"), 1e-5) == pytest.approx(opacus("gdp", 1.5, 0.1, 300, 1e-5), rel=1e-4)
+    prv = epsilon_after(1.5, Steps(300, 0.1, "prv"), 1e-5)
+    assert opacus("prv", 1.5, 0.1, 300, 1e-5) == pytest.approx(prv, abs=0.05) and prv < opacus("rdp", 1.5, 0.1, 300, 1e-5)
+    assert epsilon_after(5.0, Steps(120, 1.0, "prv"), 1e-5) == pytest.approx(epsilon(5.0, 120, 1e-5), abs=0.1)
+    assert noise_for(4.0, Steps(300, 0.1, "rdp"), 1e-5) < noise_for(4.0, Steps(300), 1e-5)  # sampling needs less noise
+
+
+# -- what is claimed -------------------------------------------------------------------------------------------------
+
+
+class Twice(Defense):
+    """Trains two passes a round."""
+
+    def local_train(self, ctx):
+        ctx.train()
+        ctx.train()
+
+
+def claims(*defenses: Defense, **changes) -> dict:
+    return dict(train_all(tiny_setup(Composite(list(defenses)), **changes))[0].facts())
+
+
+def test_a_target_is_what_is_claimed_with_noise_of_its_own_for_every_member():
+    clients = tiny_clients(clients=2, samples=12) + tiny_clients(clients=1, samples=30)
+    ours = {"clients": clients, "members": (0, 2)}
+    said = claims(made("dp-sgd", epsilon=8.0, sampling="poisson", accountant="gdp"), **ours)
+    sigmas = [noise_for(8.0, Steps(3 * 2 * batches, 5 / n, "gdp"), 1e-5) for n, batches in ((12, 3), (30, 6))]
+    assert said == {
+        "epsilon": 8.0, "delta": 1e-5, "unit of privacy": "example", "noise multiplier": sigmas, "sampling": "poisson",
+        "accountant": "gdp (Opacus), approximate",
+    }  # fmt: skip
+    assert claims(made("dp-sgd", epsilon=8.0, delta=0.01), participation=0.75, **ours) == {
+        "epsilon": 8.0, "delta": 0.01, "unit of privacy": "example", "noise multiplier": noise_for(8.0, Steps(6), 0.01),
+        "sampling": "shuffled", "accountant": "exact, Gaussian composition", "delta times samples": 0.3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", ["shuffled", "poisson"])
+@pytest.mark.parametrize("noise", [{"epsilon": 2.0}, {"sigma": 3.0}], ids=str)
+def test_more_passes_than_planned_cost_more_than_the_target(sampling, noise):
+    said = claims(Twice(), made("dp-sgd", sampling=sampling, accountant="gdp", **noise))
+    steps = Steps(12) if sampling == "shuffled" else Steps(36, 5 / 12, "gdp")  # clients of 12 samples, batches of 5
+    assert said["epsilon"] == pytest.approx(epsilon_after(said["noise multiplier"], steps, 1e-5), rel=1e-9)
+
+
+@pytest.mark.parametrize(("params", "name", "claimed", "sigma"), [
+    ({"epsilon": 4.0, "account": "one-round"}, "claimed epsilon (one round)", 4.0, noise_for(4.0, Steps(2), 1e-5)),
+    ({"epsilon": 4.0, "clip_unit": "batch"}, "claimed epsilon (batch clipped)", 4.0, noise_for(4.0, Steps(6), 1e-5)),
+    ({"mode": "client", "epsilon": 4.0}, "epsilon", 4.0, noise_for(4.0, Steps(3), 1e-5)),
+    ({"mode": "client", "sigma": 2.0}, "epsilon", epsilon(2.0, 3, 1e-5), 2.0),
+    ({"sigma": 2.0, "rate": 8.0}, "epsilon", epsilon(2.0, 6, 1e-5), 2.0), ({}, "epsilon", epsilon(0.1, 6, 1e-5), 0.1),
+    ({"mode": "client", "sigma": 2.0, "clip_update": "median"}, None, None, None), ({"sigma": 0.0}, None, None, None),
+])  # fmt: skip
+def test_an_epsilon_is_claimed_by_its_name_where_it_holds_and_none_where_it_does_not(params, name, claimed, sigma):
+    said = claims(made("dp-sgd", **params))
+    if name is None:
+        assert said == {}
+        return
+    assert said[name] == pytest.approx(claimed, rel=1e-12) and said["noise multiplier"] == sigma
+    assert said["unit of privacy"] == params.get("mode", "example") and ("epsilon" in said) == (name == "epsilon")
+
+
+def test_by_client_nothing_is_claimed_where_running_statistics_go_out_unclipped():
+    normed = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    assert claims(made("dp-sgd", mode="client", epsilon=4.0), module=normed) == {}
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("params", "says"), [
+    ({"epsilon": 1.0, "sigma": 0.1}, "epsilon and sigma both set the noise"), ({"delta": 1.0}, "less than 1"),
+    ({"epsilon": 1.0, "mode": "client", "clip_update": "median"}, "a median of private norms supports no epsilon"),
+    ({"mode": "client", "sampling": "poisson"}, "leave them out"), ({"mode": "client", "clip_unit": "batch"}, "leave them out"),
+    ({"mode": "client", "rate": 2.0}, "rate is about the steps of a batch"),
+])  # fmt: skip
+def test_parameters_that_contradict_each_other_are_refused(params, says):
+    with pytest.raises(ValidationError, match=says):
+        made("dp-sgd", **params)
+
+
+@pytest.mark.parametrize(("params", "says"), [
+    ({"epsilon": 1e-4, "delta": 1e-9}, r"after 5,000 steps: .* multiplier of 10,000 it is 0.03\d+ \(accountant exact\)"),
+    ({"epsilon": 0.1, "delta": 1e-6, "sampling": "poisson", "accountant": "rdp"}, r"it is 0.14 \(accountant rdp\).*: prv"),
+    ({"epsilon": 1e-3, "sampling": "poisson"}, r"it is 0.005 \(accountant prv\)"),
+])  # fmt: skip
+def test_an_epsilon_that_no_noise_reaches_is_refused_before_training(params, says):
+    with pytest.raises(UserError, match=says):
+        made("dp-sgd", **params).check(facts_of(9, rounds=100, local_epochs=50))
+    made("dp-sgd", **{**params, "epsilon": 1.0}).check(facts_of(9, rounds=100, local_epochs=50))
+
+
+def test_what_a_members_samples_put_out_of_reach_is_refused_in_its_first_round():
+    data = MemberData(torch.zeros(9, 6), torch.zeros(9, dtype=torch.int64))
+    ctx = member(two_layers(), data, facts={"rounds": 10**6, "local_epochs": 50})
+    with pytest.raises(UserError, match=r"after 100,000,000 steps, each sample in a batch with probability 0.889: "):
+        made("dp-sgd", epsilon=0.2, sampling="poisson", accountant="rdp").select(ctx)
+
+
+class Selects(Defense):
+    """Trains on its first ``count`` samples, in descending order."""
+
+    count = 12
+
+    def select(self, ctx):
+        return Selection(ctx.data.trainable[: self.count].flip(0))
+
+
+class Half(Selects):
+    count = 6
+
+
+def test_poisson_batches_go_with_no_defense_that_leaves_samples_out():
+    ours = {"epsilon": 8.0, "sampling": "poisson", "accountant": "gdp"}
+    with pytest.raises(UserError, match=r"draws batches by Poisson sampling from 12 samples, and with 'Half' .* 6 are left"):
+        claims(Half(), made("dp-sgd", **ours))
+    assert claims(Selects(), made("dp-sgd", **ours))["epsilon"] == 8.0
