@@ -18,41 +18,10 @@ class SoundAttack(Attack):
         return -np.nanmean(observations.of_target("loss").astype(np.float64), axis=0)
 
 
-class SoundHalf(Attack):
-    """A linear model of the logits and the loss, fitted to the half that it knows."""
-
-    needs = frozenset({"logits", "loss"})
-    knows_half = True
-
-    def _x(self, seen):
-        last = seen.of_target("logits")[-1].astype(np.float64)
-        x = np.column_stack([last, seen.of_target("loss")[-1], np.ones(len(last))])
-        return np.where(np.isnan(x), 0, x)
-
-    def fit(self, shadows, audit):
-        x = self._x(shadows[0].observations)
-        self._weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ shadows[0].member)
-
-    def score(self, observations, audit):
-        return self._x(observations) @ self._weights
-
-
-class TwoTeachers(SoundHalf):
-    """Knows half and has a colluder as well."""
-
-    colluders = 1
-
-
 class UnknownSignal(SoundAttack):
     """A signal that nobody announces."""
 
     needs = frozenset({"loss", "marjin"})
-
-
-class UnknownView(SoundAttack):
-    """A view that there is none of."""
-
-    view = "everything"
 
 
 class Undeclared(SoundAttack):
@@ -64,32 +33,11 @@ class Undeclared(SoundAttack):
         return super().score(observations, audit)
 
 
-class UndeclaredOutright(SoundAttack):
-    """Reads the margin without having declared it."""
-
-    def score(self, observations, audit):
-        return observations.of_target("margin")[-1].astype(np.float64)
-
-
 class OneTooFew(SoundAttack):
     """Forgets the last candidate."""
 
     def score(self, observations, audit):
         return super().score(observations, audit)[:-1]
-
-
-class NotANumber(SoundAttack):
-    """The logarithm of what may be negative."""
-
-    def score(self, observations, audit):
-        return np.log(super().score(observations, audit))
-
-
-class OtherRounds(SoundAttack):
-    """Its rounds are those of somebody else."""
-
-    def score_rounds(self, observations, audit):
-        return observations.of_target("loss").astype(np.float64)
 
 
 class ByPosition(SoundAttack):
@@ -141,17 +89,6 @@ class NeedsVariance(SoundAttack):
         return scores / np.ptp(scores)
 
 
-class WritesToSignals(SoundAttack):
-    """In place, past the lock."""
-
-    def score(self, observations, audit):
-        scores, loss = super().score(observations, audit), observations["loss"]
-        kept = loss if loss.base is None else loss.base
-        kept.flags.writeable = True
-        kept.flat[0] += 1
-        return scores
-
-
 class SoundActive(ActiveAttack):
     """What its clients would honestly send, larger."""
 
@@ -173,13 +110,6 @@ class OneRow(SoundActive):
         return knowledge.own[:1]
 
 
-class WantsMore(SoundActive):
-    """Says that its own rows are enough, and reads the honest ones."""
-
-    def craft(self, round, knowledge):
-        return knowledge.own + knowledge.honest.mean(0)
-
-
 class NoBuffersInside(SoundActive):
     """Fails where the model has running statistics."""
 
@@ -189,26 +119,16 @@ class NoBuffersInside(SoundActive):
         return knowledge.own
 
 
-# class -> the checks that must fail, and no others
-FAILED = {
-    SoundAttack: (),
-    SoundHalf: (),
-    TwoTeachers: ("declares_known_signals",),
-    UnknownSignal: ("declares_known_signals",),
-    UnknownView: ("declares_known_signals",),
-    Undeclared: ("reads_declared_signals",),
-    UndeclaredOutright: ("reads_declared_signals",),
-    OneTooFew: ("one_score_a_candidate",),
-    NotANumber: ("one_score_a_candidate",),
-    OtherRounds: ("one_score_a_candidate",),
-    ByPosition: ("order_of_candidates",),
-    KnowsTheAnswers: ("looks_at_nothing_else", "finds_nothing_in_nothing"),
-    ComparesTargets: ("no_state_between_runs", "one_and_many_targets"),
-    TwoRounds: ("one_and_many_rounds",),
-    NeedsVariance: ("constant_signals",),
-    WritesToSignals: ("inputs_not_mutated",),
-    SoundActive: (),
-    OneRow: ("craft_shape",),
-    WantsMore: ("craft_shape",),
-    NoBuffersInside: ("batch_statistics_of_the_model",),
+# check -> a component that it must find
+FAULTY = {
+    "declares_known_signals": UnknownSignal,
+    "reads_declared_signals": Undeclared,
+    "one_score_a_candidate": OneTooFew,
+    "order_of_candidates": ByPosition,
+    "finds_nothing_in_nothing": KnowsTheAnswers,
+    "one_and_many_targets": ComparesTargets,
+    "one_and_many_rounds": TwoRounds,
+    "constant_signals": NeedsVariance,
+    "craft_shape": OneRow,
+    "batch_statistics_of_the_model": NoBuffersInside,
 }

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import numpy as np
 import torch
 from torch import nn
 
-from fedbench.core import Analysis, Data, Dataset, Findings, Model, Number, Report, Signal, UserError
+from fedbench.core import Analysis, Data, Dataset, Findings, Model, Number, Signal
 
 # --- models -----------------------------------------------------------------------------------------------------------
 
@@ -62,15 +59,6 @@ class DoubleLogits(Model):
         return Doubled(int(np.prod(input_shape)), n_classes)
 
 
-class NumpyInit(Model):
-    """Initialised by numpy's global generator."""
-
-    def build(self, input_shape, n_classes):
-        module = nn.Linear(int(np.prod(input_shape)), n_classes)
-        nn.init.constant_(module.bias, np.random.rand())
-        return nn.Sequential(nn.Flatten(), module)
-
-
 class ImagesOnly(Model):
     """Takes images, and does not say so."""
 
@@ -119,13 +107,6 @@ class NoLicence(SoundData):
     licence = "unknown"
 
 
-class AnotherEveryTime(SoundData):
-    """Splits by the clock."""
-
-    def load(self, seed):
-        return self._drawn(np.random.default_rng(time.perf_counter_ns()))
-
-
 class SameSamples(SoundData):
     """Its hold-out is its training set."""
 
@@ -139,14 +120,6 @@ class OtherClasses(SoundData):
 
     def load(self, seed):
         return self._drawn(np.random.default_rng(seed), n_classes=2 + seed)
-
-
-class ShortLabels(SoundData):
-    """int32 labels."""
-
-    def load(self, seed):
-        drawn = super().load(seed)
-        return self._drawn(np.random.default_rng(seed), train_y=drawn.train_y.astype(np.int32))
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------
@@ -173,48 +146,6 @@ class Constant(Signal):
         return torch.ones(len(probe.y))
 
 
-class SoundVector(Signal):
-    """The probabilities."""
-
-    vector = True
-
-    def measure(self, probe):
-        return probe.logits.softmax(1)
-
-
-class ConstantVector(Signal):
-    """The classes, of every sample."""
-
-    vector = True
-
-    def measure(self, probe):
-        return torch.arange(probe.logits.shape[1]).float().expand_as(probe.logits)
-
-
-class UndeclaredVector(Signal):
-    """Does not say that it is a vector."""
-
-    def measure(self, probe):
-        return probe.logits.softmax(1)
-
-
-class WritesToLogits(Signal):
-    """The margin, in place."""
-
-    def measure(self, probe):
-        label = probe.logits.gather(1, probe.y[:, None]).squeeze(1)
-        probe.logits.scatter_(1, probe.y[:, None], -torch.inf)
-        return label - probe.logits.amax(1)
-
-
-class TrainsTheModel(Signal):
-    """Leaves the model changed."""
-
-    def measure(self, probe):
-        next(probe.model.parameters()).data.add_(1)
-        return probe.logits.amax(1)
-
-
 # --- analyses and reports ---------------------------------------------------------------------------------------------
 
 
@@ -233,85 +164,17 @@ class NeedsNothingKnown(SoundAnalysis):
     needs = frozenset({"marjin"})
 
 
-class WritesToTheRun(SoundAnalysis):
-    """Sorts in place."""
-
-    def analyse(self, run, judgement):
-        run.pool.sort()
-        return super().analyse(run, judgement)
-
-
-class FindsNoNumber(SoundAnalysis):
-    """A float where a Number belongs."""
-
-    def analyse(self, run, judgement):
-        return Findings({"share": 0.5})
-
-
-class SoundReport(Report):
-    """How many records there are."""
-
-    def write(self, results, plots=True):
-        (results / "leaderboard").mkdir(exist_ok=True)
-        path = results / "leaderboard" / "count.txt"
-        path.write_text(str(len(list((results / "records").glob("*.json")))))
-        return path
-
-
-class Dated(SoundReport):
-    """With the time at which it was written."""
-
-    def write(self, results, plots=True):
-        path = super().write(results, plots)
-        path.write_text(str(time.time_ns()))
-        return path
-
-
-class WritesNothing(Report):
-    """The name of a file that it did not write."""
-
-    def write(self, results, plots=True):
-        return Path(results) / "leaderboard" / "nothing.txt"
-
-
-class Refuses(Report):
-    """Takes no results of anybody's."""
-
-    def write(self, results, plots=True):
-        raise UserError("these records are of no use")
-
-
-# class -> the checks that must fail, and no others
-FAILED = {
-    SoundModel: (),
-    DeadParameters: ("gradient_of_every_parameter",),
-    AcrossSamples: ("samples_first",),
-    DoubleLogits: ("answers_logits",),
-    NumpyInit: ("no_global_randomness",),
-    FewAtOnce: ("runs_end_to_end",),
-    ImagesOnly: ("refuses_inputs_with_a_reason",),
-    SoundData: (),
-    NoLicence: ("licence_stated",),
-    AnotherEveryTime: ("deterministic_under_seed",),
-    SameSamples: ("splits_disjoint",),
-    OtherClasses: ("other_seed_other_split",),
-    ShortLabels: ("runs",),
-    SoundSignal: (),
-    BatchMean: ("chunk_independent",),
-    Constant: (),
-    SoundVector: (),
-    ConstantVector: (),
-    UndeclaredVector: ("runs",),
-    WritesToLogits: ("inputs_not_mutated",),
-    TrainsTheModel: ("runs",),
-    SoundAnalysis: (),
-    NeedsNothingKnown: ("declares_what_it_reads",),
-    WritesToTheRun: ("inputs_not_mutated",),
-    FindsNoNumber: ("runs",),
-    SoundReport: (),
-    Dated: ("deterministic_under_seed",),
-    WritesNothing: ("runs",),
-    Refuses: ("runs",),
+# check -> a component that it must find
+FAULTY = {
+    "gradient_of_every_parameter": DeadParameters,
+    "samples_first": AcrossSamples,
+    "answers_logits": DoubleLogits,
+    "runs_end_to_end": FewAtOnce,
+    "refuses_inputs_with_a_reason": ImagesOnly,
+    "licence_stated": NoLicence,
+    "splits_disjoint": SameSamples,
+    "other_seed_other_split": OtherClasses,
+    "chunk_independent": BatchMean,
+    "declares_what_it_reads": NeedsNothingKnown,
+    "varies": Constant,
 }
-# class -> the checks that must warn
-WARNED = {Constant: ("varies",), ConstantVector: ("varies",)}

@@ -37,10 +37,15 @@ def suite(folder: Path, **changes: Any) -> Path:
     return path
 
 
+def settings_of(folder: Path, *changes: dict) -> list[dict]:
+    """Its setting, once with each of these changes."""
+    (setting,) = YAML(typ="safe").load(suite(folder))["settings"]
+    return [{**setting, **change} for change in changes]
+
+
 def changed(folder: Path, change: dict, **more: Any) -> Path:
     """The same with a change of its setting."""
-    spec = YAML(typ="safe").load(suite(folder))
-    return suite(folder, settings=[{**spec["settings"][0], **change}], **more)
+    return suite(folder, settings=settings_of(folder, change), **more)
 
 
 def invoke(*args: object, status: int = 0) -> str:

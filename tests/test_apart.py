@@ -1,32 +1,48 @@
-"""A process for other people's code: what comes back, how its end is told, what stops it."""
+"""Processes for plugin code: values that come back, endings, time limits, and the plugins' announcements that are remembered."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
+from enum import StrEnum
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from fake_packages import ANNOUNCE, install
+from running import HANG_S, wait_for
 
-from fedbench.core.apart.channel import Channel, at_work
+from fedbench.core.apart.channel import Channel, at_work, moved, say
 from fedbench.core.apart.child import Child, Patience
+from fedbench.core.contract.errors import UserError
+from fedbench.core.registry import ask as ask_module
+from fedbench.core.registry.ask import SECONDS, Defect, Ended, ask, ask_each, patience
+from fedbench.core.registry.components import Registry
+from fedbench.core.registry.remembered import cache_file
+from fedbench.core.spec.suite import Setting
 
-FOR_EVER = Patience()
 SOON = Patience(cpu_s=1.0, idle_s=1.0)
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and has not ended: whom nobody waited for stays as a zombie."""
+    """Whether a process exists and is not a zombie."""
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def all_of(work, patience: Patience = FOR_EVER) -> tuple[list, Child]:
-    """Every message of a child that does ``work``, and the child."""
-    child = Child(work, patience)
+def all_of(work, limits: Patience | None = None) -> tuple[list, Child]:
+    """Every message of a child process that does ``work``, and the child."""
+    child = Child(work, limits or Patience())
     return list(child), child
+
+
+# --- a child process ---------------------------------------------------------------------------------------------------
 
 
 def test_values_and_arrays_come_back_as_they_were():
@@ -42,19 +58,18 @@ def test_values_and_arrays_come_back_as_they_were():
         assert message.arrays[name].dtype == a.dtype
 
 
-@pytest.mark.parametrize("value, arrays", [({1j}, {}), (None, {"o": np.array([object()])}), (float, {})])
-def test_only_plain_things_are_sent(value, arrays):
+@pytest.mark.parametrize("value, arrays", [({1j}, {}), (None, {"o": np.array([object()])})], ids=["value", "array"])
+def test_only_plain_data_is_sent(value, arrays):
     def work(out: Channel) -> None:
-        try:
+        with pytest.raises((TypeError, ValueError)):
             out.send("x", value, arrays)
-        except (TypeError, ValueError) as error:
-            out.send("refused", type(error).__name__)
+        out.send("refused", None)
 
     (message,), _ = all_of(work)
     assert message.kind == "refused"
 
 
-def test_nothing_that_it_does_to_memory_comes_back():
+def test_the_childs_changes_of_memory_and_environment_stay_there():
     mine = np.zeros(3)
 
     def work(out: Channel) -> None:
@@ -66,88 +81,71 @@ def test_nothing_that_it_does_to_memory_comes_back():
     assert message.value == 27 and mine.sum() == 0 and "FEDBENCH_TEST_APART" not in os.environ
 
 
+def closes_its_pipe(out: Channel) -> None:
+    os.closerange(3, 100)
+    os._exit(4)
+
+
 @pytest.mark.parametrize("work, ending", [
     (lambda out: None, ""),
-    (lambda out: sys.exit(3), "it ended the process with status 1"),
     (lambda out: os._exit(0), ""),
-    (lambda out: os._exit(5), "it ended the process with status 5"),
-    (lambda out: os.abort(), "it was killed by SIGABRT"),
+    (lambda out: sys.exit(3), "it ended the process with status 1"),
+    (closes_its_pipe, "it ended the process with status 4"),
     (lambda out: os.kill(os.getpid(), 9), "it was killed by SIGKILL - out of memory?"),
-])  # fmt: skip
-def test_how_it_ended(work, ending):
+], ids=["returns", "exit 0", "sys.exit", "closes its pipe", "SIGKILL"])  # fmt: skip
+def test_the_ending_of_a_child_is_told(work, ending):
     messages, child = all_of(work)
     assert (messages, child.ending, child.timed_out) == ([], ending, False)
 
 
-def spin(out: Channel) -> None:
-    while True:
-        pass
+def spins_in_many_parts(out: Channel) -> None:
+    for i in range(10_000):
+        with at_work(f"part {i}"):
+            sum(range(1_000_000))
 
 
-def spin_elsewhere(out: Channel) -> None:
+def spins_in_a_process_of_its_own(out: Channel) -> None:
     subprocess.run([sys.executable, "-c", "while True: pass"])
 
 
 @pytest.mark.parametrize("work, why", [
-    (spin, "it used more than 1 s of CPU"),
-    (spin_elsewhere, "it used more than 1 s of CPU"),
+    (spins_in_many_parts, "it used more than 1 s of CPU"),
+    (spins_in_a_process_of_its_own, "it used more than 1 s of CPU"),
     (lambda out: time.sleep(3600), "nothing moved for 1 s"),
-])  # fmt: skip
-def test_what_does_not_end_is_ended(work, why):
-    child = Child(work, SOON)
-    assert list(child) == []
-    assert (child.ending, child.timed_out) == (why, True)
+], ids=["spins", "spins elsewhere", "sleeps"])  # fmt: skip
+def test_a_child_that_does_not_end_is_ended(work, why):
+    messages, child = all_of(work, SOON)
+    assert (messages, child.ending, child.timed_out) == ([], why, True)
     assert not psutil.pid_exists(child.pid)
 
 
-def test_who_says_something_is_not_hung_and_who_is_at_work_is_known():
+def test_a_message_renews_the_idle_time_and_the_work_that_hangs_is_named():
     def work(out: Channel) -> None:
         with at_work("the slow one"):
-            for i in range(8):
+            for i in range(5):
                 time.sleep(0.3)
                 out.send("round", i)
             time.sleep(3600)
 
-    child = Child(work, SOON)
-    assert [m.value for m in child] == list(range(8))
+    messages, child = all_of(work, SOON)
+    assert [m.value for m in messages] == list(range(5))
     assert (child.who, child.ending) == ("the slow one", "nothing moved for 1 s")
 
 
-def test_naming_who_is_at_work_gives_the_whole_no_new_budget():
-    def work(out: Channel) -> None:
-        for i in range(10_000):
-            with at_work(f"part {i}"):
-                sum(range(1_000_000))
-
-    child = Child(work, SOON)
-    assert list(child) == []
-    assert (child.ending, child.timed_out) == ("it used more than 1 s of CPU", True)
-
-
-def test_what_it_started_ends_with_it():
+def test_the_processes_that_a_child_started_end_with_it():
     def work(out: Channel) -> None:
         out.send("pid", subprocess.Popen(["sleep", "3600"]).pid)
         time.sleep(3600)
 
-    child = Child(work, FOR_EVER)
+    child = Child(work, Patience())
     pid = next(iter(child)).value
     child.end()
-    assert not psutil.pid_exists(child.pid)
-    assert not runs(pid)
+    assert not psutil.pid_exists(child.pid) and not runs(pid)
 
 
-def test_a_child_that_closes_its_pipe_is_waited_for():
+def test_a_forked_copy_of_the_child_sends_nothing():
     def work(out: Channel) -> None:
-        os.closerange(3, 100)
-        os._exit(4)
-
-    messages, child = all_of(work)
-    assert (messages, child.ending) == ([], "it ended the process with status 4")
-
-
-def test_a_copy_of_the_process_that_speaks_says_nothing():
-    def work(out: Channel) -> None:
-        os.fork()  # somebody forgot to end the copy
+        os.fork()
         for i in range(200):
             out.send("here", i, {"a": np.full(5, i)})
 
@@ -155,10 +153,10 @@ def test_a_copy_of_the_process_that_speaks_says_nothing():
     assert [(m.value, m.arrays["a"][0]) for m in messages] == [(i, i) for i in range(200)] and child.ending == ""
 
 
-@pytest.mark.parametrize("bytes_", [b"[1]", b'["x", 1, [["a", "<f8", [3]]]]', b'["x", 1, [["a", "nonsense", [3]]]]', b"\xff"])
-def test_what_cannot_be_read_ends_the_one_who_sent_it(bytes_):
+@pytest.mark.parametrize("content", [b'["x", 1, [["a", "<f8", [3]]]]', b"\xff"], ids=["array cut short", "no JSON"])
+def test_a_message_that_cannot_be_read_ends_its_sender(content):
     def work(out: Channel) -> None:
-        out.connection.send_bytes(bytes_)
+        out.connection.send_bytes(content)
         out.connection.send_bytes(b"short")
         time.sleep(3600)
 
@@ -167,10 +165,152 @@ def test_what_cannot_be_read_ends_the_one_who_sent_it(bytes_):
     assert not psutil.pid_exists(child.pid)
 
 
+# --- a question to plugin code -----------------------------------------------------------------------------------------
+
+
+class View(StrEnum):
+    """A text of a plugin's own class."""
+
+    SERVER = "server"
+
+
+class Own:
+    """An object of a plugin's class."""
+
+
+def raising(error: BaseException):
+    raise error
+
+
+def test_plain_values_and_settings_come_back_and_texts_lose_their_class():
+    federation = {"clients": 4, "rounds": 2, "batch_size": 5, "optimizer": {"lr": 0.1}}
+    setting = Setting.model_validate({"name": "a", "dataset": "digits", "federation": federation})
+    value = [None, 3, "é", {"a": (1, {2}), "path": Path("y")}, setting, View.SERVER]
+    found = ask(lambda: value)
+    assert found == value and type(found[-1]) is str
+
+
+@pytest.mark.parametrize(("value", "name"), [(Own, r"test_apart\.Own"), (lambda: os.system, r"posix\.system")], ids=["own", "os"])
+def test_an_object_that_is_no_plain_data_is_refused(value, name):
+    with pytest.raises(UserError, match=f"'{name}' came back from a plugin where plain data was expected"):
+        ask(value)
+
+
+@pytest.mark.parametrize("name", ["subprocess.Popen", "metadata.email.message.Message"])
+def test_a_forged_pickle_calls_nothing_that_a_module_of_fedbench_imports(name, monkeypatch):
+    def forged(value):
+        words = [f"\x8c{chr(len(word))}{word}" for word in ("fedbench.core.execution.provenance", name, "true")]
+        return base64.b64encode(f"\x80\x04{words[0]}{words[1]}\x93]({words[2]}e\x85R.".encode("latin1")).decode()
+
+    monkeypatch.setattr(ask_module, "_packed", forged)
+    with pytest.raises(UserError, match=rf"'fedbench\.core\.execution\.provenance\.{re.escape(name)}' came back from a plugin"):
+        ask(lambda: "nothing")
+
+
+@pytest.mark.parametrize(("question", "error", "says"), [
+    (lambda: raising(UserError("one", "two")), UserError, "one\ntwo"),
+    (lambda: raising(FileNotFoundError(2, "No such file", "/x")), FileNotFoundError, r"No such file: '/x'"),
+    (lambda: 1 / 0, Defect, "ZeroDivisionError: division by zero"),
+    (lambda: os._exit(0), Ended, "it ended the process with status 0"),
+    (lambda: os.kill(os.getpid(), signal.SIGKILL), Ended, "it was killed by SIGKILL"),
+], ids=["refusal", "no file", "defect", "exit 0", "SIGKILL"])  # fmt: skip
+def test_the_error_of_a_question_is_raised_by_the_asker(question, error, says):
+    with pytest.raises(error, match=says):
+        ask(question)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, ValueError])
+def test_an_exception_of_a_plugin_names_it(error):
+    def question() -> None:
+        with at_work("outer"), at_work("attack 'x' (pack 1.0)"):
+            raise error
+
+    with pytest.raises(UserError, match=r"^attack 'x' \(pack 1\.0\): "):
+        ask(question)
+
+
+def test_an_item_that_ends_the_process_costs_itself_alone():
+    def question(i: int) -> int:
+        with at_work(f"item {i}"):
+            return os._exit(0) if i in (1, 2) else i * i
+
+    answers = list(ask_each(range(5), question))
+    assert [a.value for a in answers] == [0, None, None, 9, 16]
+    assert [str(a.error) for a in answers[1:3]] == [f"item {i}: it ended the process with status 0" for i in (1, 2)]
+
+
+def test_a_plugin_that_reports_moves_is_not_hung_and_its_words_are_shown(capsys):
+    def question() -> int:
+        with at_work("slow", SOON):
+            for _ in range(5):
+                time.sleep(0.3)
+                moved()
+            say("half way")
+            return 7
+
+    assert ask(question) == 7
+    assert capsys.readouterr().err == "half way\n"
+
+
+def test_printed_lines_are_shown_without_terminal_escapes(capsys):
+    def question(_: int) -> None:
+        print("\x1b[31mred\x1b[0m \u202e end")
+        os.write(1, b"below \xff\rPython")
+
+    list(ask_each([0], question))
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err == "\\u001b[31mred\\u001b[0m \\u202e end\nbelow \\xff\nPython\n"
+    list(ask_each([0], question, quiet=True))
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "1e400"])
+def test_a_time_limit_that_is_no_number_of_seconds_is_refused(monkeypatch, text):
+    monkeypatch.setenv(SECONDS, text)
+    with pytest.raises(UserError, match=f"^{SECONDS}=.*: expected a number of seconds above 0; the default is 60$"):
+        patience()
+
+
+# --- the process that the user started ---------------------------------------------------------------------------------
+
 @pytest.mark.slow
-def test_who_works_on_after_a_helper_of_its_own_was_lost_is_not_hung(monkeypatch):
-    """The time of a process that left the family is not counted any more: what is counted may become less."""
-    counted = iter([5.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0])
-    monkeypatch.setattr("fedbench.core.apart.child._cpu_of", lambda process: next(counted))
-    messages, child = all_of(lambda out: time.sleep(4.5), Patience(idle_s=2.5))
-    assert (messages, child.ending) == ([], "")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_signal_ends_the_command_and_the_plugin_code_that_hangs(site, tmp_path, how, status):
+    pids = tmp_path / "pids"
+    install(site, "dozes", f"""
+        import os, time
+        open({str(pids)!r}, "w").write(f"{{os.getpid()}}\\n")
+        time.sleep(3600)
+    """)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedbench.core.cli.main", "list"], env={**os.environ, "PYTHONPATH": str(site)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )  # fmt: skip
+    wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"), process)
+    process.send_signal(how)
+    out, err = process.communicate(timeout=HANG_S)
+    assert (process.returncode, out, err.strip()) == (status, "", "interrupted" if status == 130 else "")
+    wait_for(lambda: not runs(int(pids.read_text())))
+
+
+# --- remembered announcements ------------------------------------------------------------------------------------------
+
+
+def test_announcements_are_remembered_until_a_file_changes_and_a_damaged_memory_is_asked_again(site, tmp_path, monkeypatch):
+    def defenses() -> tuple[set[str], int]:
+        """What the next command finds, and how often the package was imported by then."""
+        monkeypatch.setattr("fedbench.core.registry.remembered._here", {})
+        return {c.name for c in Registry.discover().components("defense")} & {"shield", "sword"}, len(log.read_text())
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log = tmp_path / "imports"
+    log.touch()
+    install(site, "counted", f"open({str(log)!r}, 'a').write('x')\n" + ANNOUNCE.format(name="shield", target="a:B"))
+    first, n = defenses()
+    assert first == {"shield"} and defenses() == (first, n)
+    (site / "counted.py").write_text((site / "counted.py").read_text().replace("'shield'", "'sword'"))
+    assert defenses() == ({"sword"}, n + 1)
+    cache_file().write_text("cposix\nsystem\n(S'touch executed'\ntR.")
+    assert defenses() == ({"sword"}, n + 2)

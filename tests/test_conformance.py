@@ -1,21 +1,35 @@
-"""The built-in components of every kind keep the contract that others' are checked for.
-
-Data sets that would have to be downloaded are skipped, with the reason; what takes seconds is slow.
-"""
+"""The checks of the plugin contract: built-in components pass them, each finds the mistake that it is for; `fedbench check`."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 from typing import Any
 
+import faulty_attacks
+import faulty_defenses
+import faulty_others
 import numpy as np
 import pytest
+import torch
+from click.testing import CliRunner
+from fake_packages import install
 from PIL import Image
 
-from fedbench.core.registry.components import Registry
+from fedbench.core import UserError
+from fedbench.core.cli.main import cli
 from fedbench.core.registry.kinds import KINDS
+from fedbench.testing import check_component
+from fedbench.testing.checks import runs
 from fedbench.testing.one import run_check
-from fedbench.testing.subject import Subject, subject_of
-from fedbench.testing.table import checks_of
+from fedbench.testing.parametrize import cases_of
+from fedbench.testing.results import Report, Result
+from fedbench.testing.subject import subject_of
+from fedbench.testing.table import CHECKS, checks_of, kinds_words
+
+# --- the built-in components -------------------------------------------------------------------------------------------
 
 # what learns need not learn for long, nor be large, to be deterministic
 PARAMS: dict[str, dict[str, Any]] = {
@@ -26,47 +40,274 @@ HEAVY = {
     "adv-reg", "random-forest", "resnet18", "wrn-16-4", "leaf-cnn", "alexnet", "resnet20", "vgg16", "vgg19", "seqmia", "board",
 }  # fmt: skip
 LIGHT_DATA = {"digits", "image-folder"}
-
-
-def own(registry: Registry) -> list[Any]:
-    """A case a component."""
-    cases = []
-    for kind in KINDS:
-        for found in registry.own(kind):
-            slow = found.name in HEAVY or (kind == "dataset" and found.name not in LIGHT_DATA)
-            cases.append(pytest.param(kind, found.name, id=f"{kind}-{found.name}", marks=[pytest.mark.slow] if slow else []))
-    return cases
+# checks that do not apply to a component
+NOT_ASKED = {"cofedmid": {"order_of_clients"}}  # its members' updates are changed together
+WITHOUT_RUNS = ("its data are not on this machine", "the engine measures this signal", "it computes nothing of a run")
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def pictures(tmp_path_factory) -> str:
     """A folder of two classes of pictures."""
     folder, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
     for name in ("cats", "dogs"):
         (folder / name).mkdir()
         for i in range(30):
             Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / name / f"{i}.png")
-    return folder
+    return str(folder)
 
 
-@pytest.mark.parametrize(("kind", "name"), own(Registry.discover()))
-def test_a_built_in_component_keeps_the_contract(kind, name, registry, pictures):
-    params = {"path": str(pictures), "size": 8} if name == "image-folder" else PARAMS.get(name, {})
+def is_heavy(kind: str, name: str) -> bool:
+    """Whether its checks take seconds."""
+    return name in HEAVY or (kind == "dataset" and name not in LIGHT_DATA)
+
+
+def found_in(kind: str, name: str, registry, pictures: str) -> dict[str, str]:
+    """Check -> message of those that a built-in component does not pass, or skips without one of the known reasons."""
+    params = {"path": pictures, "size": 8} if name == "image-folder" else PARAMS.get(name, {})
     subject = subject_of(name, kind, params, registry)
-    results = [run_check(subject, check) for check in checks_of(subject)]
-    assert {r.name: r.message for r in results if r.outcome in ("failed", "warned")} == {}
-    if not excused(subject):
-        skipped = {r.name: r.message for r in results if r.outcome == "skipped"}
-        assert skipped.keys() <= {"runs_on_cuda", "replays_the_same", *NOT_ASKED.get(name, ())}, skipped
+    results = {check.name: run_check(subject, check) for check in checks_of(subject)}
+    skips = {"runs_on_cuda", "replays_the_same", *NOT_ASKED.get(name, ())}
+    if results["runs"].outcome == "skipped" and results["runs"].message.startswith(WITHOUT_RUNS):
+        skips |= results.keys()
+    return {f"{name}: {check}": r.message for check, r in results.items()
+            if r.outcome in ("failed", "warned") or (r.outcome == "skipped" and check not in skips)}  # fmt: skip
 
 
-# checks that do not apply to a component, each for a reason of its own
-NOT_ASKED = {"cofedmid": ("order_of_clients",)}  # its members' updates are changed together
+@pytest.mark.parametrize("heavy", [
+    pytest.param(False, id="light"), pytest.param(True, id="heavy", marks=[pytest.mark.slow, pytest.mark.nightly]),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_built_in_components_pass_the_checks_for_plugins(kind, heavy, registry, pictures):
+    named = [component.name for component in registry.own(kind) if is_heavy(kind, component.name) == heavy]
+    found: dict[str, str] = {}
+    for name in named:
+        found |= found_in(kind, name, registry, pictures)
+    assert found == {}
 
 
-def excused(subject: Subject) -> bool:
-    """Whether the component itself cannot be asked: a data set that is not here, a signal that the engine measures, an analysis
-    that only draws."""
-    result = next(run_check(subject, check) for check in checks_of(subject) if check.name == "runs")
-    said = ("its data are not on this machine", "the engine measures this signal", "it computes nothing of a run")
-    return result.outcome == "skipped" and result.message.startswith(said)
+# --- each check finds the mistake that it is for -----------------------------------------------------------------------
+
+FAULTY = {**faulty_defenses.FAULTY, **faulty_attacks.FAULTY, **faulty_others.FAULTY}
+WARNS = {"no_member_state_on_self", "varies"}
+# `announced` is about announcements, which a bare class has none of; costs vary
+ELSEWHERE = {"announced", "runs_on_cuda", "cost"}
+SAID = {
+    "defaults_construct": "call super().__init__(**values)",
+    "signatures": "protect takes (update); expected protect(update, ctx)",
+    "update_shape_and_dtype": "protect answers float32", "finds_nothing_in_nothing": "AUC",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_check_finds_the_mistake_that_it_is_for(name):
+    subject = subject_of(FAULTY[name])
+    result = next(run_check(subject, check) for check in checks_of(subject) if check.name == name)
+    assert result.outcome == ("warned" if name in WARNS else "failed"), result
+    assert "\n" not in result.message and len(result.message) > 40 and result.message.count("expected") <= 1
+    assert SAID.get(name, "") in result.message
+
+
+def test_every_check_has_a_mistake_that_it_finds():
+    assert FAULTY.keys() | ELSEWHERE == {check.name for check in CHECKS}
+
+
+@pytest.mark.parametrize(("dear", "outcome"), [(1e9, "passed"), (0.0, "warned")])
+def test_costs_are_told_and_never_fail(monkeypatch, dear, outcome):
+    monkeypatch.setattr(runs, "_DEAR", dear)
+    subject = subject_of(faulty_attacks.SoundAttack)
+    result = next(run_check(subject, check) for check in checks_of(subject) if check.name == "cost")
+    assert result.outcome == outcome and "x the small plain training" in result.message
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("cls", "outcome"), [
+    (faulty_defenses.Sound, "passed"), (faulty_defenses.StaysOnTheCpu, "failed"), (faulty_others.SoundModel, "passed"),
+    (faulty_others.SoundSignal, "passed"), (faulty_attacks.SoundActive, "passed"),
+])  # fmt: skip
+def test_a_tensor_made_on_the_cpu_is_found_where_there_is_a_gpu(cls, outcome):
+    subject = subject_of(cls)
+    result = next(run_check(subject, check) for check in checks_of(subject) if check.name == "runs_on_cuda")
+    assert result.outcome == outcome
+
+
+@pytest.mark.slow
+def test_the_page_says_of_every_check_what_it_asks_and_why():
+    page = (Path(__file__).parents[1] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert [row[:3] for row in rows] == [[f"`{c.name}`", kinds_words(c), c.doc] for c in CHECKS]
+    assert all(len(row) == 4 and len(row[3]) > 10 for row in rows)
+
+
+# --- from Python and in pytest -----------------------------------------------------------------------------------------
+
+
+def test_an_instance_is_checked_from_python_with_every_check():
+    faulty = check_component(faulty_defenses.AnswersDouble())
+    assert not faulty.ok and [r.name for r in faulty.results] == [c.name for c in CHECKS if "defense" in c.kinds]
+    (failed,) = (r for r in faulty.results if r.outcome == "failed")
+    assert failed.name == "update_shape_and_dtype" and "faulty_defenses.py:" in failed.message
+
+
+@pytest.mark.parametrize("what", [3, int, "no-such-thing"])
+def test_a_value_that_is_no_component_is_refused(what):
+    with pytest.raises(UserError, match=r"cannot be checked|unknown component"):
+        check_component(what)
+
+
+def test_a_report_escapes_the_text_of_plugins():
+    report = Report("defense 'x'", (Result("runs", "failed", "a | b <script>\n`c`", 0.1),))
+    assert report.markdown().splitlines()[-1] == "| runs | failed | a \\| b \\<script\\> \\`c\\` |"
+
+
+def test_pytest_cases_have_the_ids_of_the_docs_and_raise_one_message():
+    cases = {case.id: case for case in cases_of("perturb", faulty_defenses.AnswersDouble, ("grad-noise", {"sigma": 0.5}))}
+    assert "perturb-deterministic_under_seed" in cases and cases["grad-noise-runs"].subject.params == {"sigma": 0.5}
+    with pytest.raises(AssertionError, match=r"defense 'AnswersDouble': protect answers float32 .* with float64"):
+        cases["AnswersDouble-update_shape_and_dtype"]()
+    cases["perturb-documented"]()
+    with pytest.raises(pytest.skip.Exception, match="CUDA"):
+        cases["perturb-runs_on_cuda"]()
+    with pytest.warns(UserWarning, match="announced by no entry point"):
+        cases["AnswersDouble-announced"]()
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_decorator_makes_a_case_of_each_check(tmp_path):
+    (tmp_path / "test_mine.py").write_text(textwrap.dedent("""
+        from fedbench.testing import parametrize_with_checks
+
+        @parametrize_with_checks("grad-sparse")
+        def test_conformance(check):
+            check()
+    """))
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    ran = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert ran.returncode == 0 and "passed" in ran.stdout, ran.stdout
+
+
+# --- the command -------------------------------------------------------------------------------------------------------
+
+PLUGIN = """
+    import os, time, sys
+    from pydantic import Field
+    from fedbench.core import Component, Defense, Params, hookimpl
+
+    class Quiet(Defense):
+        '''Half of the update.'''
+
+        class Params(Params):
+            share: float = Field(0.5, ge=0, le=1, description="of the update")
+
+        def protect(self, update, ctx):
+            return update * self.params.share
+
+    class Sleeps(Quiet):
+        '''Never ends.'''
+        def protect(self, update, ctx):
+            time.sleep(10_000)
+
+    class Leaves(Quiet):
+        '''Ends the process.'''
+        def protect(self, update, ctx):
+            os._exit(3)
+
+    class Crashes(Quiet):
+        '''Kills the process where one client is alone; prints.'''
+        def begin(self, ctx):
+            print("| passed | injected |")
+            if ctx.federation.clients == 1:
+                os.kill(os.getpid(), 9)
+
+    @hookimpl
+    def fedbench_defenses():
+        for cls in (Quiet, Sleeps, Leaves, Crashes):
+            name = cls.__name__.lower()
+            yield Component(name, f"behaves:{cls.__name__}", name if name == "crashes" else "what it does is in its name")
+        yield Component("torn", "no_such_module:A", "one")
+"""
+TWICE = """
+    from fedbench.core import Component, hookimpl
+
+    @hookimpl
+    def fedbench_defenses():
+        yield Component("both", "twice:A", "one")
+        yield Component("claimed", "twice:A", "one")
+
+    @hookimpl
+    def fedbench_attacks():
+        yield Component("both", "twice:B", "two")
+"""
+
+
+def check(*args: str):
+    """`fedbench check` in this process; a traceback fails the test."""
+    result = CliRunner().invoke(cli, ["check", *args], prog_name="fedbench")
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    return result
+
+
+def outcomes(text: str) -> dict[str, tuple[str, str]]:
+    """Check -> (outcome, what to do) of the one table."""
+    rows = [line.strip("| \n").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {row[0]: (row[1].strip(" |"), row[2] if len(row) > 2 else "") for row in rows[1:]}
+
+
+@pytest.fixture
+def behaves(site):
+    install(site, "behaves", PLUGIN)
+    install(site, "twice", TWICE)
+    install(site, "again", TWICE.replace("twice:", "again:").replace('"both"', '"other"'))
+
+
+def test_a_sound_component_has_a_short_report_and_status_0(behaves, tmp_path):
+    result = check("quiet", "--markdown", str(tmp_path / "report.md"))
+    assert result.exit_code == 0, result.output
+    text = result.stdout
+    assert text.startswith("## defense 'quiet' (behaves 1.0)\n") and (tmp_path / "report.md").read_text() == text
+    assert {o for o, _ in outcomes(text).values()} <= {"passed", "skipped"}
+    assert outcomes(text)["cost"][1].endswith("x the small plain training")
+    assert set(outcomes(text)) == {c.name for c in CHECKS if "defense" in c.kinds}
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    pytest.param("sleeps", "defense 'sleeps' (behaves 1.0): runs: nothing moved for 2 s", marks=pytest.mark.slow),
+    ("leaves", "defense 'leaves' (behaves 1.0): runs: it ended the process with status 3"),
+])  # fmt: skip
+def test_a_component_that_hangs_or_leaves_costs_the_check_in_which_it_does(behaves, monkeypatch, name, words):
+    monkeypatch.setenv("FEDBENCH_PLUGIN_SECONDS", "2")
+    result = check(name)
+    found = outcomes(result.stdout)
+    assert result.exit_code == 1 and words in found["runs"][1]
+    assert [n for n, (outcome, _) in found.items() if outcome == "failed"] == ["runs"]
+    assert found["documented"][0] == "passed" and found["deterministic_under_seed"][0] == "skipped"
+
+
+def test_a_crash_in_one_check_leaves_the_others_and_printed_text_is_not_in_the_report(behaves):
+    found = outcomes(text := check("crashes").stdout)
+    assert {n for n, (outcome, _) in found.items() if outcome == "failed"} == {"refuses_with_a_reason", "announced"}
+    assert "it was killed by SIGKILL" in found["refuses_with_a_reason"][1] and found["runs_end_to_end"][0] == "passed"
+    assert "injected" not in text
+
+
+@pytest.mark.parametrize(("args", "words"), [
+    (["quite"], "unknown component 'quite' - did you mean 'quiet'?"),
+    (["quiet", "--kind", "attack"], "unknown attack 'quiet' (there is a defense of this name)"),
+    (["quiet", "--param", "share"], "--param share: expected KEY=VALUE"),
+    (["quiet", "--param", "share=2"], "parameter share: Input should be less than or equal to 1; it has share"),
+    (["quiet", "--param", "share=[1"], "--param share=[1: the value is no YAML"),
+    (["quiet", "--markdown", "/no/such/folder/report.md"], "the folder /no/such/folder does not exist"),
+    ([], "name a component to check, or use --list"),
+    (["both"], "'both' is a defense and a attack: say which with --kind"),
+    (["claimed"], "defense 'claimed' is claimed by again 1.0 (again:A) and twice 1.0 (twice:A): uninstall one of them"),
+    (["torn"], "defense 'torn' (behaves 1.0): cannot import 'no_such_module'"),
+])  # fmt: skip
+def test_a_users_mistake_is_a_message_and_status_2(behaves, args, words):
+    result = check(*args)
+    assert result.exit_code == 2 and words in result.stderr and result.stdout == ""
+
+
+def test_the_list_says_what_each_check_asks():
+    result = check("--list")
+    assert result.exit_code == 0
+    assert [row.name for row in CHECKS if f"{row.name}\n    {row.doc}" not in result.stdout] == []

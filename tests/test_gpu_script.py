@@ -43,12 +43,9 @@ def test_steps_are_timed_of_all_four_loops_in_every_configuration(folder):
         assert one["captured_bits_equal"] is True and one["replays"] > 0 and one["note"] == "" and one["peak_memory_gib"] > 0
 
 
-def test_several_processes_train_side_by_side(folder):
+def test_processes_side_by_side_and_the_audit_are_measured(folder):
     found = read(folder, "side_by_side")["processes"]
     assert set(found) == {"1", "2"} and all(n["steps_per_s"] > 0 for n in found.values())
-
-
-def test_the_audit_is_measured_beside_the_rounds(folder):
     found = read(folder, "audit")
     assert found["round_s"] > 0 and found["audit_over_training"] == found["audit_s"] / (10 * found["round_s"])
 
@@ -64,11 +61,3 @@ def test_without_a_cuda_device_it_says_so_in_one_line(tmp_path):
     ended = ran("--output", tmp_path / "out", CUDA_VISIBLE_DEVICES="")
     assert ended.returncode == 2 and ended.stdout == "" and not (tmp_path / "out").exists()
     assert ended.stderr.startswith("no CUDA device on this machine: nothing was measured") and ended.stderr.count("\n") == 1
-
-
-def test_the_page_names_every_section_and_says_that_no_gpu_has_run_it(folder):
-    page = (Path(__file__).parents[1] / "docs" / "gpu.md").read_text(encoding="utf-8")
-    measured = page.partition("## Measure a GPU")[2]
-    named = {line.split("`")[1] for line in measured.splitlines() if line.startswith("| `")}
-    assert named == {path.stem for path in folder.glob("*.json")}
-    assert "**Nothing on this page has run on a GPU yet.**" in page

@@ -1,63 +1,77 @@
-"""Ill-behaved plugins and machines: what they cost, what they leave behind, what the user reads."""
+"""Plugins that misbehave in a run: the outcome of their own cells, the bits of their neighbours, the processes they leave."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
-import numpy as np
 import psutil
 import pytest
 from fake_packages import install
-from running import HANG_S, changed, fingerprint, invoke, outcomes, records, start, suite, wait_for
+from hostile_methods import FATAL, SHOWN, STATE, install_harms, names
+from running import (
+    HANG_S,
+    called,
+    changed,
+    fingerprint,
+    invoke,
+    outcomes,
+    records,
+    settings_of,
+    start,
+    suite,
+    wait_for,
+)  # fmt: skip
 
 from fedbench.core.cli.run import build_plan
-from fedbench.core.contract.errors import UserError
 from fedbench.core.execution import worker
-from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
 
 PLUGIN = '''
-    import ctypes, gc, os, random, subprocess, sys, threading, time, warnings
+    import os, random, resource, signal, subprocess, sys, time
     import numpy as np
     import torch
-    from fedbench.core import Attack, Audit, Component, Data, Dataset, Defense, Model, hookimpl
+    from fedbench.core import ActiveAttack, Analysis, Attack, Component, Data, Dataset, Defense, Model, Signal, hookimpl
+
+    def never(x):
+        return np.linalg.inv(np.zeros((2, 2)))  # line 8: numpy raises
 
     def remember(name):
         with open("pids", "a") as f:  # where the command was called
             f.write(f"{name}\\n")
 
+    def open_many():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        return [open("/dev/null") for _ in range(1000)]
+
+    class Fails(Defense):
+        def protect(self, update, ctx):
+            return never(update)
+
     class Exits(Defense):
         def protect(self, update, ctx):
             sys.exit(5)
-
-    class Twins(Defense):
-        """And forgets to end the copy."""
-        def protect(self, update, ctx):
-            os.fork()
-            return update
 
     class Gone(Defense):
         def protect(self, update, ctx):
             os._exit(0)
 
-    class Wordy(Defense):
-        def report(self, ctx):
-            return {"long " * 1000: 1.0}
-
-    class Talks(Defense):
+    class Nan(Defense):
         def protect(self, update, ctx):
-            os.write(1, b"\\xff raw bytes ")
-            print("chatter")
-            print("more chatter", file=sys.stderr)
-            return update
+            return update * torch.nan
 
     class Rants(Defense):
         def protect(self, update, ctx):
+            os.write(1, b"\\xff raw bytes ")
+            print("chatter")
             raise ValueError("two\\nlines, \\x1b[31m red, \\ud800 and " + "long " * 10**5)
 
     class Hoards(Defense):
@@ -66,67 +80,72 @@ PLUGIN = '''
             while True:
                 heap.append(bytes(10**7))
 
+    class Leaks(Defense):
+        def protect(self, update, ctx):
+            open_many()
+
+    class Wordy(Defense):
+        def report(self, ctx):
+            return {"long " * 1000: 1.0}
+
+    class Reports(Defense):
+        def report(self, ctx):
+            return never(ctx)
+
+    class Twins(Defense):
+        """Forks and does not end the copy."""
+        def protect(self, update, ctx):
+            os.fork()
+            return update
+
+    class Cheats(Defense):
+        """Replaces the harness's metrics in its own process."""
+        def begin(self, ctx):
+            from fedbench.core.experiment import verdict
+            from fedbench.core.metrics import groups
+            groups.score_groups = verdict.score_groups = lambda *a: {}
+            np.isin = lambda a, b: np.zeros(len(a), bool)
+
+    class Hangs(Defense):
+        def protect(self, update, ctx):
+            time.sleep(3600)
+
     class Spawns(Defense):
         def protect(self, update, ctx):
             remember(subprocess.Popen(["sleep", "3600"]).pid)
             remember(os.getpid())
             time.sleep(3600)
 
-    class Holds(Defense):
-        """Keeps the interpreter's lock, so that no thread of its process can act."""
-        def protect(self, update, ctx):
-            remember(os.getpid())
-            ctypes.PyDLL(None).sleep(3600)
-
-    class InitFails(Defense):
-        def __init__(self, **values):
-            raise ValueError("not today")
-
-    class InitExits(Defense):
-        def __init__(self, **values):
-            sys.exit(3)
-
-    class NoModels(Defense):
-        n_models = -1
-
     class Last(Attack):
         needs = frozenset({"loss"})
         def score(self, observations, audit):
             return -observations.of_target("loss")[-1]
 
+    class Outside(Last):
+        view = "external"
+
+    class Scores(Last):
+        def score(self, observations, audit):
+            return never(observations)
+
     class Wrecks(Last):
-        """Changes whatever it can reach."""
+        """Changes the global state of its process."""
         def score(self, observations, audit):
             torch.set_default_dtype(torch.float64)
-            torch.set_num_threads(2)
-            torch.set_grad_enabled(False)
             for generator in (np.random.seed, torch.manual_seed, random.seed):
                 generator(0)
             scores = super().score(observations, audit)
-            torch.set_float32_matmul_precision("medium")
-            torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
-            torch.inference_mode(True).__enter__()
             torch.nn.modules.module.register_module_forward_hook(lambda module, args, out: out * 0)
             np.argsort = np.sort = lambda a, *rest, **named: np.zeros(len(a), int)
-            Audit.rng = property(lambda audit: np.random.default_rng(0))
-            os.environ["FEDBENCH_DATA"] = "nowhere"
-            warnings.simplefilter("error")
-            threading.Thread(target=spoil, args=(observations["loss"],), daemon=True).start()
-            gc.disable()
             return scores
 
-    def spoil(a):
-        while True:
-            torch.set_default_dtype(torch.float64)
-
     class Writes(Last):
-        """To what it is shown, in place."""
         def score(self, observations, audit):
             observations["loss"][...] = 7.0
             return super().score(observations, audit)
 
     class Draws(Last):
-        """From the global generators, which it should not."""
+        """Draws from the global generators, which it should not."""
         def score(self, observations, audit):
             n = len(audit.ids)
             x = torch.rand(n, requires_grad=True)
@@ -136,33 +155,38 @@ PLUGIN = '''
         def score(self, observations, audit):
             sys.exit(4)
 
-    class Copies(Last):
-        """And forgets to end the copy."""
-        def score(self, observations, audit):
-            os.fork()
-            return super().score(observations, audit)
-
-    class Tardy(Last):
-        """Takes long to be made, once a run began."""
-        def __init__(self, **values):
-            super().__init__(**values)
-            while os.path.exists("r/records"):
-                pass
-
-    class Undecided(Last):
-        """Its threshold is no number any more, once it was asked."""
-        def score(self, observations, audit):
-            self.threshold = float("nan")
-            return super().score(observations, audit)
-
     class Vanishes(Last):
         def score(self, observations, audit):
             os._exit(4)
 
-    class Sleeps(Last):
+    class Copies(Last):
         def score(self, observations, audit):
-            remember("asleep")
-            time.sleep(3600)
+            os.fork()
+            return super().score(observations, audit)
+
+    class Daemonises(Last):
+        """Leaves a process in a session of its own behind."""
+        def score(self, observations, audit):
+            script = (
+                "import os, sys, time; os.fork() and sys.exit(); os.setsid(); "
+                "print(os.getpid(), file=open('pids', 'a'), flush=True); time.sleep(3600)"
+            )
+            subprocess.run([sys.executable, "-c", script], check=True)
+            while not os.path.exists("pids") or not open("pids").read():
+                time.sleep(0.01)
+            return super().score(observations, audit)
+
+    class Opens(Last):
+        def score(self, observations, audit):
+            open_many()
+
+    class Infinite(Last):
+        def score(self, observations, audit):
+            return super().score(observations, audit) / 0.0
+
+    class Short(Last):
+        def score(self, observations, audit):
+            return np.zeros(3)
 
     class Complex(Last):
         def score(self, observations, audit):
@@ -180,510 +204,414 @@ PLUGIN = '''
         def score(self, observations, audit):
             return np.array([None] * len(audit.ids))
 
-    class Short(Last):
+    class Undecided(Last):
+        """Its threshold is no number any more once it was asked."""
         def score(self, observations, audit):
-            return np.zeros(3)
-
-    def hoard_handles():
-        return [open("/dev/null") for _ in range(10**6)]
-
-    class Opens(Last):
-        def score(self, observations, audit):
-            hoard_handles()
-
-    class Daemonises(Last):
-        """Leaves a process of a session of its own behind, which nobody waits for."""
-        def score(self, observations, audit):
-            script = (
-                "import os, sys, time; os.fork() and sys.exit(); os.setsid(); "
-                "print(os.getpid(), file=open('pids', 'a'), flush=True); time.sleep(3600)"
-            )
-            subprocess.run([sys.executable, "-c", script], check=True)
-            while not os.path.exists("pids") or not open("pids").read():
-                time.sleep(0.01)
+            self.threshold = float("nan")
             return super().score(observations, audit)
 
-    class Leaks(Defense):
-        def protect(self, update, ctx):
-            hoard_handles()
-
-    class Cheats(Defense):
-        def begin(self, ctx):
-            from fedbench.core.experiment import verdict
-            from fedbench.core.metrics import groups
-            groups.score_groups = verdict.score_groups = lambda *a: {}
-            np.isin = lambda a, b: np.zeros(len(a), bool)
-
-    class Chatters(Last):
+    class Peeks(Last):
+        view = "client"
         def score(self, observations, audit):
-            line, total = "x" * 9999, 0
-            for _ in range(5000):
-                total += len(line) + 1
-                print(line)
-            remember(total)
-            time.sleep(1)
-            print("the end")
-            return super().score(observations, audit)
+            return observations.of_others("loss").mean((0, 1))
 
-    class God(Last):
-        view = "god"
+    class Wishes(Last):
+        def score(self, observations, audit):
+            return observations["mind-reading"]
+
+    class Reads(Attack):
+        needs = frozenset({"ill-measured"})
+        def score(self, observations, audit):
+            return observations.of_target("ill-measured").mean(0)
+
+    class Measured(Signal):
+        def measure(self, probe):
+            return never(probe)
+
+    class Sleeps(Last):
+        def score(self, observations, audit):
+            time.sleep(3600)
 
     class Spins(Last):
         def score(self, observations, audit):
             while True:
                 pass
 
-    class Dozes(Defense):
-        """Takes its time and no processor's."""
-        def protect(self, update, ctx):
-            time.sleep(1.0)
-            return update
+    class Flip(ActiveAttack):
+        needs = frozenset({"loss"})
+        def craft(self, round, knowledge):
+            return -knowledge.own
+        def score(self, observations, audit):
+            return -observations.of_target("loss").mean(0)
 
-    class Letters(Last):
-        needs = "loss"
+    class Crafts(Flip):
+        def craft(self, round, knowledge):
+            return never(knowledge)
 
-    def blobs(rng, bad=None):
-        x, y = rng.normal(size=(900, 8)).astype(np.float32), rng.integers(0, 2, 900)
-        if bad is not None:
-            x[3, 3] = bad
-        return Data(
-            train_x=x[:600], train_y=y[:600], test_x=x[600:700], test_y=y[600:700], holdout_x=x[700:], holdout_y=y[700:],
-            n_classes=2,
-        )
-
-    class Fails(Dataset):
-        def load(self, seed):
-            raise ValueError("disk on fire")
-
-    class Nothing(Dataset):
-        def load(self, seed):
-            pass
-
-    class Nans(Dataset):
-        def load(self, seed):
-            return blobs(np.random.default_rng(seed), np.nan)
+    class Finds(Analysis):
+        def analyse(self, run, judgement):
+            return never(run)
 
     class Unseeded(Dataset):
+        """Differs from load to load."""
         def load(self, seed):
-            return blobs(np.random.default_rng())
+            rng = np.random.default_rng()
+            x, y = rng.normal(size=(900, 8)).astype(np.float32), rng.integers(0, 2, 900)
+            return Data(train_x=x[:600], train_y=y[:600], test_x=x[600:700], test_y=y[600:700], holdout_x=x[700:],
+                        holdout_y=y[700:], n_classes=2)
 
-    class Narrow(Model):
-        def build(self, shape, n_classes):
-            return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, n_classes))
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            return never(x) if self.training else super().forward(x.flatten(1))
 
-    class Wide(Model):
-        def build(self, shape, n_classes):
-            return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, n_classes + 1))
+    class Line(Model):
+        def build(self, input_shape, n_classes):
+            return Net(64, n_classes)
 
-    def announce(*classes):
+    def announced(*classes):
         for c in classes:
             yield Component(f"ill-{c.__name__.lower()}", f"ill:{c.__name__}", "ill-behaved")
 
     @hookimpl
     def fedbench_defenses():
-        return announce(
-            Exits, Talks, Rants, Hoards, Spawns, Holds, Dozes, Leaks, Cheats, InitFails, InitExits, NoModels, Twins, Gone, Wordy,
-        )
+        return announced(Fails, Exits, Gone, Nan, Rants, Hoards, Leaks, Wordy, Reports, Twins, Cheats, Hangs, Spawns)
 
     @hookimpl
     def fedbench_attacks():
-        return announce(
-            Last, Wrecks, Writes, Draws, Leaves, Vanishes, Sleeps, Spins, Complex, Text, Masked, Objects, Short, Opens,
-            Chatters, Daemonises, God, Letters, Copies, Tardy, Undecided,
+        return announced(
+            Last, Outside, Scores, Wrecks, Writes, Draws, Leaves, Vanishes, Copies, Daemonises, Opens, Infinite, Short, Complex,
+            Text, Masked, Objects, Undecided, Peeks, Wishes, Reads, Sleeps, Spins, Flip, Crafts,
         )
 
     @hookimpl
+    def fedbench_signals():
+        return announced(Measured)
+
+    @hookimpl
+    def fedbench_analyses():
+        return announced(Finds)
+
+    @hookimpl
     def fedbench_datasets():
-        return announce(Fails, Nothing, Nans, Unseeded)
+        return announced(Unseeded)
 
     @hookimpl
     def fedbench_models():
-        return announce(Narrow, Wide)
+        return announced(Line)
 '''
+WHAT = "LinAlgError: Singular matrix (ill.py:8 in never)"
+DEFENSES = {
+    "none": ("ok", ""),
+    "ill-fails": ("failed", f"Fails.protect (client 0, round 1): {WHAT}"),
+    "ill-exits": ("failed", "Exits.protect (client 0, round 1): it called sys.exit(5) (ill.py:"),
+    "ill-gone": ("failed", "training with the defense 'ill-gone' (ill 1.0): it ended the process with status 0"),
+    "ill-nan": ("diverged", "protect made the upload of client 0, 1 not finite"),
+    "ill-rants": ("failed", "Rants.protect (client 0, round 1): ValueError: two lines, \\u001b[31m red, \\ud800 and long"),
+    "ill-hoards": ("failed", "out of memory: "),
+    "ill-leaks": ("failed", "Too many open files"),
+    "ill-wordy": ("ok", ""),
+    "ill-reports": ("ok", ""),
+    "ill-twins": ("ok", ""),
+    "ill-cheats": ("ok", ""),
+}
+ATTACKS = {
+    "ill-last": ("ok", ""),
+    "ill-wrecks": ("ok", ""),
+    "ill-draws": ("ok", ""),
+    "ill-copies": ("ok", ""),
+    "ill-daemonises": ("ok", ""),
+    "ill-flip": ("ok", ""),
+    "ill-scores": ("failed", f"attack 'ill-scores' (ill 1.0): {WHAT}"),
+    "ill-reads": ("failed", f"signal 'ill-measured' (ill 1.0): round 2: {WHAT}"),
+    "ill-crafts": ("failed", f"Crafts.craft (round 1): {WHAT}"),
+    "ill-writes": ("failed", "read-only"),
+    "ill-leaves": ("failed", "attack 'ill-leaves' (ill 1.0): it called sys.exit(4) (ill.py:"),
+    "ill-vanishes": ("failed", "attack 'ill-vanishes' (ill 1.0): it ended the process with status 4"),
+    "ill-opens": ("failed", "Too many open files"),
+    "ill-infinite": ("failed", "scores of client 0 are not finite"),
+    "ill-short": ("failed", "score returned shape [3] for client 0; expected ["),
+    "ill-complex": ("failed", "score returned complex64, expected real numbers"),
+    "ill-text": ("failed", "score returned <U4, expected real numbers"),
+    "ill-masked": ("failed", "score returned a masked array; expected a score for every candidate"),
+    "ill-objects": ("failed", "score returned object, expected real numbers"),
+    "ill-undecided": ("failed", "its threshold is nan, expected a finite number or None"),
+    "ill-peeks": ("skipped", "the view 'client' shows no other client to compare with"),
+    "ill-wishes": ("skipped", "no signal 'mind-reading'"),
+}
 
 
-@pytest.fixture
-def ill(site):
-    return install(site, "ill", PLUGIN)
+@pytest.fixture(scope="module")
+def ill(tmp_path_factory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        site = install(tmp_path_factory.mktemp("site"), "ill", PLUGIN)
+        patch.syspath_prepend(str(site))
+        yield site
 
 
-def test_an_attack_that_wrecks_the_process_costs_its_cell_and_changes_no_other(tmp_path, ill):
-    company = ["ill-wrecks", "ill-writes", "ill-leaves", "ill-vanishes", "ill-draws", "ill-last"]
-    invoke(suite(tmp_path, attacks=company), "--results", tmp_path / "r", status=1)
-    found = outcomes(tmp_path / "r")
-    assert found["ill-leaves"][0] == "failed"
-    assert found["ill-leaves"][1].startswith("attack 'ill-leaves' (ill 1.0): it called sys.exit(4) (ill.py:")
-    assert found["ill-vanishes"] == ("failed", "attack 'ill-vanishes' (ill 1.0): it ended the process with status 4")
-    assert found["ill-writes"][0] == "failed" and "read-only" in found["ill-writes"][1]
-    assert [found[f"ill-{a}"][0] for a in ("wrecks", "draws", "last")] == ["ok"] * 3
-    alone = ["ill-draws", "ill-last"]
-    invoke(suite(tmp_path, attacks=alone), "--results", tmp_path / "alone")
-    together, apart = fingerprint(tmp_path / "r"), fingerprint(tmp_path / "alone")
-    assert len(apart) == 4 and all(together[name] == apart[name] for name in apart)
+def runs(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.slow
-def test_an_attack_that_hangs_or_never_ends_costs_its_cell(tmp_path, ill, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    attacks = ["loss-series", "ill-sleeps", "ill-spins", "ill-last"]
-    limits = {"run_seconds": 5, "idle_seconds": 3}
-    invoke(suite(tmp_path, attacks=attacks, limits=limits), "--results", tmp_path / "r", status=1)
-    found = outcomes(tmp_path / "r")
-    assert found["ill-sleeps"] == ("timeout", "stopped: nothing moved for 3 s (limits.idle_seconds)")
-    assert found["ill-spins"] == ("timeout", "stopped: it used more than 5 s of CPU (limits.run_seconds)")
-    assert found["loss-series"][0] == found["ill-last"][0] == "ok"
+@pytest.fixture(scope="module")
+def defended(ill, tmp_path_factory) -> tuple[Path, str]:
+    """(results, output) of a run of every defense of ``DEFENSES`` with two workers."""
+    folder = tmp_path_factory.mktemp("defended")
+    path = changed(folder, {"adversary": {"clients": 1}}, defenses=list(DEFENSES), attacks=["ill-draws", "ill-outside"],
+                   analyses=["ill-finds"], limits={"run_seconds": HANG_S, "memory_gb": 3})  # fmt: skip
+    return folder / "r", invoke(path, "--results", folder / "r", "--workers", 2, status=1)
 
 
-@pytest.mark.slow
-def test_a_run_that_waits_for_the_processor_is_not_out_of_time(tmp_path, ill):
-    """The limit counts CPU time: here the clock runs far beyond it, as on a machine that others keep busy."""
-    path = suite(tmp_path, defenses=["ill-dozes"], limits={"run_seconds": 6, "idle_seconds": HANG_S})
-    invoke(path, "--results", tmp_path / "r")
-    (record,) = records(tmp_path / "r").values()
-    assert record["outcome"] == "ok" and record["measured"]["wall_s"] > 6 > record["measured"]["cpu_s"]
-
-
-def test_a_copy_that_somebody_makes_of_its_process_changes_nothing(tmp_path, ill):
-    path = suite(tmp_path, defenses=["ill-twins", "none"], attacks=["ill-copies", "ill-last"])
-    invoke(path, "--results", tmp_path / "r")
-    found = records(tmp_path / "r")
-    for defense in ("ill-twins", "none"):
-        assert found[defense, "ill-copies", 0]["pooled"] == found[defense, "ill-last", 0]["pooled"]
-
-
-@pytest.mark.slow
-def test_who_takes_too_long_to_be_made_is_named_with_the_limit_that_ended_it(tmp_path, ill, monkeypatch):
-    monkeypatch.setenv("FEDBENCH_PLUGIN_SECONDS", "8")
-    process = start(suite(tmp_path, attacks=["ill-tardy", "ill-last"]), tmp_path / "r", ill)
-    assert "8 s of CPU" in process.communicate()[0] and process.returncode == 1
-    found = outcomes(tmp_path / "r")
-    assert found["ill-last"][0] == "ok"
-    assert found["ill-tardy"] == (
-        "timeout", "stopped: attack 'ill-tardy' (ill 1.0): it used more than 8 s of CPU; FEDBENCH_PLUGIN_SECONDS sets how long "
-        "it may take",
+@pytest.fixture(scope="module")
+def attacked(ill, tmp_path_factory) -> Path:
+    """Results of a run of every attack of ``ATTACKS``, of a dataset without a seed and of a model that fails in training."""
+    folder = tmp_path_factory.mktemp("attacked")
+    settings = settings_of(
+        folder, {"adversary": {"clients": 1}},
+        {"name": "unseeded", "dataset": "ill-unseeded", "model": "mlp", "attacks": ["ill-last"]},
+        {"name": "line", "model": {"name": "ill-line"}, "attacks": ["ill-last"]},
     )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)  # where one of the attacks notes its process
+        path = suite(folder, settings=settings, attacks=list(ATTACKS), analyses=["ill-finds"])
+        invoke(path, "--results", "r", "--workers", 1, status=1)
+    return folder / "r"
 
 
-def test_a_defense_that_ends_the_training_is_named(tmp_path, ill):
-    invoke(suite(tmp_path, defenses=["ill-gone"]), "--results", tmp_path / "r", status=1)
-    why = "training with the defense 'ill-gone' (ill 1.0): it ended the process with status 0"
-    assert outcomes(tmp_path / "r", 0) == {"ill-gone": ("failed", why)}
+def of_digits(folder: Path) -> dict[tuple[str, str], dict]:
+    """(defense, attack) -> record, of the setting digits."""
+    found = [json.loads(path.read_text()) for path in (folder / "records").glob("digits--*.json")]
+    return {(r["defense"]["label"], r["attack"]["label"]): r for r in found}
 
 
-def test_a_name_as_long_as_a_page_is_no_name_of_a_fact(tmp_path, ill):
-    invoke(suite(tmp_path, defenses=["ill-wordy"]), "--results", tmp_path / "r")
-    (record,) = records(tmp_path / "r").values()
-    assert record["facts"] == {} and "expected a mapping from short names to finite numbers" in record["complaints"][0]
+@pytest.mark.parametrize("name", DEFENSES)
+def test_a_misbehaving_defense_costs_only_its_own_cells(defended, name):
+    found = {attack: r for (defense, attack), r in of_digits(defended[0]).items() if defense == name}
+    outcome, reason = DEFENSES[name]
+    assert {r["outcome"] for r in found.values()} == {outcome} and found.keys() == {"ill-draws", "ill-outside"}
+    assert all(reason in r["reason"] and r["reason"].isprintable() and len(r["reason"]) < 700 for r in found.values())
+    assert found["ill-outside"]["view"] == "external"  # also where the training failed
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_misbehaving_attack_costs_only_its_own_cell(attacked, name):
+    found, (outcome, reason) = of_digits(attacked)["none", name], ATTACKS[name]
+    assert found["outcome"] == outcome and reason in found["reason"], found["reason"]
+
+
+def test_neighbours_keep_every_bit_whatever_the_company_and_the_number_of_workers(defended, attacked):
+    def of_draws(folder: Path) -> dict[str, bytes]:
+        return {n: content for n, content in fingerprint(folder).items() if n.startswith("digits--") and "--none--ill-draws" in n}
+
+    one, other = of_draws(defended[0]), of_draws(attacked)
+    assert one == other and len(one) == 2
+
+
+def test_a_forked_copy_and_a_replaced_metric_change_no_number(defended, attacked):
+    def judged(record: dict) -> tuple:
+        return record["pooled"], [t["groups"] for t in record["targets"]]
+
+    attacks, defenses = of_digits(attacked), of_digits(defended[0])
+    assert judged(attacks["none", "ill-copies"]) == judged(attacks["none", "ill-wrecks"]) == judged(attacks["none", "ill-last"])
+    for name in ("ill-twins", "ill-cheats", "ill-wordy", "ill-reports"):
+        own = {t["target"]: t["groups"] for t in defenses[name, "ill-outside"]["targets"]}
+        undefended = {t["target"]: t["groups"] for t in defenses["none", "ill-outside"]["targets"]}
+        assert own and own == {target: undefended[target] for target in own}
+
+
+def test_a_failing_report_or_analysis_costs_no_score_and_is_a_complaint(defended):
+    found = of_digits(defended[0])
+    assert f"Reports.report (after the last round): {WHAT}" in found["ill-reports", "ill-outside"]["complaints"]
+    wordy = found["ill-wordy", "ill-outside"]
+    assert wordy["facts"] == {}
+    assert any("expected a mapping from short names to finite numbers" in said for said in wordy["complaints"])
+    assert any(f"analysis 'ill-finds' (ill 1.0): {WHAT}" in said for said in found["none", "ill-outside"]["complaints"])
+
+
+def test_an_active_attack_has_a_training_of_its_own(attacked):
+    passive, active = (of_digits(attacked)["none", name] for name in ("ill-last", "ill-flip"))
+    assert passive["run_key"] != active["run_key"] and passive["history"] != active["history"]
+    assert passive["described"]["adversary"] is None and active["described"]["adversary"] == "ill-flip"
+
+
+def test_a_model_and_a_dataset_that_fail_in_a_run_are_named(attacked):
+    found = {r["setting"]: (r["outcome"], r["reason"]) for path in (attacked / "records").glob("*.json")
+             for r in [json.loads(path.read_text())] if r["setting"] != "digits"}  # fmt: skip
+    assert found["line"] == ("failed", f"the model (round 1): {WHAT}")
+    assert found["unseeded"][0] == "failed" and "load(seed) must depend on nothing but" in found["unseeded"][1]
+
+
+def test_printed_text_and_tracebacks_are_in_the_logs_alone(defended, attacked):
+    folder, output = defended
+    assert "chatter" not in output and f"tracebacks are in {folder / 'logs'}" in output.replace("\n", "")
+    logs = {path: path.read_bytes() for path in [*(folder / "logs").iterdir(), *(attacked / "logs").iterdir()]}
+    (log,) = (text for text in logs.values() if b"chatter" in text)
+    assert b"\xff raw bytes" in log and all(b"\x1b" not in text for text in logs.values())
+    text = b"".join(logs.values()).decode(errors="replace")
+    frames = set(re.findall(r'ill.py", line \d+, in (\w+)\n', text))
+    assert {"never", "protect", "score", "measure", "craft", "analyse", "report", "forward"} <= frames
+    assert "Singular matrix\n(" in text and " frames of fedbench and of libraries left out; `--debug` keeps them)\n" in text
+    assert "/numpy/" not in text and f"core{os.sep}federation" not in text
+
+
+def test_a_process_that_a_plugin_leaves_running_ends_with_its_cell(attacked):
+    left = [int(p) for p in (attacked.parent / "pids").read_text().split()]
+    assert left and not any(map(runs, left))
 
 
 def test_a_defect_of_the_worker_blames_no_plugin(tmp_path, monkeypatch):
-    sent = []
-
     class Pipe:
+        sent: ClassVar[list] = []
+
         def send(self, what):
-            sent.append(what)
+            self.sent.append(what)
 
         def close(self):
             pass
 
     monkeypatch.setattr(worker, "stand_alone", lambda job: None)
     monkeypatch.setattr(worker, "run_job", lambda job, report: 1 / 0)
-    job = build_plan(str(suite(tmp_path)), (), tmp_path / "r", "cpu").jobs[0]
-    worker.child_main(job, Pipe())
-    ((kind, why),) = sent
+    worker.child_main(build_plan(str(suite(tmp_path)), (), tmp_path / "r", "cpu").jobs[0], Pipe())
+    ((kind, why),) = Pipe.sent
     said = "a defect of fedbench: ZeroDivisionError: division by zero (test_isolation.py:"
     assert kind == "stopped" and why.startswith(said) and ".log" in why
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA counts all memory on Linux alone")
+# --- limits of time, and processes that are killed ---------------------------------------------------------------------
+
+
 @pytest.mark.slow
-def test_a_memory_limit_above_what_the_machine_grants_is_what_the_machine_grants(tmp_path, site):
-    def bound() -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, (64 << 30, 64 << 30))
-
-    process = start(suite(tmp_path, limits={"memory_gb": 100}), tmp_path / "r", site, preexec_fn=bound)
-    assert process.wait() == 0, process.communicate()[0]
-
-
-def test_what_is_no_number_a_candidate_is_no_score(tmp_path, ill):
-    names = ["complex", "text", "masked", "objects", "short", "undecided"]
-    invoke(suite(tmp_path, attacks=[f"ill-{n}" for n in names]), "--results", tmp_path / "r", status=1)
-    found = outcomes(tmp_path / "r")
-    for name, why in zip(names, (
-        "score returned complex64, expected real numbers", "score returned <U4, expected real numbers",
-        "score returned a masked array; expected a score for every candidate", "score returned object, expected real numbers",
-        "score returned shape [3] for client 0; expected [", "its threshold is nan, expected a finite number or None",
-    ), strict=True):  # fmt: skip
-        outcome, reason = found[f"ill-{name}"]
-        assert outcome == "failed" and why in reason, reason
-
-
-def test_handles_that_one_leaves_open_cost_its_own_cells(tmp_path, ill):
-    path = suite(tmp_path, defenses=["none", "ill-leaks"], attacks=["loss-series", "ill-opens", "ill-last"])
+def test_what_hangs_or_spins_costs_its_own_cell(tmp_path, ill):
+    limits = {"run_seconds": 5, "idle_seconds": 3}
+    path = suite(tmp_path, defenses=["none", "ill-hangs"], attacks=["ill-sleeps", "ill-spins", "ill-last"], limits=limits)
     invoke(path, "--results", tmp_path / "r", status=1)
-    found = {(d, a): r["outcome"] for (d, a, _), r in records(tmp_path / "r").items()}
+    found = {(d, a): (r["outcome"], r["reason"]) for (d, a), r in of_digits(tmp_path / "r").items()}
+    idle = ("timeout", "stopped: nothing moved for 3 s (limits.idle_seconds)")
     assert found == {
-        ("none", "loss-series"): "ok", ("none", "ill-last"): "ok", ("none", "ill-opens"): "failed",
-        **{("ill-leaks", a): "failed" for a in ("loss-series", "ill-opens", "ill-last")},
+        ("none", "ill-last"): ("ok", ""), ("none", "ill-sleeps"): idle,
+        ("none", "ill-spins"): ("timeout", "stopped: it used more than 5 s of CPU (limits.run_seconds)"),
+        **{("ill-hangs", attack): idle for attack in ("ill-sleeps", "ill-spins", "ill-last")},
     }  # fmt: skip
-    assert all("Too many open files" in r["reason"] for r in records(tmp_path / "r").values() if r["outcome"] == "failed")
 
 
-def test_what_a_defense_does_to_the_harness_in_its_process_reaches_no_metric(tmp_path, ill):
-    invoke(suite(tmp_path, defenses=["none", "ill-cheats"]), "--results", tmp_path / "r")
-    alone, cheat = (records(tmp_path / "r")[name, "loss-series", 0] for name in ("none", "ill-cheats"))
-    aucs = [[t["groups"]["mix"]["values"]["auc"]["value"] for t in r["targets"]] for r in (alone, cheat)]
-    assert aucs[1] == aucs[0][: len(aucs[1])] and min(aucs[0]) > 0.4
+def spawned(folder: Path, ill: Path, n: int, **more) -> tuple[subprocess.Popen[str], list[int]]:
+    """`fedbench run` of the defense that starts a process and waits, and the ``n`` pids that it notes: child, then worker."""
+    process, pids = start(suite(folder, **more), folder / "r", ill), folder / "pids"
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == n, process)
+    return process, [int(pid) for pid in pids.read_text().split()]
 
 
 @pytest.mark.slow
-def test_who_prints_in_a_loop_fills_no_disk(tmp_path, ill, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    invoke(suite(tmp_path, attacks=["ill-chatters"]), "--results", tmp_path / "r")
-    written = int((tmp_path / "pids").read_text().split()[0])
-    (log,) = (tmp_path / "r" / "logs").iterdir()
-    assert log.stat().st_size < 9 << 20 < written and b"MiB were written here" in log.read_bytes()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
-def test_the_server_of_workers_ends_with_its_parent_while_it_still_imports(tmp_path):
-    (tmp_path / "slow.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(3600)\n")
-    script = (
-        "import multiprocessing\nc = multiprocessing.get_context('forkserver')\n"
-        "c.set_forkserver_preload(['fedbench.core.execution.with_parent', 'slow'])\nc.Process(target=print).start()\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=environment, text=True)
-    pid = tmp_path / "pid"
-    wait_for(lambda: pid.exists() and pid.read_text(), process)
-    assert _alive(int(pid.read_text()))
+def test_kill_minus_nine_of_the_command_leaves_no_process_behind(tmp_path, ill):
+    process, pids = spawned(tmp_path, ill, 2, defenses=["ill-spawns"])
     process.kill()
     process.communicate()
-    wait_for(lambda: not _alive(int(pid.read_text())))
+    wait_for(lambda: not any(map(runs, pids)))
 
 
-def test_ctrl_c_while_the_server_of_workers_imports_is_answered_by_the_command_alone(tmp_path):
-    (tmp_path / "slow.py").write_text(
-        "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
-    )
-    script = (
-        "import multiprocessing\nc = multiprocessing.get_context('forkserver')\n"
-        "c.set_forkserver_preload(['fedbench.core.execution.with_parent', 'slow'])\n"
-        "p = c.Process(target=print, args=('served',)); p.start(); p.join()\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    pid = tmp_path / "pid"
-    wait_for(lambda: pid.exists() and pid.read_text(), process)
-    os.kill(int(pid.read_text()), signal.SIGINT)
-    (tmp_path / "go").touch()
-    assert process.communicate()[0] == "served\n"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the server among the processes")
 @pytest.mark.slow
-def test_a_server_of_workers_that_is_ended_blames_nobody(tmp_path, ill):
-    process = start(suite(tmp_path, defenses=["ill-spawns"]), tmp_path / "r", ill)
-    wait_for(lambda: (tmp_path / "pids").exists(), process)
+def test_kill_minus_nine_of_a_worker_costs_its_run(tmp_path, ill):
+    process, (child, pid) = spawned(tmp_path, ill, 2, defenses=["ill-spawns", "none"])
+    os.kill(pid, signal.SIGKILL)
+    output, _ = process.communicate(timeout=HANG_S)
+    assert process.returncode == 1 and not runs(child) and "SIGKILL" in output
+    why = "training with the defense 'ill-spawns' (ill 1.0): it was killed by SIGKILL - out of memory?"
+    assert outcomes(tmp_path / "r", part=0) == {"none": ("ok", ""), "ill-spawns": ("failed", why)}
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_an_end_of_the_server_of_workers_blames_no_plugin(tmp_path, ill):
+    process, _ = spawned(tmp_path, ill, 2, defenses=["ill-spawns"])
     (server,) = (c for c in psutil.Process(process.pid).children() if "forkserver" in " ".join(c.cmdline()))
     server.kill()
     output = process.communicate()[0]
     assert process.returncode == 1 and "the server that workers are forked from was ended" in output
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to the worker")
-def test_what_a_plugin_leaves_running_ends_with_its_cell(tmp_path, ill, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    invoke(suite(tmp_path, attacks=["ill-daemonises", "ill-last"]), "--results", tmp_path / "r")
-    left = [int(p) for p in (tmp_path / "pids").read_text().split()]
-    assert left and not any(map(_alive, left))
-
-
-def test_what_a_plugin_prints_goes_to_a_log_and_what_it_raises_into_one_line(tmp_path, ill, capfd):
-    path = suite(tmp_path, defenses=["ill-talks", "ill-rants", "ill-exits"])
-    invoke(path, "--results", tmp_path / "r", status=1)
-    found = outcomes(tmp_path / "r", part=0)
-    assert found["ill-talks"][0] == "ok"
-    assert found["ill-exits"][1].startswith("Exits.protect (client 0, round 1): it called sys.exit(5) (ill.py:")
-    reason = found["ill-rants"][1]
-    assert reason.startswith("Rants.protect (client 0, round 1): ValueError: two lines, \\u001b[31m red, \\ud800 and long")
-    assert len(reason) < 700 and reason.isprintable()
-    logs = [path.read_bytes() for path in (tmp_path / "r" / "logs").iterdir()]
-    (log,) = (text for text in logs if b"Traceback" not in text)
-    assert b"\xff raw bytes" in log and b"chatter\n" in log
-    assert len(logs) == 3 and all(b"\x1b" not in text for text in logs if text is not log)
-    assert "chatter" not in "".join(capfd.readouterr())
-
-
-def test_memory_beyond_the_limit_ends_one_run(tmp_path, ill):
-    path = suite(tmp_path, defenses=["none", "ill-hoards"], limits={"run_seconds": HANG_S, "memory_gb": 3})
-    invoke(path, "--results", tmp_path / "r", status=1)
-    found = outcomes(tmp_path / "r", part=0)
-    assert found["none"] == ("ok", "")
-    assert found["ill-hoards"][0] == "failed" and found["ill-hoards"][1].startswith("out of memory: ")
-    assert "limits.memory_gb" in found["ill-hoards"][1]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_kill_minus_nine_of_the_parent_leaves_no_process_behind(tmp_path, ill):
-    pids = tmp_path / "pids"
-    process = start(suite(tmp_path, defenses=["ill-spawns", "ill-holds"]), tmp_path / "r", ill, workers=2)
-    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 3, process)
-    process.kill()
-    process.communicate()
-    left = [int(p) for p in pids.read_text().split()]
-    wait_for(lambda: not any(map(_alive, left)))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_kill_minus_nine_of_a_worker_costs_its_run(tmp_path, ill):
-    pids = tmp_path / "pids"
-    process = start(suite(tmp_path, defenses=["ill-spawns", "none"]), tmp_path / "r", ill)
-    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2, process)
-    child, worker = map(int, pids.read_text().split())
-    os.kill(worker, signal.SIGKILL)
-    output, _ = process.communicate(timeout=HANG_S)
-    assert process.returncode == 1 and not _alive(child)
-    found = outcomes(tmp_path / "r", part=0)
-    assert found["none"] == ("ok", "")
-    why = "training with the defense 'ill-spawns' (ill 1.0): it was killed by SIGKILL - out of memory?"
-    assert found["ill-spawns"] == ("failed", why) and "SIGKILL" in output
+SERVER = """
+import multiprocessing
+c = multiprocessing.get_context('forkserver')
+c.set_forkserver_preload(['fedbench.core.execution.with_parent', 'slow'])
+p = c.Process(target=print, args=('served',))
+p.start()
+p.join()
+"""
+SLOW = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("suite_is_kept", "message"), [
-    (True, "File too large; 0 of 1 cells are done and kept: make room, then the same command goes on from here"),
-    (False, ".json: File too large"),
-])  # fmt: skip
-def test_a_results_folder_that_cannot_be_written_any_more_is_one_message(tmp_path, ill, suite_is_kept, message):
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+@pytest.mark.parametrize("interrupted", [True, False], ids=["Ctrl-C", "parent killed"])
+def test_while_the_server_of_workers_imports_it_ignores_ctrl_c_and_ends_with_its_parent(tmp_path, interrupted):
+    (tmp_path / "slow.py").write_text(SLOW)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    pid = tmp_path / "pid"
+    wait_for(lambda: pid.exists() and pid.read_text(), process)
+    server = int(pid.read_text())
+    if interrupted:
+        os.kill(server, signal.SIGINT)
+        (tmp_path / "go").touch()
+        assert process.communicate()[0] == "served\n"
+    else:
+        process.kill()
+        wait_for(lambda: not runs(server))
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_results_folder_that_cannot_be_written_any_more_is_one_message(tmp_path, finished):
     def no_large_file():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
 
-    path, folder = suite(tmp_path), tmp_path / "r"
-    if suite_is_kept:
-        start(path, folder, ill).communicate(timeout=HANG_S)
-        for made in ("records", "cache"):
-            shutil.rmtree(folder / made)
-    process = start(path, folder, ill, preexec_fn=no_large_file)
+    path, folder = finished.parent / "tiny.yaml", tmp_path / "r"
+    shutil.copytree(finished, folder)
+    for made in ("records", "cache"):
+        shutil.rmtree(folder / made)
+    process = start(path, folder, tmp_path, preexec_fn=no_large_file)
     output, _ = process.communicate(timeout=HANG_S)
-    assert process.returncode == 2, output
-    assert message in output
-    assert "Traceback" not in output and not list((folder / "records").iterdir())
-    invoke(path, "--results", tmp_path / "r")
-    assert len(records(tmp_path / "r")) == 1
+    assert process.returncode == 2 and "Traceback" not in output, output
+    assert "File too large; 0 of 4 cells are done and kept: make room, then the same command goes on from here" in output
+    assert not list((folder / "records").iterdir())
+    invoke(path, "--results", folder)
+    assert fingerprint(folder) == fingerprint(finished)
 
 
-def test_a_dataset_that_differs_from_load_to_load_gives_no_score(tmp_path, ill):
-    spec = {"dataset": "ill-unseeded", "model": {"name": "mlp", "params": {"hidden": [8]}}}
-    invoke(changed(tmp_path, spec), "--results", tmp_path / "r", status=1)
-    assert "load(seed) must depend on nothing but" in outcomes(tmp_path / "r")["loss-series"][1]
+# --- hostile methods beside honest ones --------------------------------------------------------------------------------
+
+HOSTILE = {
+    "attacks": (names("a", STATE | SHOWN), ["loss-series", "neighbour", "rmia"]),
+    "defenses": (names("d", STATE), ["none"]),
+    "analyses": (names("n", STATE), ["counts"]),
+}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"defenses": ["ill-initfails"]}, r"defense 'ill-initfails' \(ill 1\.0\): ValueError: not today .*ill\.py:"),
-        ({"defenses": ["ill-initexits"]}, r"it called sys\.exit\(3\)"),
-        ({"defenses": ["ill-nomodels"]}, "n_models is -1, expected an integer >= 1, or 0"),
-        ({"attacks": ["ill-god"]}, "view is 'god', expected one of server, client, coalition, external"),
-        ({"attacks": ["ill-letters"]}, "needs is 'loss', expected a frozenset"),
-        ({"dataset": "ill-fails"}, r"dataset 'ill-fails' \(ill 1\.0\): ValueError: disk on fire"),
-        ({"dataset": "ill-nothing"}, "load returned NoneType, expected fedbench.core.Data"),
-        ({"dataset": "ill-nans"}, "train_x holds values that are not finite"),
-        ({"model": "ill-narrow"}, r"Narrow does not take samples of shape \[1, 8, 8\]"),
-        ({"model": "ill-wide"}, r"Wide answers 2 samples with \[2, 11\], expected \[2, 10\]"),
-    ],
-)
-def test_a_component_that_cannot_be_used_is_found_before_training(tmp_path, ill, change, message):
-    inside = {k: v for k, v in change.items() if k in ("dataset", "model")}
-    path = changed(tmp_path, inside, **{k: v for k, v in change.items() if k not in inside})
-    with pytest.raises(UserError, match=message) as caught:
-        invoke(path, "--results", tmp_path / "r")
-    assert all(m.startswith(f"{path}:") for m in caught.value.messages) and not (tmp_path / "r").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"coalitions": ["pair", {"name": "mine", "clients": [1, 0]}]},
-            r"coalitions 'pair' and 'mine' hold the same clients \[0, 1\]",
-        ),
-        ({"defenses": ["mixup", {"name": "mixup", "label": "again"}]}, "defenses 'mixup' and 'again' are the same"),
-    ],
-)
-def test_rows_that_would_be_one_training_are_refused(tmp_path, change, message):
-    path = suite(tmp_path, **{"defenses": ["mixup"], **change})
-    with pytest.raises(UserError, match=message):
-        invoke(path, "--results", tmp_path / "r")
-
-
-def test_names_as_long_and_strange_as_allowed_make_file_names(tmp_path):
-    strange = "../../" + "x" * 60 + ",|;<b>"
-    path = suite(
-        tmp_path, defenses=[{"name": "grad-noise", "label": strange, "grid": {"sigma": [0.1, 0.123456789012345]}}],
-        attacks=[{"name": "loss-series", "label": strange}],
-    )  # fmt: skip
-    invoke(path, "--results", tmp_path / "r")
-    files = [p.name for p in (tmp_path / "r" / "records").iterdir()]
-    assert len(files) == 4 and max(map(len, files)) < 240
-    board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
-    assert "<b>" not in board and "&lt;b&gt;" in board
-    assert "0 runs with 0 cells" in invoke(path, "--results", tmp_path / "r")
-
-
-def test_a_label_that_changes_leaves_no_second_column(tmp_path):
-    for label in ("old-name", "new-name"):
-        path = suite(tmp_path, attacks=[{"name": "loss-series", "label": label}])
-        invoke(path, "--results", tmp_path / "r")
-    board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
-    assert "new-name" in board and "old-name" not in board
-
-
-def test_a_record_knows_its_view_even_if_the_training_failed(tmp_path, ill):
-    install(ill, "eye", '''
-        from fedbench.core import Attack, Component, hookimpl
-
-        class Outside(Attack):
-            view = "external"
-            needs = frozenset({"loss"})
-
-        @hookimpl
-        def fedbench_attacks():
-            yield Component("outside", "eye:Outside", "sees the final model")
-    ''')
-    invoke(suite(tmp_path, defenses=["ill-exits"], attacks=["outside"]), "--results", tmp_path / "r", status=1)
-    assert [r["view"] for r in records(tmp_path / "r").values()] == ["external"]
-
-
-def test_a_kill_before_the_folder_is_marked_leaves_it_usable(tmp_path):
-    folder = tmp_path / "r"
-    folder.mkdir()
-    (folder / f"{TEMPORARY_PREFIX}half").write_text("{")
-    invoke(suite(tmp_path), "--results", folder)
-    assert [p.suffix for p in sorted((folder / "records").iterdir())] == [".json", ".npz"]
-    assert not list(folder.glob(f"{TEMPORARY_PREFIX}*"))
-
-
-def test_scores_that_are_gone_are_found_before_anything_is_computed(tmp_path):
-    folder = tmp_path / "r"
-    invoke(suite(tmp_path), "--results", folder)
-    (npz,) = (folder / "records").glob("*.npz")
-    assert np.isfinite(read_npz(npz)["t0_scores"]).all()
-    npz.unlink()
-    more = suite(tmp_path, seeds=[0, 1])
-    with pytest.raises(UserError, match=rf"{npz.name}: missing, though .*delete its record \({npz.stem}\.json\)"):
-        invoke(more, "--results", folder)
-    assert len(list((folder / "records").iterdir())) == 1
-    npz.with_suffix(".json").unlink()
-    invoke(more, "--results", folder)
-    assert len(records(folder)) == 2
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", HOSTILE)
+def test_hostile_methods_change_no_bit_of_honest_ones(tmp_path, site, part):
+    install_harms(site)
+    hostile, honest = HOSTILE[part]
+    audit = {"every": 2, "nonmembers": 40, "shadow": {"samples": 40, "models": 2, "epochs": 1}}
+    files = {}
+    for name, listed in (("alone", honest), ("company", [honest[0], *hostile, *honest[1:]])):
+        (tmp_path / name).mkdir()
+        path = changed(tmp_path / name, {"audit": audit}, limits={"run_seconds": 60, "idle_seconds": 60}, **{part: listed})
+        called(path, "--results", tmp_path / name / "r")
+        files[name] = fingerprint(tmp_path / name / "r")
+    found = [json.loads(content) for name, content in files["company"].items() if name.endswith(".json")]
+    if part == "analyses":
+        ((alone,), (company,)) = (records(tmp_path / name / "r").values() for name in ("alone", "company"))
+        assert company["outcome"] == "ok" and company["targets"] == alone["targets"] and company["pooled"] == alone["pooled"]
+        assert company["analyses"]["counts"] == alone["analyses"]["counts"]
+        failed = {name for name in hostile if f"the analysis '{name}' failed" in "\n".join(company["complaints"])}
+    else:
+        assert files["alone"].items() <= files["company"].items() and len(files["alone"]) == 2 * len(honest)
+        labels = {r[part[:-1]]["label"] for r in found}
+        assert labels == {*hostile, *honest}
+        failed = {r[part[:-1]]["label"] for r in found if r["outcome"] == "failed"}
+    assert {f"{part[0] if part != 'analyses' else 'n'}-{kind}" for kind in FATAL} <= failed

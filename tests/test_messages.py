@@ -1,0 +1,249 @@
+"""Messages: the place in plugin code where an error was raised, and text without orders to the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from fake_packages import install
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from running import settings_of, suite
+
+from fedbench.core.cli.main import cli
+from fedbench.core.words.explain import bounded, explain, one_line, printable, printable_lines, told
+from fedbench.core.words.frames import DEBUG, logged, place, trimmed, whole
+
+# --- where an error was raised ------------------------------------------------------------------------------------------
+
+
+def caught(does: Callable[[], Any]) -> BaseException:
+    """What it raises, as the engine has it: from its own call of the plugin on."""
+    with pytest.raises(BaseException) as info:
+        does()
+    error = info.value
+    while error.__traceback__ is not None and error.__traceback__.tb_frame.f_globals["__name__"] == __name__:
+        error.__traceback__ = error.__traceback__.tb_next
+    return error
+
+
+def module(folder: Path, name: str, source: str) -> Any:
+    """A module of a plugin, imported."""
+    path = folder / f"{name.replace('.', '/')}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(source))
+    __import__(name)
+    return sys.modules[name]
+
+
+SOURCE = """
+    import torch
+
+    def protect(update):
+        return inner(update)
+
+    def inner(update):
+        return torch.nn.functional.linear(update, update[:, None])
+
+    def around(does):
+        try:
+            return does()
+        except ZeroDivisionError as error:
+            raise ValueError("no way") from error
+
+    def deep(n):
+        return deep(n + 1)
+"""
+
+
+@pytest.fixture
+def theirs(site):
+    return module(site, "their_package.defense", SOURCE)
+
+
+def test_the_place_of_an_error_is_the_innermost_frame_of_the_plugin(theirs):
+    error = caught(lambda: theirs.protect(torch.ones(3)))
+    assert place(error) == " (their_package/defense.py:8 in inner)"
+    assert told(error).startswith("RuntimeError: ") and told(error).endswith(place(error))
+
+
+def test_a_traceback_has_the_plugins_own_frames_and_says_how_many_are_left_out(theirs):
+    error = caught(lambda: theirs.around(lambda: 1 / 0))
+    text = trimmed(error)
+    assert re.findall(r', line (\d+), in (\w+)', text) == [("12", "around"), ("14", "around")]
+    assert "ZeroDivisionError: division by zero\n\nThe above exception was the direct cause" in text
+    assert "\nValueError: no way\n(1 frames of fedbench and of libraries left out; `--debug` keeps them)\n" in text
+    assert "test_messages.py" in whole(error) and "test_messages.py" not in text
+    assert logged(error) == text
+
+
+def test_what_has_no_frame_of_a_plugin_has_no_place():
+    error = caught(lambda: torch.ones(2) @ torch.ones(3))
+    assert place(error) == trimmed(error) == "" and logged(error) == whole(error)
+
+
+def test_everything_is_bounded_and_printable(theirs):
+    error = caught(lambda: theirs.deep(0))
+    assert len(logged(error).splitlines()) < 130 and "Previous line repeated" in logged(error)
+    source = f"def {'x' * 3000}():\n raise ValueError('\\x1b[31m' + 'y' * 10**6)\n{'x' * 3000}()"
+    long = caught(lambda: exec(compile(source, "\x1b", "exec"), {"__name__": "theirs"}))
+    for text in (told(long), logged(long), whole(long)):
+        assert "\x1b" not in text and max(map(len, text.splitlines())) <= 801
+    assert len(told(long)) <= 801
+
+
+def test_an_exception_that_cannot_be_looked_at_is_shown_all_the_same():
+    class Hostile(Exception):
+        __notes__ = property(lambda self: 1 / 0)
+
+        def __str__(self):
+            raise RuntimeError("no")
+
+    assert told(Hostile()) == "Hostile" and whole(Hostile()) == "RuntimeError: a Hostile that cannot be shown\n"
+
+
+def test_explaining_prints_the_traceback_where_the_user_debugs(monkeypatch, capsys, theirs):
+    error = caught(lambda: theirs.around(lambda: 1 / 0))
+    assert explain(error) and capsys.readouterr().err == ""
+    monkeypatch.setenv(DEBUG, "1")
+    assert explain(error) and capsys.readouterr().err == whole(error)
+
+
+FAILING = """
+    import numpy as np
+    from fedbench.core import Attack, Component, hookimpl
+
+    class Scores(Attack):
+        needs = frozenset({"loss"})
+        def score(self, observations, audit):
+            return np.linalg.inv(np.zeros((2, 2)))
+
+    @hookimpl
+    def fedbench_attacks():
+        yield Component("scores", "places:Scores", "a toy")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_debug_keeps_all_frames_in_the_log_and_shows_them(site, tmp_path):
+    install(site, "places", FAILING)
+    words = ["run", suite(tmp_path, attacks=["scores"]), "--results", tmp_path / "r", "--no-plots"]
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    for more, debugged in (["--debug"], True), (["--rerun", "failed"], False):
+        line = [sys.executable, "-m", "fedbench.core.cli.main", *map(str, words), *more]
+        ended = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=env)
+        assert ended.returncode == 1 and ("Traceback" in ended.stderr + ended.stdout) == debugged
+        if debugged:
+            for text in (ended.stderr, *(path.read_text() for path in (tmp_path / "r" / "logs").iterdir())):
+                assert "core/execution/forked.py" in text and 'places.py", line 8, in score' in text and "/numpy/" in text
+                assert "left out" not in text
+
+
+# --- printable text -----------------------------------------------------------------------------------------------------
+
+ESCAPE, RTL, ISOLATE, ZERO_WIDTH, FILLER = "\x1b[31m\x1b]0;title\x07", "\u202e", "\u2066", "\u200b", "\u3164"
+EVIL = f"nice{ESCAPE}{RTL}{ISOLATE}{ZERO_WIDTH}{FILLER}\u061c\x9b2J\r\ud800name"
+SEEN = "a\u115fb\u3164 [red]"  # what a check for printable characters takes
+
+
+def harmless(text: str) -> bool:
+    """No control, format, surrogate or private character; no letter of no width; line breaks alone between lines."""
+    unseen = {"\u3164", "\u115f", "\u1160", "\uffa0", "\u2800", "\u034f"}
+    orders = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    return [c for c in text.replace("\n", "") if unicodedata.category(c) in orders or c in unseen] == []
+
+
+@settings(max_examples=50)
+@given(st.text())
+def test_a_printable_text_has_no_order_for_a_terminal_and_keeps_what_can_be_seen(text):
+    shown = printable(text)
+    assert harmless(shown) and "\n" not in shown and printable(shown) == shown
+    assert harmless(one_line(text)) and harmless(printable_lines(text))
+    plain = [c for c in text if unicodedata.category(c)[0] in "LNP" and harmless(c)]
+    assert [c for c in plain if c not in shown] == []
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("grad-noise[sigma=0.1] ± 3 日本語 עברית é", "grad-noise[sigma=0.1] ± 3 日本語 עברית é"),
+    ("a\tb\nc\u2028d", "a b c d"), ("\x1b[31mred\u202ey", "\\u001b[31mred\\u202ey"),
+    ("\U000e0041", "\\udb40\\udc41"), ("\ud800", "\\ud800"),
+])  # fmt: skip
+def test_what_is_hidden_is_shown_as_its_code(text, shown):
+    assert printable(text) == shown
+
+
+@settings(max_examples=30)
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5))
+def test_json_stays_the_same_json(value):
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    assert json.loads(printable_lines(text)) == value
+
+
+def test_many_messages_become_few():
+    found = bounded([f"m{i % 70}\nx" for i in range(1000)], what="f: and {} more")
+    assert found == [*(f"m{i} x" for i in range(50)), "f: and 20 more"]
+
+
+PLUGIN = f"""
+from fedbench.core import Component, Dataset, Defense, Params, hookimpl
+from pydantic import Field
+
+SAID = {EVIL!r}
+
+@hookimpl
+def fedbench_defenses():
+    yield Component("shield", "evil:Shield", {SEEN!r})
+
+@hookimpl
+def fedbench_datasets():
+    yield Component("sets", "evil:Sets", "data")
+
+class Shield(Defense):
+    class Params(Params):
+        strength: float = Field(0.1, description=SAID)
+
+class Sets(Dataset):
+    licence = citation = SAID
+
+    @classmethod
+    def here(cls):
+        return SAID
+
+    def load(self, seed):
+        raise ValueError(SAID)
+"""
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "datasets"], ["list", "defenses", "--params"], ["plugins"]], ids=" ".join)
+def test_a_plugins_words_of_itself_are_printable(site, words):
+    install(site, "evil", PLUGIN)
+    install(site, "worse", f"raise ImportError({EVIL!r})")
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0 and harmless(result.output) and "\\u3164" in result.output
+
+
+@pytest.mark.parametrize(("words", "change", "status", "shown"), [
+    (["validate", "--no-data"], {"a\u202e\x1bb": 1}, 2, "a\\u202e\\u001bb: unknown field"),
+    (["validate"], {"settings": "sets", "title": "x\u202ey\x1b[2J"}, 2, "dataset 'sets' (evil 1.0): ValueError: nice"),
+    (["run", "--dry-run"], {"title": "x\u202ey\x1b[2J"}, 0, "x\\u202ey\\u001b[2J: "),
+    (["validate", "--no-data"], {"attacks": [{"name": "loss-series", "label": "loss\u200b"}]}, 2,
+     "attacks[0].label: 'loss\\u200b' has a character that cannot be seen: remove it"),
+], ids=["unknown field", "data", "title", "label"])  # fmt: skip
+def test_the_words_of_a_suite_and_of_a_failing_plugin_are_printable(tmp_path, site, words, change, status, shown):
+    install(site, "evil", PLUGIN)
+    if "settings" in change:
+        change = {**change, "settings": settings_of(tmp_path, {"dataset": change["settings"], "model": "mlp"})}
+    result = CliRunner().invoke(cli, [*words, str(suite(tmp_path, **change))])
+    assert result.exit_code == status and shown in result.output and harmless(result.output), result.output
