@@ -21,7 +21,7 @@ from fedbench.core import Data, UserError
 from fedbench.core.population.partition import partition
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.check import check_data
-from fedbench.plugins.datasets.ch_mnist import CLASSES, ChMnist
+from fedbench.plugins.datasets.ch_mnist import ChMnist
 from fedbench.plugins.datasets.cifar import Cifar10, Cifar100
 from fedbench.plugins.datasets.dermnet import DermNet
 from fedbench.plugins.datasets.fer2013 import Fer2013
@@ -29,7 +29,7 @@ from fedbench.plugins.datasets.image_folder import ImageFolder
 from fedbench.plugins.datasets.location30 import Location30
 from fedbench.plugins.datasets.mnist import FashionMnist, Mnist
 from fedbench.plugins.datasets.purchase100 import Purchase100
-from fedbench.plugins.datasets.records import Shape, read_features, read_labelled, read_labels
+from fedbench.plugins.datasets.records import Shape
 from fedbench.plugins.datasets.splits import Wanted, draw, rng_for, split
 from fedbench.plugins.datasets.stl10 import Stl10
 from fedbench.plugins.datasets.texas100 import Texas100
@@ -128,10 +128,10 @@ def stl10() -> Small:
     return Small(Stl10, {"expected": (30, 20)}, files, x, y, 0, {})
 
 
-def fer2013(name: str = "fer2013.csv", columns: tuple[str, ...] = ("emotion", "pixels", "Usage"), gap: str = "") -> Small:
+def fer2013(name: str = "fer2013.csv", columns: tuple[str, ...] = ("emotion", "pixels", "Usage")) -> Small:
     x, usage = pixels(70, 1, 48, 48), ["Training"] * 42 + ["PublicTest"] * 14 + ["PrivateTest"] * 14
     rows = [{"emotion": str(i % 7), "pixels": " ".join(map(str, x[i].ravel())), "Usage": usage[i]} for i in range(70)]
-    text = "\n".join([("," + gap).join(columns), *(",".join(row[c] for c in columns) for row in rows)]) + "\n"
+    text = "\n".join([", ".join(columns), *(",".join(row[c] for c in columns) for row in rows)]) + "\n"
     return Small(Fer2013, {"expected": (42, 28)}, {f"fer2013/{name}": text.encode()}, x, np.arange(70) % 7, 0,
                  {"test": 7, "holdout": 7})  # fmt: skip
 
@@ -144,12 +144,13 @@ def ch_mnist() -> Small:
 
 
 def of_records(cls: Any) -> Small:
+    """Each of the three written in another of the ways that are read."""
     x = np.random.default_rng(0).integers(0, 2, (240, 21))
-    y, rows = np.random.default_rng(1).permutation(np.arange(240) % 6), [",".join(map(str, row)) for row in x]
-    quote = '"' if cls is Location30 else ""
-    named = [f"{quote}{c + 1}{quote}" for c in y]
+    y = np.random.default_rng(1).permutation(np.arange(240) % 6)
+    pattern, end, quote = {Texas100: ("{}.0", "\n", ""), Purchase100: (" {}", "\r\n", ""), Location30: ("{}", "\n", '"')}[cls]
+    rows, named = [",".join(pattern.format(v) for v in row) for row in x], [f"{quote}{c + 1}{quote}" for c in y]
     parts = [rows, named] if len(cls.files) == 2 else [[f"{label},{row}" for label, row in zip(named, rows, strict=True)]]
-    files = {file: "".join(f"{line}\n" for line in lines).encode() for file, lines in zip(cls.files, parts, strict=True)}
+    files = {file: "".join(line + end for line in lines).encode() for file, lines in zip(cls.files, parts, strict=True)}
     return Small(cls, {"shape": Shape(240, 21, 6), "n_classes": 6}, files, x.astype(np.float32), y, 0, {})
 
 
@@ -168,7 +169,7 @@ SETS: dict[str, Callable[[], Small]] = {
                                                path="mine", holdout=0.2),
     "stl10": stl10,
     "fer2013": fer2013,
-    "fer2013, icml": lambda: fer2013("icml_face_data.csv", ("emotion", "Usage", "pixels"), " "),
+    "fer2013, icml": lambda: fer2013("icml_face_data.csv", ("emotion", "Usage", "pixels")),
     "ch-mnist": ch_mnist,
     "texas100": lambda: of_records(Texas100),
     "purchase100": lambda: of_records(Purchase100),
@@ -282,11 +283,10 @@ def test_changed_labels_are_not_answered_from_the_cache(install, home):
 
 @pytest.mark.parametrize(("name", "params", "mean", "std"), [
     ("cifar10", {}, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    ("cifar100", {}, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     ("cifar100", {"normalise": "fedmia"}, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    ("mnist", {}, (0.1307,), (0.3081,)), ("fashion-mnist", {}, (0.2860,), (0.3530,)),
-    ("stl10", {"normalise": "half"}, (0.5,) * 3, (0.5,) * 3), ("tiny-imagenet", {}, None, None),
-    ("fer2013", {"channels": 3}, None, None), ("ch-mnist", {}, (0.5,), (0.5,)),
+    ("mnist", {}, (0.1307,), (0.3081,)),
+    ("tiny-imagenet", {}, None, None),
+    ("fer2013", {"channels": 3}, None, None),
     ("image-folder", {"normalise": "imagenet"}, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 ], ids=lambda v: v if isinstance(v, str) else "")  # fmt: skip
 def test_normalisation_is_as_published_or_of_the_pixels(name, params, mean, std, install):
@@ -299,42 +299,6 @@ def test_normalisation_is_as_published_or_of_the_pixels(name, params, mean, std,
     for found, value in zip((data.mean, data.std), wanted, strict=True):
         np.testing.assert_allclose(found, np.broadcast_to(value, channels), atol=6e-5)
     assert params.get("channels") != 3 or (data.train_x[:, 0] == data.train_x[:, 2]).all()
-
-
-def test_ch_mnists_tiles_are_made_grey_and_scaled(home, monkeypatch):
-    monkeypatch.setattr(ChMnist, "per_class", 3)
-    shades = {}
-    for c, name in enumerate(CLASSES):
-        for i in range(3):
-            tile = np.full((150, 150, 3), (20 * c + 5 * i, 20 * c + 5 * i, 10 * c), np.uint8)
-            shades[int(np.asarray(Image.fromarray(tile).convert("L"))[0, 0])] = c
-            tile[:10] = 255  # stays on top
-            (home / ChMnist.folder / name).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(tile).save(home / ChMnist.folder / name / f"{i}.tif")
-    data = ChMnist(test=8, holdout=8).load(0)
-    assert data.input_shape == (1, 64, 64) and (data.test_x[:, 0, 0] == 255).all()
-    assert [shades[int(v)] for v in data.test_x[:, 0, -1, 0]] == data.test_y.tolist()
-
-
-def test_record_sets_have_their_published_shapes():
-    wanted = {Texas100: (67_330, 6_169, 100), Purchase100: (197_324, 600, 100), Location30: (5_010, 446, 30)}
-    assert {c: (c.shape.rows, c.shape.features, c.n_classes) for c in wanted} == wanted
-    assert all(c.shape.classes == c.n_classes for c in wanted)
-
-
-@given(rows=st.integers(1, 9), features=st.integers(1, 20), seed=st.integers(0, 99),
-       style=st.sampled_from([("{}", "\n"), ("{}.0", "\n"), (" {}", "\n"), ("{}", "\r\n")]))  # fmt: skip
-@settings(max_examples=20)
-def test_every_way_of_writing_records_gives_the_bits(rows, features, seed, style):
-    rng, (pattern, end) = np.random.default_rng(seed), style
-    bits, y = rng.integers(0, 2, (rows, features)), rng.integers(0, 5, rows)
-    lines, shape = [",".join(pattern.format(b) for b in row) for row in bits], Shape(rows, features, 5)
-    alone = read_features(io.BytesIO("".join(f"{line}{end}" for line in lines).encode()), "f", shape)
-    labels = read_labels(io.BytesIO("".join(f"{c + 1}{end}" for c in y).encode()), "f", shape)
-    text = end.join(f"{c + 1},{line}" for c, line in zip(y, lines, strict=True))  # no end of line at the end
-    together = read_labelled(io.BytesIO(text.encode()), "f", shape)
-    assert np.array_equal(np.unpackbits(alone, axis=1, count=features), bits) and np.array_equal(labels, y)
-    assert np.array_equal(together[0], alone) and np.array_equal(together[1], y)
 
 
 # -- splits and the partition of the poisoning papers ------------------------------------------------------------------
@@ -358,9 +322,8 @@ Y = np.repeat(np.arange(4), 10)
 @pytest.mark.parametrize(("test_y", "wanted", "told"), [
     (Y, Wanted(41, None, 4), "set has 40 training images, 41 asked for"),
     (Y, Wanted(None, 37, 4), r"set has 40 test images: a hold-out of 4 \(holdout\) and 37 to test"),
-    (Y, Wanted(3, None, 4), "with 3 training images 1 of 4 classes have none"),
     (None, Wanted(None, 0.6, 0.6), r"set has 40 images: a hold-out of 24 \(holdout\) and 24 to test"),
-], ids=["train", "test", "class", "shares"])  # fmt: skip
+], ids=["train", "test", "shares"])  # fmt: skip
 def test_more_samples_than_there_are_is_refused(test_y, wanted, told):
     with pytest.raises(UserError, match=told):
         split(Y, test_y, wanted, 0, "set")
@@ -370,23 +333,13 @@ def mixed(n: int, classes: int) -> np.ndarray:
     return np.random.default_rng(0).permutation(np.arange(n) % classes)
 
 
-@given(clients=st.integers(1, 40), classes=st.integers(1, 30), bias=st.sampled_from([0.0, 0.1, 0.5, 1.0]), seed=st.integers(0, 9))
-@settings(max_examples=30)
-def test_group_bias_is_disjoint_complete_and_keyed(clients, classes, bias, seed):
-    y = mixed(400, classes)
-    shards, again, other = (partition(y, clients, s, "group-bias", min_samples=0, bias=bias) for s in (seed, seed, seed + 1))
-    assert len(shards) == clients and np.array_equal(np.sort(np.concatenate(shards)), np.arange(400))
-    assert all((np.diff(s) > 0).all() for s in shards)
-    assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
-    if clients > 1 and 0 < bias < 1:
-        assert any(not np.array_equal(a, b) for a, b in zip(shards, other, strict=True))
-
-
 @pytest.mark.parametrize(("clients", "classes", "bias"), [(10, 10, 0.1), (10, 30, 0.5), (50, 10, 0.9), (7, 5, 1.0)])
 def test_the_own_group_gets_its_share_and_the_others_equal_parts(clients, classes, bias):
     n = 20_000
     y, groups = 7 * mixed(n, classes) + 3, min(clients, classes)  # groups count the labels that occur
-    shards = partition(y, clients, 4, "group-bias", bias=bias)
+    shards, again, other = (partition(y, clients, seed, "group-bias", bias=bias) for seed in (4, 4, 5))
+    assert np.array_equal(np.sort(np.concatenate(shards)), np.arange(n)) and all((np.diff(s) > 0).all() for s in shards)
+    assert all(map(np.array_equal, shards, again)) and not all(map(np.array_equal, shards, other))
     where = np.empty(n, int)
     for k, shard in enumerate(shards):
         where[shard] = k % groups
@@ -400,7 +353,7 @@ def test_the_own_group_gets_its_share_and_the_others_equal_parts(clients, classe
 
 @pytest.mark.parametrize(("bias", "told"), [
     (1.0, r"group-bias partition leaves client \d+ with \d samples .*use a smaller bias, fewer"),
-    (-0.1, r"partition\.bias is a probability"), (1.1, r"partition\.bias is a probability"),
+    (-0.1, r"partition\.bias is a probability"),
 ])  # fmt: skip
 def test_group_bias_refuses_short_clients_and_no_probability(bias, told):
     with pytest.raises(UserError, match=told):
@@ -421,10 +374,8 @@ def test_every_built_in_data_set_says_what_it_is_and_whether_it_is_here():
 
 MISSING = {
     Cifar10: r"cifar-10-binary.tar.gz \(170.1 MB, md5 c32a1d4ab5d03f1284b67883e8d87530\) and put it at HOME/.*HOME/cifar10/{",
-    Cifar100: r"cifar-100-binary.tar.gz \(168.5 MB, md5 03b5dce01913d631647c71ecec9e9cb8\) and put it at HOME/.*HOME/cifar100/{",
     Stl10: r"stl10_binary\.tar\.gz \(2640\.4 MB, md5 91f7769df0f17e558f3565bffb0c7dfb\) and put it at HOME/",
     ChMnist: r"tiles_5000.zip \(258.1 MB, sha256 936d0b95.*put it at HOME/.*Kaggle's hmnist_64_64_L.csv at HOME/ch-mnist/hmnist",
-    DermNet: r"dermnet/train/<class>/\*.jpg",
     Fer2013: r"train.csv and test.csv are not enough",
     Location30: r"github.com/privacytrustlab/.*no published checksum.*put it at HOME/",
 }
@@ -449,33 +400,20 @@ def at(row: int, change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
 
 DAMAGED: list[tuple[str, str, Callable[[bytes], bytes | None], str]] = [
     ("cifar10", "data_batch_2.bin", lambda c: c[:-1], r"data_batch_2\.bin: .*truncated; delete"),
-    ("cifar10", "data_batch_2.bin", lambda c: c[:-3073], r"199 \+ 40 images .*cifar10 has 200 \+ 40"),
     ("cifar10", "data_batch_2.bin", lambda c: bytes([10]) + c[1:], r"1 labels are not 0\.\.9 \(the first: 10 at position 0\)"),
-    ("cifar10", "data_batch_2.bin", lambda c: None, r"data_batch_2\.bin is missing: delete"),
     ("mnist", "train-labels-idx1-ubyte", lambda c: c[:-1], "train-labels-idx1-ubyte: .*truncated; delete it"),
-    ("mnist", "train-labels-idx1-ubyte", lambda c: b"\0\0\x0d" + c[3:], "not a whole idx file of bytes"),
-    ("mnist", "train-labels-idx1-ubyte", lambda c: idx(np.arange(59) % 10), "delete both"),
-    ("tiny-imagenet", "val_annotations.txt", at(2, lambda r: b"../x\tn01\n"), r"val_annotations\.txt:3: no class folder"),
-    ("tiny-imagenet", "train/n03/images/0.JPEG", lambda c: None, r"11 \+ 6 images"),
     ("dermnet", "train/skin 00/000.png", lambda c: None, "skin 00: a single image, at least 2 needed"),
     ("stl10", "test_X.bin", lambda c: c[:-1], r"test_X\.bin: 552,959 bytes for 20 labels.*truncated"),
     ("stl10", "test_y.bin", lambda c: b"\x00" + c[1:], r"test_y\.bin .*the first: -1"),
     ("fer2013", ".csv", at(4, lambda r: r.replace(b",", b",9 ", 1)), r":5: 2,305 pixels, 2,304 expected"),
-    ("fer2013", ".csv", at(4, lambda r: b"3,256" + r[r.index(b" "):]), r":5: a pixel above 255"),
-    ("fer2013", ".csv", lambda c: c.replace(b"PublicTest", b"Test", 1), r":44: the usage is 'Test'"),
     ("fer2013", ".csv", lambda c: c.replace(b"PublicTest", b"Training", 1), r"43 \+ 27 images .*fer2013 has 42 \+ 28"),
     ("ch-mnist", ".csv", lambda c: c.replace(b"pixel0000", b"pixel_0"), r"csv:1: the columns are not pixel0000"),
-    ("ch-mnist", ".csv", at(3, lambda r: r.rsplit(b",", 3)[0] + b"\n"), r"csv:4: 4,094 numbers, 4,097 expected: truncated\?"),
     ("ch-mnist", ".csv", at(5, lambda r: r[:r.rindex(b",")] + b",9\n"), r"csv:6: the label is 9, not 1\.\.8"),
-    ("ch-mnist", ".csv", lambda c: b"".join(c.splitlines(keepends=True)[:-1]), r"9 of 08_EMPTY, where ch-mnist has 10 of each"),
     ("location30", "bangkok", at(6, lambda r: r[:-3] + b"\n"), r"bangkok:7: 20 features, 21 expected"),
     ("location30", "bangkok", at(0, lambda r: r[:-2] + b"2\n"), r":1: feature 21 is '2', neither 0 nor 1"),
-    ("location30", "bangkok", at(4, lambda r: b'"7"' + r[r.index(b","):]), r""":5: the label is '"7"', not 1\.\.6"""),
     ("location30", "bangkok", lambda c: b"".join(c.splitlines(keepends=True)[:200]), r":200: the file ends here, 240 lines"),
-    ("location30", "bangkok", lambda c: c.replace(b'"6",', b'"5",'), r"no record of class 6 of 1\.\.6"),
     ("texas100", "labels", lambda c: None, r"texas/100/labels is missing beside .*feats"),
     ("image-folder", "mine/b/001.png", lambda c: encoded(pixels(1, 3, 9, 9)[0]), r"b/001\.png: 9x9 pixels.*set 'size'"),
-    ("image-folder", "mine/b/001.png", lambda c: encoded(pixels(1, 1, 8, 8)[0]), r"b/001\.png: grey.*set 'channels'"),
 ]  # fmt: skip
 
 
@@ -488,26 +426,22 @@ def test_a_damaged_file_is_refused_with_its_place(name, file, change, told, inst
 
 
 @pytest.mark.parametrize(("counts", "told"), [
-    ({}, "mine is not a folder; put the images at"),
     ({"": {"a": 5, "b": 1}}, "mine/b: a single image, at least 2 needed; add images or remove the class"),
     ({"train": {"a": 5, "b": 5}}, "mine: a folder 'train' but no 'test'"),
     ({"train": {"a": 5, "b": 5}, "test": {"a": 5, "z": 5}}, "test/z: a class that the"),
-], ids=["none", "single", "train-alone", "other-class"])  # fmt: skip
+], ids=["single", "train-alone", "other-class"])  # fmt: skip
 def test_a_folder_that_is_no_data_set_is_refused(counts, told, install):
-    if counts:
-        install(class_folders(ImageFolder, "mine", counts, 8))
+    install(class_folders(ImageFolder, "mine", counts, 8))
     with pytest.raises(UserError, match=told):
         ImageFolder(path="mine").load(0)
 
 
 @pytest.mark.parametrize(("changes", "told"), [
     ({"train_y": np.array([0, 1, 2, 3, 0, 1])}, r"dataset 'mine': train: 1 labels are not 0\.\.2 \(the first: 3 at position 3\)"),
-    ({"test_y": np.array([1, 2, 3, 1, 2, -1])}, r"test: 2 labels are not 0\.\.2"),
     ({"holdout_y": np.arange(5)}, "holdout has 6 samples but 5 labels"),
     ({"test_y": np.zeros(6)}, "test labels are float64: make them int64"),
     ({"test_x": np.zeros((6, 3, 5, 4), np.uint8)}, r"test samples are \[3, 5, 4\] uint8, train samples \[3, 4, 4\]"),
-    ({"train_canary": np.zeros(5, bool)}, "train has 6 samples but 5 canary flags"),
-    ({"std": (0.5,)}, "need 'mean' and 'std' with 3 values each"), ({"std": (0.5, 0.0, 0.5)}, "std must be above 0"),
+    ({"std": (0.5,)}, "need 'mean' and 'std' with 3 values each"),
 ], ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")  # fmt: skip
 def test_the_data_of_any_data_set_are_checked(changes, told):
     x, y = np.zeros((6, 3, 4, 4), np.uint8), np.arange(6) % 3

@@ -13,10 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from worlds import measured
 
-from fedbench.core import Attack, Defense, Signal, UserError
-from fedbench.core.experiment.judge import ask
-from fedbench.core.experiment.pack import pack, unpack
-from fedbench.core.experiment.train import train
+from fedbench.core import Signal
 from fedbench.core.federation.loop import Training
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.normalise import Normalised
@@ -27,8 +24,6 @@ from fedbench.core.signals.logits import Logits, Loss
 from fedbench.core.signals.measure import Recorder, global_row
 from fedbench.core.signals.observe import observe
 from fedbench.core.signals.robustness import Robustness
-from fedbench.testing.jobs import use
-from fedbench.testing.trials.world import job_of, setting_of
 
 CLASSES = 3
 MEAN, STD = (0.3, 0.5), (0.2, 0.4)
@@ -47,13 +42,7 @@ def asked(signal: Signal, module: nn.Module, x: torch.Tensor, y: torch.Tensor, c
         return Asked(signal, "'mine'", flat).row(torch.zeros_like(flat.params), pairs, [flat.module(part) for part, _ in pairs])
 
 
-# -- logits and uniform-loss -------------------------------------------------------------------------------------------
-
-
-def test_logits_are_the_models_own():
-    z = torch.randn(5, 4, dtype=torch.float64)
-    found = measured("logits", z, torch.zeros(5, dtype=torch.int64))
-    assert found.dtype == torch.float32 and torch.equal(found, z.float())
+# -- uniform-loss ------------------------------------------------------------------------------------------------------
 
 
 def test_uniform_loss_is_the_mean_over_the_classes():
@@ -68,9 +57,7 @@ def test_uniform_loss_is_the_mean_over_the_classes():
 # -- upload-grad-sq ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunk", [40, 7])
-def test_upload_grad_sq_is_the_gradient_of_each_sample_at_the_uploaded_model(chunk, monkeypatch):
-    monkeypatch.setattr("fedbench.core.signals.measure.chunk_of", lambda x, bytes_: chunk)
+def test_upload_grad_sq_is_the_gradient_of_each_sample_at_the_uploaded_model():
     setup = tiny_setup(rounds=1)
     x, y = torch.randn(40, 4, generator=seeded(5)), torch.randint(0, 3, (40,), generator=seeded(6))
     recorder = Recorder(setup.flat, x, y, {"upload-grad-sq": UploadGradSq()}, True, 4, (), {"server"}, [12] * 4)
@@ -239,32 +226,12 @@ class PartlyNaN(Signal):
         return out
 
 
-class Picks(Defense):
-    """Client k takes model k mod 2."""
-
-    n_models = 2
-
-    def assign(self, models, ctx):
-        return ctx.client % 2
-
-
-class ReadsLogits(Attack):
-    """The largest logit in the last round."""
-
-    needs = frozenset({"logits"})
-
-    def score(self, observations, audit):
-        return observations.of_target("logits")[-1].max(1)
-
-
-def recorded(views=("server", "client"), defense=None, rounds=2, n_models=1, clients=4, **signals):
+def recorded(views=("server", "client"), rounds=2, clients=4, **signals):
     """(recorder, clients present in each round, labels) of a federation in which half of the clients take part."""
-    setup = tiny_setup(defense, (0, 1, 2, 3) if defense else (0, 1), n_models=n_models, rounds=rounds, participation=0.5)
+    setup = tiny_setup(rounds=rounds, participation=0.5)
     x, y = torch.randn(40, 4, generator=seeded(5)), torch.randint(0, CLASSES, (40,), generator=seeded(6))
     made = {name: signal() for name, signal in signals.items()}
-    recorder = Recorder(
-        setup.flat, x, y, made, False, clients, setup.members, set(views), [12] * 4, n_models=n_models, rounds=rounds
-    )
+    recorder = Recorder(setup.flat, x, y, made, False, clients, setup.members, set(views), [12] * 4, rounds=rounds)
     present = []
     for result in Training(setup).rounds():
         recorder.record(result)
@@ -305,54 +272,33 @@ def test_a_wrong_vector_costs_itself_alone(cls, said):
     assert set(recorder.arrays()) == {"loss"}
 
 
-@pytest.mark.parametrize(("view", "target", "pick"), [
-    ("server", 2, "alike"), ("server", 2, "redrawn"), ("client", None, "alike"), ("external", None, "alike"),
-])  # fmt: skip
-def test_what_a_view_sees_of_a_vector_is_what_it_sees_of_its_components(view, target, pick):
+@pytest.mark.parametrize("view", ["server", "redrawn", "client", "external"])
+def test_a_view_cuts_its_rows_rounds_and_candidates_out(view):
+    """``redrawn``: the server's, with candidates of their own for every round and client, as in the released code."""
     rng = np.random.default_rng(0)
     a, n = rng.normal(size=(3, 6, 20, 2)).astype(np.float32), 7  # four clients and two global models
-    rows, rounds = [0, 1, 2, 3, global_row(0), global_row(1)], np.array([1, 2, 3])
-    served = rng.integers(0, 2, (3, n))
-    where = {"alike": rng.integers(0, 20, n), "redrawn": rng.integers(0, 20, (3, 4, n))}[pick]
-    seen = observe(view, target, rows, rounds, {"v": a}, where, served)
-    parts = [observe(view, target, rows, rounds, {"v": a[..., i]}, where, served) for i in range(2)]
-    np.testing.assert_array_equal(seen["v"], np.stack([p["v"] for p in parts], -1))
-    assert seen.of_target("v").shape == (1 if view == "external" else 3, n, 2)
-    if view == "server":
-        wanted = a[:, 2, where] if pick == "alike" else np.stack([a[r, 2, where[r, 2]] for r in range(3)])
-        np.testing.assert_array_equal(seen.of_target("v"), wanted)
-        others = [0, 1, 3]
-        wanted = a[:, others][:, :, where] if pick == "alike" else [[a[r, k, where[r, k]] for k in others] for r in range(3)]
-        np.testing.assert_array_equal(seen.of_others("v"), wanted)
-
-
-def test_several_global_models_are_seen_through_each_candidates_own():
-    recorder, _, _ = recorded(("client",), Picks(), n_models=2, logits=Logits)
-    a, served = recorder.arrays()["logits"], np.array([[0, 1, 1], [1, 1, 0]])
-    seen = observe("client", None, recorder.rows, np.array([1, 2]), {"logits": a}, np.array([3, 9, 30]), served)
-    wanted = [[a[r, served[r, i], p] for i, p in enumerate((3, 9, 30))] for r in range(2)]
-    np.testing.assert_array_equal(seen.of_target("logits"), wanted)
-
-
-def test_an_attack_reads_the_vectors_of_its_candidates():
-    job, parts, scene = job_of(setting_of(), attack=use(ReadsLogits), made=ReadsLogits())
-    trained = train(job, parts, scene, [ReadsLogits()], lambda t: None)
-    answers = ask(job, ReadsLogits(), scene, unpack(*pack(trained)))  # as they come back from a worker
-    rows = {row: i for i, row in enumerate(trained.rows)}
-    for audit, scores in zip(scene.audits, answers.scores, strict=True):
-        where = np.searchsorted(scene.pool, audit.ids)
-        np.testing.assert_array_equal(scores, trained.signals["logits"][-1, rows[audit.target.client], where].max(1))
+    served, rounds = rng.integers(0, 2, (3, n)), np.array([1, 2, 3])
+    pick = np.broadcast_to(rng.integers(0, 20, n), (3, 4, n)) if view != "redrawn" else rng.integers(0, 20, (3, 4, n))
+    of_server, given = view in ("server", "redrawn"), pick if view == "redrawn" else pick[0, 0]
+    seen = observe("server" if of_server else view, 2 if of_server else None, [0, 1, 2, 3, global_row(0), global_row(1)], rounds,
+                   {"v": a, "one": a[..., 0]}, given, served)  # fmt: skip
+    if of_server:
+        every = np.array([[a[r, k, pick[r, k]] for k in range(4)] for r in range(3)])
+        target, others = every[:, 2], every[:, [0, 1, 3]]
+        np.testing.assert_array_equal(seen.of_others("v"), others)
+    else:
+        target = np.array([[a[r, 4 + served[r, i], pick[r, 0, i]] for i in range(n)] for r in range(3)])
+    target = target[-1:] if view == "external" else target
+    np.testing.assert_array_equal(seen.of_target("v"), target)
+    np.testing.assert_array_equal(seen.of_target("one"), target[..., 0])
+    assert seen.rounds.tolist() == ([3] if view == "external" else [1, 2, 3])
 
 
 def test_a_vector_that_does_not_fit_into_memory_is_refused_before_training(monkeypatch):
-    job, parts, scene = job_of(setting_of(), attack=use(ReadsLogits), made=ReadsLogits())
-    classes, pool, rounds = scene.data.n_classes, len(scene.pool), []
-    size = 4 * 2 * 4 * pool * classes
+    size = 4 * 2 * 5 * 40 * CLASSES
     monkeypatch.setattr(room, "MOST_BYTES", size - 1)
-    with pytest.raises(UserError) as caught:
-        train(job, parts, scene, [ReadsLogits()], rounds.append)
-    (said,) = caught.value.messages
-    assert rounds == [] and said.startswith("signal 'logits' (fedbench ") and "raise audit.every, lower audit.nonmembers" in said
-    assert f"2 audited rounds x 4 rows x {pool} samples x {classes} components of 4 bytes are {size / 2**20:,.1f} MiB" in said
+    refused = recorded(loss=Loss, logits=Logits)[0]
+    wanted = "before round 1: 2 audited rounds x 5 rows x 40 samples x 3 components of 4 bytes are 0.0 MiB"
+    assert wanted in refused.refused["logits"] and set(refused.arrays()) == {"loss"}
     monkeypatch.setattr(room, "MOST_BYTES", size)
-    assert train(job, parts, scene, [ReadsLogits()], rounds.append).signals["logits"].nbytes == size and rounds == [1, 2, 3, 4]
+    assert recorded(logits=Logits)[0].arrays()["logits"].nbytes == size
