@@ -1,132 +1,116 @@
-"""Adversaries inside the federation and servers under attack: what the engine grants, measures and refuses."""
+"""Adversaries inside the federation: what they know, may do and are blamed for; and the causes of a divergence."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fake_packages import install
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ruamel.yaml import YAML
-from tiny import tiny_clients, tiny_insider, tiny_module, tiny_setup, train_all
-from torch.nn.functional import cross_entropy
+from running import called, changed, records
+from tiny import tiny_clients, tiny_insider, tiny_setup, train_all
 
-from fedbench.core import ActiveAttack, Attack, Defense, Diverged, MemberData, SkipCell, UserError
-from fedbench.core.cli.run import build_plan
-from fedbench.core.experiment.judge import _by_colluders, _scores_of
+from fedbench.core import ActiveAttack, Defense, Diverged, SkipCell, UserError
 from fedbench.core.federation.bench import Bench
-from fedbench.core.federation.optimizer import FlatAdam
-from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.numerics.precision import check_precision, in_precision, matmuls
-from fedbench.core.population.audit import (
-    MEMBER,
-    OFL,
-    attack_set,
-    free_holdout,
-    group_set,
-    mask_set,
-    own_set,
-    refuse_overlap,
-)
-from fedbench.core.population.partition import partition
-from fedbench.core.population.parts import Outsiders
-from fedbench.core.population.target import EVERYBODY
-from fedbench.core.signals.logits import Loss
-from fedbench.core.signals.measure import Recorder
+from fedbench.core.federation.compose import composed
+from fedbench.core.federation.diverged import DivergedByAdversary
+from fedbench.core.numerics.rng import key_for
 from fedbench.core.signals.observe import observe
+from fedbench.plugins.defenses.grad_noise import GradNoise
 from fedbench.plugins.defenses.rules.trimmed_mean import TrimmedMean
 
-CPU = torch.device("cpu")
+
+def crafting(craft: Any, level: str = "own") -> ActiveAttack:
+    """An adversary with this ``craft(round, knowledge)``."""
+    return type("Mine", (ActiveAttack,), {"knowledge": level, "craft": lambda self, *args: craft(*args)})()
 
 
-# -- the clients' optimiser ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("level", ["none", "own", "honest", "rule"])
+def test_a_malicious_client_crafts_its_rows_and_knows_no_more_than_its_level(level):
+    seen = []
+
+    def craft(round, knowledge):
+        seen.append(knowledge)
+        knowledge.memory["rounds"] = knowledge.memory.get("rounds", 0) + 1
+        return torch.ones(2, 51) if level == "none" else -knowledge.own
+
+    results = train_all(tiny_setup(members=(0,), insider=tiny_insider(crafting(craft, level), malicious=2, start_round=2)))[1]
+    honest = train_all(tiny_setup(members=(0,)))[1]
+    assert torch.equal(results[0].uploads.updates, honest[0].uploads.updates)  # before start_round
+    k = seen[0]
+    assert (k.round, k.clients, k.memory) == (2, (2, 3), {"rounds": 2}) and len(seen) == 2
+    levels = ["own", "honest", "rule"]
+    known = {name: getattr(k, name) is not None for name in levels}
+    assert known == {name: levels.index(name) < ["none", *levels].index(level) for name in levels}
+    if level == "rule":
+        assert torch.equal(k.honest, honest[1].uploads.updates[:2])
+        torch.testing.assert_close(k.rule(k.honest), k.honest.mean(0))
+    sent = results[1].uploads.updates
+    torch.testing.assert_close(sent[2:], torch.ones_like(sent[2:]) if level == "none" else -honest[1].uploads.updates[2:])
+    assert torch.equal(sent[:2], honest[1].uploads.updates[:2])
 
 
-@given(st.integers(1, 6), st.sampled_from([(0.9, 0.999), (0.5, 0.9)]), st.sampled_from([0.0, 0.01]), st.integers(0, 5))
-@settings(max_examples=15, deadline=None)
-def test_adam_is_torchs_adam(steps, betas, decay, seed):
-    ours, theirs = FlatModel(tiny_module(), CPU), tiny_module()
-    mine = FlatAdam(ours, betas=betas, weight_decay=decay)
-    reference = torch.optim.Adam(theirs.parameters(), lr=0.05, betas=betas, weight_decay=decay)
-    g = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
-        x, y = torch.randn(5, 4, generator=g), torch.randint(0, 3, (5,), generator=g)
-        ours.grad.zero_()
-        cross_entropy(ours.module(x), y).backward()
-        mine.step(0.05)
-        reference.zero_grad()
-        cross_entropy(theirs(x), y).backward()
-        reference.step()
-    torch.testing.assert_close(ours.params, torch.nn.utils.parameters_to_vector(theirs.parameters()), rtol=1e-4, atol=1e-5)
+def test_a_client_cannot_defend_and_attack():
+    with pytest.raises(UserError, match="client 3 cannot both defend and attack"):
+        train_all(tiny_setup(members=(3,), insider=tiny_insider(crafting(lambda round, k: k.own))))
 
 
-def test_a_client_keeps_its_moments_only_where_the_recipe_says_so():
-    flat = FlatModel(tiny_module(), CPU)
-    begun = flat.params.clone()
+def test_what_an_adversary_writes_to_is_its_own_and_its_tools_keep_their_model():
+    steps = []
 
-    def update(optimizer, client, gradient):
-        flat.params.copy_(begun)
-        optimizer.reset(client)
-        flat.grad.fill_(gradient)
-        optimizer.step(0.1)
-        return flat.params - begun
+    def craft(round, knowledge):
+        rows = knowledge.own.double()
+        for _ in range(2):
+            steps.append(torch.cat([knowledge.step(knowledge.x, knowledge.y), knowledge.logits(knowledge.x).flatten()]))
+            knowledge.start.zero_(), knowledge.own.zero_()
+        mine = torch.ones(4, 51)
+        knowledge.rule(mine)
+        assert bool((mine == 1).all())
+        return rows
 
-    keep, fresh = FlatAdam(flat, keep=True), FlatAdam(flat)
-    first = update(keep, 0, 1.0)
-    assert torch.equal(update(keep, 1, 1.0), first)  # another client: a state of its own
-    assert not torch.allclose(update(keep, 0, -1.0), -first)  # the first client remembers
-    update(fresh, 0, 1.0)
-    torch.testing.assert_close(update(fresh, 0, -1.0), -first)
+    class Rule(Defense):
+        def aggregate(self, updates, weights, ctx):
+            step = weights @ updates
+            updates.zero_()
+            return step
+
+    plain, attacked = (
+        train_all(tiny_setup(Rule(), members=(), insider=insider))[0].models
+        for insider in (None, tiny_insider(crafting(craft, "rule")))
+    )
+    assert torch.equal(attacked, plain) and all(torch.equal(a, b) for a, b in zip(steps[::2], steps[1::2], strict=True))
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_first_steps_are_what_the_optimiser_makes_of_each_gradient(name):
-    setup = tiny_setup(name=name, momentum=0.0 if name == "adam" else 0.9)
-    start = setup.initial[0]
-    bench = Bench(setup, start, setup.flat.buffers.clone(), 1)
-    x, y = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
+# -- the adversary's tools ---------------------------------------------------------------------------------------------
+
+
+def test_a_bench_trains_as_a_client_does():
+    setup = tiny_setup(batch_size=5, rounds=1)
+    bench, data = Bench(setup, setup.initial[0].clone(), setup.flat.buffers.clone(), 1), setup.clients[2]
+    (result,) = train_all(tiny_setup(batch_size=5, rounds=1))[1]
+    shuffle = torch.Generator().manual_seed(key_for(0, "shuffle", 1, 2) >> 1)
+    torch.testing.assert_close(bench.train(data.x, data.y, 2, shuffle), result.uploads.updates[2], rtol=1e-4, atol=1e-6)
+    first, both = bench.train(data.x[:5], data.y[:5]), bench.train(data.x[:6], data.y[:6])  # in their order: of five, and of one
+    assert torch.equal(first, bench.step(data.x[:5], data.y[:5])) and not torch.allclose(both, first)
+
+
+@settings(max_examples=10)
+@given(name=st.sampled_from(["sgd", "adam"]), decay=st.sampled_from([0.0, 0.01]), n=st.sampled_from([1, 4, 130]))
+def test_sample_steps_are_the_steps_on_each_sample_alone(name, decay, n):
+    setup = tiny_setup(name=name, weight_decay=decay)
+    bench = Bench(setup, setup.initial[0], setup.flat.buffers.clone(), 1)
+    x, y = torch.randn(n, 4, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 3
     rows = bench.sample_steps(x, y)
-    for i in range(4):
+    assert rows.shape == (n, 51)
+    for i in {0, n // 2, n - 1}:
         torch.testing.assert_close(rows[i], bench.step(x[i : i + 1], y[i : i + 1]), rtol=1e-3, atol=1e-6)
 
 
-def test_local_batches_cuts_every_epoch_for_plain_clients_and_members_alike():
-    class Acts(Defense):
-        def transform(self, batch, ctx):
-            return batch
-
-    begun = {k: d for k, d in enumerate(tiny_clients())}
-    short = {"local_epochs": 1, "rounds": 1, "momentum": 0.0, "weight_decay": 0.0}
-    _, whole = train_all(tiny_setup(members=(), local_batches=3, **short))  # 12 samples in batches of 5: all of them
-    _, every = train_all(tiny_setup(members=(), **short))
-    assert torch.equal(whole[0].models, every[0].models)
-    _, one = train_all(tiny_setup(Acts(), members=(0, 1), local_batches=1, **short))
-    setup = tiny_setup(**short)
-    from fedbench.core.numerics.rng import key_for
-
-    for k in (0, 3):
-        g = torch.Generator().manual_seed(key_for(0, "shuffle", 1, k) >> 1)
-        pick = torch.randperm(12, generator=g)[:5]
-        step = Bench(setup, setup.initial[0], setup.flat.buffers.clone(), 1).step(begun[k].x[pick], begun[k].y[pick])
-        torch.testing.assert_close(one[0].uploads.updates[k], step, rtol=1e-4, atol=1e-6)
-
-
-def test_a_bench_trains_as_a_client_does_and_leaves_nothing_behind():
-    setup = tiny_setup(local_epochs=1, batch_size=100)
-    start = setup.initial[0].clone()
-    bench = Bench(setup, start, setup.flat.buffers.clone(), 1)
-    data = setup.clients[2]
-    _, results = train_all(tiny_setup(local_epochs=1, batch_size=100, rounds=1))
-    torch.testing.assert_close(bench.train(data.x, data.y), results[0].uploads.updates[2], rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(bench.train(data.x, data.y), bench.step(data.x, data.y))
-    assert torch.equal(bench.logits(data.x), bench.logits(data.x))
-
-
-def test_samples_steps_beyond_memory_are_refused():
+def test_sample_steps_beyond_memory_are_refused():
     setup = tiny_setup()
     bench = Bench(setup, torch.empty(20_000_000, device="meta"), setup.flat.buffers, 1)
     with pytest.raises(UserError, match=r"takes 7 GiB: lower adversary\.mask_set"):
@@ -136,291 +120,179 @@ def test_samples_steps_beyond_memory_are_refused():
 # -- rows that are not finite ------------------------------------------------------------------------------------------
 
 
-class Poison(ActiveAttack):
+def poison() -> ActiveAttack:
     """Sends NaN in round 2."""
-
-    knowledge = "own"
-
-    def craft(self, round, knowledge):
-        return knowledge.own * (math.nan if round == 2 else 1.0)
+    return crafting(lambda round, knowledge: knowledge.own * (math.nan if round == 2 else 1.0))
 
 
-def test_a_malicious_row_that_is_not_finite_is_rejected_and_the_federation_goes_on():
+def test_malicious_rows_that_are_not_finite_are_rejected_and_the_federation_goes_on():
     class Assumes(Defense):
-        seen: list
-
         def aggregate(self, updates, weights, ctx):
-            self.seen.append((ctx.round, ctx.participants, ctx.assumed_malicious))
+            seen.append((ctx.round, ctx.participants, ctx.assumed_malicious))
             return weights @ updates
 
-    rule = Assumes()
-    rule.seen = []
-    setup = tiny_setup(rule, members=(), insider=tiny_insider(Poison(), malicious=2), expected_malicious=2)
-    federation, results = train_all(setup)
+    seen: list = []
+    adversary = {"members": (), "insider": tiny_insider(poison(), malicious=2), "expected_malicious": 2}
+    federation, results = train_all(tiny_setup(Assumes(), keep_unprotected=True, **adversary))
     assert [r.rejected for r in results] == [(), (2, 3), ()]
-    assert results[1].uploads.participants == (0, 1) and len(results[1].uploads.updates) == 2
-    assert rule.seen == [(1, (0, 1, 2, 3), 2), (2, (0, 1), 0), (3, (0, 1, 2, 3), 2)]
+    kept = results[1].uploads
+    assert kept.participants == (0, 1) and len(kept.updates) == len(kept.unprotected) == len(kept.start_of) == 2
+    assert seen == [(1, (0, 1, 2, 3), 2), (2, (0, 1), 0), (3, (0, 1, 2, 3), 2)]
     assert bool(torch.isfinite(federation.models).all())
     torch.testing.assert_close(results[1].steps[0], results[1].uploads.updates.mean(0))
-
-
-def test_a_rule_with_a_number_of_its_own_outlives_rejected_rows():
-    rule = TrimmedMean(b=1)
-    setup = tiny_setup(rule, members=(), insider=tiny_insider(Poison(), malicious=2), expected_malicious=2)
-    assert [r.rejected for r in train_all(setup)[1]] == [(), (2, 3), ()]
-
-
-def test_what_an_adversary_writes_to_is_its_own_and_its_precision_too():
-    class Writes(ActiveAttack):
-        knowledge = "own"
-
-        def craft(self, round, knowledge):
-            rows = knowledge.own.double()
-            knowledge.start.zero_(), knowledge.own.zero_()
-            return rows
-
-    plain = train_all(tiny_setup(members=()))[0].models
-    assert torch.equal(train_all(tiny_setup(members=(), insider=tiny_insider(Writes())))[0].models, plain)
-
-
-def test_an_honest_row_that_is_not_finite_still_ends_the_run():
-    class Breaks(Defense):
-        def protect(self, update, ctx):
-            return update * math.inf
-
-    with pytest.raises(Diverged, match=r"Breaks\.protect made the upload of client 0 not finite"):
-        train_all(tiny_setup(Breaks(), members=(0,), insider=tiny_insider(Poison())))
+    assert [r.rejected for r in train_all(tiny_setup(TrimmedMean(b=1), **adversary))[1]] == [(), (2, 3), ()]
 
 
 def test_a_round_whose_only_rows_are_rejected_keeps_the_model():
-    class Always(ActiveAttack):
-        def craft(self, round, knowledge):
-            return torch.full_like(knowledge.own, math.inf)
-
-    setup = tiny_setup(members=(), clients=tiny_clients(2), insider=tiny_insider(Always(), malicious=1), participation=0.5)
-    _, results = train_all(setup)
-    alone = [r for r in results if r.rejected]
+    always = crafting(lambda round, knowledge: torch.full_like(knowledge.own, math.inf))
+    setup = tiny_setup(members=(), clients=tiny_clients(2), insider=tiny_insider(always), participation=0.5)
+    alone = [r for r in train_all(setup)[1] if r.rejected]
+    assert alone, "no round drew the malicious client alone: choose another seed"
     for r in alone:
         assert torch.equal(r.steps, torch.zeros_like(r.steps)) and r.uploads.participants == ()
-    assert alone, "no round drew the malicious client alone: choose another seed"
 
 
-# -- delays ------------------------------------------------------------------------------------------------------------
+# -- causes of a divergence --------------------------------------------------------------------------------------------
+
+HUGE = 3e38  # a float32; four times as much is none
 
 
-def test_delayed_clients_train_on_older_models_within_the_bound():
-    setup = tiny_setup(members=(), rounds=8, max_delay=2, local_epochs=1)
-    models, seen = [setup.initial[0].clone()], set()
-    from fedbench.core.federation.loop import Training
-
-    for result in Training(setup).rounds():
-        u = result.uploads
-        assert torch.equal(u.starts[0], models[-1])
-        for r in range(len(u.participants)):
-            start = u.starts[u.start_of[r]]
-            ages = [age for age in range(len(models)) if torch.equal(start, models[-1 - age])]
-            assert ages and min(ages) <= min(2, u.round - 1)
-            seen.add(min(ages))
-        torch.testing.assert_close(result.models[0], models[-1] + u.updates.mean(0))
-        models.append(result.models[0].clone())
-    assert seen == {0, 1, 2}
+def attack(factor: float) -> Any:
+    """Rows of one size."""
+    return tiny_insider(crafting(lambda round, knowledge: torch.full_like(knowledge.own, factor)))
 
 
-def test_without_delay_nothing_changes():
-    _, one = train_all(tiny_setup(members=()))
-    _, two = train_all(tiny_setup(members=(), max_delay=0))
-    assert torch.equal(one[-1].models, two[-1].models) and one[0].uploads.start_of == [0, 0, 0, 0]
+def acting(phase: str, does: Any) -> Defense:
+    return type("Toy", (Defense,), {phase: lambda self, *args: does(*args)})()
 
 
-def test_signals_are_measured_at_the_model_each_client_really_had():
-    setup = tiny_setup(members=(0, 1), rounds=4, max_delay=3, local_epochs=1)
-    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(1))
-    y = torch.arange(7) % 3
-    from fedbench.core.federation.loop import Training
-
-    federation = Training(setup)
-    recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, True, 4, (0, 1), {"server", "coalition"}, [12] * 4, one_start=False)
-    checked = 0
-    for result in federation.rounds():
-        recorder.record(result)
-        u = result.uploads
-        ends = torch.stack([u.starts[u.start_of[r]] + u.updates[r] for r in range(4)])
-        for row, params in enumerate([*ends, ends[:2].mean(0)]):
-            setup.flat.params.copy_(params)
-            with torch.no_grad():
-                expected = cross_entropy(setup.flat.module(x), y, reduction="none")
-            torch.testing.assert_close(torch.from_numpy(recorder.arrays()["loss"][-1, row]), expected, rtol=1e-4, atol=1e-5)
-        checked += len(set(u.start_of[:2])) > 1
-    assert checked, "the coalition never trained on different models: choose another seed"
-    assert recorder.arrays()["grad-sq"].shape == (4, 5, 7)
+def spoils(update, ctx):
+    return update / 0 if ctx.round == 2 and ctx.client == 1 else update
 
 
-# -- the server's own samples ------------------------------------------------------------------------------------------
+def spoils_rows(rows, ctx):
+    rows[ctx.round - 2 :] *= torch.nan  # of round 2: all; of round 1: the last
+    return rows
 
 
-def test_the_server_gets_its_root_set_the_layout_and_logits():
-    class Looks(Defense):
-        root_samples = 5
-
-        def aggregate(self, updates, weights, ctx):
-            assert ctx.root is not None and len(ctx.root.y) == 5
-            weight, bias = ctx.layers[-2:]
-            assert (weight.name, weight.shape, bias.shape) == ("2.weight", (3, 6), (3,)) and bias.stop == updates.shape[1]
-            module = tiny_module()
-            torch.nn.utils.vector_to_parameters(ctx.params, module.parameters())
-            torch.testing.assert_close(ctx.logits(ctx.params, ctx.root.x), module(ctx.root.x).detach())
-            assert torch.equal(bias.of(updates), updates[:, -3:])
-            return weights @ updates
-
-    root = MemberData(torch.randn(5, 4, generator=torch.Generator().manual_seed(2)), torch.arange(5) % 3)
-    train_all(tiny_setup(Looks(), members=(), rounds=1, root=root))
+def breaks(rows, weights, ctx):
+    return rows[0] / 0
 
 
-def shards_of(clients=4, n=40):
-    return partition(np.arange(n) % 3, clients, seed=0)
+DIVERGE: dict[str, Any] = {"lr": 1e6, "local_epochs": 20}
+ORDINARY = "the aggregated model is not finite: Toy.aggregate made such a step of rows of an ordinary size; mend the rule"
+CASES: dict[str, tuple[Defense | None, dict[str, Any], type[Diverged], str]] = {
+    "a learning rate": (
+        None, DIVERGE, Diverged, "round 1: the local training of client 0, 1, 2, 3 is not finite; lower the learning rate",
+    ),
+    "a loss": (
+        acting("loss", lambda logits, batch, ctx: logits.sum() * 1e38), {"members": (2,)}, Diverged,
+        "round 1: the local training of client 2 is not finite; lower the learning rate or mend Toy.loss",
+    ),
+    "prepared data": (
+        acting("prepare", lambda data, ctx: type(data)(data.x * 1e38, data.y)), {}, Diverged,
+        "round 1: the local training of client 0, 1 is not finite; lower the learning rate or mend Toy.prepare",
+    ),
+    "protect": (
+        acting("protect", spoils), {"insider": attack(1.0)}, Diverged,
+        "round 2: Toy.protect made the upload of client 1 not finite; mend it",
+    ),
+    "a float64 that is no float32": (
+        acting("coordinate", lambda rows, ctx: rows.double() * 1e300), {}, Diverged,
+        "round 1: Toy.coordinate made the upload of client 0, 1 not finite; mend it",
+    ),
+    "a part of a composite": (
+        composed([GradNoise(sigma=0.1), acting("coordinate", spoils_rows)]), {}, Diverged,
+        "round 1: Toy.coordinate made the upload of client 1 not finite; mend it",
+    ),
+    "a rule": (acting("aggregate", breaks), {"members": ()}, Diverged, f"round 1: {ORDINARY}"),
+    "a rule with an adversary inside": (
+        acting("aggregate", breaks), {"members": (), "insider": attack(1.0)}, Diverged, f"round 1: {ORDINARY}",
+    ),
+    "an adversary through a rule": (
+        acting("aggregate", lambda rows, weights, ctx: rows.sum(0) * 4), {"members": (), "insider": attack(HUGE)},
+        DivergedByAdversary, "round 1: the aggregated model is not finite: rows of the attack Mine (client 3) are too large, and "
+        "Toy.aggregate let them in",
+    ),
+    "an adversary through a training": (
+        GradNoise(sigma=0.1), {"insider": attack(1e25)}, DivergedByAdversary,
+        "round 2: the local training of client 0, 1, 2 is not finite, from a model that took rows of the attack Mine (client 3) "
+        "since round 1",
+    ),
+    "a learning rate before the adversary's first row": (
+        None, {"members": (), "insider": attack(1.0), **DIVERGE}, Diverged,
+        "round 1: the local training of client 0, 1, 2 is not finite; lower the learning rate",
+    ),
+    "a defense beside an adversary too small to be blamed": (
+        acting("protect", lambda update, ctx: update * 1e10), {"rounds": 5, "insider": attack(1e-9)}, Diverged,
+        "round 4: the local training of client 0, 1, 2 is not finite; lower the learning rate or mend Toy.protect",
+    ),
+}  # fmt: skip
 
 
-def of_holdout(n: int) -> Outsiders:
-    """All of a hold-out of ``n`` samples, behind 40 training samples."""
-    return Outsiders(ids=40 + np.arange(n))
+@pytest.mark.parametrize("case", CASES)
+def test_a_divergence_names_its_cause(case):
+    made, changes, kind, text = CASES[case]
+    with pytest.raises(Diverged) as caught:
+        train_all(tiny_setup(made, **changes))
+    assert caught.type is kind and str(caught.value).startswith(text), caught.value
 
 
-def test_the_attack_set_asks_about_honest_clients_and_the_hold_out():
-    shards = shards_of()
-    audit = attack_set(shards, of_holdout(20), malicious=1, members=9, nonmembers=6, seed=3)
-    members, outside = audit.ids[audit.kind == MEMBER], audit.ids[audit.kind == OFL]
-    assert audit.target == EVERYBODY and len(members) == 9 and len(outside) == 6 and len(set(audit.ids)) == 15
-    assert np.isin(members, np.concatenate(shards[:3])).all() and (outside >= 40).all()
-    for i, k in zip(audit.ids[audit.kind == MEMBER], audit.owner[audit.kind == MEMBER], strict=True):
-        assert i in shards[k]
-    same, other = (attack_set(shards, of_holdout(20), 1, 9, 6, seed) for seed in (3, 4))
-    assert audit.digest() == same.digest() != other.digest()
-    with pytest.raises(UserError, match=r"audit\.members = 31, but all honest clients together has 30"):
-        attack_set(shards, of_holdout(20), 1, 31, 6, 0)
-    with pytest.raises(UserError, match=r"audit\.nonmembers = 21, but the hold-out has 20"):
-        attack_set(shards, of_holdout(20), 1, 3, 21, 0)
+@settings(max_examples=10)
+@given(share=st.sampled_from([0.09, 0.11]), seed=st.integers(0, 3))
+def test_rows_from_a_tenth_of_the_honest_ones_on_count(share, seed):
+    """What diverges later is put down to an adversary whose rows were large enough, and to nothing smaller."""
+    scaled = crafting(lambda round, k: torch.full_like(k.own, share * float(k.honest.abs().max())), "honest")
+    blows = acting("protect", lambda update, ctx: update * (1 if ctx.round == 1 else 1e30))
+    with pytest.raises(Diverged) as caught:
+        train_all(tiny_setup(blows, rounds=5, seed=seed, insider=tiny_insider(scaled)))
+    assert (caught.type is DivergedByAdversary) == (share > 0.1)
 
 
-def test_the_mask_set_is_the_adversarys_own_and_no_larger_than_that():
-    shards = shards_of()
-    mask = mask_set(shards, 2, 15, seed=0)
-    assert len(set(mask)) == 15 and np.isin(mask, np.concatenate(shards[2:])).all()
-    with pytest.raises(UserError, match=r"adversary\.mask_set = 21, but its clients \(2\) hold 20"):
-        mask_set(shards, 2, 21, seed=0)
+PLUGIN = """
+    from fedbench.core import ActiveAttack, Component, Defense, hookimpl
+
+    class Tenfold(ActiveAttack):
+        needs = frozenset({"loss"})
+        def craft(self, round, knowledge):
+            return -1e25 * knowledge.own
+        def score(self, observations, audit):
+            return -observations.of_target("loss").mean(0)
+
+    class Spoils(Defense):
+        def protect(self, update, ctx):
+            return update / 0
+
+    @hookimpl
+    def fedbench_attacks():
+        yield Component("tenfold", "drives:Tenfold", "a toy")
+    @hookimpl
+    def fedbench_defenses():
+        yield Component("spoils", "drives:Spoils", "a toy")
+"""
 
 
-def test_the_root_set_is_disjoint_from_training_and_audit_and_an_overlap_is_refused():
-    shards = shards_of()
-    audits = [attack_set(shards, of_holdout(20), 1, 9, 12, seed=3)]
-    free = free_holdout(40, 20, audits)
-    root = own_set(free, 8, "the rule's root set", seed=0)
-    assert (root >= 40).all() and not np.isin(root, audits[0].ids).any() and len(set(root)) == 8
-    refuse_overlap(root, 40, audits)
-    with pytest.raises(UserError, match="the rule's root set wants 9 samples, but only 8 of the hold-out"):
-        own_set(free, 9, "the rule's root set", seed=0)
-    with pytest.raises(UserError, match="overlaps the audit in 1 samples"):
-        refuse_overlap(np.append(root, audits[0].ids[audits[0].kind == OFL][0]), 40, audits)
-    with pytest.raises(UserError, match="overlaps the clients' data"):
-        refuse_overlap(np.append(root, 5), 40, [replace(audits[0], ids=np.array([50]))])
+def test_a_divergence_that_an_adversary_wanted_is_a_result_and_any_other_a_failure(site, tmp_path):
+    install(site, "drives", PLUGIN)
+    path = changed(tmp_path, {"adversary": {"clients": 1}}, attacks=["loss-series", "tenfold"], defenses=["none", "spoils"])
+    status, output = called(path, "--results", tmp_path / "r", "--only", "defense=none")
+    assert status == 0 and "1 cells diverged as the adversary inside wanted: results, no failures" in output, output
+    status, output = called(path, "--results", tmp_path / "r")
+    assert status == 1 and "2 cells failed" in output, output
+    found = {(d, a): (r["outcome"], r["by_adversary"], r["reason"]) for (d, a, _), r in records(tmp_path / "r").items()}
+    assert found["none", "loss-series"] == ("ok", False, "")
+    assert found["none", "tenfold"][:2] == ("diverged", True)
+    assert "rows of the attack Tenfold (client 3)" in found["none", "tenfold"][2]
+    spoilt = "round 1: Spoils.protect made the upload of client 0, 1 not finite; mend it"
+    assert found["spoils", "loss-series"] == found["spoils", "tenfold"] == ("diverged", False, spoilt)
+    board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
+    assert "diverged by the adversary" in board
 
 
-def test_an_attack_that_follows_one_client_skips_the_question_about_all():
+def test_questions_about_many_clients_skip_attacks_that_follow_one():
     arrays = {"loss": np.zeros((1, 3, 5), np.float32)}
     with pytest.raises(SkipCell, match="many clients together"):
         observe("server", None, [0, 1, -1], np.array([1]), arrays, np.arange(5))
     assert observe("client", None, [0, 1, -1], np.array([1]), arrays, np.arange(5))["loss"].shape == (1, 1, 5)
 
 
-def test_who_is_asked_about_does_not_collude():
-    class Colludes(Attack):
-        colluders = 1
-
-    shards = shards_of()
-    job = SimpleNamespace(clients=4, averaged=())
-    together = attack_set(shards, of_holdout(20), malicious=1, members=29, nonmembers=6, seed=3)
-    assert list(_by_colluders(job, Colludes(), [together])) == [(3,)]
-    everyone = attack_set(shards, of_holdout(20), malicious=0, members=39, nonmembers=6, seed=3)
-    with pytest.raises(SkipCell, match="1 colluders wanted, 0 clients there whose samples are not asked about"):
-        _by_colluders(job, Colludes(), [everyone])
-
-
-def test_shadow_models_do_not_judge_redrawn_candidates():
-    class ShadowModels(Attack):
-        needs_shadow_models = True
-
-    scene = SimpleNamespace(aligned=False)
-    with pytest.raises(SkipCell, match="align_nonmembers: false redraws"):
-        _scores_of(None, ShadowModels(), None, scene, None, None)
-
-
-def test_a_group_of_malicious_clients_alone_cannot_be_asked_about():
-    with pytest.raises(UserError, match="group 'b': no client is left to ask about"):
-        group_set(shards_of(), of_holdout(20), 1, "b", np.zeros(0, np.int64), 3, 3, 0)
-
-
-# -- what the setting may ask ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"audit": {"targets": [3], "nonmembers": 40}}, r"audit\.targets names client 3, which is malicious"),
-        ({"coalitions": [{"name": "last", "clients": [3]}]}, "the coalition 'last' names client 3, which is malicious"),
-        ({"clients": 1}, "leaves nobody to attack"),
-    ],
-)
-def test_the_default_adversary_is_checked_as_a_named_one_is(tmp_path, change, message):
-    path = insider_suite(tmp_path, ["gradient-ascent"], [{"name": "a", **change}])
-    with pytest.raises(UserError, match=message) as caught:
-        build_plan(path, (), tmp_path / "results", "cpu")
-    assert len(caught.value.messages) == 1
-
-
-def test_settings_that_differ_in_their_adversary_alone_need_an_attack_that_notices(tmp_path):
-    sides = [{"name": k, "adversary": {"clients": 1, "knowledge": k, "mask_set": 5}} for k in ("own", "honest")]
-    with pytest.raises(UserError, match=r"'own' and 'honest' differ in their adversary alone.*under passive"):
-        build_plan(insider_suite(tmp_path, ["passive", "agrevader"], sides), (), tmp_path / "results", "cpu")
-    sides[1]["attacks"] = ["agrevader"]
-    plan = build_plan(insider_suite(tmp_path, ["passive", "agrevader"], sides), (), tmp_path / "results", "cpu")
-    assert len({job.run_key for job in plan.jobs}) == len(plan.jobs) == 3
-
-
-def insider_suite(folder, attacks, settings):
-    """A suite of four clients on digits; ``clients`` of a setting is its federation's."""
-    base = {"dataset": "digits", "model": "mlp", "audit": {"nonmembers": 40}, "coalitions": ["none"]}
-    federation = {"rounds": 1, "batch_size": 20, "optimizer": {"lr": 0.1}}
-    rows = [{**base, **s, "federation": {**federation, "clients": s.get("clients", 4)}} for s in settings]
-    for row in rows:
-        row.pop("clients", None)
-    spec = {"schema": 1, "name": "insiders", "seeds": [0], "settings": rows, "defenses": ["mixup"], "attacks": attacks}
-    spec["floors"] = []
-    path = folder / "insiders.yaml"
-    YAML().dump(spec, path)
-    return path
-
-
-# -- precision ---------------------------------------------------------------------------------------------------------
-
-
-def test_bf16_trains_in_bfloat16_and_evaluates_in_float32():
-    module = in_precision(tiny_module(), "bf16")
-    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-    plain = tiny_module()(x)
-    assert torch.equal(module.eval()(x), plain)
-    low = module.train()(x)
-    assert low.dtype == torch.float32 and not torch.equal(low, plain)
-    torch.testing.assert_close(low, plain, rtol=2e-2, atol=2e-2)
-    assert torch.equal(low, low.to(torch.bfloat16).float())  # eight bits of mantissa
-    _, results = train_all(tiny_setup(module=in_precision(tiny_module(), "bf16")))
-    _, full = train_all(tiny_setup())
-    assert results[-1].models.dtype == torch.float32 and not torch.equal(results[-1].models, full[-1].models)
-
-
-def test_tf32_is_on_only_while_clients_train_and_only_where_there_is_such_a_device():
-    assert not torch.backends.cuda.matmul.allow_tf32
-    with matmuls("tf32"):
-        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
-    assert not torch.backends.cuda.matmul.allow_tf32
-    with pytest.raises(UserError, match="choose fp32 or bf16"):
-        check_precision("tf32", "cpu")
-    assert check_precision("tf32", "cuda:0") and check_precision("bf16", "cpu")

@@ -1,70 +1,77 @@
-"""What a phase is handed stays as it is, and what it returns is what the table says; or defense, phase and place are named."""
+"""The seal around a defense's phases: what they may write to, return, raise and leave behind; errors name phase and place."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fake_packages import install
-from running import changed as changed_suite
-from running import invoke
 from tiny import tiny_insider, tiny_module, tiny_setup, train_all
 
-from fedbench.core import ActiveAttack, Batch, Defense, MemberData, Selection, UserError
+from fedbench.core import ActiveAttack, Defense, MemberData, Selection, UserError
+from fedbench.core.apart.global_state import kept
 from fedbench.core.contract.phases import PHASES
 from fedbench.core.federation.compose import composed
-from fedbench.core.federation.guard import PhaseError, require_served
-from fedbench.core.federation.handed import OWN
-from fedbench.core.federation.loop import Training
-from fedbench.plugins.defenses.grad_noise import GradNoise
-from fedbench.plugins.defenses.mixup import Mixup
-from fedbench.plugins.defenses.relaxloss import RelaxLoss
+from fedbench.core.federation.guard import PhaseError, remarks_of, require_served
 
-ANSWERS = {
+ANSWERS: dict[str, Callable[..., Any]] = {
     "begin": lambda ctx: None, "prepare": lambda data, ctx: data, "assign": lambda models, ctx: 0, "select": lambda ctx: None,
     "local_train": lambda ctx: ctx.train(), "transform": lambda batch, ctx: batch, "local_step": lambda batch, ctx: None,
     "loss": lambda logits, batch, ctx: torch.nn.functional.cross_entropy(logits, batch.y),
     "protect": lambda update, ctx: update, "coordinate": lambda updates, ctx: updates,
     "aggregate": lambda updates, weights, ctx: weights @ updates, "after_round": lambda ctx: None, "report": lambda ctx: {},
+    "craft": lambda round, knowledge: knowledge.own,
 }  # fmt: skip
 PLACES = {
     "begin": "before round 1", "prepare": "client 0, before round 1", "coordinate": "round 1", "aggregate": "server, round 1",
-    "report": "after the last round",
+    "report": "after the last round", "craft": "round 1",
 }  # fmt: skip
+MEMBERS = ("prepare", "assign", "select", "local_train", "transform", "local_step", "loss", "protect", "after_round")
+BATCH = ("transform", "local_step", "loss")
 
 
-def defense(phase: str, does: Any, n_models: int = 1) -> Defense:
-    """One that acts in one phase: ``does`` is shown its arguments and gives its answer."""
-    return type("Mine", (Defense,), {phase: lambda self, *args: does(*args), "n_models": n_models})()
+def place(phase: str) -> str:
+    return PLACES.get(phase, "client 0, round 1")
 
 
-def run(made: Defense, **changes: Any) -> None:
-    """Two rounds of a tiny federation, and the report after them."""
-    setup = tiny_setup(made, n_models=made.n_models, rounds=2, root=MemberData(torch.ones(5, 4), torch.arange(5) % 3), **changes)
+def acting(phase: str, does: Any) -> Any:
+    """A defense, or an adversary, that acts in one phase: ``does`` is shown its arguments and gives its answer."""
+    base = ActiveAttack if phase == "craft" else Defense
+    own = {phase: lambda self, *args: does(*args), "n_models": 2 if phase == "assign" else 1, "knowledge": "rule"}
+    return type("Mine", (base,), own)()
+
+
+def run(made: Any, **changes: Any) -> None:
+    """Two rounds of a tiny federation whose clients have soft labels and hold out a sample, and the report after them."""
+    if isinstance(made, ActiveAttack):
+        made, changes = Defense(), {"insider": tiny_insider(made), "members": (), **changes}
+    root = MemberData(torch.ones(5, 4), torch.arange(5) % 3)
+    setup = tiny_setup(made, **{"n_models": made.n_models, "rounds": 2, "root": root, **changes})
     held = torch.arange(12) == 11
-    setup = replace(setup, clients=[replace(d, soft=torch.full((12, 3), 1 / 3), held_out=held) for d in setup.clients])
+    setup = replace(setup, clients=[replace(d, soft=torch.full((12, 3), 1 / 3), held_out=held.clone()) for d in setup.clients])
     train_all(setup)[0].facts()
 
 
-def ends(made: Defense, **changes: Any) -> str:
-    """How the run ends: with what message."""
-    with pytest.raises(PhaseError) as caught:
+def ends(made: Any, **changes: Any) -> str:
+    """With what message the run fails; empty where it does not."""
+    try:
         run(made, **changes)
-    return str(caught.value)
+    except PhaseError as error:
+        return str(error)
+    return ""
 
 
-# --- what is handed out -----------------------------------------------------------------------------------------------
+# -- what is handed out ------------------------------------------------------------------------------------------------
 
-MEMBERS = ("prepare", "assign", "select", "local_train", "transform", "local_step", "loss", "protect", "after_round")
 HANDED = [(phase, name) for phase in MEMBERS for name in ("start", "data.x", "data.y", "data.soft", "data.held_out")]
 HANDED += [("aggregate", name) for name in ("params", "root.x", "root.y")]
-KNOWN = ("x", "y", "mask_x", "mask_y")  # by an adversary, beside copies of its own
-WAYS = {
+HANDED += [("craft", name) for name in ("x", "y", "mask_x", "mask_y")]
+OWN = [(phase, "params") for phase in MEMBERS] + [("craft", name) for name in ("start", "own", "honest")]
+WAYS: dict[str, Callable[..., Any]] = {
     "in place": lambda t, new: t.copy_(new),
     "one element of a view": lambda t, new: t.view(-1)[-1:].copy_(new.view(-1)[-1:]),
     ".data": lambda t, new: t.data.copy_(new),
@@ -72,82 +79,65 @@ WAYS = {
 }
 
 
-def reached(ctx: Any, name: str) -> torch.Tensor:
-    for part in name.split("."):
-        ctx = getattr(ctx, part)
-    return ctx
+def tensors(value: Any, name: str = "") -> dict[str, torch.Tensor]:
+    """The tensors in a context by name, whatever fields it has."""
+    if isinstance(value, torch.Tensor):
+        return {name: value}
+    if not is_dataclass(value):
+        return {}
+    parts = [tensors(getattr(value, f.name), f"{name}.{f.name}".lstrip(".")) for f in fields(value)]
+    return {n: t for part in parts for n, t in part.items()}
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("phase", "name"), HANDED)
-def test_a_write_to_what_is_handed_out_names_the_phase(phase, name, way):
-    def does(*args):
-        answer = ANSWERS[phase](*args)
-        t = reached(args[-1], name)
-        WAYS[way](t, t * 2 if t.is_floating_point() else torch.zeros_like(t))
-        return answer
+def test_a_write_to_any_tensor_that_is_handed_out_names_the_phase_and_the_tensor(way):
+    said, wanted = {}, {}
+    for phase, name in HANDED:
 
-    unseen = way in (".data", "numpy") and phase in ("transform", "local_step", "loss")
-    who = "local_train or a phase of a batch inside it" if unseen or phase == "local_train" else phase
-    what = "ctx.start, models" if phase == "assign" and name == "start" else f"ctx.{name}"  # it is one of them
-    said = ends(defense(phase, does, n_models=2 if phase == "assign" else 1))
-    place = PLACES.get(phase, "client 0, round 1")
-    assert said == f"Mine.{who} ({place}) changed {what}; it is handed out to be read: work on a copy, as .clone() makes one"
+        def does(*args, phase=phase, name=name):
+            answer = ANSWERS[phase](*args)
+            t = tensors(args[-1])[name]
+            WAYS[way](t, t * 2 if t.is_floating_point() else torch.zeros_like(t))
+            return answer
 
-
-def tensors(value: Any, name: str = "") -> set[str]:
-    """Names of the tensors in a context, whatever fields it has."""
-    if isinstance(value, torch.Tensor):
-        return {name}
-    if not is_dataclass(value):
-        return set()
-    return {n for f in fields(value) for n in tensors(getattr(value, f.name), f"{name}.{f.name}".lstrip("."))}
+        unseen = way in (".data", "numpy") and phase in BATCH
+        who = "local_train or a phase of a batch inside it" if unseen or phase == "local_train" else phase
+        what = f"{'knowledge' if phase == 'craft' else 'ctx'}.{name}"
+        what += ", models" if (phase, name) == ("assign", "start") else ""
+        remedy = "it is handed out to be read: work on a copy, as .clone() makes one"
+        said[phase, name] = ends(acting(phase, does))
+        wanted[phase, name] = f"Mine.{who} ({place(phase)}) changed {what}; {remedy}"
+    assert said == wanted
 
 
-def test_every_tensor_of_every_context_is_tried_above_or_its_own():
+def test_every_tensor_of_every_context_is_tried_above_or_the_plugins_own():
     seen: set[tuple[str, str]] = set()
-    for phase in PHASES:
+    for phase in [*PHASES, "craft"]:
 
         def does(*args, phase=phase):
             seen.update((phase, name) for name in tensors(args[-1]))
             return ANSWERS[phase](*args)
 
-        run(defense(phase, does, n_models=2 if phase == "assign" else 1))
-
-    class Looks(ActiveAttack):
-        knowledge = "rule"
-
-        def craft(self, round, knowledge):
-            seen.update(("craft", name) for name in tensors(knowledge))
-            return knowledge.own
-
-    train_all(tiny_setup(members=(), insider=tiny_insider(Looks())))
-    own = {("craft", name) for name in ("start", "own", "honest")} | {(phase, "params") for phase in MEMBERS}
-    assert seen == {*HANDED, *own, *(("craft", name) for name in KNOWN)}
-    assert len(OWN) == 4
+        if phase in ANSWERS:
+            run(acting(phase, does))
+    assert seen == {*HANDED, *OWN}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", KNOWN)
-def test_an_adversary_leaves_what_it_knows_as_it_is(name, way):
-    class Writes(ActiveAttack):
-        def craft(self, round, knowledge):
-            t = getattr(knowledge, name)
-            WAYS[way](t, t + 1)
-            return knowledge.own
+@pytest.mark.parametrize("phase", ["transform", "local_step", "protect", "coordinate", "aggregate"])
+def test_what_a_phase_is_asked_about_and_its_weights_are_copies_of_its_own(phase):
+    def models(writes: bool) -> torch.Tensor:
+        def does(*args):
+            answer = ANSWERS[phase](*map(copied, args[:-1]), args[-1])
+            for value in args[:-1] if writes else ():
+                for t in tensors(value).values():
+                    t.mul_(0)
+            return torch.ones(51) if phase == "local_step" else answer
 
-    with pytest.raises(PhaseError, match=rf"^Writes\.craft \(round 1\) changed knowledge\.{name}; it is handed out to be read"):
-        train_all(tiny_setup(members=(), insider=tiny_insider(Writes())))
+        module = torch.nn.Sequential(torch.nn.BatchNorm1d(4, affine=False), tiny_module())
+        results = train_all(tiny_setup(acting(phase, does), module=module))[1]
+        return torch.cat([torch.cat([r.models, r.buffers, r.uploads.updates.mean(0)[None]], 1) for r in results])
 
-
-def test_an_adversary_leaves_no_hook_in_the_module_that_all_clients_train_in():
-    class Hooks(ActiveAttack):
-        def craft(self, round, knowledge):
-            knowledge.model.register_forward_hook(lambda module, args, out: out * 0)
-            return knowledge.own
-
-    with pytest.raises(PhaseError, match=r"^Hooks\.craft \(round 1\) changed its model: modules, tensors, hooks"):
-        train_all(tiny_setup(members=(), insider=tiny_insider(Hooks())))
+    assert torch.equal(models(writes=True), models(writes=False))
 
 
 def copied(value: Any) -> Any:
@@ -156,63 +146,48 @@ def copied(value: Any) -> Any:
     return replace(value, **{f.name: copied(getattr(value, f.name)) for f in fields(value)}) if is_dataclass(value) else value
 
 
-@pytest.mark.parametrize("phase", ["transform", "local_step", "protect", "coordinate", "aggregate"])
-def test_what_a_phase_is_asked_about_is_a_copy_of_its_own(phase):
-    def runs(writes: bool) -> torch.Tensor:
-        def does(*args):
-            *asked, ctx = args
-            answer = ANSWERS[phase](*map(copied, asked), ctx)
-            for value in asked if writes else ():
-                for name in tensors(value, "value"):
-                    reached(SimpleNamespace(value=value), name).mul_(0)
-            return answer
+def test_a_write_to_what_another_client_was_handed_is_found():
+    kept_data = []
 
-        gradient = torch.ones(51)
-        made = defense(phase, (lambda *args: (does(*args), gradient)[1]) if phase == "local_step" else does)
-        return torch.stack([r.models for r in train_all(tiny_setup(made))[1]])
+    def does(update, ctx):
+        kept_data.append(ctx.data.x)
+        if ctx.client == 1:
+            kept_data[0].zero_()
+        return update
 
-    assert torch.equal(runs(writes=True), runs(writes=False))
+    assert ends(acting("protect", does)).startswith("Mine.protect (client 0, round 2) changed ctx.data.x; ")
 
 
-def test_the_models_to_choose_from_are_watched():
-    said = ends(defense("assign", lambda models, ctx: int(models[1].zero_().sum()), n_models=2))
-    assert said.startswith("Mine.assign (client 0, round 1) changed ctx.start, models; ")
-
-
-def hook(ctx):
-    ctx.model.register_forward_hook(lambda module, args, out: out * 0)
-
-
-def freeze(ctx):
-    next(ctx.model.parameters()).requires_grad_(False)
-
-
-def reset(ctx):
-    ctx.model[1].inplace = True
-
-
-def replace_layer(ctx):
-    ctx.model[1] = torch.nn.Tanh()
-
-
-def swap(ctx):
-    p = next(ctx.model.parameters())
+def swap(model):
+    p = next(model.parameters())
     p.data = p.data.clone()
 
 
-@pytest.mark.parametrize("does", [hook, freeze, swap, reset, replace_layer], ids=lambda does: does.__name__)
-@pytest.mark.parametrize("phase", ["select", "local_train", "after_round"])
-def test_nothing_stays_behind_in_the_module_that_all_clients_train_in(phase, does):
-    def acts(ctx):
-        ANSWERS[phase](ctx)
-        does(ctx)
+BEHIND: dict[str, Callable[[Any], Any]] = {
+    "a forward hook": lambda model: model.register_forward_hook(lambda module, args, out: out * 0),
+    "a parameter's hook": lambda model: next(model.parameters()).register_hook(lambda g: 0 * g),
+    "a hook behind a gradient": lambda model: next(model.parameters()).register_post_accumulate_grad_hook(lambda p: None),
+    "a backward hook": lambda model: model.register_full_backward_pre_hook(lambda module, g: None),
+    "another forward": lambda model: setattr(model, "forward", lambda x: x[:, :3]),
+    "a frozen weight": lambda model: next(model.parameters()).requires_grad_(False),
+    "another tensor": swap,
+    "a setting of a layer": lambda model: setattr(model[1], "inplace", True),
+    "another layer": lambda model: model.__setitem__(1, torch.nn.Tanh()),
+}
 
-    assert "changed its model: modules, tensors, hooks, requires_grad or settings (load " in ends(defense(phase, acts))
 
+@pytest.mark.parametrize("phase", ["select", "local_train", "after_round", "craft"])
+def test_nothing_stays_behind_in_the_module_that_all_clients_train_in(phase):
+    def left(does: Callable[[Any], Any]) -> str:
+        def acts(*args):
+            answer = ANSWERS[phase](*args)
+            does(args[-1].model)
+            return answer
 
-def test_a_part_of_a_composite_is_named_itself():
-    parts = composed([GradNoise(sigma=0.1), defense("protect", lambda update, ctx: (ctx.start.zero_(), update)[1])])
-    assert ends(parts).startswith("Mine.protect (client 0, round 1) changed ctx.start; ")
+        return ends(acting(phase, acts))
+
+    words = f"({place(phase)}) changed its model: modules, tensors, hooks, requires_grad or settings (load "
+    assert [what for what, does in BEHIND.items() if words not in left(does)] == []
 
 
 def test_what_is_a_phases_own_may_be_written_to():
@@ -220,167 +195,147 @@ def test_what_is_a_phases_own_may_be_written_to():
         ctx.train()
         ctx.params.mul_(0.5)
 
-    for phase, does in {
-        "local_train": local_train,
-        "protect": lambda update, ctx: update.mul_(0.5),
-        "coordinate": lambda updates, ctx: updates.mul_(0.5),
-        "transform": lambda batch, ctx: (batch.x.mul_(0.5), batch)[1],
-    }.items():
-        run(defense(phase, does))
+    own = {
+        "local_train": local_train, "protect": lambda update, ctx: update.mul_(0.5),
+        "coordinate": lambda updates, ctx: updates.mul_(0.5), "transform": lambda batch, ctx: (batch.x.mul_(0.5), batch)[1],
+    }  # fmt: skip
+    assert {phase: ends(acting(phase, does)) for phase, does in own.items()} == dict.fromkeys(own, "")
 
 
-def test_a_rule_keeps_its_hands_off_the_weights_and_the_adversarys_rows():
-    class Rule(Defense):
-        def aggregate(self, updates, weights, ctx):
-            step = weights @ updates
-            updates.zero_(), weights.zero_()
-            return step
+# -- what is returned --------------------------------------------------------------------------------------------------
 
-    class Tries(ActiveAttack):
-        knowledge = "rule"
-
-        def craft(self, round, knowledge):
-            mine = torch.ones(4, knowledge.start.numel())
-            knowledge.rule(mine)
-            assert bool((mine == 1).all())
-            return knowledge.own
-
-    def begun(made):
-        return Training(tiny_setup(made, module=torch.nn.Sequential(torch.nn.BatchNorm1d(4), tiny_module()), rounds=2))
-
-    plain, mine = begun(Defense()), begun(Rule())
-    for a, b in zip(plain.rounds(), mine.rounds(), strict=True):
-        assert torch.equal(a.models, b.models) and torch.equal(a.buffers, b.buffers)
-    train_all(tiny_setup(Rule(), members=(), insider=tiny_insider(Tries())))
-
-
-def test_an_adversary_that_writes_to_its_start_leaves_its_tools_alone():
-    steps = []
-
-    class Writes(ActiveAttack):
-        def craft(self, round, knowledge):
-            steps.append(knowledge.step(knowledge.x, knowledge.y))
-            knowledge.start.zero_()
-            steps.append(knowledge.step(knowledge.x, knowledge.y))
-            return knowledge.own
-
-    train_all(tiny_setup(members=(), insider=tiny_insider(Writes()), rounds=1))
-    assert torch.equal(*steps)
-
-
-@pytest.mark.parametrize("made", [GradNoise(sigma=0.1), Mixup(alpha=1.0), RelaxLoss(alpha=1.0)], ids=lambda d: type(d).__name__)
-def test_honest_defenses_are_not_accused(made):
-    assert train_all(tiny_setup(made, rounds=3))[1][-1].models.isfinite().all()
-
-
-# --- what is returned -------------------------------------------------------------------------------------------------
-
-
-def changed(batch: Batch, **changes: Any) -> Batch:
-    return replace(batch, **changes)
-
-
-WRONG = {
-    ("begin", "a value"): (lambda ctx: 3, "returned 3; expected None: what this phase returns is used nowhere"),
-    ("local_train", "a value"): (lambda ctx: ctx.params, "returned a tensor of shape [51]; expected None: "),
-    ("after_round", "a value"): (lambda ctx: "done", "returned str; expected None: "),
-    ("prepare", "nothing"): (lambda data, ctx: None, "returned NoneType; expected MemberData"),
-    ("prepare", "an array"): (
-        lambda data, ctx: replace(data, x=data.x.numpy()), "returned data.x that is ndarray; expected a tensor of shape [n, 4]",
-    ),
-    ("prepare", "no labels"): (
-        lambda data, ctx: replace(data, y=None), "returned data.y that is NoneType; expected a tensor of shape [n]",
-    ),
-    ("prepare", "labels as floats"): (
-        lambda data, ctx: replace(data, y=data.y.float()), "data.y that is a tensor of float32; expected",
-    ),
-    ("prepare", "soft of other classes"): (
-        lambda data, ctx: replace(data, soft=torch.ones(12, 5)),
-        "data.soft that is a tensor of shape [12, 5]; expected a tensor of shape [12, 3]",
-    ),
-    ("prepare", "held out by index"): (
-        lambda data, ctx: replace(data, held_out=torch.arange(12)), "data.held_out that is a tensor of int64; expected",
-    ),
-    ("assign", "a tensor"): (lambda models, ctx: torch.tensor(0), "returned a tensor of shape []; expected 0..1"),
-    ("assign", "too many"): (lambda models, ctx: 2, "returned 2; expected 0..1"),
-    ("select", "a tensor"): (lambda ctx: torch.arange(3), "returned a tensor of shape [3]; expected Selection or None"),
-    ("select", "a mask"): (
-        lambda ctx: Selection(ctx.data.y > 0), "an index that is a tensor of bool; expected a tensor of shape [n] of int64",
-    ),
-    ("select", "beyond"): (
-        lambda ctx: Selection(torch.tensor([0, 12])), "an index from 0 to 12; expected positions in 0..11",
-    ),
-    ("select", "a short flag"): (
-        lambda ctx: Selection(torch.arange(3), flag=torch.ones(2)), "a flag that is a tensor of shape [2]; expected",
-    ),
-    ("select", "batches"): (
-        lambda ctx: Selection(torch.arange(3), batches=-1), "returned batches that are -1; expected None, or an integer >= 0",
-    ),
-    ("transform", "samples alone"): (lambda batch, ctx: batch.x, "expected Batch"),
-    ("transform", "another shape"): (
-        lambda batch, ctx: changed(batch, x=batch.x[:, :2]), "batch.x that is a tensor of shape [5, 2]; expected",
-    ),
-    ("transform", "doubles"): (lambda batch, ctx: changed(batch, x=batch.x.double()), "batch.x that is float64; expected"),
-    ("transform", "nothing left"): (
-        lambda batch, ctx: changed(batch, x=batch.x[:0], y=batch.y[:0], index=batch.index[:0]), "batch.x that is an empty tensor",
-    ),
-    ("transform", "labels of others"): (lambda batch, ctx: changed(batch, y=batch.y[1:]), "batch.y that is a tensor of shape"),
-    ("transform", "labels beyond"): (lambda batch, ctx: changed(batch, y=batch.y + 3), "expected labels in 0..2"),
-    ("transform", "soft"): (lambda batch, ctx: changed(batch, soft=torch.ones(5)), "batch.soft that is a tensor of shape [5]"),
-    ("transform", "index"): (lambda batch, ctx: changed(batch, index=batch.index[1:]), "batch.index that is a tensor of"),
-    ("local_step", "a scalar"): (lambda batch, ctx: torch.tensor(0.1), "a tensor of shape []; expected a tensor of shape [51]"),
-    ("local_step", "a number"): (lambda batch, ctx: 0.1, "returned 0.1; expected a tensor of shape [51]"),
-    ("local_step", "integers"): (
-        lambda batch, ctx: torch.ones(51, dtype=torch.int64), "returned a tensor of int64; expected a tensor of shape [51] of ",
-    ),
-    ("loss", "one a sample"): (lambda logits, batch, ctx: logits.sum(1), "of shape [5]; expected a tensor with one element"),
-    ("loss", "a number"): (lambda logits, batch, ctx: 0.5, "returned 0.5; expected a tensor with one element"),
-    ("loss", "no gradient"): (
-        lambda logits, batch, ctx: logits.detach().mean(), "a loss without a gradient; expected one that is computed",
-    ),
-    ("loss", "elsewhere"): (
-        lambda logits, batch, ctx: logits.mean().to("meta"), "returned a tensor on meta; expected one on cpu",
-    ),
-    ("protect", "complex"): (lambda update, ctx: update.to(torch.complex64), "returned a tensor of complex64; expected"),
-    ("protect", "elsewhere"): (lambda update, ctx: update.to("meta"), "returned a tensor on meta; expected one on cpu"),
-    ("protect", "sparse"): (lambda update, ctx: update.to_sparse(), "returned a sparse tensor; expected a dense one"),
-    ("protect", "a scalar"): (lambda update, ctx: update.sum(), "a tensor of shape []; expected a tensor of shape [51]"),
-    ("coordinate", "one row"): (lambda updates, ctx: updates[:1], "of shape [1, 51]; expected a tensor of shape [2, 51]"),
-    ("coordinate", "whole numbers"): (lambda updates, ctx: updates.sign().bool(), "returned a tensor of bool; expected"),
-    ("aggregate", "all rows"): (lambda updates, weights, ctx: updates, "of shape [4, 51]; expected a tensor of shape [51]"),
-    ("aggregate", "a list"): (lambda updates, weights, ctx: updates[0].tolist(), "list; expected a tensor of shape [51]"),
-    ("report", "a list"): (lambda ctx: [1], "returned list; expected a mapping"),
+VECTOR = "a tensor of shape [51]"
+NOTHING = "None: what this phase returns is used nowhere"
+Wrong = tuple[Callable[..., Any], str]
+WRONG: dict[str, list[Wrong]] = {
+    "begin": [(lambda ctx: 3, f"3; expected {NOTHING}")],
+    "local_train": [(lambda ctx: ctx.params, f"{VECTOR}; expected {NOTHING}")],
+    "after_round": [(lambda ctx: "done", f"str; expected {NOTHING}")],
+    "prepare": [
+        (lambda data, ctx: None, "NoneType; expected MemberData"),
+        (lambda data, ctx: replace(data, x=data.x.numpy()), "data.x that is ndarray; expected a tensor of shape [n, 4]"),
+        (lambda data, ctx: replace(data, y=data.y.float()), "data.y that is a tensor of float32; expected a tensor of shape [n]"),
+        (lambda data, ctx: replace(data, soft=torch.ones(12, 5)),
+         "data.soft that is a tensor of shape [12, 5]; expected a tensor of shape [12, 3]"),
+        (lambda data, ctx: replace(data, held_out=torch.arange(12)), "data.held_out that is a tensor of int64; expected "),
+        (lambda data, ctx: replace(data, x=data.x[:5], y=data.y[:5], soft=None, held_out=None), "5 samples for 12; "),
+        (lambda data, ctx: replace(data, y=data.y - 3), "data.y from -3 to -1; expected labels in 0..2"),
+        (lambda data, ctx: replace(data, y=data.y + 1), "data.y from 1 to 3; expected labels in 0..2"),
+        (lambda data, ctx: replace(data, x=data.x / 0), "data.x with values that are not finite; expected finite ones"),
+        (lambda data, ctx: replace(data, soft=data.soft / 0), "data.soft with values that are not finite; expected finite ones"),
+    ],
+    "assign": [
+        (lambda models, ctx: torch.tensor(0), "a tensor of shape []; expected 0..1"), (lambda models, ctx: 2, "2; expected 0..1"),
+        (lambda models, ctx: -1, "-1; expected 0..1"), (lambda models, ctx: True, "True; expected 0..1"),
+    ],
+    "select": [
+        (lambda ctx: Selection(ctx.data.y > 0), "an index that is a tensor of bool; expected a tensor of shape [n] of int64"),
+        (lambda ctx: Selection(torch.tensor([0, 12])), "an index from 0 to 12; expected positions in 0..11"),
+        (lambda ctx: Selection(torch.tensor([-1, 11])), "an index from -1 to 11; expected positions in 0..11"),
+        (lambda ctx: Selection(torch.arange(3), flag=torch.ones(2)),
+         "a flag that is a tensor of shape [2]; expected None, or one of each of the 3 samples"),
+        (lambda ctx: Selection(torch.arange(3), batches=-1), "batches that are -1; expected None, or an integer >= 0"),
+        (lambda ctx: Selection(torch.arange(3), poisson=1), "poisson that is 1; expected True or False"),
+    ],
+    "transform": [
+        (lambda batch, ctx: batch.x, "a tensor of shape [5, 4]; expected Batch"),
+        (lambda batch, ctx: replace(batch, x=batch.x[:, :2]), "batch.x that is a tensor of shape [5, 2]; expected "),
+        (lambda batch, ctx: replace(batch, x=batch.x.double()), "batch.x that is float64; expected samples of float32"),
+        (lambda batch, ctx: replace(batch, x=batch.x[:0], y=batch.y[:0]), "batch.x that is an empty tensor; "),
+        (lambda batch, ctx: replace(batch, y=batch.y[1:]), "batch.y that is a tensor of shape [4]; expected "),
+        (lambda batch, ctx: replace(batch, y=batch.y + 1), "batch.y from 1 to 3; expected labels in 0..2"),
+        (lambda batch, ctx: replace(batch, y=batch.y - 1), "batch.y from -1 to 1; expected labels in 0..2"),
+        (lambda batch, ctx: replace(batch, soft=torch.ones(5)), "batch.soft that is a tensor of shape [5]; expected "),
+    ],
+    "local_step": [
+        (lambda batch, ctx: torch.tensor(0.1), f"a tensor of shape []; expected {VECTOR}"),
+        (lambda batch, ctx: torch.ones(51, dtype=torch.int64), f"a tensor of int64; expected {VECTOR} of floats"),
+    ],
+    "loss": [
+        (lambda logits, batch, ctx: logits.sum(1), "a tensor of shape [5]; expected a tensor with one element"),
+        (lambda logits, batch, ctx: logits.detach().mean(), "a loss without a gradient; expected one that is computed from the "),
+        (lambda logits, batch, ctx: logits.mean().to("meta"), "a tensor on meta; expected one on cpu"),
+    ],
+    "protect": [
+        (lambda update, ctx: update[:-1], f"a tensor of shape [50]; expected {VECTOR}"),
+        (lambda update, ctx: update.to(torch.complex64), f"a tensor of complex64; expected {VECTOR} of floats"),
+        (lambda update, ctx: update.to_sparse(), "a sparse tensor; expected a dense one"),
+    ],
+    "coordinate": [
+        (lambda updates, ctx: updates[:1], "a tensor of shape [1, 51]; expected a tensor of shape [2, 51]"),
+        (lambda updates, ctx: updates.sign().bool(), "a tensor of bool; expected a tensor of shape [2, 51] of floats"),
+    ],
+    "aggregate": [
+        (lambda updates, weights, ctx: updates, f"a tensor of shape [4, 51]; expected {VECTOR}"),
+    ],
+    "report": [
+        (lambda ctx: [1], "list; expected a mapping"), (lambda ctx: {"a": object()}, "dict; expected a mapping"),
+        (lambda ctx: {"remarks": [1]}, "'remarks' that are list; expected a list of sentences"),
+    ],
+    "craft": [(lambda round, knowledge: knowledge.own[:, 1:], "a tensor of shape [1, 50]; expected a tensor of shape [1, 51]")],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("phase", "what"), WRONG, ids=lambda value: value)
-def test_a_wrong_answer_names_its_phase(phase, what):
-    does, words = WRONG[phase, what]
-    said = ends(defense(phase, does, n_models=2 if phase == "assign" else 1))
-    assert said.startswith(f"Mine.{phase} ({PLACES.get(phase, 'client 0, round 1')}) returned ") and words in said, said
+@pytest.mark.parametrize("phase", WRONG)
+def test_a_wrong_answer_names_its_phase_what_was_found_and_what_was_expected(phase):
+    place_of = "client 0" if phase == "prepare" else place(phase)
+    missed = []
+    for does, words in WRONG[phase]:
+        said = ends(acting(phase, does))
+        begins = [f"Mine.{phase} ({where}) returned {words}" for where in (place_of, place(phase))]
+        if not said.startswith(tuple(begins)):
+            missed.append((words, said))
+    assert missed == []
 
 
-def test_every_phase_has_wrong_answers_in_this_test():
-    assert {phase for phase, _ in WRONG} == set(ANSWERS)
+def test_every_phase_of_the_table_has_wrong_answers_here():
+    assert {*WRONG, "answer"} == {*PHASES, "craft"} == {*ANSWERS, "answer"}
+
+
+def test_labels_and_positions_at_the_ends_of_their_range_are_taken():
+    ends_of = {
+        "prepare": lambda data, ctx: replace(data, y=data.y.clamp(0, 2)), "report": lambda ctx: {"a": 1, "b": [0.5]},
+        "transform": lambda batch, ctx: replace(batch, y=2 - batch.y), "assign": lambda models, ctx: ctx.client % 2,
+        "select": lambda ctx: Selection(torch.tensor([0, 10]), batches=ctx.client),
+    }  # fmt: skip
+    assert {phase: ends(acting(phase, does)) for phase, does in ends_of.items()} == dict.fromkeys(ends_of, "")
+
+
+def test_a_wider_answer_is_copied_and_keeps_no_graph():
+    def protect(update, ctx):
+        return update.double() * next(ctx.model.parameters()).sum() ** 0
+
+    plain, wide = (train_all(tiny_setup(d, rounds=2))[1][-1].models for d in (Defense(), acting("protect", protect)))
+    assert torch.equal(plain, wide) and not wide.requires_grad
+
+
+# -- what is raised ----------------------------------------------------------------------------------------------------
 
 
 def fails(*args):
     raise ValueError("no idea")
 
 
+def refuses(*args):
+    raise UserError("lower f: it removes all rows", "or add clients")
+
+
 LINE = f"({Path(__file__).name}:{fails.__code__.co_firstlineno + 1} in fails)"
 
 
-@pytest.mark.parametrize("phase", ANSWERS)
-def test_an_error_names_the_phase_in_which_it_was_raised_and_the_line(phase):
-    said = ends(defense(phase, fails, n_models=2 if phase == "assign" else 1))
-    assert said == f"Mine.{phase} ({PLACES.get(phase, 'client 0, round 1')}): ValueError: no idea {LINE}"
+@pytest.mark.parametrize("phase", [phase for phase in ANSWERS if phase != "craft"])
+def test_an_error_and_a_refusal_name_plugin_phase_client_and_round(phase):
+    who = f"Mine.{phase} ({place(phase)}): "
+    assert ends(acting(phase, fails)) == f"{who}ValueError: no idea {LINE}"
+    for others in ([], [Defense(), type("Other", (Defense,), {})()]):
+        with pytest.raises(UserError) as refusal:
+            run(composed([*others, acting(phase, refuses)]))
+        assert refusal.value.messages == (f"{who}lower f: it removes all rows", f"{who}or add clients")
 
 
-@pytest.mark.parametrize("phase", ["transform", "local_step", "loss"])
-def test_a_local_train_around_it_takes_no_blame(phase):
-    both = {phase: lambda self, *args: fails(), "local_train": lambda self, ctx: ctx.train()}
-    assert ends(type("Mine", (Defense,), both)()) == f"Mine.{phase} (client 0, round 1): ValueError: no idea {LINE}"
+def test_a_local_train_around_a_phase_that_fails_takes_no_blame():
+    both = {"transform": lambda self, *args: fails(), "local_train": lambda self, ctx: ctx.train()}
+    assert ends(type("Mine", (Defense,), both)()) == f"Mine.transform (client 0, round 1): ValueError: no idea {LINE}"
 
 
 def test_a_model_that_fails_is_named_itself():
@@ -392,86 +347,77 @@ def test_a_model_that_fails_is_named_itself():
         def forward(self, x):
             return fails()
 
-    for phase, place in {"transform": "client 0, round 1", "protect": "round 1"}.items():
-        assert ends(defense(phase, ANSWERS[phase]), module=Fails()) == f"the model ({place}): ValueError: no idea {LINE}"
+    said = {phase: ends(acting(phase, ANSWERS[phase]), module=Fails()) for phase in ("transform", "protect")}
+    model = f"ValueError: no idea {LINE}"
+    assert said == {"transform": f"the model (client 0, round 1): {model}", "protect": f"the model (round 1): {model}"}
 
 
-def test_an_error_on_the_way_back_is_the_losss():
-    class Breaks(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, logits):
-            return logits.mean()
+class Leaves(Exception):
+    def __str__(self):
+        raise SystemExit(3)
 
-        @staticmethod
-        def backward(ctx, grad):
-            raise ZeroDivisionError("no way back")
 
-    mine = defense("loss", lambda logits, batch, ctx: Breaks.apply(logits))
-    said = "Mine.loss (client 0, round 1): its gradient: ZeroDivisionError: no way back (test_sealed_phases.py:"
+@pytest.mark.parametrize("error", [Leaves(), UserError(""), SystemExit(0)], ids=["told", "no word", "exit"])
+def test_an_exception_without_words_is_a_failure_with_a_place(error):
+    def raises(update, ctx):
+        raise error
+
+    assert ends(acting("protect", raises)).startswith("Mine.protect (client 0, round 1): ")
+
+
+@pytest.mark.parametrize(
+    ("method", "does", "message"),
+    [
+        ("check", lambda self, federation: (f for f in ()), "Mine.check returned generator; expected None, or UserError raised "
+         "with the reason"),
+        ("check", lambda self, federation: refuses(), "lower f: it removes all rows\nor add clients"),
+        ("remarks", lambda self, federation: "text", "Mine.remarks returned str; expected a list of texts"),
+        ("remarks", lambda self, federation: [1], "Mine.remarks returned list; expected a list of texts"),
+    ],
+    ids=["an answer", "a refusal", "a text", "numbers"],
+)  # fmt: skip
+def test_what_a_defense_says_before_round_1_is_checked(method, does, message):
+    mine, facts = type("Mine", (Defense,), {method: does})(), tiny_setup().facts
     for made in (mine, composed([Defense(), mine])):
-        assert ends(made).startswith(said) and ends(made).endswith(" in backward)")
+        with pytest.raises(UserError) as caught:
+            (require_served if method == "check" else remarks_of)(made, facts)
+        assert str(caught.value) == message
 
 
-def test_a_wider_answer_is_copied_and_keeps_no_graph():
-    def protect(update, ctx):
-        return update.double() * next(ctx.model.parameters()).sum() ** 0
-
-    plain, wide = (train_all(tiny_setup(d, rounds=2))[1][-1].models for d in (Defense(), defense("protect", protect)))
-    assert torch.equal(plain, wide) and not wide.requires_grad
-
-
-# --- attacks ----------------------------------------------------------------------------------------------------------
-
-LOOKS = """
-    import dataclasses
-    import numpy as np
-    from fedbench.core import Attack, Component, hookimpl
-
-    def arrays(value):
-        if isinstance(value, np.ndarray):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            for v in value:
-                yield from arrays(v)
-        elif hasattr(value, "items"):
-            for v in value.values():
-                yield from arrays(v)
-        elif dataclasses.is_dataclass(value):
-            for f in dataclasses.fields(value):
-                yield from arrays(getattr(value, f.name))
-
-    class Looks(Attack):
-        needs = frozenset({"loss"})
-        colluders = 1
-        needs_shadow_models = True
-        def fit(self, shadows, audit):
-            self._seen = [*arrays(shadows), *arrays(audit)]
-        def score(self, observations, audit):
-            seen = [*self._seen, *arrays(observations), *arrays(audit)]
-            if len(seen) < 19 or any(a.flags.writeable for a in seen):
-                raise ValueError(f"{[a.flags.writeable for a in seen]}")
-            return observations.of_target("loss").mean(0)
-
-    @hookimpl
-    def fedbench_attacks():
-        yield Component("looks", "looks:Looks", "a toy")
-"""
+def test_remarks_are_lines_none_twice_and_a_composites_are_led_by_their_parts():
+    says = type("Says", (Defense,), {"remarks": lambda self, f: [f"{f.rounds} rounds", "3 rounds", "a line\nand another"]})()
+    facts = tiny_setup().facts
+    assert remarks_of(Defense(), facts) == [] and remarks_of(says, facts) == ["3 rounds", "a line and another"]
+    assert remarks_of(composed([says, Defense()]), facts) == ["Says: 3 rounds", "Says: a line and another"]
+    many = type("Many", (Defense,), {"remarks": lambda self, f: [f"{i}" * 600 for i in range(10, 40)]})()
+    assert len(remarks_of(many, facts)) == 20 and max(map(len, remarks_of(many, facts))) <= 400
 
 
-def test_every_array_that_an_attack_is_shown_is_read_only(site, tmp_path):
-    install(site, "looks", LOOKS)
-    shadow = {"every": 4, "nonmembers": 40, "shadow": {"models": 2, "samples": 40, "epochs": 1}}
-    invoke(changed_suite(tmp_path, {"audit": shadow}, attacks=["looks"]), "--results", tmp_path / "r")
+# -- settings of the process -------------------------------------------------------------------------------------------
+
+SETS: dict[str, Callable[[], Any]] = {
+    "dtype": lambda: torch.set_default_dtype(torch.float64),
+    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "grad": lambda: torch.set_grad_enabled(False),
+    "deterministic": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+}
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_check_refuses_by_raising_and_answers_nothing(parts):
-    class Answers(Defense):
-        def check(self, federation):
-            return federation.clients > 10
+LEFT = {"dtype": "default dtype", "grad": "grad mode", "threads": "number of threads", "autocast": "autocast",
+        "deterministic": "deterministic mode"}  # fmt: skip
 
-    federation = SimpleNamespace(clients=4)
-    made = Answers() if parts == 1 else composed([Defense(), Answers()])
-    with pytest.raises(UserError, match=r"^Answers.check returned bool; expected None, or UserError raised with the reason$"):
-        require_served(made, federation)
-    require_served(Defense(), federation)
+
+@pytest.mark.parametrize("phase", ["protect", "craft"])
+def test_a_phase_that_leaves_a_setting_is_named(phase):
+    def left(name: str) -> str:
+        def does(*args):
+            SETS[name]()
+            return ANSWERS[phase](*args)
+
+        with kept():
+            return ends(acting(phase, does))
+
+    remedy = "everybody's training goes on in the same process: put back what was there, as a `with` block does"
+    wanted = {name: f"Mine.{phase} ({place(phase)}) changed torch's {words}; {remedy}" for name, words in LEFT.items()}
+    assert {name: left(name) for name in LEFT} == wanted

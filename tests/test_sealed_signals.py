@@ -1,158 +1,138 @@
-"""A signal changes nobody else's numbers, and one that fails costs the cells that need it."""
+"""Signals: what one does never changes another's numbers, attacks see those that they declare, and a failure costs its cells."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from fake_packages import install
-from jobs import use
-from running import invoke, outcomes, suite
+from running import invoke, records, suite
 from tiny import tiny_module, tiny_setup
 from torch import nn
 
-from fedbench.core import Signal
-from fedbench.core.experiment.train import signals_of
+from fedbench.core import Signal, UserError
+from fedbench.core.cli.run import build_plan
 from fedbench.core.federation.loop import Training
 from fedbench.core.signals.logits import Loss, Margin
-from fedbench.core.signals.measure import PRE_DEFENSE, Recorder
+from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 
 
-class InPlace(Signal):
-    """The textbook margin: right, and it writes to what it was handed."""
-
-    def measure(self, probe):
-        n = torch.arange(len(probe.y))
-        of_label = probe.logits[n, probe.y].clone()
-        probe.logits[n, probe.y] = -torch.inf
-        margin = of_label - probe.logits.amax(1)
-        probe.y.zero_(), probe.x.zero_(), probe.update.zero_()
-        probe.x.numpy()[:] = 7
-        return margin
+def measured(does: Any) -> type[Signal]:
+    """A signal with this ``measure(probe)``."""
+    return type("Mine", (Signal,), {"measure": lambda self, probe: does(probe)})
 
 
-class Hooked(Signal):
-    """Leaves a hook in the model, which is its own copy: the hook meets its own later calls alone."""
-
-    def measure(self, probe):
-        probe.model.register_forward_hook(lambda module, args, out: out * 0)
-        return probe.logits.amax(1)
+def highest(probe):
+    return probe.logits.amax(1)
 
 
-class Restores(Signal):
+def in_place(probe):
+    """The textbook margin, which writes to all that it was handed."""
+    n = torch.arange(len(probe.y))
+    of_label = probe.logits[n, probe.y].clone()
+    probe.logits[n, probe.y] = -torch.inf
+    margin = of_label - probe.logits.amax(1)
+    probe.y.zero_(), probe.x.zero_(), probe.update.zero_()
+    probe.x.numpy()[:] = 7
+    return margin
+
+
+def hooked(probe):
+    probe.model.register_forward_hook(lambda module, args, out: out * 0)
+    return highest(probe)
+
+
+def restores(probe):
     """Moves the parameters to look around, and puts back what was there."""
-
-    def measure(self, probe):
-        kept = [p.clone() for p in probe.model.parameters()]
-        for p in probe.model.parameters():
-            p.mul_(1.5)
-        loud = probe.model(probe.x).amax(1)
-        for p, before in zip(probe.model.parameters(), kept, strict=True):
-            p.copy_(before)
-        return loud
+    before = [p.clone() for p in probe.model.parameters()]
+    for p in probe.model.parameters():
+        p.mul_(1.5)
+    loud = highest(SimpleNamespace(logits=probe.model(probe.x)))
+    for p, was in zip(probe.model.parameters(), before, strict=True):
+        p.copy_(was)
+    return loud
 
 
-class Zeroes(Signal):
-    def measure(self, probe):
-        for p in probe.model.parameters():
-            p.zero_()
-        return probe.logits.amax(1)
-
-
-class ZeroesUnseen(Signal):
+def zeroes_unseen(probe):
     """In the two ways that torch's version counters do not see."""
+    first, *others = probe.model.parameters()
+    first.data.zero_()
+    others[0].detach().numpy()[:] = 0
+    return highest(probe)
+
+
+def statistics(probe):
+    probe.model.train()
+    probe.model(probe.x)
+    probe.model.eval()
+    return highest(probe)
+
+
+def left_in_training(probe):
+    probe.model.train()
+    return highest(probe)
+
+
+def raises(probe):
+    raise KeyError("sigma")
+
+
+def leaves(probe):
+    raise SystemExit(0)
+
+
+class Strange(torch.Tensor):
+    """One that cannot be put beside others."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.cat:
+            raise RuntimeError("not with me")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Late(Signal):
+    calls = 0
 
     def measure(self, probe):
-        first, *others = probe.model.parameters()
-        first.data.zero_()
-        others[0].detach().numpy()[:] = 0
-        return probe.logits.amax(1)
+        self.calls += 1
+        return highest(probe) if self.calls < 8 else None
 
 
-class Swaps(Signal):
-    def measure(self, probe):
-        p = next(probe.model.parameters())
-        p.data = torch.zeros_like(p)
-        return probe.logits.amax(1)
-
-
-class Statistics(Signal):
-    def measure(self, probe):
-        probe.model.train()
-        out = probe.model(probe.x).amax(1)
-        probe.model.eval()
-        return out
-
-
-class Mode(Signal):
-    def measure(self, probe):
-        probe.model.train()
-        return probe.logits.amax(1)
-
-
-class Raises(Signal):
-    def measure(self, probe):
-        raise KeyError("sigma")
-
-
-class Leaves(Signal):
-    def measure(self, probe):
-        raise SystemExit(0)
-
-
-class Scalar(Signal):
-    def measure(self, probe):
-        return probe.logits.mean()
-
-
-class Double(Signal):
-    def measure(self, probe):
-        return probe.logits.double().amax(1)
-
-
-class Listed(Signal):
-    def measure(self, probe):
-        return probe.y.tolist()
-
-
-class NotANumber(Signal):
-    def measure(self, probe):
-        return probe.logits.amax(1).where(probe.y > 0, torch.nan)
-
-
-FINE = [InPlace, Hooked, Restores]
+FINE = {
+    "in place": measured(in_place), "hooked": measured(hooked), "restores": measured(restores),
+    "a subclass": measured(lambda probe: highest(probe).as_subclass(Strange)),
+}  # fmt: skip
+WANTED = "expected float32 [40] on cpu"
 BAD = {
-    Zeroes: "it changed the model's parameters; work on a copy, or put back what was there",
-    ZeroesUnseen: "it changed the model's parameters",
-    Swaps: "it changed the model's parameters",
-    Statistics: "it changed the model's buffers",
-    Mode: "it changed the model's mode: it is no longer in eval mode",
-    Raises: "KeyError: 'sigma' (test_sealed_signals.py:",
-    Leaves: "it called sys.exit(0)",
-    Scalar: "it returned float32 [] on cpu; expected float32 [40] on cpu",
-    Double: "it returned float64 [40] on cpu; expected float32 [40] on cpu",
-    Listed: "it returned list; expected float32 [40] on cpu",
-    NotANumber: "of its 40 numbers are not finite, though the logits are",
+    "zeroes": (measured(zeroes_unseen), "it changed the model's parameters; work on a copy, or put back what was there"),
+    "statistics": (measured(statistics), "it changed the model's buffers; "),
+    "mode": (measured(left_in_training), "it changed the model's mode: it is no longer in eval mode; "),
+    "raises": (measured(raises), "KeyError: 'sigma' (test_sealed_signals.py:"),
+    "exits": (measured(leaves), "it called sys.exit(0)"),
+    "double": (measured(lambda probe: highest(probe).double()), f"it returned float64 [40] on cpu; {WANTED}"),
+    "list": (measured(lambda probe: probe.y.tolist()), f"it returned list; {WANTED}"),
+    "sparse": (measured(lambda probe: highest(probe).to_sparse()), f"it returned sparse float32 [40] on cpu; {WANTED}"),
+    "no number": (
+        measured(lambda probe: highest(probe).where(torch.arange(40) > 2, torch.nan)),
+        "3 of its 40 numbers are not finite, though the logits are",
+    ),
+    "late": (Late, f"it returned NoneType; {WANTED}"),
 }
 
 
-def normalised() -> nn.Module:
-    """With buffers that training moves."""
-    return nn.Sequential(nn.BatchNorm1d(4), tiny_module())
-
-
-def recorded(*, gradients: bool = True, rounds: int = 2, module: nn.Module | None = None, **signals: Signal):
-    """(the recorder, the models after every round) of a federation that is measured in every round."""
-    setup = tiny_setup(rounds=rounds, module=module or normalised(), keep_unprotected=True)
+def recorded(*, gradients: bool = True, module: nn.Module | None = None, **signals: Signal) -> tuple[Recorder, torch.Tensor]:
+    """(the recorder, the models after both rounds) of a federation that is measured in every round, in its own model."""
+    module = module or nn.Sequential(nn.BatchNorm1d(4), tiny_module())  # with buffers that training moves
+    setup = tiny_setup(rounds=2, module=module, keep_unprotected=True)
     g = torch.Generator().manual_seed(5)
     x, y = torch.randn(40, 4, generator=g), torch.randint(0, 3, (40,), generator=g)
-    own = {name.replace("_", "-").replace("-at-", "@"): signal for name, signal in signals.items()}
-    recorder = Recorder(
-        setup.flat, x, y, own, gradients, 4, (0, 1), {"server", "client"}, [12] * 4, who={n: f"'{n}' (mine 1.0)" for n in own}
-    )
+    own = {name.replace("_at_", "@").replace("_", "-"): signal for name, signal in signals.items()}
+    who = {name: f"'{name}' (mine 1.0)" for name in own}
+    recorder = Recorder(setup.flat, x, y, own, gradients, 4, (0, 1), {"server", "client"}, [12] * 4, who=who)
     models = []
     for result in Training(setup).rounds():
         recorder.record(result)
@@ -163,149 +143,236 @@ def recorded(*, gradients: bool = True, rounds: int = 2, module: nn.Module | Non
 @pytest.fixture(scope="module")
 def undisturbed():
     """Without any foreign signal."""
-    return recorded(loss=Loss(), margin=Margin(), loss_at_pre_defense=Loss())
+    return recorded(loss=Loss(), margin=Margin(), loss_at_pre_defense=Loss(), highest=measured(highest)())
 
 
-@pytest.mark.parametrize("cls", [*FINE, *BAD], ids=lambda cls: cls.__name__)
-def test_a_signal_changes_nobody_elses_numbers(cls, undisturbed):
-    beside, models = recorded(loss=Loss(), mine=cls(), margin=Margin(), loss_at_pre_defense=Loss())
+@pytest.mark.parametrize("name", [*FINE, *BAD])
+def test_a_signal_changes_no_other_numbers_and_one_that_fails_names_itself(name, undisturbed):
+    cls, message = BAD.get(name) or (FINE[name], "")
     alone, expected = undisturbed
+    beside, models = recorded(
+        loss=Loss(), mine=cls(), margin=Margin(), loss_at_pre_defense=Loss(), highest=measured(highest)()
+    )
     mine, theirs = beside.arrays(), alone.arrays()
-    assert torch.equal(models, expected)
-    assert f"loss{PRE_DEFENSE}" in theirs and "grad-dot" in theirs
-    for name, values in theirs.items():
-        np.testing.assert_array_equal(mine[name], values, err_msg=name)
-    assert ("mine" in mine) == (cls in FINE) and set(beside.failed) == set(() if cls in FINE else ("mine",))
+    assert torch.equal(models, expected) and {f"loss{PRE_DEFENSE}", "grad-dot"} < {*theirs}
+    for other, values in theirs.items():
+        np.testing.assert_array_equal(mine[other], values, err_msg=other)
+    if name in BAD:
+        when = "round 2" if cls is Late else "round 1"
+        assert "mine" not in mine and beside.failed.keys() == {"mine"}
+        assert beside.failed["mine"].startswith(f"signal 'mine' (mine 1.0): {when}: {message}")
+        return
+    assert not beside.failed
+    if name == "restores":
+        assert np.isfinite(mine["mine"]).all() and len(np.unique(mine["mine"])) > 40
+    else:
+        np.testing.assert_array_equal(mine["mine"], mine["margin" if name == "in place" else "highest"])
 
 
-@pytest.mark.parametrize("cls", BAD, ids=lambda cls: cls.__name__)
-def test_a_signal_that_fails_names_itself(cls):
-    recorder, _ = recorded(mine=cls())
-    assert recorder.failed["mine"].startswith("signal 'mine' (mine 1.0): round 1: ") and BAD[cls] in recorder.failed["mine"]
+class Odd(nn.Module):
+    """A model that computes in float64, whose logits overflow in eval mode, or that has no formula for its gradients."""
 
+    def __init__(self, kind: str):
+        super().__init__()
+        self.inner, self.scale, self.kind = tiny_module(), nn.Parameter(torch.ones(1)), kind
+        if kind == "double":
+            self.inner.double()
+            del self.scale
 
-def test_what_a_signal_measures_of_its_copy_is_what_the_engine_has():
-    arrays = recorded(mine=InPlace(), margin=Margin(), loud=Restores())[0].arrays()
-    np.testing.assert_array_equal(arrays["mine"], arrays["margin"])
-    assert np.isfinite(arrays["loud"]).all() and len(np.unique(arrays["loud"])) > 40
-
-
-def test_a_signal_that_fails_late_counts_nowhere():
-    class Late(Signal):
-        calls = 0
-
-        def measure(self, probe):
-            self.calls += 1
-            return probe.logits.amax(1) if self.calls < 8 else None
-
-    recorder, _ = recorded(mine=Late(), loss=Loss())
-    assert set(recorder.failed) == {"mine"} and "round 2: it returned NoneType" in recorder.failed["mine"]
-    assert "mine" not in recorder.arrays() and recorder.arrays()["loss"].shape == (2, 5, 40)
+    def forward(self, x):
+        if self.kind == "double":
+            return self.inner(x.double()).float()
+        if self.kind == "huge":
+            return self.inner(x) if self.training else self.inner(x) * 1e38
+        out = self.inner(x) * (self.scale if bool((x != 0).any()) else 1)  # vmap cannot go through it
+        return out if self.training or self.kind == "one by one" else out.detach()
 
 
 def test_numbers_that_overflow_are_not_the_signals_fault():
-    class Huge(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = tiny_module()
-
-        def forward(self, x):
-            return self.inner(x) if self.training else self.inner(x) * 1e38
-
-    recorder, _ = recorded(margin=Margin(), gradients=False, module=Huge())
+    recorder, _ = recorded(margin=Margin(), gradients=False, module=Odd("huge"))
     assert not recorder.failed and not np.isfinite(recorder.arrays()["margin"]).all()
 
 
-class Batchwise(nn.Module):
-    """Known to no formula, and `vmap` cannot go through it."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner, self.scale = tiny_module(), nn.Parameter(torch.ones(1))
-
-    def forward(self, x):
-        return self.inner(x) * (self.scale if bool((x != 0).any()) else 1)
-
-
-def test_gradients_that_vmap_cannot_give_are_had_one_by_one():
-    recorder, _ = recorded(loss=Loss(), module=Batchwise())
-    assert not recorder.failed and set(recorder.arrays()) == {"loss", "grad-dot", "grad-sq", "update-sq"}
-    assert set(recorder.notes) == {"grad-dot", "grad-sq"}
-    assert recorder.notes["grad-dot"].startswith("per-sample gradients in eval mode were taken one by one: ")
-    assert recorded(loss=Loss())[0].notes == {}
+def test_gradients_of_models_of_any_kind_are_measured_or_cost_their_own_signals_alone():
+    wide, slow, hopeless = (recorded(loss=Loss(), module=Odd(kind))[0] for kind in ("double", "one by one", "none"))
+    every = {"loss", *GRADIENT_SIGNALS}
+    assert not wide.failed and wide.notes == {} and np.isfinite(wide.arrays()["grad-dot"]).all()
+    assert not slow.failed and {*slow.arrays()} == every and {*slow.notes} == {"grad-dot", "grad-sq"}
+    assert slow.notes["grad-dot"].startswith("per-sample gradients in eval mode were taken one by one: ")
+    assert {*hopeless.failed} == GRADIENT_SIGNALS and {*hopeless.arrays()} == {"loss"}
+    assert hopeless.failed["grad-sq"].startswith("signal 'grad-sq': round 1: RuntimeError: ")
 
 
-def test_gradients_that_cannot_be_had_cost_their_own_signals_alone():
-    class Hopeless(Batchwise):
-        """It can be evaluated, and trained in batches, but gives no gradient in eval mode."""
+# -- in a run ----------------------------------------------------------------------------------------------------------
 
-        def forward(self, x):
-            return super().forward(x) if self.training else super().forward(x).detach()
-
-    recorder, _ = recorded(loss=Loss(), module=Hopeless())
-    assert set(recorder.failed) == {"grad-dot", "grad-sq", "update-sq"} and set(recorder.arrays()) == {"loss"}
-    assert recorder.failed["grad-sq"].startswith("signal 'grad-sq': round 1: RuntimeError: ")
-
-
-class Unmade(Signal):
-    def __init__(self, **values):
-        super().__init__(**values)
-        raise OSError("no such weights")
-
-
-def test_a_signal_that_cannot_be_made_costs_its_own_cells():
-    job = SimpleNamespace(signals={"mine": use(Unmade), "loss": use(Loss)})
-    made, failed = signals_of(cast(Any, job), {"mine", "loss", "grad-dot"})
-    assert set(made) == {"loss"} and set(failed) == {"mine"}
-    assert failed["mine"].startswith("signal 'Unmade' (tests 0): OSError: no such weights (test_sealed_signals.py:")
-
-
-PLUGIN = """
+NEIGHBOURS = """
+    import random
     import numpy as np
     import torch
-    from fedbench.core import Attack, Component, Signal, hookimpl
+    from fedbench.core import Attack, Component, Defense, UserError, hookimpl
 
-    class InPlace(Signal):
+    class Learns(Attack):
+        needs = frozenset({"loss"})
+        colluders = 1
+        def fit(self, shadows, audit):
+            self.taught = set(shadows[0].observations.signals)
+        def score(self, observations, audit):
+            assert self.taught == set(observations.signals) == {"loss"}
+            return observations.of_target("loss").mean(0)
+
+    class Blind(Attack):
+        '''Needs nothing but the labels.'''
+        def score(self, observations, audit):
+            assert not observations.signals
+            return audit.y.astype(float)
+
+    class Draws(Defense):
+        '''From the generators of the process.'''
+        def protect(self, update, ctx):
+            return update + 0.01 * (torch.from_numpy(np.random.normal(size=update.shape)) + random.random()).to(update)
+
+    class Refuses(Defense):
+        def protect(self, update, ctx):
+            if ctx.client == 1 and ctx.round == 2:
+                raise UserError("it needs more samples of this class")
+            return update
+
+    @hookimpl
+    def fedbench_attacks():
+        yield Component("learns", "neighbours:Learns", "a toy")
+        yield Component("blind", "neighbours:Blind", "a toy")
+
+    @hookimpl
+    def fedbench_defenses():
+        yield Component("draws", "neighbours:Draws", "a toy")
+        yield Component("refuses", "neighbours:Refuses", "a toy")
+"""
+PLUGIN = """
+    import random
+    import numpy as np
+    import torch
+    from pydantic import Field
+    from fedbench.core import Analysis, Attack, Component, Findings, Params, Signal, hookimpl
+    torch.set_default_dtype(torch.float64)
+
+    def sets():
+        torch.set_default_dtype(torch.float64); np.random.rand(); random.random(); np.seterr(all="raise")
+
+    class Sets(Signal):
         def measure(self, probe):
-            n = torch.arange(len(probe.y))
-            own = probe.logits[n, probe.y].clone()
-            probe.logits[n, probe.y] = -torch.inf
-            return own - probe.logits.amax(1)
+            sets()
+            probe.logits.zero_()
+            return probe.model(probe.x).amax(1).float()
 
     class Fails(Signal):
         def measure(self, probe):
             raise ValueError("out of ideas")
 
-    def reader(name):
-        def score(self, observations, audit):
-            return np.nanmean(observations.of_target(name), axis=0)
-        return type("Reads" + name, (Attack,), {"needs": frozenset({name}), "score": score})
+    class Power(Signal):
+        class Params(Params):
+            exponent: float = Field(1.0, ge=0, le=9, description="of the largest probability")
+        def measure(self, probe):
+            return probe.logits.softmax(1).amax(1).pow(self.params.exponent)
 
-    ReadsInPlace, ReadsFails = reader("in-place"), reader("fails")
+    class Bound(Signal):
+        class Params(Params):
+            level: float = Field(ge=0, le=1, description="has no default")
+        def measure(self, probe):
+            return probe.logits.softmax(1).amax(1).clamp(max=self.params.level)
+
+    def reader(name, *needs):
+        def score(self, observations, audit):
+            assert set(observations.signals) == {*needs}, observations.signals
+            return np.nanmean(observations.of_target(needs[0]), axis=0)
+        return type(name, (Attack,), {"needs": frozenset(needs), "score": score, "__module__": __name__})
+
+    ReadsSets, ReadsFails, Early = reader("R", "sets"), reader("F", "fails"), reader("E", "grad-sq@pre-defense")
+    Typo, Bounded = reader("T", "los", "grad-dott"), reader("B", "bound")
+
+    class Powerful(reader("P", "power", "max-prob")):
+        def score(self, observations, audit):
+            seen = observations.signals
+            np.testing.assert_allclose(seen["power"], seen["max-prob"] ** 2, rtol=1e-5)
+            return super().score(observations, audit)
+
+    class Peeks(Attack):
+        needs = frozenset({"loss"})
+        def score(self, observations, audit):
+            return observations.of_target("grad-sq").mean(0)
+
+    class Wide(Analysis):
+        def __init__(self, **values):
+            super().__init__(**values)
+            sets()
+        def analyse(self, run, judgement):
+            return Findings({})
+
+    class Odd(Wide):
+        needs = frozenset({"margins"})
 
     @hookimpl
     def fedbench_signals():
-        yield Component("in-place", "seals:InPlace", "a toy")
-        yield Component("fails", "seals:Fails", "a toy")
+        for name in ("sets", "fails", "power", "bound"):
+            yield Component(name, f"seals:{name.title()}", "a toy")
 
     @hookimpl
     def fedbench_attacks():
-        yield Component("reads-in-place", "seals:ReadsInPlace", "a toy")
-        yield Component("reads-fails", "seals:ReadsFails", "a toy")
+        for name in ("ReadsSets", "ReadsFails", "Early", "Typo", "Bounded", "Powerful", "Peeks"):
+            yield Component(name.lower(), f"seals:{name}", "a toy")
+
+    @hookimpl
+    def fedbench_analyses():
+        yield Component("wide", "seals:Wide", "a toy")
+        yield Component("odd", "seals:Odd", "a toy")
 """
 
 
-def test_other_cells_of_a_run_keep_their_scores_under_their_keys(site, tmp_path):
+@pytest.fixture
+def seals(site):
     install(site, "seals", PLUGIN)
+    install(site, "neighbours", NEIGHBOURS)
+
+
+def test_other_cells_of_a_run_change_no_score_and_failures_cost_their_own(seals, tmp_path):
+    """Signals and an analysis that set what the whole process shares, beside a defense that draws from it."""
     alone, beside = tmp_path / "alone", tmp_path / "beside"
-    attacks = ["loss-series", "avg-cosine", "fta-l"]
-    invoke(suite(tmp_path, attacks=attacks), "--results", alone)
-    foreign = ["reads-in-place", "reads-fails"]
-    invoke(suite(tmp_path, attacks=[*foreign, *attacks]), "--results", beside, status=1)
-    assert outcomes(beside)["reads-in-place"] == ("ok", "")
-    outcome, reason = outcomes(beside)["reads-fails"]
+    attacks, foreign = ["loss-series", "avg-cosine", "learns", "blind"], ["readssets", "readsfails", "peeks", "powerful"]
+    invoke(suite(tmp_path, defenses=["draws"], attacks=attacks), "--results", alone)
+    more = {"analyses": ["wide"], "signals": [{"name": "power", "params": {"exponent": 2.0}}]}
+    path = suite(tmp_path, defenses=["draws", "refuses"], attacks=[*foreign, *attacks], **more)
+    invoke(path, "--results", beside, status=1)
+    scores, others = (
+        {p.name.rpartition("--")[0]: p.read_bytes() for p in (folder / "records").glob("*.npz")} for folder in (alone, beside)
+    )
+    assert len(scores) == len(attacks) and scores == {name: others[name] for name in scores}
+    found = {(d, a): (r["outcome"], r["reason"]) for (d, a, _), r in records(beside).items()}
+    assert {found["draws", name] for name in (*attacks, "readssets", "powerful")} == {("ok", "")}
+    said = "the view 'server' has no signal 'grad-sq'; of the attack's `needs` it has loss"
+    assert found["draws", "peeks"] == ("skipped", said)
+    outcome, reason = found["draws", "readsfails"]
     assert outcome == "failed"
     assert reason.startswith("signal 'fails' (seals 1.0): round 2: ValueError: out of ideas (seals.py:")
-    scores = {p.name: p.read_bytes() for p in (alone / "records").glob("*.npz")}
-    assert len(scores) == len(attacks)
-    assert scores == {name: (beside / "records" / name).read_bytes() for name in scores}
+    refused = ("failed", "Refuses.protect (client 1, round 2): it needs more samples of this class")
+    assert {found["refuses", name] for name in (*attacks, *foreign)} == {refused}
+    assert records(beside)["draws", "powerful", 0]["identity"]["signals"]["power"]["params"] == {"exponent": 2.0}
+
+
+def test_unknown_signals_and_their_parameters_are_mistakes_of_the_plan(seals, tmp_path):
+    def mistakes(**changes: Any) -> list[str]:
+        with pytest.raises(UserError) as caught:
+            build_plan(str(suite(tmp_path, **changes)), (), tmp_path / "r", "cpu")
+        return [m.partition("/tiny.yaml")[2].partition(": ")[2] for m in caught.value.messages]
+
+    said = mistakes(attacks=["loss-series", "typo", "early"], analyses=["odd"])
+    wanted = [
+        "attack 'typo' (seals 1.0): its needs: unknown signal 'grad-dott' - did you mean 'grad-dot'?; the signals are ",
+        "attack 'typo' (seals 1.0): its needs: unknown signal 'los' - did you mean 'loss'?; the signals are ",
+        "attack 'early' (seals 1.0): its needs: 'grad-sq@pre-defense': signals of the gradient are measured of what was uploaded "
+        "alone; write 'grad-sq'",
+        "analysis 'odd' (seals 1.0): its needs: unknown signal 'margins' - did you mean 'margin'?",
+    ]
+    assert [line[: len(w)] for line, w in zip(said, wanted, strict=True)] == wanted
+    (line,) = mistakes(attacks=["powerful"], signals=[{"name": "power", "params": {"exponent": 99}}])
+    assert "signals[0].params.exponent: expected a number in [0, 9], found 99" in line
+    (line,) = mistakes(attacks=["bounded"])
+    assert "signal 'bound' (seals 1.0) cannot be made: " in line and "a suite sets its parameters under `signals:`" in line

@@ -1,0 +1,301 @@
+"""Clients' own parts and groups in the whole engine: who trains on what, who is asked about, and through which model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from running import suite
+from torch import nn
+
+from fedbench.core import IFL, MEMBER, OFL, Attack, Data, Dataset, Defense, Model, ShadowModels, UserError
+from fedbench.core.cli.run import build_plan
+from fedbench.core.execution.forked import analysed
+from fedbench.core.experiment.job import Job
+from fedbench.core.experiment.judge import _positions, ask
+from fedbench.core.experiment.parts import build
+from fedbench.core.experiment.run import Run
+from fedbench.core.experiment.scene import Scene, make_scene, set_scene
+from fedbench.core.experiment.shadow_models import train_shadow_models
+from fedbench.core.experiment.train import Trained, train
+from fedbench.core.experiment.wanted import models_of
+from fedbench.core.population.audit import pool_of, split_digest
+from fedbench.core.population.groups import deform
+from fedbench.core.population.target import EVERYBODY, client, group
+from fedbench.core.spec.suite import Adversary, Setting
+from fedbench.plugins.datasets.digits import Digits
+from fedbench.plugins.defenses.cofedmid import CoFedMID
+from fedbench.plugins.defenses.placebo import Placebo
+from fedbench.testing.jobs import given_use, judge, use
+from fedbench.testing.trials.world import job_of, setting_of
+
+PARTS = {"validation": 0.1, "test": 0.3}
+RELEASED = {"test": 0.3, "validation_on": "nonmembers", "weights": "equal"}
+BOTH = pytest.mark.parametrize("parts", [PARTS, RELEASED], ids=["own", "nonmembers"])
+N_TRAIN = 240
+TAUGHT: list[int] = []
+
+
+class Numbered(Dataset):
+    """The first feature of a sample is its id in train ++ hold-out."""
+
+    name = "numbered"
+
+    def load(self, seed):
+        rng = np.random.default_rng(seed)
+
+        def some(first, n):
+            x = rng.standard_normal((n, 4)).astype(np.float32)
+            x[:, 0] = np.arange(first, first + n)
+            return x, np.arange(n, dtype=np.int64) % 3
+
+        sides = zip(("train", "test", "holdout"), (0, 9000, N_TRAIN), (N_TRAIN, 30, 90), strict=True)
+        arrays = {f"{side}_{k}": a for side, first, n in sides for k, a in zip("xy", some(first, n), strict=True)}
+        return Data(**arrays, n_classes=3)
+
+
+class Notes(nn.Module):
+    """Remembers whom it was trained on."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        if self.training and torch.is_grad_enabled():
+            TAUGHT.extend(x[:, 0].long().tolist())
+        return self.linear(x[:, 1:])
+
+
+class Watched(Model):
+    def build(self, input_shape, n_classes):
+        return Notes()
+
+
+class ReadsLoss:
+    needs, view, colluders, needs_shadow_models = frozenset({"loss"}), "server", 0, False
+
+
+def setting(parts: dict[str, Any], audit: dict[str, Any] | None = None, **more: Any) -> Setting:
+    federation = {"clients": 4, "rounds": 2, "local_epochs": 1, "batch_size": 10, "optimizer": {"lr": 0.1}, **parts}
+    return Setting.model_validate({
+        "name": "s", "dataset": {"name": "d"}, "federation": federation, "audit": {"nonmembers": 40, **(audit or {})},
+        "partition": {"name": "dirichlet", "beta": 1.0}, **more,
+    })  # fmt: skip
+
+
+def trained(given: Setting, defense: Defense, members: tuple[int, ...], dataset: type = Numbered) -> tuple[Job, Scene, Trained]:
+    """The federation, trained here."""
+    chosen = given_use(type(defense), defense.params.model_dump() if defense.params else {}, "d")
+    model = given_use(Watched, {}) if dataset is Numbered else None
+    job, parts, scene = job_of(given, defense=chosen, dataset=given_use(dataset, {}), model=model, members=members)
+    return job, scene, train(job, parts, scene, [ReadsLoss()], lambda t: None)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "defense", [Placebo(), CoFedMID(recycle_from=1, perturbation=False)], ids=["placebo", "cofedmid"]
+)
+def test_no_test_or_validation_sample_is_ever_trained_on(parts, defense):
+    TAUGHT.clear()
+    _, scene, done = trained(setting(parts), defense, (0, 1))
+    seen = np.unique(TAUGHT)
+    assert len(seen) > N_TRAIN / 3 and np.isin(seen, np.concatenate(scene.split.train)).all()
+    every = range(4) if type(defense) is Placebo else (2, 3)
+    assert all(np.isin(scene.split.train[k], seen).all() for k in every)
+    assert np.array_equal(done.held_out, scene.split.validated()) and (len(done.held_out) > 0) == (parts is PARTS)
+
+
+GROUPS = [{"name": "a", "fraction": 0.5, "rotation": [0, 5]}, {"name": "b", "rotation": [80, 90]}]
+IMAGES = Digits(test=100, holdout=300, label_noise=0.2).load(0)
+MANY = {"members": 30, "nonmembers": 30}
+ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], int | str]] = {
+    # audit, the setting's other fields, outside candidates of the first target or why it is refused
+    "an equal share": ({"nonmembers": 40}, {}, 10),
+    "more than there are": ({"nonmembers": 40, "outside": 5000}, {}, 105),
+    "all honest clients": ({"targets": "honest", **MANY, "shadow": {"samples": 300}}, {}, 30),
+    "groups": ({"targets": "groups", **MANY}, {"groups": GROUPS}, 30),
+    "the null, images alike": ({"nonmembers": 40, "members_from": "holdout"}, {"groups": GROUPS, "root": 300}, 20),
+    "too many": ({"targets": "honest", "members": 30, "nonmembers": 5000}, {}, "has 315 samples: .* raise federation.test"),
+    "too few": ({"nonmembers": 3}, {}, "client 0 of 105 samples leaves none; raise .* federation.test"),
+}  # fmt: skip
+
+
+def scene_with(parts: dict[str, Any], audit: dict[str, Any], more: dict[str, Any]) -> Scene:
+    given = setting(parts, audit, **{"partition": {"name": "iid"}, **{k: v for k, v in more.items() if k != "root"}})
+    targets = {"honest": (EVERYBODY,), "groups": (group(0), group(1))}.get(audit.get("targets", ""), (client(0), client(2)))
+    inside = Adversary(clients=1, mask_set=20)
+    return make_scene(IMAGES, given, targets, 0, adversary=inside, poisoned=True, root=more.get("root", 0))
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_the_test_part_stands_in_for_the_hold_out_in_every_audit(case):
+    audit, more, expected = ASKED[case]
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=expected):
+            scene_with(PARTS, audit, more)
+        return
+    scene = scene_with(PARTS, audit, more)
+    split, null = scene.split, audit.get("members_from") == "holdout"
+    assert (scene.audits[0].kind == OFL).sum() == expected
+    for listed in scene.audits:
+        of_group = [[0, 1], [2]]  # the last client of group b is the adversary's
+        kind, index = listed.target.kind, listed.target.index
+        asked = [index] if kind == "client" else [0, 1, 2] if kind == "everybody" else of_group[index]
+        tests, own = (np.concatenate([part[k] for k in asked]) for part in (split.test, split.train))
+        outside = listed.ids[listed.kind == OFL]
+        assert np.isin(outside, tests).all() and (listed.owner[listed.kind == OFL] == -1).all()
+        assert np.isin(listed.ids[listed.kind == MEMBER], tests if null else own).all()
+        assert np.isin(listed.ids[listed.kind == IFL], np.concatenate(split.train)).all()
+        assert len(np.unique(listed.ids)) == len(listed.ids) and not np.isin(listed.ids, split.validated()).any()
+        if kind != "client":
+            whose = scene.client_of(listed)
+            assert all(i in split.test[k] or i in split.train[k] for i, k in zip(listed.ids, whose, strict=True))
+    assert np.isin(scene.mask, split.train[3]).all()
+    beside = np.concatenate([scene.root, scene.shadow])
+    assert (beside >= len(IMAGES.train_y)).all() and not np.isin(beside, scene.pool).any()
+    if case == "more than there are":  # mislabelled samples of the test part are the outside's canaries
+        listed, of_part = scene.audits[0], IMAGES.train_canary[split.test[0]]
+        assert scene.canary_of(listed.ids[listed.kind == OFL]).sum() == of_part.sum() > 0
+
+
+def test_a_redrawn_outsider_comes_from_the_targets_own_test_part():
+    given = setting(PARTS, {"nonmembers": 40, "align_nonmembers": False, "targets": [1]})
+    job, scene, done = trained(given, Defense(), ())
+    (audit,) = scene.audits
+    drawn = scene.pool[_positions(job, scene, done, scene.pool, audit)]  # [R, M, n]
+    assert np.isin(drawn[..., audit.kind == OFL], scene.split.test[1]).all()
+    assert (drawn[..., audit.kind == MEMBER] == audit.ids[audit.kind == MEMBER]).all()
+    for k in (0, 2, 3):
+        assert np.isin(drawn[..., audit.owner == k], scene.split.train[k]).all()
+    assert len(np.unique(drawn[..., audit.kind == OFL])) > (audit.kind == OFL).sum()
+
+
+def test_every_part_is_deformed_as_its_own_client_is():
+    given = setting(PARTS, {"nonmembers": 40}, groups=GROUPS, partition={"name": "iid"})
+    job, parts, scene = job_of(given, dataset=given_use(Digits, {"test": 100, "holdout": 300}))
+    raw = parts.dataset.load(0)
+    for k in range(4):
+        for part in (scene.split.train[k], scene.split.validation[k], scene.split.test[k]):
+            expected = deform(raw.train_x[part], np.full(len(part), k), scene.groups)
+            assert len(part) and np.array_equal(scene.data.train_x[part], expected)
+    assert np.array_equal(scene.data.test_x, deform(raw.test_x, np.arange(100) % 4, scene.groups))
+    assert split_digest(set_scene(job, parts).split, scene.audits) == job.digests["split"]
+
+
+LESSONS: list = []
+
+
+class Pupil(Attack):
+    """Keeps its lessons."""
+
+    needs, colluders = frozenset({"loss"}), 2
+
+    def fit(self, shadows, audit):
+        LESSONS.extend(shadows)
+
+    def score(self, observations, audit):
+        return observations.of_target("loss")[-1].astype(np.float64)
+
+
+class GlobalPupil(Pupil):
+    view = "client"
+
+
+@pytest.mark.parametrize("attack", [Pupil(), GlobalPupil()], ids=["server", "client"])
+def test_a_colluders_lessons_are_its_own_samples_against_its_own_test_part(attack):
+    LESSONS.clear()
+    federation = {"clients": 4, "rounds": 4, "local_epochs": 2, "batch_size": 20, "optimizer": {"lr": 0.3}, **PARTS}
+    job, parts, scene = job_of(setting_of(federation=federation), attack=use(type(attack)), made=attack)
+    ask(job, attack, scene, train(job, parts, scene, [attack], lambda t: None))
+    assert {c.client for c in LESSONS} - {audit.target.client for audit in scene.audits}  # some are not asked about
+    for c in LESSONS:
+        assert c.member.any() and set(c.ids[c.member]) <= set(scene.names[scene.split.train[c.client]])
+        assert sorted(c.ids[~c.member]) == sorted(scene.names[scene.split.test[c.client]])
+        assert c.observations.signals["loss"].shape[2] == len(c.ids) == len(c.y)
+    assert np.array_equal(np.sort(scene.asked), pool_of(scene.audits)) and len(scene.pool) > len(scene.asked)
+
+
+# -- groups and several global models ----------------------------------------------------------------------------------
+
+GROUPED: dict[str, Any] = {
+    "name": "digits", "dataset": {"name": "digits", "params": {"test": 300, "holdout": 500}},
+    "model": {"name": "mlp", "params": {"hidden": [24]}},
+    "federation": {"clients": 8, "rounds": 4, "local_epochs": 2, "batch_size": 20, "optimizer": {"lr": 0.1}},
+    "groups": [{"name": "upright", "fraction": 0.25, "rotation": [0, 10]}, {"name": "turned", "rotation": [80, 100]}],
+    "thresholds": [0.4, 0.6],
+    "audit": {"targets": "groups", "members": 60, "nonmembers": 60, "every": 2,
+              "shadow": {"samples": 100, "models": 3, "epochs": 5}},
+}  # fmt: skip
+IFCA = {"name": "ifca", "params": {"least_share": 0.1}}
+
+
+def planned(folder) -> Job:
+    path = suite(folder, settings=[GROUPED], coalitions=["uniform"], defenses=[IFCA], attacks=["shadow"])
+    (job,) = build_plan(str(path), (), folder / "results", "cpu").jobs
+    return job
+
+
+class Keeps(Attack):
+    view, needs_shadow_models, threshold = "external", True, 0.0
+
+    def __init__(self):
+        self.seen: list[ShadowModels] = []
+
+    def score(self, observations, audit):
+        self.seen.append(observations.shadow_models)
+        return audit.rng.standard_normal(len(audit.ids))
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """(job, scene, what was trained, the shadow models, what an attack was shown, its verdict, what analyses found)"""
+    job, attack = planned(tmp_path_factory.mktemp("groups")), Keeps()
+    parts = build(job)
+    scene = set_scene(job, parts)
+    done, shadows = train(job, parts, scene, [attack], lambda t: None), train_shadow_models(job, parts, scene)
+    verdict = judge(job, job.cells[0], attack, scene, done, shadows)
+    run = Run(scene=scene, trained=done, shadows=None, n_models=models_of(parts.defense, job.clients))
+    found, _, notes = analysed(job, run, verdict.judgement)
+    assert notes == []
+    return job, scene, done, shadows, attack.seen, verdict, found
+
+
+def test_an_attack_gets_the_model_that_serves_each_candidate(judged):
+    _, scene, done, _, shown, verdict, _ = judged
+    assert done.assignment.shape == (2, 8) and len({*done.assignment[-1]}) == 2
+    for audit, seen in zip(scene.audits, shown, strict=True):
+        served = done.assignment[-1][scene.client_of(audit)]
+        assert np.array_equal(seen.model_of, served)
+        assert np.array_equal(seen.target_logits, done.logits[served, np.searchsorted(scene.pool, audit.ids)])
+        assert seen.target_shadow_logits.shape == (len(done.logits), 100, 10) and seen.logits.shape == (3, len(audit.ids), 10)
+    assert [t.target for t in verdict.judgement.targets] == [group(0).code, group(1).code]
+
+
+def test_group_accuracy_and_violations_against_a_naive_count(judged):
+    _, scene, done, _, _, verdict, found = judged
+    fair, accuracies = found["group-fairness"].numbers, []
+    for g, name in enumerate(("upright", "turned")):
+        mine = [i for i in range(len(scene.data.test_y)) if scene.groups.of_client[i % 8] == g]
+        accuracies.append(np.mean([done.test_correct[i] for i in mine]))
+        assert fair[f"accuracy:{name}"].value == pytest.approx(accuracies[g]) and fair[f"n_test:{name}"].value == len(mine)
+    assert [fair[f"clients:{name}"].value for name in ("upright", "turned")] == [2, 6]
+    assert done.history[-1]["group_accuracy"] == pytest.approx(accuracies)
+    rows = [
+        row for a in scene.audits for row in zip(
+            verdict.arrays[f"t{a.target.code}_scores"] > 0, a.kind, done.assignment[-1][scene.client_of(a)], strict=True
+        )
+    ]  # fmt: skip
+    count = 0
+    for k in range(8):
+        pairs = [(said, kind == MEMBER) for said, kind, model in rows if model == done.assignment[-1][k]]
+        rates = [[said == m for said, m in pairs if m == inside] for inside in (True, False)]
+        if all(rates) and (np.mean(rates[0]) + np.mean(rates[1])) / 2 > scene.thresholds[k]:
+            count += 1
+    violations = found["violations"].numbers
+    assert violations["violated"].value == count and violations["clients"].value == 8

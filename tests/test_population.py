@@ -1,0 +1,394 @@
+"""Partitions of the training samples, the parts of a client's samples, and audit sets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Data, UserError
+from fedbench.core.execution.plugin_checks import repeated_share
+from fedbench.core.population.audit import (
+    attack_set,
+    audit_set,
+    free_holdout,
+    group_set,
+    mask_set,
+    opaque_names,
+    own_set,
+    pool_of,
+    refuse_overlap,
+)
+from fedbench.core.population.partition import partition
+from fedbench.core.population.parts import Outsiders, cut, cut_all, whole
+from fedbench.core.population.target import EVERYBODY, Target, client, group
+from fedbench.core.spec.federation import FederationSpec
+from fedbench.core.spec.suite import Partition
+from fedbench.plugins.datasets.digits import Digits
+
+N = 400
+LABELS = np.random.default_rng(0).integers(0, 5, N)
+SHARES = st.sampled_from([(0.1, 0.2), (0.0, 0.2), (0.1, 0.0), (0.25, 0.25), (0.3, 0.6), (1 / 3, 1 / 3)])
+COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=12)
+INF = float("inf")
+
+
+def of_holdout(n: int) -> Outsiders:
+    """All of a hold-out of ``n`` samples, behind the training samples."""
+    return Outsiders(ids=N + np.arange(n))
+
+
+def labels(counts: list[int], seed: int) -> np.ndarray:
+    """So many samples of each class, in random order."""
+    return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
+
+
+# -- partitions --------------------------------------------------------------------------------------------------------
+
+RULES: list[dict[str, Any]] = [
+    {"name": "iid"}, {"name": "dirichlet", "beta": 0.5}, {"name": "dirichlet", "beta": INF},
+    {"name": "dirichlet-sizes", "beta": 0.5}, {"name": "group-bias", "bias": 0.7},
+]  # fmt: skip
+
+
+@settings(max_examples=30)
+@given(clients=st.integers(1, 30), seed=st.integers(0, 9), rule=st.sampled_from(RULES))
+def test_a_partition_is_disjoint_complete_sorted_and_keyed(clients, seed, rule):
+    shards, again, other = (partition(LABELS, clients, s, **rule, min_samples=0) for s in (seed, seed, seed + 1))
+    assert len(shards) == clients and np.array_equal(np.sort(np.concatenate(shards)), np.arange(N))
+    assert all(np.array_equal(shard, np.sort(shard)) for shard in shards)
+    assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
+    assert clients == 1 or not all(np.array_equal(a, b) for a, b in zip(shards, other, strict=True))
+
+
+def test_each_rule_has_the_skew_that_its_parameter_says():
+    def skew(shards):
+        return np.std([np.bincount(LABELS[s], minlength=5) / len(s) for s in shards], axis=0).mean()
+
+    assert {len(s) for s in partition(LABELS, 8, 0, min_samples=50)} == {50}
+    skewed = [skew(partition(LABELS, 8, 0, "dirichlet", b, 0)) for b in (0.3, 3.0, INF)]
+    assert skewed[0] > skewed[1] > skewed[2] and skewed[2] < 0.05
+    assert all(abs(np.bincount(LABELS[s])[c] - (c == LABELS).sum() / 8) <= 1 for s in partition(LABELS, 8, 0, "dirichlet", INF)
+               for c in range(5))  # fmt: skip
+    y = np.random.default_rng(0).integers(0, 2, 20_000)
+    shards = partition(y, 5, 0, "dirichlet-sizes", 0.5, 1)
+    sizes = np.array([len(s) for s in shards])
+    assert sizes.max() > 3 * sizes.min()
+    assert all(abs(y[s].mean() - y.mean()) < 4 * 0.5 / np.sqrt(len(s)) for s in shards)  # the labels stay IID
+    assert [len(s) for s in partition(y, 5, 0, "dirichlet-sizes", INF)] == [4000] * 5
+
+
+@settings(max_examples=20)
+@given(clients=st.integers(2, 12), classes=st.integers(2, 8), bias=st.sampled_from([0.0, 0.5, 1.0]))
+def test_group_bias_sends_a_label_to_its_own_group_with_that_probability(clients, classes, bias):
+    y = np.arange(6000) % classes
+    groups = min(clients, classes)
+    of_client = np.full(len(y), -1)
+    shards = partition(y, clients, 0, "group-bias", bias=bias, min_samples=0)
+    for k, shard in enumerate(shards):
+        of_client[shard] = k
+    for label in range(classes):
+        went = np.bincount(of_client[y == label] % groups, minlength=groups) / (y == label).sum()
+        for g in range(groups):
+            wanted = bias if g == label % groups else (1 - bias) / (groups - 1)
+            assert abs(went[g] - wanted) < 0.09
+    for g in range(groups):
+        sizes = [len(shards[k]) for k in range(g, clients, groups)]
+        assert max(sizes) - min(sizes) <= 1
+
+
+# -- parts of a client's samples -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(counts=COUNTS, shares=SHARES, seed=st.integers(0, 5), who=st.integers(0, 3))
+def test_parts_are_disjoint_complete_and_hold_their_share_of_every_class(counts, shares, seed, who):
+    y = labels(counts, seed)
+    parts = cut(y, *shares, seed, who)
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(y)))
+    assert all(np.array_equal(part, np.unique(part)) for part in parts)
+    for c, n in enumerate(counts):
+        of_class = [int((y[part] == c).sum()) for part in parts]
+        if n < 2:
+            assert of_class == [n, 0, 0]
+            continue
+        for found, share in zip(of_class, (1 - sum(shares), *shares), strict=True):
+            assert abs(found - n * share) < 1 + 1e-8, (c, n, of_class)
+
+
+@settings(max_examples=30)
+@given(counts=COUNTS, share=st.sampled_from([0.1, 0.2, 0.5]), seed=st.integers(0, 5))
+def test_a_part_has_its_share_of_the_client_however_small_the_classes_are(counts, share, seed):
+    y = labels(counts, seed)
+    many = sum(n for n in counts if n > 1)
+    assert abs(len(cut(y, 0.0, share, seed, 0)[2]) - many * share) < 1 + 1e-8
+    assert abs(len(cut(y, share, 0.0, seed, 0)[1]) - many * share) < 1 + 1e-8
+
+
+def test_small_classes_are_rounded_up_in_turn_and_not_the_first_ones_always():
+    y = np.repeat(np.arange(100), 4)  # .4 of a sample each: 40 of them give one
+    taken = [set(y[cut(y, 0.1, 0.0, 0, k)[1]]) for k in range(4)]
+    assert {len(t) for t in taken} == {40} and len(set.union(*taken)) > 80
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 5), shares=SHARES)
+def test_a_split_of_all_clients(seed, shares):
+    """Parts are disjoint, together everything, keyed by seed and client, and each sample's client is known."""
+    how = {"validation": shares[0], "test": shares[1]}
+    shards = partition(LABELS, 4, seed, "dirichlet", 1.0, 20)
+    split, again, other = (cut_all(LABELS, shards, 30, s, **how) for s in (seed, seed, seed + 1))
+    assert split.digest() == again.digest() != other.digest()
+    assert np.array_equal(np.sort(np.concatenate([*split.train, *split.validation, *split.test])), np.arange(N))
+    for k, shard in enumerate(shards):
+        assert np.array_equal(np.sort(np.concatenate([split.own(k), split.test[k]])), shard)
+        assert (split.home()[shard] == k).all() and (split.trained_by()[split.train[k]] == k).all()
+        assert (split.trained_by()[np.concatenate([split.validation[k], split.test[k]])] == -1).all()
+        assert (split.tested_by()[split.test[k]] == k).all() and (split.tested_by()[split.own(k)] == -1).all()
+    assert np.array_equal(split.home()[N:], np.arange(30) % 4) and (split.trained_by()[N:] == -1).all()
+    assert split.has_test == (shares[1] > 0)
+    exchanged = cut_all(LABELS, [*shards[:2], shards[3], shards[2]], 30, seed, **how)
+    assert all(np.array_equal(split.train[k], exchanged.train[k]) for k in (0, 1))
+    one, two = (cut(np.repeat([0, 1], 30), 0.2, 0.2, seed, k)[0] for k in (0, 1))
+    assert not np.array_equal(one, two)
+
+
+def test_without_shares_all_is_trained_on_and_the_released_validation_part_is_the_test_part():
+    shards = partition(LABELS, 4, 0)
+    split, released = cut_all(LABELS, shards, 30, 0), cut_all(LABELS, shards, 30, 0, test=0.2, on_test=True)
+    assert split.digest() == whole(shards, 30).digest() and not split.has_test and not len(split.validated())
+    assert all(np.array_equal(split.own(k), shards[k]) for k in range(4))
+    assert all(np.array_equal(a, b) for a, b in zip(released.validation, released.test, strict=True))
+    assert not len(released.validated()) and all(len(released.own(k)) == 100 for k in range(4))
+    both = [cut_all(LABELS, shards, 30, 0, **shares) for shares in ({"test": 0.2}, {"validation": 0.2})]
+    assert len({s.digest() for s in (split, released, *both)}) == 4 and len(both[1].validated()) == 80
+
+
+# -- audit sets --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(target=st.integers(0, 9), nonmembers=st.integers(10, 3000), seed=st.integers(0, 5))
+def test_an_audit_set_is_fair_aligned_and_complete(target, nonmembers, seed):
+    shards = partition(LABELS, 10, seed)
+    a, b, other = (audit_set(shards, of_holdout(60), target, nonmembers, s) for s in (seed, seed, seed + 1))
+    assert a.digest() == b.digest() != other.digest() and a.target == client(target)
+    assert len(np.unique(a.ids)) == len(a.ids)
+    assert np.array_equal(np.sort(a.ids[a.kind == MEMBER]), shards[target]) and (a.owner[a.kind == MEMBER] == target).all()
+    share = min(nonmembers // 10, 60)
+    assert (a.kind == OFL).sum() == share and (a.ids[a.kind == OFL] >= N).all() and (a.owner[a.kind == OFL] == -1).all()
+    for k in range(10):
+        mine = a.ids[(a.kind == IFL) & (a.owner == k)]
+        assert len(mine) == (0 if k == target else min(share, len(shards[k]))) and np.isin(mine, shards[k]).all()
+
+
+def listed(audit, where):
+    """(id, kind, owner) of the candidates there, in their order."""
+    return list(zip(audit.ids[where].tolist(), audit.kind[where].tolist(), audit.owner[where].tolist(), strict=True))
+
+
+@settings(max_examples=30)
+@given(
+    target=st.integers(0, 3), nonmembers=st.integers(4, 500), outside=st.integers(1, 100), seed=st.integers(0, 5),
+    absent=st.booleans(),
+)  # fmt: skip
+def test_more_outsiders_leave_the_mix_as_it_is(target, nonmembers, outside, seed, absent):
+    shards = partition(LABELS, 4, seed)  # shards of 100, more than the hold-out
+    plain, wide = (audit_set(shards, of_holdout(60), target, nonmembers, seed, outside=n, absent=absent) for n in (None, outside))
+    free = 30 if absent else 60  # half of the hold-out are the members of the null
+    share, strangers = min(nonmembers // 4, free), min(outside, free)
+    assert (plain.kind == OFL).sum() == share and plain.in_mix().all()
+    assert (wide.kind == OFL).sum() == strangers and len(np.unique(wide.ids)) == len(wide.ids)
+    if absent:
+        assert wide.in_mix().all()  # no inside non-members, and so no mix to keep apart
+    else:
+        assert (~wide.in_mix()).sum() == wide.extra.sum() == max(0, strangers - share)
+        assert (wide.kind[wide.extra] == OFL).all()
+        assert [(plain.kind == IFL).sum(), (wide.kind == IFL).sum()] == [3 * share] * 2
+        if strangers >= share:
+            assert listed(wide, wide.in_mix()) == listed(plain, plain.in_mix())
+    if strangers >= share:
+        assert listed(wide, wide.kind != OFL) == listed(plain, plain.kind != OFL)
+
+
+@settings(max_examples=20)
+@given(target=st.integers(0, 9), nonmembers=st.integers(10, 500), seed=st.integers(0, 5), free=st.sampled_from([61, 130]))
+def test_members_from_the_holdout_were_trained_on_by_no_client(target, nonmembers, seed, free):
+    shards = partition(LABELS, 10, seed)  # of 40 samples: half of the smaller hold-out stands in for them
+    members = min(40, free // 2)
+    null, real = (audit_set(shards, of_holdout(free), target, nonmembers, seed, absent=absent) for absent in (True, False))
+    counted = null.kind != EXCLUDED
+    assert (null.ids[counted] >= N).all() and (null.owner[counted] == -1).all()
+    assert (null.kind == MEMBER).sum() == members and (real.kind == MEMBER).sum() == 40
+    share = min(nonmembers // 10, free - members)
+    assert (null.kind == OFL).sum() == share and not (null.kind == IFL).any()
+    assert len(np.unique(null.ids)) == len(null.ids)
+    for k in range(10):  # a colluder keeps its samples in the pool
+        assert (null.owner == k).sum() == (min(share, 40) if k != target else 0)
+        assert np.isin(null.ids[null.owner == k], shards[k]).all()
+
+
+def test_the_order_of_candidates_and_their_names_tell_nothing():
+    audit = audit_set(partition(LABELS, 10, 0), of_holdout(130), 3, 500, 0, outside=120)
+    names, n = opaque_names(N + 130, 0), len(audit.ids)
+    assert np.array_equal(np.sort(names), np.arange(N + 130)) and not np.array_equal(names, opaque_names(N + 130, 1))
+    assert abs(names[:N].mean() - names.mean()) < 4 * 530 / np.sqrt(12 * 130)
+    for chosen, count in ((audit.kind == MEMBER, 40), (audit.extra, 70)):
+        places = np.flatnonzero(chosen)
+        assert len(places) == count and abs(places.mean() - (n - 1) / 2) < 4 * n / np.sqrt(12 * count)
+        assert not np.array_equal(audit.ids[chosen], np.sort(audit.ids[chosen]))
+
+
+@pytest.mark.parametrize("absent", [False, True], ids=["members", "null"])
+def test_an_attack_set_asks_about_honest_clients_and_a_group_set_about_its_own(absent):
+    shards = partition(LABELS, 4, 0)
+    one, same, other = (attack_set(shards, of_holdout(60), 1, 20, 40, seed, absent=absent) for seed in (3, 3, 4))
+    assert one.target == EVERYBODY and one.digest() == same.digest() != other.digest()
+    like_theirs = whole(shards, 60).outsiders(np.array([1, 3]), "group 'b'")
+    some = group_set(shards, like_theirs, 1, "b", np.array([1, 3]), 10, 20, 0, absent=absent)
+    assert some.target == group(1) and np.isin((some.ids[some.kind == OFL] - N) % 4, [1, 3]).all()
+    for audit, clients, members in ((one, (0, 1, 2), 20), (some, (1, 3), 10)):
+        inside = audit.kind == MEMBER
+        assert inside.sum() == members and (audit.kind == OFL).sum() == len({*audit.ids}) - members == len(audit.ids) - members
+        assert len(audit.ids) == 3 * members and (audit.ids[~inside] >= N).all() and (audit.owner[~inside] == -1).all()
+        assert np.flatnonzero(inside).mean() > members / 2  # shuffled
+        if absent:
+            assert (audit.ids >= N).all() and (audit.owner == -1).all()
+        else:
+            assert all(i in shards[k] and k in clients for i, k in zip(audit.ids[inside], audit.owner[inside], strict=True))
+
+
+def test_the_samples_of_adversary_and_server_are_disjoint_from_the_audit():
+    shards = partition(LABELS, 4, 0)
+    audits = [attack_set(shards, of_holdout(60), 1, 9, 40, seed=3), audit_set(shards, of_holdout(60), 0, 20, 0)]
+    pool = pool_of(audits)
+    assert np.array_equal(pool, np.unique(pool)) and all(np.isin(a.ids, pool).all() for a in audits)
+    mask = mask_set(shards, 2, 15, seed=0)
+    assert len(set(mask)) == 15 and np.isin(mask, np.concatenate(shards[2:])).all()
+    free = free_holdout(N, 60, audits)
+    root = own_set(free, 8, "the rule's root set", seed=0)
+    assert (root >= N).all() and not np.isin(root, pool).any() and len(set(root)) == 8
+    assert len(free) + np.isin(np.arange(N, N + 60), pool).sum() == 60
+    refuse_overlap(root, N, audits)
+    for wrong, what in ((pool[pool >= N][:2], "the audit in 2 samples"), ([5], "the clients' data in 1 samples")):
+        with pytest.raises(UserError, match=f"the root set overlaps {what}"):
+            refuse_overlap(np.append(root, wrong), N, [replace(a, ids=a.ids[a.ids >= N]) for a in audits])
+
+
+def test_a_target_has_one_code():
+    targets = [client(0), client(7), EVERYBODY, group(0), group(2)]
+    assert [t.code for t in targets] == [0, 7, -3, -10, -12] and [Target.of(t.code) for t in targets] == targets
+    assert [t.client for t in targets] == [0, 7, None, None, None]
+    assert [t.words(("a", "b")) for t in targets] == ["client 0", "client 7", "all honest clients", "group 'a'", "group 2"]
+    for code in (-1, -2, -9):
+        with pytest.raises(ValueError, match="the code of no target"):
+            Target.of(code)
+
+
+# -- what cannot be drawn ----------------------------------------------------------------------------------------------
+
+
+def four() -> list[np.ndarray]:
+    """Four clients of 100 samples."""
+    return partition(LABELS, 4, 0)
+
+
+def cut_alike(counts: list[int], **shares: float) -> None:
+    """Two clients with so many samples of each class, cut."""
+    n = sum(counts)
+    cut_all(np.tile(labels(counts, 0), 2), [np.arange(n), n + np.arange(n)], 10, 3, rule="dirichlet", **shares)
+
+
+def repeating(n: int) -> Data:
+    """A hold-out of 100 samples that repeats so many training samples."""
+    x, y = np.arange(300, dtype=np.float32)[:, None], np.zeros(300, np.int64)
+    x[200 : 200 + n] = x[:n]
+    return Data(train_x=x[:150], train_y=y[:150], test_x=x[150:200], test_y=y[150:200], holdout_x=x[200:], holdout_y=y[200:],
+                n_classes=2)  # fmt: skip
+
+
+TOO_LITTLE = "use a larger share, a larger beta, fewer clients or more data"
+REFUSED: dict[str, tuple[Any, str]] = {
+    "too few samples": (lambda: partition(LABELS, 401, 0), "400 training samples for 401 clients: use fewer clients"),
+    "fewer than wanted": (
+        lambda: partition(LABELS, 8, 3, min_samples=51),
+        r"leaves client 0 with 50 samples \(at least 51 wanted; 8 of 8 clients are short, seed 3\): use fewer clients",
+    ),
+    "a small beta": (lambda: partition(LABELS, 20, 0, "dirichlet", 0.01), r"leaves client \d+ with 0 .*use a larger beta"),
+    "small sizes": (lambda: partition(LABELS, 40, 0, "dirichlet-sizes", 0.01), "dirichlet-sizes .* use a larger beta"),
+    "no probability": (lambda: partition(LABELS, 4, 0, "group-bias", bias=1.01), "a probability, 0..1, not 1.01"),
+    "no validation part": (
+        lambda: cut_alike([5], validation=0.1),
+        r"client 0 has 5 samples of 1 classes: its validation part would be empty \(federation.validation: 0.1; 2 of 2 "
+        rf"clients, seed 3\): {TOO_LITTLE}",
+    ),
+    "no test part": (
+        lambda: cut_alike([1] * 10, test=0.2),
+        "10 samples of 10 classes, 10 of them with a single sample, which stays in training: its test part would be empty",
+    ),
+    "no training part": (
+        lambda: cut_alike([2], test=0.8), r"its training part would be empty \(what federation.validation ",
+    ),
+    "no outsiders": (lambda: audit_set(four(), of_holdout(60), 0, 3, 0), "no outside non-members: audit.nonmembers = 3 over 4"),
+    "no null": (lambda: audit_set(four(), of_holdout(1), 1, 1000, 0, absent=True), "hold-out of 1 samples leaves none"),
+    "members": (lambda: attack_set(four(), of_holdout(60), 1, 301, 6, 0), "301, but all honest clients together has 300 "),
+    "nonmembers": (lambda: attack_set(four(), of_holdout(60), 1, 3, 61, 0), "nonmembers = 61, but the hold-out has 60 samples"),
+    "nonmembers of a null": (
+        lambda: attack_set(four(), of_holdout(60), 1, 40, 30, 0, absent=True),
+        "nonmembers = 30, but the hold-out beside the members has 20 samples",
+    ),
+    "a malicious group": (
+        lambda: group_set(four(), of_holdout(60), 1, "b", np.zeros(0, np.int64), 3, 3, 0), "group 'b': no client is left",
+    ),
+    "a mask set": (lambda: mask_set(four(), 2, 201, 0), r"mask_set = 201, but its clients \(2\) hold 200 samples"),
+    "a hold-out of training samples": (lambda: repeated_share(repeating(51), "d"), "51 of 100 hold-out samples are training"),
+    "a root set": (lambda: own_set(np.arange(8), 9, "the rule", 0), "the rule wants 9 samples, but only 8 of the hold-out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_drawn_is_refused_with_its_numbers(case):
+    draw, message = REFUSED[case]
+    with pytest.raises(UserError, match=message):
+        draw()
+
+
+def test_the_largest_that_can_be_drawn_are_drawn():
+    assert len(attack_set(four(), of_holdout(60), 1, 300, 60, 0).ids) == 360
+    assert len(mask_set(four(), 2, 200, 0)) == 200 and len(own_set(np.arange(9), 9, "the rule", 0)) == 9
+    assert len(partition(LABELS, 400, 0)) == 400
+    assert repeated_share(repeating(50), "d") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"validation": 0.5, "test": 0.5}, "validation 0.5 and test 0.5 leave nothing to train on"),
+        ({"validation_on": "nonmembers", "test": 0.2, "validation": 0.1}, "give test a share, and no validation"),
+        ({"weights": "equal", "weight_order": "shuffled"}, "shuffled has no effect with weights: equal"),
+        ({"partition": "dirichlet-sizes"}, r"dirichlet-sizes needs beta, e\.g\. {name: dirichlet-sizes, beta: 0.5}"),
+    ],
+)
+def test_shares_that_do_not_fit_are_refused_in_the_suite(given, message):
+    base = {"clients": 4, "rounds": 1, "batch_size": 5, "optimizer": {"lr": 0.1}}
+    with pytest.raises(ValidationError, match=message):
+        Partition.model_validate(given["partition"]) if "partition" in given else FederationSpec.model_validate(base | given)
+
+
+# -- data sets ---------------------------------------------------------------------------------------------------------
+
+
+def test_digits_splits_are_disjoint_keyed_and_mislabelled_as_asked():
+    data, again, other = Digits(label_noise=0.3).load(0), Digits(label_noise=0.3).load(0), Digits(label_noise=0.3).load(1)
+    assert data.digest() == again.digest() != other.digest()
+    assert (len(data.train_y), len(data.test_y), len(data.holdout_y)) == (1200, 397, 200)
+    rows = np.concatenate([s.reshape(len(s), -1) for s in (data.train_x, data.test_x, data.holdout_x)])
+    assert len(np.unique(rows, axis=0)) == 1797  # no digit stands in two splits
+    assert data.train_canary.sum() == 360 and data.holdout_canary.sum() == 60
+    clean = Digits().load(0)
+    assert np.array_equal(clean.test_y, data.test_y) and np.array_equal(clean.train_y != data.train_y, data.train_canary)
