@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-WIDTH, HIDDEN, CLASSES, VOCABULARY = 4, 6, 3, 9
+from fedbench.core.models.cnn_small import SmallCNN
+
+WIDTH, HIDDEN, CLASSES = 4, 6, 3
 Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 
@@ -61,24 +63,9 @@ class Flat(nn.Module):
         return self.head(h.reshape(*h.shape[:2], -1).mean(2) if self.second else h.reshape(len(h), -1, h.shape[-1]).mean(1))
 
 
-class Block(nn.Module):
-    """A residual block with GroupNorm, in-place activations and an in-place sum."""
-
-    def __init__(self, width: int, out: int, stride: int):
-        super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(width, out, 3, stride, 1, bias=False), nn.GroupNorm(2, out)
-        self.conv2, self.norm2 = nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.GroupNorm(2, out)
-        self.short, self.relu = nn.Conv2d(width, out, 1, stride), nn.ReLU(inplace=True)
-
-    def forward(self, x):
-        h = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
-        h += self.short(x)
-        return self.relu(h)
-
-
 def cnn() -> nn.Module:
-    body = nn.Sequential(nn.Conv2d(3, 4, 3, 1, 1), nn.ReLU(inplace=True), Block(4, 4, 1), Block(4, 8, 2))
-    return filled(nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES)))
+    """A chain of convolutions, group norms and linear layers on [3, 8, 8]."""
+    return filled(SmallCNN(channels=4, hidden=8).build((3, 8, 8), CLASSES))
 
 
 # -- networks for which the layer-wise formulas would be wrong ---------------------------------------------------------
@@ -151,7 +138,7 @@ AWKWARD: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-# -- models of sequences [n, T, WIDTH], or [n, T] tokens ---------------------------------------------------------------
+# -- models of sequences [n, T, WIDTH]-------------------------------------------------------------------------
 
 
 class Steps(nn.Module):
@@ -205,18 +192,6 @@ def undecided(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return torch.stack([net.head(sign * net.body(sample).mean(0)) for sign, sample in zip(signs, x, strict=True)])
 
 
-class Text(nn.Module):
-    """Tokens through an embedding and a recurrent layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.layer = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0), nn.GRU(WIDTH, HIDDEN, batch_first=True)
-        self.head = nn.Linear(HIDDEN, CLASSES)
-
-    def forward(self, x):
-        return self.head(self.layer(self.embed(x))[1][-1])
-
-
 SEQUENCES: dict[str, Callable[[], nn.Module]] = {
     "gru": lambda: Recurrent(nn.GRU),
     "lstm-sequence-first": lambda: Recurrent(nn.LSTM, first=False, proj_size=3, bidirectional=True),
@@ -227,12 +202,9 @@ SEQUENCES: dict[str, Callable[[], nn.Module]] = {
     "halves": lambda: Steps(halves),
     "in-order": lambda: Steps(in_order),
     "undecided": lambda: Steps(undecided),
-    "text": Text,
 }
 
 
-def samples(name: str, n: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x, y): ``n`` sequences of ``steps`` for one of ``SEQUENCES``."""
-    if name == "text":
-        return torch.randint(0, VOCABULARY, (n, steps), generator=torch.Generator().manual_seed(1)), labels(n)
+def samples(n: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(x, y): ``n`` sequences of ``steps``."""
     return randn(n, steps, WIDTH), labels(n)

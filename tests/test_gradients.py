@@ -35,12 +35,10 @@ from torch.nn.functional import cross_entropy, dropout
 
 from fedbench.core import Batch, MemberData, norm, norms
 from fedbench.core.federation import bench
-from fedbench.core.federation.optimizer import make_optimizer
 from fedbench.core.numerics import clipped, gradients, layers, sums
 from fedbench.core.numerics.clipped import clipped_gradient
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
-from fedbench.core.numerics.instances import gradient_rows
 from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.plugins.attacks.poisoning.angles import products
 
@@ -139,7 +137,7 @@ def test_a_known_layer_needs_no_per_sample_gradients(kind, way, data):
 
 
 @given(way=a_way, chunk=st.sampled_from([2, 256]))
-def test_a_residual_cnn_needs_no_per_sample_gradients(way, chunk):
+def test_a_cnn_needs_no_per_sample_gradients(way, chunk):
     with no_fallback():
         WAYS[way](cnn(), randn(6, 3, 8, 8), labels(6), views=2, chunk=chunk)
 
@@ -163,7 +161,7 @@ def test_awkward_models_have_the_same_gradients(name, way):
 @example(way="features", n=11, steps=5, chunk=5)  # a chunk as long as the sequence: the length of an axis tells nothing
 @example(way="clipped", n=11, steps=5, chunk=5)
 def test_models_of_sequences_have_the_same_gradients(name, way, n, steps, chunk):
-    x, y = samples(name, n, steps)
+    x, y = samples(n, steps)
     model = filled(SEQUENCES[name]())
     if name == "rows":
         with no_fallback():
@@ -173,16 +171,16 @@ def test_models_of_sequences_have_the_same_gradients(name, way, n, steps, chunk)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("name", ["rows", "gru", "undecided", "text"])
+@pytest.mark.parametrize("name", ["rows", "gru", "undecided"])
 def test_per_sample_gradients_are_those_of_one_backward_pass_a_sample(name):
-    model, (x, y) = filled(SEQUENCES[name]()).eval(), samples(name, 4, 5)
+    model, (x, y) = filled(SEQUENCES[name]()).eval(), samples(4, 5)
     model.head.bias.requires_grad_(False)
     for _ in range(2):  # the second call knows whether vmap goes through
         torch.testing.assert_close(per_sample_gradients(model, x, y), one_backward_a_sample(model, x, y))
 
 
 def test_rows_that_a_later_chunk_moves_are_noticed():
-    x, y = samples("in-order", 12, 5)
+    x, y = samples(12, 5)
     x = x[x[:, 0, 0].argsort()]
     x[6:] = x[6:].flip(0)  # the first chunk has its samples in order already
     require_features(filled(SEQUENCES["in-order"]()), x, y, chunk=6)
@@ -190,7 +188,7 @@ def test_rows_that_a_later_chunk_moves_are_noticed():
 
 def test_the_layout_does_not_depend_on_the_parameters():
     """A head of zeros hides what lies before it; the answer must still hold when it has been trained."""
-    model, (x, y) = filled(SEQUENCES["steps-first"]()), samples("steps-first", 8, 5)
+    model, (x, y) = filled(SEQUENCES["steps-first"]()), samples(8, 5)
     trained = model.head.weight.detach().clone()
     nn.init.zeros_(model.head.weight)
     require_features(model, x, y, chunk=5)
@@ -268,7 +266,7 @@ REFUSED = {
     "bound 0": (lambda: clipped_gradient(Steps(None), randn(2, 4), labels(2), 0.0), "clipped to a positive norm"),
     "no views": (lambda: clipped_gradient(Steps(None), randn(3, 4), labels(3), 1.0, 0), "3 rows .* samples with 0 views"),
     "statistics, clipped": (lambda: clipped_gradient(normed(), randn(3, 4), labels(3), 1.0), r"layer '1' \(BatchNorm1d\)"),
-    "updates": (lambda: gradient_features(cnn(), randn(2, 3, 8, 8), labels(2), randn(2, 7)), r"model has 1\d+ trainable"),
+    "updates": (lambda: gradient_features(cnn(), randn(2, 3, 8, 8), labels(2), randn(2, 7)), r"model has \d+ trainable"),
 }
 
 
@@ -277,13 +275,6 @@ def test_what_has_no_gradient_is_refused(name):
     call, told = REFUSED[name]
     with pytest.raises(ValueError, match=told):
         call()
-
-
-def test_no_samples_give_no_gradients():
-    model, x, y, size = cnn(), randn(0, 3, 8, 8), labels(0), size_of(cnn())
-    assert [t.shape for t in gradient_features(model, x, y, randn(2, size))] == [(2, 0), (0,), (2,)]
-    assert torch.equal(clipped_gradient(model, x, y, 1.0, 2), torch.zeros(size, dtype=torch.float64))
-    assert per_sample_gradients(model, x, y).shape == gradient_rows(model, x, y).shape == (0, size)
 
 
 def test_a_member_asks_its_context():
@@ -361,11 +352,3 @@ def test_sample_steps_are_steps_of_one_sample(name, monkeypatch):
     wanted = torch.stack([made.step(x, y) for x, y in zip(data.x.split(1), data.y.split(1), strict=True)])
     monkeypatch.setattr(bench, "_CHUNK", 3)
     torch.testing.assert_close(made.sample_steps(data.x, data.y), wanted, rtol=1e-3, atol=1e-6)
-
-
-def test_adams_first_steps_in_slices_are_those_of_all_rows(monkeypatch):
-    setup = tiny_setup(name="adam", momentum=0.0)
-    optimizer, rows = make_optimizer(setup.flat, setup.config.optimizer), torch.randn(7, len(setup.flat.params))
-    decayed = rows + setup.config.optimizer.weight_decay * setup.flat.params
-    monkeypatch.setattr("fedbench.core.federation.optimizer._IN_CACHE", 2 * len(setup.flat.params))
-    torch.testing.assert_close(optimizer.first_steps(rows, 0.1), -0.1 * decayed / (decayed.abs() + 1e-8))

@@ -14,17 +14,15 @@ from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import cross_entropy
 
 from fedbench.plugins.attacks.adam import Adam
-from fedbench.plugins.attacks.hidden_layer import HiddenLayer, with_ones
-from fedbench.plugins.attacks.seqmia_net import _ROWS, HIDDEN, Room, SequenceNet
-from fedbench.plugins.attacks.seqmia_train import BATCH, train, wrong_by
+from fedbench.plugins.attacks.hidden_layer import with_ones
+from fedbench.plugins.attacks.seqmia_net import HIDDEN
+from fedbench.plugins.attacks.seqmia_train import BATCH, train
 from fedbench.plugins.attacks.trained import forest, growth, mlp_train
 from fedbench.plugins.attacks.trained.base import Prepared
 from fedbench.plugins.attacks.trained.forest import grow
-
-few = settings(max_examples=25)
 
 
 def lesson(n: int, d: int, seed: int, leak: float = 1.0, distinct: int | None = None) -> Prepared:
@@ -104,24 +102,6 @@ def test_trees_are_those_that_are_grown_node_by_node(n, d, leaf, asked, distinct
 # -- nets of one hidden layer ------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 3), st.integers(1, 8), st.integers(1, 5), st.integers(1, 6), st.integers(0, 99))
-@few
-def test_the_gradient_of_several_nets_is_autograds(nets, n, d, hidden, seed):
-    rng = np.random.default_rng(seed)
-    net = HiddenLayer(rng.normal(size=(nets, d + 1, hidden)), rng.normal(size=(nets, hidden + 1)))
-    x, member = rng.normal(size=(nets, n, d)), rng.random((nets, n)) < 0.5
-    found = np.full_like(net.flat, np.nan)
-    said = net.gradient(with_ones(x), member, found)
-    weights, out = (torch.from_numpy(a.copy()).requires_grad_() for a in (net.hidden, net.out))
-    lit = torch.relu(torch.from_numpy(x) @ weights[:, :-1] + weights[:, -1:])
-    logits = (lit * out[:, None, :-1]).sum(2) + out[:, -1:]
-    loss = sum(binary_cross_entropy_with_logits(z, torch.from_numpy(m).double()) for z, m in zip(logits, member, strict=True))
-    wanted = torch.autograd.grad(loss, [weights, out])
-    np.testing.assert_allclose(said, logits.detach().numpy(), rtol=1e-10, atol=1e-12)
-    np.testing.assert_array_equal(said, net.logits(with_ones(x)))
-    np.testing.assert_allclose(found, np.concatenate([wanted[0].flatten(1), wanted[1]], axis=1), rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize(("n", "epochs"), [(60, 300), (2 * mlp_train.BATCH + 31, 200)])
 def test_a_net_is_the_one_that_scikit_learn_learns(n, epochs):
     """Several at once, of several batches, too, in its order; one stops early, the others at the last epoch."""
@@ -167,24 +147,6 @@ def series(n: int, steps: int, inputs: int, seed: int = 1) -> tuple[np.ndarray, 
     rng = np.random.default_rng(seed)
     y = rng.random(n) < 0.4
     return rng.normal(size=(n, steps, inputs)) + 0.5 * y[:, None, None], y
-
-
-@given(st.integers(1, 6), st.integers(1, 3), st.integers(1, 7))
-@few
-def test_the_gradient_of_seqmias_net_is_autograds(steps, inputs, n):
-    net, reference = SequenceNet(inputs, seeded(), np.float64), Reference(inputs, seeded())
-    x, y = series(n, steps, inputs)
-    logits = reference(torch.from_numpy(x))
-    wanted = torch.autograd.grad(cross_entropy(logits, torch.from_numpy(y).long()), list(reference.parameters()))
-    room, found = Room(net, steps, n), np.full_like(net.flat, np.nan)
-    for _ in range(2):  # a room that was used before leaves nothing behind
-        said = net.forward(room, net.read(x))
-        net.gradient(room, wrong_by(said, y), found)
-    np.testing.assert_allclose(said.T, logits.detach().numpy(), rtol=1e-10, atol=1e-12)
-    by_signals, by_state, by_bias, by_other, by_head, by_head_bias = (g.numpy() for g in wanted)
-    gates = np.concatenate([by_signals, by_bias[:, None], by_other[:, None], by_state], axis=1)[_ROWS]
-    flat = np.concatenate([gates.ravel(), np.concatenate([by_head, by_head_bias[:, None]], axis=1).ravel()])
-    np.testing.assert_allclose(found, flat, rtol=1e-8, atol=1e-13)
 
 
 @pytest.mark.parametrize("standardise", [True, False])

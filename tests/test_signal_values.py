@@ -10,8 +10,6 @@ import torch
 from layered import one_backward_a_sample
 from tiny import tiny_module, tiny_setup
 from torch import nn
-from torch.nn.functional import cross_entropy
-from worlds import measured
 
 from fedbench.core import Signal
 from fedbench.core.federation.loop import Training
@@ -40,18 +38,6 @@ def asked(signal: Signal, module: nn.Module, x: torch.Tensor, y: torch.Tensor, c
     pairs = list(zip(x.split(chunk or len(x)), y.split(chunk or len(x)), strict=True))
     with torch.no_grad():
         return Asked(signal, "'mine'", flat).row(torch.zeros_like(flat.params), pairs, [flat.module(part) for part, _ in pairs])
-
-
-# -- uniform-loss ------------------------------------------------------------------------------------------------------
-
-
-def test_uniform_loss_is_the_mean_over_the_classes():
-    z = 3 * torch.randn(50, 7, generator=seeded(0))
-    uniform = torch.full((50, 7), 1 / 7, dtype=torch.float64)
-    found, wanted = measured("uniform-loss", z, torch.zeros(50).long()), cross_entropy(z.double(), uniform, reduction="none")
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=0)
-    saturated = torch.tensor([[300.0, 0, 0, 0], [300.5, 0, 0, 0], [1e4, -1e4, 3, 3]])
-    assert measured("uniform-loss", saturated, torch.zeros(3).long()).tolist() == [225.0, 225.375, pytest.approx(9998.5)]
 
 
 # -- upload-grad-sq ----------------------------------------------------------------------------------------------------
