@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbench.core import FinishedRun, Judged, Judgement, Number, Table
+from fedbench.core import FinishedRun, Number, Table
 from fedbench.core.metrics import score_groups
 from fedbench.core.metrics.decision import decision_report
-from fedbench.core.population.target import EVERYBODY, Target
+from fedbench.core.population.target import EVERYBODY
 from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Found, Measured, Record, RoundRow, Utility
@@ -20,7 +20,6 @@ from fedbench.leaderboard.document import Source, document
 from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.statistics.build import build_sections
 from fedbench.plugins.analyses.group_fairness import GAPS
-from fedbench.plugins.analyses.migration import Migration
 
 CLIENTS, MEMBERS = (0, 1, 2, 3), (1, 2)
 N_MEMBERS, N_OFL, N_IFL, N_TEST = 40, 60, 100, 400
@@ -104,11 +103,7 @@ def escape_stem(name):
     return re.sub(r"[^a-z0-9]", "_", name.lower())
 
 
-
-
 LEAK = {"none": 1.0, "mixup": 0.8, "cofedmid": 0.0, "grad-sparse": 0.4}
-
-
 
 
 def sections_of(folder):
@@ -149,8 +144,6 @@ def rows_of(text, after):
     return [dict(zip(found[0], row, strict=True)) for row in found[2:]]
 
 
-
-
 RULES = ("none", "median", "atm")
 ACTIVE = ("gradient-ascent", "fedpoisonmia")
 ACCURACY = {None: 0.8, "gradient-ascent": 0.7, "fedpoisonmia": 0.6}  # of the undefended federation; a rule loses 0.1
@@ -184,8 +177,6 @@ class Poisoned(Folder):
         accuracy = ACCURACY[attack if attack in ACTIVE else None] - 0.1 * (defense != "none")
         correct = np.random.default_rng(seed).random(N_TEST) < accuracy
         return {**arrays, "test_correct": correct}, scored, correct
-
-
 
 
 GROUPS = {"majority": 3, "minority": 1}  # clients
@@ -245,49 +236,6 @@ class Clustered(Folder):
             facts = {k: v for k, v in vars(report).items() if k != "best_index"}
             t.decision = DecisionScores(best_round=30, **facts)
         return arrays, scored, correct
-
-
-
-
-class Migrating(Clustered):
-    """IFCA beside a defense under which client 3 ends with the other model and is exposed less."""
-
-    def __init__(self, root):
-        super().__init__(root)
-        self.leak["ifca-mir"] = 0.5
-
-    def history(self, defense, seed):
-        return super().history("ifca" if defense.startswith("ifca") else defense, seed)
-
-    def _measured(self, defense, attack, seed, targets, ids_from):
-        arrays, scored, correct = super()._measured(defense, attack, seed, targets, ids_from)
-        for t in targets:
-            member = arrays[f"t{t}_kind"] == 0
-            clients = {-10: [0, 1, 2], -11: [3]}[t]
-            owner = np.where(member, np.resize(clients, len(member)), -1).astype(np.int32)
-            if defense == "ifca-mir":
-                arrays[f"t{t}_scores"] = arrays[f"t{t}_scores"] - 0.8 * (owner == 3)
-            arrays[f"t{t}_owner"] = owner
-        models = np.array([0, 0, 1, 0] if defense == "ifca-mir" else [0, 0, 1, 1], np.int32)
-        found = Migration().analyse(finished_run(assignment=models[None]), judgement_of(arrays, targets))
-        arrays |= {f"migration:{name}": array for name, array in found.arrays.items()}
-        return arrays, scored, correct
-
-    def analyses(self, defense, attack, seed):
-        arrays = {"exposure": "AUC", "assignment": "model"}
-        return super().analyses(defense, attack, seed) | {"migration": Found(arrays=arrays)}
-
-
-def judgement_of(arrays, targets, threshold=None):
-    """What an attack said, from the arrays of its record."""
-    judged = [
-        Judged(
-            target=t, group=Target.of(t).index if Target.of(t).kind == "group" else None, scores=arrays[f"t{t}_scores"],
-            kind=arrays[f"t{t}_kind"], owner=arrays[f"t{t}_owner"], model_of=np.zeros(len(arrays[f"t{t}_kind"]), int),
-        )
-        for t in targets
-    ]  # fmt: skip
-    return Judgement(attack="shadow", threshold=threshold, targets=tuple(judged))
 
 
 def finished_run(**change):

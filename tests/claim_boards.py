@@ -1,43 +1,46 @@
-"""A results folder with what a claim asks for: settings, coalitions and rows, each as leaky and as accurate as told."""
+"""Boards for claims and tuned strengths: rows as leaky and as accurate as told, and claims of a made-up paper about them."""
 
 from __future__ import annotations
 
 import numpy as np
 from boards import CLIENTS, MEMBERS, Folder, escape_stem, sections_of
+from contests import world
+from ruamel.yaml import YAML
 
-from fedbench.core import Number
-from fedbench.core.store.record import Found
-from fedbench.leaderboard.claims.load import shipped_papers
+from fedbench.leaderboard.claims.schema import Paper
 from fedbench.leaderboard.statistics.claims import judged
+from fedbench.leaderboard.statistics.section import Section
 
-NOBODY = "none"
-N_TEST = 100_000  # so many that a hundredth of accuracy is told
+N_TEST = 2000
+YES, NO, OPEN, NONE = "supported", "contradicted", "not decided by these intervals", "not tested at this scale"
+WIGGLE = np.array([-0.01, 0.0, 0.01, -0.005, 0.005])  # of an AUC from seed to seed
 
 
-class Claimed(Folder):
-    """``cells``: setting -> (coalition, label) -> (leak, accuracy); the undefended row is of the coalition ``none``."""
+class Cells(Folder):
+    """``cells``: setting -> label -> (leak, accuracy). ``of_seed``: seed -> label -> another pair; ``without``: (label, seed)
+    that have no record; ``tuning``: seeds on which strengths are chosen; ``found``: label -> what else its records have."""
 
-    def __init__(self, root, suite, cells, attacks, seeds=range(5), n_ofl=400, tuning=()):
+    def __init__(self, root, cells, suite="demo", coalition="pair", attacks=("loss-series",), seeds=range(5), tuning=(),
+                 of_seed=None, without=(), n_ofl=60, found=None):  # fmt: skip
         super().__init__(root, {}, attacks, n_ofl)
+        self.coalition = coalition
         for setting, rows in cells.items():
-            for (coalition, label), (leak, accuracy) in rows.items():
-                for seed in (*seeds, *tuning):
-                    self.coalition, self.accuracy, self.leak = coalition, accuracy, {label: leak}
+            for seed in (*seeds, *tuning):
+                for label, pair in {**rows, **(of_seed or {}).get(seed, {})}.items():
+                    if (label, seed) in without:
+                        continue
+                    self.leak[label], self.accuracy = pair
                     described = {"dataset": {"name": "gauss", "params": {}}, **({"tuning": True} if seed in tuning else {})}
                     for attack in attacks:
-                        names = (setting, coalition, label, attack, str(seed))
+                        names = (setting, label, attack, str(seed))
                         self.add(
                             label, attack, seed, stem="-".join(map(escape_stem, names)), key="/".join(names), suite=suite,
-                            setting=setting, described=described, run_key=f"{setting}/{coalition}/{label}/{seed}",
-                            **self.found(label, seed, attack),
+                            setting=setting, described=described, run_key=f"{setting}/{label}/{seed}",
+                            **(found or {}).get(label, {}),
                         )  # fmt: skip
 
-    def found(self, label, seed, attack):
-        """What analyses found in a cell, and their arrays."""
-        return {}
-
     def whose(self, defense):
-        return (NOBODY, (), CLIENTS) if self.coalition == NOBODY else (self.coalition, MEMBERS, MEMBERS)
+        return ("none", (), CLIENTS) if defense == "none" else (self.coalition, MEMBERS, MEMBERS)
 
     def _measured(self, defense, attack, seed, targets, ids_from):
         arrays, scored, _ = super()._measured(defense, attack, seed, targets, ids_from)
@@ -45,38 +48,42 @@ class Claimed(Folder):
         return {**arrays, "test_correct": correct}, scored, correct
 
 
-class Analysed(Claimed):
-    """Rows of CoFedMID's ablations with numbers of data usage and TF01 by class, and courses of the loss; ``said``: label ->
-    analysis -> name -> number, or (clean members, inside, outside) in the last round. Each varies a little from seed to seed."""
-
-    def __init__(self, root, said, **more):
-        self.said = said
-        rows = {"digits": {(NOBODY, "none"): (1.0, 0.8), ("half", "cofedmid"): (0.0, 0.8)}}
-        super().__init__(root, "cofedmid_ablations", rows, ("seqmia",), **more)
-
-    def found(self, label, seed, attack):
-        own, change = self.said.get(label, {}), 0.001 * np.random.default_rng(seed).normal()
-        analyses = {
-            name: Found(numbers={n: Number(v + change) for n, v in numbers.items()})
-            for name, numbers in own.items() if name != "loss-trajectories"
-        }  # fmt: skip
-        if (last := own.get("loss-trajectories")) is None:
-            return {"analyses": analyses}
-        inside = np.isin(np.arange(len(CLIENTS)), MEMBERS)
-        # a first round and clients outside the coalition that claim the contrary, and a last round without anybody
-        arrays = {
-            f"clean {side}": np.array([np.full(len(CLIENTS), 9.0 - v), np.where(inside, v + change * (i + 1), -v),
-                                       np.full(len(CLIENTS), np.nan)]).ravel()
-            for i, (side, v) in enumerate(zip(("members", "inside", "outside"), last, strict=True))
-        }  # fmt: skip
-        arrays |= {"rounds": np.array([10.0, 20.0, 30.0]), "defends": (inside & (label != "none")).astype(float)}
-        analyses["loss-trajectories"] = Found(numbers={}, arrays=dict.fromkeys(arrays, ""))
-        return {"analyses": analyses, "arrays": {f"loss-trajectories:{name}": a for name, a in arrays.items()}}
+TUNING, REPORTED = (100, 101), (0, 1, 2)
+STRENGTHS = {
+    "none": (2.0, 0.8), "weak[s=2]": (0.9, 0.7925), "weak[s=3]": (0.1, 0.7), "late[s=2]": (0.2, 0.6), "one": (0.4, 0.79),
+    "mine[a=1,b=2]": (0.0, 0.795), "mine[a=2,b=2]": (1.9, 0.81),
+}  # fmt: skip
 
 
-def verdict(shown, claim, paper="cofedmid"):
-    """What a board of a folder, or of sections, says of a claim."""
-    sections = sections_of(shown) if isinstance(shown, Folder) else shown
-    asked = shipped_papers()[paper]
-    (found,) = judged(asked.model_copy(update={"claims": [c for c in asked.claims if c.id == claim]}), sections)
-    return found.verdict
+def tuned_section(root, rows=STRENGTHS, tuning=TUNING, reported=REPORTED, **more):
+    """A section of several strengths with its tuning seeds."""
+    (section,) = sections_of(Cells(root, {"iid": rows}, seeds=reported, tuning=tuning, **more))
+    return section
+
+
+def section_of(aucs, labels, setting="iid", coalition="pair", suite="demo", attacks=None):
+    """A section of a world's contest; ``aucs`` [rows, attacks, seeds]; ``attacks``: their names."""
+    contest = world(aucs, labels=list(labels), names=attacks)
+    targets = {seed: (0,) for seed in range(len(aucs[0][0]))}
+    return Section(
+        suite=suite, setting=setting, coalition=coalition, view="server", attacks=contest.attacks, found=contest.rows,
+        targets=targets, contest=contest,
+    )  # fmt: skip
+
+
+def paper_of(*holds, where=("here",), sections=None, text="It is so."):
+    """A paper with one claim; ``holds`` as in a file. Sections are ``iid, pair, server`` of ``demo`` unless told otherwise."""
+    here = {"suite": "demo", "setting": "iid", "coalition": "pair", "view": "server"}
+    places = {name: {**here, **change} for name, change in (sections or {"here": {}}).items()}
+    read = [YAML(typ="safe").load(text) for text in holds]
+    claim = {"id": "so", "text": text, "place": "Table 1", "where": list(where), "holds": read}
+    suites = {place["suite"] for place in places.values()}
+    return Paper.model_validate(
+        {"paper": "Demo", "sections": places, "differs": dict.fromkeys(suites, "size."), "claims": [claim]}
+    )
+
+
+def judge(shown, *holds, **more):
+    """The one claim as a board of these sections judges it."""
+    (found,) = judged(paper_of(*holds, **more), shown)
+    return found

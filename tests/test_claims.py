@@ -1,158 +1,158 @@
-"""What a board says of a paper's claim: supported, contradicted, not decided, not tested; and how sure it must be for that."""
+"""What a board says of a paper's claim, and the files in which claims are written."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
-from boards import Clustered, Folder, Poisoned, board, rows_of, sections_of
-from claiming import judge, paper_of, section_of
+from boards import Clustered, Folder, Poisoned, rows_of, sections_of
+from claim_boards import NO, NONE, OPEN, TUNING, WIGGLE, YES, Cells, judge, paper_of, section_of, tuned_section
 
+from fedbench.core import UserError
+from fedbench.core.metrics import Interval
+from fedbench.core.registry.components import Registry
+from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.spec.shipped import shipped_suites
+from fedbench.core.store.record import Found as Recorded
+from fedbench.leaderboard.claims.load import load_paper, load_papers, shipped_papers
 from fedbench.leaderboard.markdown.render import render
-from fedbench.leaderboard.statistics.claims_measures import contrasted, measured, separate
-from fedbench.leaderboard.statistics.rivals import differences, told_apart
+from fedbench.leaderboard.statistics.claims_front import undominated
+from fedbench.leaderboard.statistics.claims_measures import Found, measured, p_of_interval, separate
+from fedbench.leaderboard.statistics.sweeps import family
 from fedbench.leaderboard.tables.claims import claims_blocks
 
-YES, NO, OPEN, NONE = "supported", "contradicted", "not decided by these intervals", "not tested at this scale"
-WIGGLE = np.array([-0.01, 0.0, 0.01, -0.005, 0.005])
 ROWS = ("none", "weak", "strong", "noisy")
 
 
 @pytest.fixture(scope="module")
 def section():
     """Undefended .8, weak .7, strong .55; one about which seeds disagree, around .7. The second attack finds half of it."""
-    noisy = 0.7 + 12 * WIGGLE
-    first = [0.8 + WIGGLE, 0.7 - WIGGLE, 0.55 + WIGGLE[::-1], noisy]
+    first = [0.8 + WIGGLE, 0.7 - WIGGLE, 0.55 + WIGGLE[::-1], 0.7 + 12 * WIGGLE]
     return section_of(np.array([[row, 0.5 + (row - 0.5) / 2] for row in first]), ROWS)
 
 
-def lower(row, than, measure="worst-auc", **more):
-    return {"lower": {"measure": measure, "row": row, "than": {"rows": list(than)}, **more}}
+def asked_of(holds):
+    return paper_of(holds).claims[0].holds[0].asked
 
 
-def higher(row, than, measure="worst-auc", **more):
-    return {"higher": {"measure": measure, "row": row, "than": {"rows": list(than)}, **more}}
+# ---------------------------------------------------------------- verdicts
 
 
-def below(row, value, measure="worst-auc", **more):
-    return {"below": {"measure": measure, "row": row, "value": value, **more}}
-
-
-@pytest.mark.parametrize("measure", ["worst-auc", "mean-auc"])
-@pytest.mark.parametrize(
-    ("row", "than", "verdict"),
-    [
-        ("strong", ["none", "weak"], YES), ("weak", ["none"], YES), ("weak", ["none", "strong"], NO), ("none", ["weak"], NO),
-        ("weak", ["noisy"], OPEN), ("weak", ["none", "noisy"], OPEN),
-    ],
-)  # fmt: skip
-def test_a_row_against_rows(section, measure, row, than, verdict):
-    assert judge([section], lower(row, than, measure)).verdict == verdict
-    turned = {YES: NO, NO: YES}.get(verdict, verdict)
-    if len(than) == 1:
-        assert judge([section], higher(row, than, measure)).verdict == turned
-
-
-@pytest.mark.parametrize(
-    ("predicate", "value", "verdict"),
-    [("below", 0.65, YES), ("below", 0.5, NO), ("below", 0.551, OPEN), ("above", 0.5, YES), ("above", 0.65, NO),
-     ("above", 0.549, OPEN)],
-)  # fmt: skip
-def test_a_row_against_the_papers_number(section, predicate, value, verdict):
-    asked = {predicate: {"measure": "auc", "row": "strong", "attack": "attack0", "value": value}}
-    assert judge([section], asked).verdict == verdict
-
-
-def test_an_attack_against_attacks(section):
-    def asked(attack, other):
-        return {"higher": {"measure": "auc", "row": "none", "attack": attack, "than": {"attacks": [other]}}}
-
-    assert judge([section], asked("attack0", "attack1")).verdict == YES
-    assert judge([section], asked("attack1", "attack0")).verdict == NO
-
-
-@pytest.mark.parametrize(("slack", "verdict"), [(0.0, NO), (0.1, NO), (0.15, OPEN), (0.2, YES)])
-def test_slack_is_how_far_on_the_wrong_side_still_counts(section, slack, verdict):
-    assert judge([section], lower("weak", ["strong"], slack=slack)).verdict == verdict  # .15 above
-    assert judge([section], higher("strong", ["weak"], slack=slack)).verdict == verdict
+@pytest.mark.parametrize(("holds", "expected"), [
+    ("lower: {measure: worst-auc, row: strong, than: {rows: [none, weak]}}", YES),
+    ("lower: {measure: worst-auc, row: weak, than: {rows: [none, strong]}}", NO),
+    ("higher: {measure: worst-auc, row: weak, than: {rows: [none]}}", NO),
+    ("lower: {measure: worst-auc, row: weak, than: {rows: [none, noisy]}}", OPEN),
+    ("higher: {measure: worst-auc, row: weak, than: {rows: [noisy]}}", OPEN),
+    ("lower: {measure: mean-auc, row: strong, than: {rows: [weak]}}", YES),
+    ("higher: {measure: mean-auc, row: strong, than: {rows: [weak]}}", NO),
+    ("lower: {measure: mean-auc, row: weak, than: {rows: [noisy]}}", OPEN),
+    ("higher: {measure: auc, row: none, attack: attack0, than: {attacks: [attack1]}}", YES),
+    ("higher: {measure: auc, row: none, attack: attack1, than: {attacks: [attack0]}}", NO),
+    ("below: {measure: auc, row: strong, attack: attack0, value: 0.65}", YES),
+    ("below: {measure: auc, row: strong, attack: attack0, value: 0.5}", NO),
+    ("below: {measure: auc, row: strong, attack: attack0, value: 0.551}", OPEN),
+    ("above: {measure: auc, row: strong, attack: attack0, value: 0.5}", YES),
+    ("above: {measure: auc, row: strong, attack: attack0, value: 0.65}", NO),
+    # weak is .15 above strong
+    ("lower: {measure: worst-auc, row: weak, than: {rows: [strong]}, slack: 0.1}", NO),
+    ("lower: {measure: worst-auc, row: weak, than: {rows: [strong]}, slack: 0.15}", OPEN),
+    ("lower: {measure: worst-auc, row: weak, than: {rows: [strong]}, slack: 0.2}", YES),
+    ("higher: {measure: worst-auc, row: strong, than: {rows: [weak]}, slack: 0.2}", YES),
+    # what is missing hides no contradiction
+    ("lower: {measure: worst-auc, row: weak, than: {rows: [none, absent]}}", NONE),
+    ("lower: {measure: worst-auc, row: none, than: {rows: [weak, absent]}}", NO),
+])  # fmt: skip
+def test_a_claim_is_supported_contradicted_or_neither(section, holds, expected):
+    assert judge([section], holds).verdict == expected
 
 
 def test_all_comparisons_of_a_claim_are_adjusted_together():
     """A difference that one comparison shows is not shown as the one of eight."""
-    rng = np.random.default_rng(0)
+    rng, labels = np.random.default_rng(0), ["none", *(f"row{i}" for i in range(8))]
     base = 0.7 + 0.02 * rng.normal(size=5)
     rows = [base] + [base + 0.02 + 0.012 * rng.permutation([-1, -0.5, 0, 0.5, 1]) for _ in range(8)]
-    labels = ["none", *(f"row{i}" for i in range(8))]
     section = section_of(np.array([[row] for row in rows]), labels)
-    alone = [judge([section], lower("none", [label])).verdict for label in labels[1:]]
-    assert alone == [YES] * 8
-    assert judge([section], lower("none", labels[1:])).verdict == OPEN
-    assert judge([section], *(lower("none", [label]) for label in labels[1:])).verdict == OPEN
+    alone = [f"lower: {{measure: worst-auc, row: none, than: {{rows: [{label}]}}}}" for label in labels[1:]]
+    assert [judge([section], holds).verdict for holds in alone] == [YES] * 8
+    assert judge([section], *alone).verdict == OPEN
+    together = f"lower: {{measure: worst-auc, row: none, than: {{rows: [{', '.join(labels[1:])}]}}}}"
+    assert judge([section], together).verdict == OPEN
 
 
-def test_a_claim_must_hold_in_every_section_that_it_names(section):
-    flipped = section_of(np.array([[0.6 + WIGGLE, 0.55 + WIGGLE / 2], [0.8 + WIGGLE, 0.65 + WIGGLE / 2]]), ROWS[:2], "other")
+@pytest.mark.parametrize(("where", "expected"), [
+    ("here", YES), ("there", NO), ("nowhere", NONE), ("here there", NO), ("here nowhere", NONE), ("there nowhere", NO),
+])  # fmt: skip
+def test_a_claim_must_hold_in_every_section_that_it_names(section, where, expected):
+    other = section_of(np.array([[0.6 + WIGGLE, 0.55 + WIGGLE / 2], [0.8 + WIGGLE, 0.65 + WIGGLE / 2]]), ROWS[:2], "other")
     places = {"here": {}, "there": {"setting": "other"}, "nowhere": {"setting": "gone"}}
-
-    def verdict(*where):
-        return judge([section, flipped], lower("weak", ["none"]), sections=places, where=where)
-
-    assert [verdict(name).verdict for name in places] == [YES, NO, NONE]
-    assert verdict("here", "there").verdict == NO and verdict("here", "nowhere").verdict == NONE
-    assert verdict("there", "nowhere").verdict == NO
-    assert [(k.place.setting, k.why) for k in verdict("here", "nowhere").lacks] == [("gone", "no such section on this board")]
+    holds = "lower: {measure: worst-auc, row: weak, than: {rows: [none]}}"
+    assert judge([section, other], holds, sections=places, where=where.split()).verdict == expected
 
 
-@pytest.mark.parametrize(
-    ("holds", "why", "what"),
-    [
-        (lower("absent", ["none"]), "no row", "absent"), (lower("weak", ["absent"]), "no row", "absent"),
-        (below("weak", 1, "auc", attack="absent"), "no attack", "absent"),
-        (below("weak", 2, "tf01", attack="attack0"), "too few non-members for TF01 of", "attack0"),
-        ({"lower": {"measure": "worst-auc", "row": "weak", "than": {"section": {"coalition": "half"}}}},
-         "no such section on this board", "coalition half"),
-    ],
-)  # fmt: skip
-def test_what_is_not_there_is_not_tested_and_said(section, holds, why, what):
+@pytest.mark.parametrize(("holds", "why", "what"), [
+    ("lower: {measure: worst-auc, row: absent, than: {rows: [none]}}", "no row", "absent"),
+    ("lower: {measure: worst-auc, row: weak, than: {rows: [absent]}}", "no row", "absent"),
+    ("below: {measure: auc, row: weak, attack: absent, value: 1}", "no attack", "absent"),
+    ("below: {measure: tf01, row: weak, attack: attack0, value: 2}", "too few non-members for TF01 of", "attack0"),
+    ("lower: {measure: worst-auc, row: weak, than: {section: {coalition: half}}}", "no such section on this board",
+     "coalition half"),
+])  # fmt: skip
+def test_what_is_not_there_is_named(section, holds, why, what):
     found = judge([section], holds)
     assert found.verdict == NONE and [(k.why, k.what) for k in found.lacks] == [(why, what)]
 
 
-def test_a_lack_hides_no_contradiction(section):
-    assert judge([section], lower("none", ["weak", "absent"])).verdict == NO
-
-
 def test_without_an_attack_that_beats_chance_nothing_is_judged():
     section = section_of(np.array([[0.5 + WIGGLE], [0.5 - WIGGLE]]), ("none", "weak"))
-    found = judge([section], lower("weak", ["none"]))
-    assert found.verdict == NONE
-    assert [k.why for k in found.lacks] == ["no attack beats chance on the undefended run, so none judges"]
+    (lack,) = judge([section], "lower: {measure: worst-auc, row: weak, than: {rows: [none]}}").lacks
+    assert lack.why == "no attack beats chance on the undefended run, so none judges"
 
 
-def test_a_board_of_another_suite_has_no_such_claim(section):
-    elsewhere = {"there": {"suite": "other"}}
-    assert claims_blocks([section], {"demo": paper_of(below("weak", 1), sections=elsewhere, where=("there",))}) == []
+# ---------------------------------------------------------------- intervals
 
 
-# -- how sure --------------------------------------------------------------------------------------------------------
+SURE = Interval(0.6, 0.02, 10, between=True)
+LOPSIDED = Interval(1.0, 1.5, 5, between=True, ends=(0.5, 3.5))
 
 
-def test_a_margin_is_the_same_as_moving_one_of_the_rows(section):
-    def apart(contest, margin):
-        return told_apart(contest.parts, contest.cell_rival("weak", "attack0"), contest.cell_rival("strong", "attack0"), margin)
-
-    second = 0.55 + WIGGLE
-    moved = section_of(np.array([[0.55 + WIGGLE[::-1], second], [0.6 - WIGGLE, second]]), ("strong", "weak"))
-    assert [apart(section.contest, margin)[0] for margin in (-0.1, 0.1)] == pytest.approx([0.25, 0.05])
-    assert apart(section.contest, 0.1) == pytest.approx(apart(moved.contest, 0.0))
-
-
-def test_means_over_attacks_are_compared_on_the_same_candidates(section):
-    c = section.contest
-    units = differences(c.parts, c.mean_rival("weak").picked, c.mean_rival("strong").picked)
-    assert np.mean([m.value for m in units.values()]) == pytest.approx(c.mean("weak").mean - c.mean("strong").mean)
+@pytest.mark.parametrize(("found", "value", "seeds", "p"), [
+    (SURE, 0.62, 5, 0.05), (SURE, 0.58, 3, 0.05), (LOPSIDED, 3.5, 5, 0.05), (LOPSIDED, 0.5, 5, 0.05),
+    (SURE, 0.65, 5, 0.0022626), (SURE, 0.6, 5, 1), (SURE, 0.9, 1, 1),  # one training says nothing of the next
+    (Interval(0.6, float("nan"), 2, between=True), 0.9, 5, 1), (Interval(0.6, 0.0, 5, between=True), 0.9, 5, 0),
+])  # fmt: skip
+def test_the_end_of_an_interval_has_five_percent_and_beyond_it_the_tail_is_students(found, value, seeds, p):
+    assert p_of_interval(found, value, seeds) == pytest.approx(p, rel=1e-3)
 
 
-# -- other measures, from records --------------------------------------------------------------------------------------
+def test_two_separate_intervals_add_up_in_squares_end_by_end():
+    found = separate(LOPSIDED, Interval(3.0, 2.0, 9, between=True, ends=(1.5, 5.5)))
+    assert (found.mean, found.low, found.high) == pytest.approx((-2, -2 - np.hypot(0.5, 2.5), -2 + np.hypot(2.5, 1.5)))
+    assert found.n == 5
+
+
+@pytest.mark.parametrize(("how", "expected"), [("higher", YES), ("lower", NO)])
+def test_two_sections_are_compared_by_separate_intervals(section, how, expected):
+    weaker = section_of(np.array([[0.6 + WIGGLE, 0.55 + WIGGLE / 2]]), ("none",), coalition="half")
+    holds = f"{how}: {{measure: worst-auc, row: none, than: {{section: {{coalition: half}}}}}}"
+    (found,) = judge([section, weaker], holds).comparisons
+    assert judge([section, weaker], holds).verdict == expected
+    assert found.found == separate(*(measured(s, asked_of(holds)) for s in (section, weaker)))
+
+
+@pytest.mark.parametrize(("leak", "of_leak", "accuracy", "of_accuracy", "decides", "p"), [
+    (-0.1, 0.01, -5.0, 0.001, "leak", 0.01), (0.1, 0.01, 5.0, 0.02, "accuracy", 0.02), (-0.1, 0.01, 5.0, 0.02, "leak", 0.02),
+    (-0.1, 0.04, 5.0, 0.03, "accuracy", 0.06), (0.1, 0.01, -5.0, 0.2, "accuracy", 0.2), (0.1, 0.03, -5.0, 0.01, "leak", 0.03),
+    (-0.1, 0.7, 5.0, 0.9, "leak", 1.0), (0.1, 0.01, 0.0, 1.0, "accuracy", 1.0),
+])  # fmt: skip
+def test_one_good_side_keeps_a_row_on_the_front_and_two_bad_ones_take_it_off(leak, of_leak, accuracy, of_accuracy, decides, p):
+    sides = {"leak": Found(Interval(leak, 1, 5, True), of_leak), "accuracy": Found(Interval(accuracy, 1, 5, True), of_accuracy)}
+    by_accuracy, told = undominated(*sides.values())
+    assert by_accuracy == (decides == "accuracy") and told == Found(sides[decides].interval, pytest.approx(p))
+
+
+# ---------------------------------------------------------------- measures of records
 
 
 @pytest.fixture(scope="module")
@@ -160,108 +160,216 @@ def records(tmp_path_factory):
     folder = Folder(tmp_path_factory.mktemp("claims") / "results", {"none": 2.0, "mixup": 0.0}, ("seqmia",), n_ofl=400)
     for seed in range(5):
         for defense, share in (("none", 0.5), ("mixup", 0.1)):
-            folder.add(defense, "seqmia", seed, facts={"share": share + 0.01 * seed, "who": "somebody"})
-    (section,) = sections_of(folder)
-    return section
+            folder.add(defense, "seqmia", seed, facts={"share": share + 0.01 * seed, "who": "a word"})
+    return sections_of(folder)
 
 
-@pytest.mark.parametrize(
-    ("holds", "verdict"),
-    [
-        (below("mixup", 2, "tf01", attack="seqmia"), YES), (below("none", 2, "tf01", attack="seqmia"), NO),
-        (below("mixup", 2, "worst-tf01"), YES), (below("mixup", 2, "mean-tf01"), YES), (below("none", 2, "mean-tf01"), NO),
-        (lower("mixup", ["none"], "mean-tf01"), YES), (lower("none", ["mixup"], "tf01", attack="seqmia"), NO),
-        (lower("mixup", ["none"], "worst-tf01"), YES),
-        (lower("mixup", ["none"], "accuracy"), YES), (higher("mixup", ["none"], "accuracy"), NO),
-        (higher("mixup", ["none"], "accuracy", slack=10), YES), (higher("mixup", ["none"], "accuracy", slack=5), OPEN),
-        (below("mixup", -1, "delta-accuracy"), YES), (below("mixup", -10, "delta-accuracy"), NO),
-        (below("mixup", 1.69, "runtime"), YES), (below("mixup", 1, "runtime"), NO),
-        (lower("mixup", ["none"], "fact", name="share"), YES), (lower("none", ["mixup"], "fact", name="share"), NO),
-        (below("mixup", 0.12, "fact", name="share"), OPEN), (below("mixup", 1, "fact", name="who"), NONE),
-        (below("mixup", 1, "finding", analysis="absent", name="x"), NONE), (below("none", -1, "delta-accuracy"), NONE),
-        (lower("mixup", ["none"], "runtime"), NONE),
-    ],
-)  # fmt: skip
-def test_rates_costs_and_facts(records, holds, verdict):
-    assert judge([records], holds).verdict == verdict
+@pytest.mark.parametrize(("holds", "expected"), [
+    ("below: {measure: tf01, row: mixup, attack: seqmia, value: 2}", YES),
+    ("below: {measure: tf01, row: none, attack: seqmia, value: 2}", NO),
+    ("below: {measure: worst-tf01, row: mixup, value: 2}", YES),
+    ("below: {measure: mean-tf01, row: none, value: 2}", NO),
+    ("lower: {measure: mean-tf01, row: mixup, than: {rows: [none]}}", YES),
+    ("lower: {measure: worst-tf01, row: none, than: {rows: [mixup]}}", NO),
+    ("lower: {measure: accuracy, row: mixup, than: {rows: [none]}}", YES),
+    ("higher: {measure: accuracy, row: mixup, than: {rows: [none]}, slack: 10}", YES),
+    ("higher: {measure: accuracy, row: mixup, than: {rows: [none]}, slack: 5}", OPEN),
+    ("below: {measure: delta-accuracy, row: mixup, value: -1}", YES),
+    ("below: {measure: delta-accuracy, row: mixup, value: -10}", NO),
+    ("below: {measure: delta-accuracy, row: none, value: -1}", NONE),
+    ("below: {measure: runtime, row: mixup, value: 1.69}", YES),
+    ("lower: {measure: runtime, row: mixup, than: {rows: [none]}}", NONE),
+    ("lower: {measure: fact, name: share, row: mixup, than: {rows: [none]}}", YES),
+    ("below: {measure: fact, name: share, row: mixup, value: 0.12}", OPEN),
+    ("below: {measure: fact, name: who, row: mixup, value: 1}", NONE),
+    ("below: {measure: finding, analysis: absent, name: x, row: mixup, value: 1}", NONE),
+    ("undominated: {measure: worst-auc, row: mixup, than: {rows: [none]}}", YES),
+    ("undominated: {measure: worst-auc, row: none, than: {rows: [mixup]}}", YES),
+])  # fmt: skip
+def test_rates_costs_and_facts(records, holds, expected):
+    assert judge(records, holds).verdict == expected
 
 
-def test_missing_scores_are_not_judged(tmp_path):
+@pytest.mark.parametrize("attack", ["", ", attack: seqmia"])
+def test_a_row_with_missing_scores_is_not_judged(tmp_path, attack):
     folder = Folder(tmp_path / "results", {"none": 2.0, "mixup": 0.0}, ("seqmia",)).fill(range(3))
     folder.add("mixup", "seqmia", 2, "failed", reason="out of memory")
-    for holds, what in ((below("mixup", 0.6), "mixup"), (below("mixup", 0.6, "auc", attack="seqmia"), "mixup / seqmia")):
-        found = judge(sections_of(folder), holds)
-        assert found.verdict == NONE and [(k.why, k.what) for k in found.lacks] == [("scores are missing of", what)]
+    holds = f"below: {{measure: {'auc' if attack else 'worst-auc'}, row: mixup, value: 0.6{attack}}}"
+    assert [k.why for k in judge(sections_of(folder), holds).lacks] == ["scores are missing of"]
 
 
-def test_groups_and_findings_are_compared_seed_by_seed(tmp_path):
-    (section,) = sections_of(Clustered(tmp_path / "results").fill(range(4)))
-    place = {"here": {"coalition": "uniform", "view": "external"}}
-
-    def verdict(*holds):
-        return judge([section], *holds, sections=place).verdict
-
-    group = {"measure": "attack-accuracy", "row": "ifca", "attack": "shadow", "group": "minority"}
-    group["than"] = {"groups": ["majority"]}
-    assert verdict({"higher": group}) == YES and verdict({"lower": group}) == NO
-    assert verdict({"higher": {**group, "than": {"groups": ["absent"]}}}) == NONE
-    count = {"measure": "finding", "row": "ifca", "attack": "shadow", "analysis": "violations", "name": "violated"}
-    assert verdict({"lower": {**count, "than": {"rows": ["none"]}}}) == OPEN  # the same on every seed
-    assert verdict({"below": {**count, "value": 100}}) == YES
-    q = paper_of({"below": {**count, "value": 100}}).claims[0].holds[0].asked
-    assert measured(section, q).mean == pytest.approx(np.mean([0, 10, 20, 30]))
-    accuracy = {"measure": "finding", "row": "ifca", "analysis": "group-fairness", "name": "accuracy:minority"}
-    assert verdict({"higher": {**accuracy, "than": {"rows": ["none"]}, "slack": 1}}) == YES
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grouped")
+    return [*sections_of(Clustered(folder / "a").fill(range(4))), *sections_of(Poisoned(folder / "b").fill(range(4)))]
 
 
-def test_attack_accuracy_is_that_of_the_last_round(tmp_path):
-    (section,) = sections_of(Poisoned(tmp_path / "results").fill(range(4)))
-    place = {"here": {"coalition": "none", "view": "client"}}
-    asked = {"measure": "attack-accuracy", "row": "atm", "attack": "fedpoisonmia", "than": {"rows": ["none", "median"]}}
-    assert judge([section], {"lower": asked}, sections=place).verdict == YES
-    assert judge([section], {"higher": asked}, sections=place).verdict == NO
-    q = paper_of({"lower": asked}).claims[0].holds[0].asked
-    atm = next(r for r in section.rows if r.label == "atm").entries["fedpoisonmia"]
-    assert measured(section, q).mean == pytest.approx(atm.attack_accuracy().mean)
+@pytest.mark.parametrize(("holds", "expected"), [
+    ("higher: {measure: attack-accuracy, row: ifca, attack: shadow, group: minority, than: {groups: [majority]}}", YES),
+    ("lower: {measure: attack-accuracy, row: ifca, attack: shadow, group: minority, than: {groups: [majority]}}", NO),
+    ("higher: {measure: attack-accuracy, row: ifca, attack: shadow, group: minority, than: {groups: [absent]}}", NONE),
+    ("lower: {measure: attack-accuracy, row: atm, attack: fedpoisonmia, than: {rows: [none, median]}}", YES),
+    ("below: {measure: finding, row: ifca, attack: shadow, analysis: violations, name: violated, value: 100}", YES),
+    # the same on every seed
+    ("lower: {measure: finding, row: ifca, attack: shadow, analysis: violations, name: violated, than: {rows: [none]}}", OPEN),
+    ("higher: {measure: finding, row: ifca, analysis: group-fairness, name: 'accuracy:minority', than: {rows: [none]}, slack: 1}",
+     YES),
+])  # fmt: skip
+def test_groups_decisions_and_findings_are_compared_seed_by_seed(grouped, holds, expected):
+    place = {"coalition": "none", "view": "client"} if "atm" in holds else {"coalition": "uniform", "view": "external"}
+    assert judge(grouped, holds, sections={"here": place}).verdict == expected
 
 
-def test_two_sections_are_compared_by_their_intervals(section):
-    weaker = section_of(np.array([[0.6 + WIGGLE, 0.55 + WIGGLE / 2]]), ("none",), coalition="half")
-    asked = {"measure": "worst-auc", "row": "none", "than": {"section": {"coalition": "half"}}}
-    assert judge([section, weaker], {"higher": asked}).verdict == YES
-    assert judge([section, weaker], {"lower": asked}).verdict == NO
-    q = paper_of({"higher": asked}).claims[0].holds[0].asked
-    found = contrasted((section, q), (weaker, q)).interval
-    assert found == separate(measured(section, q), measured(weaker, q))
+def test_findings_and_decisions_are_means_over_seeds(grouped):
+    clustered, poisoned = grouped
+    count = "below: {measure: finding, row: ifca, attack: shadow, analysis: violations, name: violated, value: 100}"
+    assert measured(clustered, asked_of(count)).mean == pytest.approx(np.mean([0, 10, 20, 30]))
+    atm = next(r for r in poisoned.rows if r.label == "atm").entries["fedpoisonmia"]
+    asked = asked_of("below: {measure: attack-accuracy, row: atm, attack: fedpoisonmia, value: 1}")
+    assert measured(poisoned, asked).mean == pytest.approx(atm.attack_accuracy().mean)
 
 
-# -- on the board ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("what", "expected"), [
+    ("name: clean members", 0.5), ("name: clean outside, minus: clean members", 1.5),
+])  # fmt: skip
+def test_the_last_loss_is_that_of_the_sections_clients_in_the_last_round_that_has_one(tmp_path, what, expected):
+    inside = np.array([False, True, True, False])  # of the coalition
+    arrays = {
+        f"clean {side}": np.array([np.full(4, 9.0), np.where(inside, v, -v), np.full(4, np.nan)]).ravel()
+        for side, v in (("members", 0.5), ("inside", 1.0), ("outside", 2.0))
+    } | {"rounds": np.array([10.0, 20.0, 30.0]), "defends": inside.astype(float)}  # fmt: skip
+    found = {"analyses": {"courses": Recorded(numbers={}, arrays=dict.fromkeys(arrays, ""))},
+             "arrays": {f"courses:{name}": a for name, a in arrays.items()}}  # fmt: skip
+    rows = {"none": (1.0, 0.8), "cofedmid": (0.0, 0.8)}
+    (section,) = sections_of(Cells(tmp_path / "r", {"iid": rows}, found=dict.fromkeys(rows, found), seeds=(0, 1)))
+    asked = asked_of(f"below: {{measure: last-loss, row: none, analysis: courses, value: 9, {what}}}")
+    assert measured(section, asked).mean == pytest.approx(expected)
+
+
+# ---------------------------------------------------------------- tuned defenses
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    return tuned_section(tmp_path_factory.mktemp("tuned") / "r")
+
+
+@pytest.mark.parametrize(("change", "row", "at", "than", "pairs", "lacks"), [
+    ({}, "weak", "matched", "tuned: true", [("weak[s=2]", "mine[a=1,b=2]"), ("weak[s=2]", "one")], []),
+    ({}, "weak", "best", "tuned: true", [("weak[s=3]", other) for other in ("late[s=2]", "mine[a=1,b=2]", "one")], []),
+    ({}, "weak", "matched", "rows: [none]", [("weak[s=2]", "none")], []),
+    ({}, "late", "matched", "tuned: true", [], [("no strength within 1 pp on the tuning seeds:", "late")]),
+    ({}, "one", "matched", "rows: [late]", [], [("no other defense has a strength within 1 pp on the tuning seeds", "")]),
+    ({}, "absent", "matched", "tuned: true", [], [("no tuned defense", "absent")]),
+    ({}, "one", "best", "rows: [absent]", [], [("no tuned defense", "absent")]),
+    ({"tuning": ()}, "weak", "best", "tuned: true", [], [("no records of tuning seeds", "")]),
+    ({"without": {("one", 101)}}, "mine", "matched", "tuned: true", [("mine[a=1,b=2]", "weak[s=2]")],
+     [("not all scores on the tuning seeds of", "one")]),
+    ({"without": {("none", s) for s in TUNING}}, "one", "matched", "tuned: true", [],
+     [("no undefended run on the tuning seeds, so nothing is matched:", "one")]),
+])  # fmt: skip
+def test_tuned_defenses_are_compared_at_what_was_chosen_for_each(tmp_path, tuned, change, row, at, than, pairs, lacks):
+    section = tuned_section(tmp_path / "r", **change) if change else tuned
+    found = judge([section], f"lower: {{measure: worst-auc, row: {row}, chosen: {at}, than: {{{than}}}}}")
+    assert [(c.quantity.row, c.other) for c in found.comparisons] == pairs
+    assert [(k.why, k.what) for k in found.lacks] == lacks
+
+
+# ---------------------------------------------------------------- the files
+
+
+GOOD = """paper: Demo
+sections:
+  here: {suite: demo, setting: iid, coalition: pair, view: server}
+differs:
+  demo: everything.
+claims:
+  - id: so
+    text: It is so.
+    place: Table 1
+    where: [here]
+    holds:
+      - lower: {measure: worst-auc, row: mixup, than: {rows: [none]}}
+"""
+HOLDS = "lower: {measure: worst-auc, row: mixup, than: {rows: [none]}}"
+
+
+def written(folder, text, name="demo.yaml"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    (HOLDS, "lowest: {measure: worst-auc}", "12:9: claims[0].holds[0].lowest: unknown field - did you mean 'lower'?"),
+    (HOLDS, "{}", "claims[0].holds[0]: takes one of below, above, lower, higher, undominated; found none"),
+    ("rows: [none]", "rows: [none], groups: [a]", "takes one of rows, tuned, attacks, groups, section; found rows, groups"),
+    ("rows: [none]", "rows: [mixup]", "'mixup' is compared with itself"),
+    ("rows: [none]", "attacks: [a]", "measure worst-auc is of no single attack"),
+    ("rows: [none]", "groups: [a]", "names no group that others could be compared with"),
+    ("rows: [none]", "section: {attack: a}", "names no other section: give a setting, a coalition or a view"),
+    ("rows: [none]", "tuned: true", "say under chosen which one is compared"),
+    ("measure: worst-auc", "measure: auc", "measure auc needs attack"),
+    ("measure: worst-auc", "measure: worst-auc, attack: a", "measure worst-auc takes no attack: only auc, tf01"),
+    ("measure: worst-auc", "measure: last-loss, analysis: x, name: clean", "is of clean members, clean inside"),
+    ("than: {rows: [none]}", "chosen: best, than: {section: {view: client}}", "with rows, or with tuned"),
+    ("lower: {measure: worst-auc", "undominated: {measure: accuracy", "measure accuracy is no leak"),
+    (HOLDS, "undominated: {measure: auc, attack: x, row: a, than: {attacks: [y]}}", "rows dominate rows"),
+    ("lower: {measure: worst-auc", "undominated: {slack: 0.1, measure: worst-auc", "takes no slack"),
+    ("[here]", "[hree]", "10:13: claims[0].where[0]: no section 'hree' - did you mean 'here'?"),
+    ("  demo: everything.", "  other: everything.", "nothing under differs says what suite demo differs in"),
+    ("It is so.", '"It is\\u202eso."', "has a character that cannot be seen"),
+    ("It is so.", "!!python/object/apply:os.system [ls]", "not valid YAML"),
+])  # fmt: skip
+def test_a_mistake_is_said_with_its_place(tmp_path, old, new, message):
+    path = written(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(UserError) as error:
+        load_paper(path)
+    assert re.search(rf"{re.escape(str(path))}:\d+:\d+: ", str(error.value)) and message in str(error.value)
+
+
+def test_an_id_belongs_to_one_claim(tmp_path):
+    with pytest.raises(UserError, match=r"claims\[1\]\.id: the id 'so' is taken by claims\[0\]"):
+        load_paper(written(tmp_path, GOOD + GOOD[GOOD.index("  - id") :]))
+    written(tmp_path, GOOD)
+    written(tmp_path, GOOD, "other.yaml")
+    with pytest.raises(UserError, match=r"other\.yaml: the id 'so' is one of demo\.yaml, too"):
+        load_papers(tmp_path)
+
+
+# ---------------------------------------------------------------- the shipped claims
+
+
+CLAIMS = [(paper, claim) for paper in shipped_papers().values() for claim in paper.claims]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", sorted({place.suite for paper, claim in CLAIMS for place in paper.places(claim)}))
+def test_rows_and_attacks_of_claims_are_in_their_suites(suite):
+    _, resolved = load_and_check(next(ref for ref in shipped_suites() if ref.rpartition("/")[2] == suite), Registry.discover())
+    rows, attacks = {u.label for u in resolved.defenses}, {u.label for u in resolved.attacks}
+    for paper, claim in CLAIMS:
+        if places := paper.places(claim, suite):
+            asked = [predicate.asked.model_dump() for predicate in claim.holds]
+            others = [than for q in asked if (than := q.get("than"))]
+            named = {q["row"] for q in asked} | {row for than in others for row in than["rows"] or ()}
+            own = {q["attack"] for q in asked} | {a for than in others for a in than["attacks"] or ()}
+            assert named <= {*rows, *map(family, rows)} and own - {None} <= attacks, claim.id
+            assert {place.setting for place in places} <= {s.spec.name for s in resolved.settings}, claim.id
+
+
+# ---------------------------------------------------------------- on the board
 
 
 def test_the_table_of_a_board(section):
-    holds = (lower("weak", ["none", "strong"]), below("weak", 0.9))
-    text = render(claims_blocks([section], {"demo": paper_of(*holds, text="<b>It | is_so</b>")}))
+    compared, bound = (
+        "lower: {measure: worst-auc, row: weak, than: {rows: [none, strong]}}",
+        "below: {measure: worst-auc, row: weak, value: 0.9}",
+    )  # fmt: skip
+    text = render(claims_blocks([section], {"demo": paper_of(compared, bound, text="<b>It | is_so</b>")}))
     assert text.startswith("## Claims of the papers\n") and "Differs from the paper: size." in text
     assert "&lt;b&gt;It \\| is\\_so&lt;/b&gt;" in text
     (line,) = rows_of(text, "**Claims of Demo**")
     assert (line["id"], line["place"], line["verdict"]) == ("so", "Table 1", NO)
     assert line["found"].startswith("iid, pair: 2 of 3 as claimed, 1 the other way; most against it: weak 0.7")
     assert ", minus strong +0.150 ± 0." in line["found"]
-
-
-def test_one_comparison_is_told_in_full_and_a_lack_is_named(section):
-    text = render(claims_blocks([section], {"demo": paper_of(below("strong", 0.9), lower("strong", ["absent"]))}))
-    (line,) = rows_of(text, "**Claims of Demo**")
-    assert line["verdict"] == NONE
-    assert line["found"].startswith("iid, pair: strong 0.55") and line["found"].endswith("(below 0.9 claimed); no row absent")
-
-
-def test_a_board_of_a_papers_suite_has_the_shipped_claims(tmp_path):
-    folder = Folder(tmp_path / "results", {"none": 1.5, "cofedmid": 0.0, "hamp": 0.0})
-    text = board(folder.fill(suite="partial_defense", setting="digits"))
-    assert text.index("### Coalition pair") < text.index("## Claims of the papers") < text.index("## Provenance")
-    lines = {line["id"]: line for line in rows_of(text, "**Claims of CoFedMID**")}
-    assert lines["cofedmid-lowest-mean-auc"]["verdict"] == OPEN
-    assert "no row grad-sparse, grad-noise" in lines["cofedmid-lowest-mean-auc"]["found"]
-    assert "Claims of IFCA-MIR" not in text
-    assert "Claims of the papers" not in board(Folder(tmp_path / "other", {"none": 1.0, "mixup": 0.0}).fill())

@@ -1,0 +1,246 @@
+"""TF01 of several units together, and the ROC curves beside it: values against slow references, limits, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedbench.core.numerics.rng import numpy_rng
+from fedbench.leaderboard.statistics.aligned import alignable, aligned_tpr, values_elsewhere
+from fedbench.leaderboard.statistics.pooled import enough, pooled_tpr
+from fedbench.leaderboard.statistics.rates import low_rate, rates_elsewhere, tf01_of
+from fedbench.leaderboard.statistics.roc import mean_roc, roc_band
+from fedbench.leaderboard.statistics.sample import Sample, align, align_all
+
+
+def unit(rng, seed=0, members=50, nonmembers=700, shift=0.0):
+    return Sample(seed, rng.normal(size=members) + shift, rng.normal(size=nonmembers), np.arange(nonmembers))
+
+
+def units(purpose, n=5, **kinds):
+    rng = numpy_rng(0, purpose)
+    return [unit(rng, seed, **kinds) for seed in range(n)]
+
+
+def small(rng, seeds=5, targets=5, members=60, sizes=(34, 40, 48, 56, 62), shift=0.0, shared=False):
+    """Units of unequal size, place and scale."""
+    found = []
+    for i in range(seeds * targets):
+        one = unit(rng, i // targets, members, sizes[i % targets % len(sizes)], shift)
+        place, scale = 5 * rng.normal(), np.exp(rng.normal())
+        ids = one.ids + (0 if shared else 1000 * (i % targets))
+        found.append(Sample(one.seed, place + scale * one.member, place + scale * one.nonmember, ids))
+    return found
+
+
+def rounded(units, decimals):
+    return [replace(u, member=u.member.round(decimals), nonmember=u.nonmember.round(decimals)) for u in units]
+
+
+# ---------------------------------------------------------------- thresholds of the units' own
+
+
+@pytest.mark.parametrize(("nonmembers", "shift", "ranks", "low", "high"), [
+    (2999, 0.0, (3,), 0.97, 1.03),  # 3,000 / 1,000: the third largest; the slope is all but 1, and with it the correction
+    (2499, 2.0, (2, 3), 1.0, 1.15),  # halfway; the ROC of a shift is concave, and the mean over thresholds too low
+])  # fmt: skip
+def test_with_enough_nonmembers_it_is_the_share_above_each_units_own_threshold(nonmembers, shift, ranks, low, high):
+    found = units("by hand", 3, nonmembers=nonmembers, members=2000, shift=shift)
+    rate = np.mean([u.member > sorted(u.nonmember)[-j] for u in found for j in ranks])
+    pooled = pooled_tpr(found)
+    assert low * rate < pooled.value < high * rate
+    assert (pooled.n_members, pooled.n_nonmembers, pooled.nearest) == (6000, 3 * nonmembers, pytest.approx(0.001))
+
+
+# (value, low, high) as the simulations of bias and coverage have judged them: a change of one of them changes boards
+EXACT = {
+    "a leak": (lambda rng: [unit(rng, s, shift=2.0) for s in range(5)], pooled_tpr, 0.14570883, 0.073588962, 0.29252431),
+    "unequal units": (
+        lambda rng: [unit(rng, s, 30 + 9 * s, 400 + 300 * s, 1.5) for s in range(4)], pooled_tpr,
+        0.055706314, 0.019538376, 0.180154,
+    ),
+    "seeds that differ": (
+        lambda rng: [unit(rng, s, 500, 2000, 0.5 + 0.6 * s) for s in range(5)], pooled_tpr, 0.15269865, 0.063983082, 0.37217938,
+    ),
+    "shared non-members": (
+        lambda rng: [unit(rng, s // 2, 200, 1500, 1.5) for s in range(6)], pooled_tpr, 0.081967821, 0.051690829, 0.13401942,
+    ),
+    "one threshold": (lambda rng: small(rng, members=200, shift=2.0), aligned_tpr, 0.040026247, 0.0042172581, 0.68077038),
+    "one threshold, shared": (
+        lambda rng: small(rng, 3, 9, 90, (60,), 1.5, shared=True), aligned_tpr, 0.023202924, 0.0051288546, 0.16992705,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_value_and_limits_are_those_that_the_simulations_judged(case):
+    made, rate, *expected = EXACT[case]
+    pooled = rate(made(numpy_rng(0, case)))
+    assert [pooled.value, pooled.low, pooled.high] == pytest.approx(expected, rel=1e-6)
+
+
+def test_no_hits_leave_room_above_and_none_below_and_all_hits_the_reverse():
+    none = pooled_tpr(units("nothing", nonmembers=4000, shift=-20))
+    assert (none.value, none.low) == (0, 0) and stats.beta.ppf(0.975, 1, 250) <= none.high < 0.05
+    every = pooled_tpr(units("everything", shift=100))
+    assert every.value > 0.99 and every.high == 1 and 0.85 < every.low < 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.7])
+def test_no_member_is_above_a_nonmember_of_the_same_score(share):
+    rng = numpy_rng(0, "ties")
+    tied = [Sample(s, np.full(50, float(share > 0)), (rng.random(700) < share) * 1.0, np.arange(700)) for s in range(5)]
+    assert pooled_tpr(tied).value == 0
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [
+    ([1000, 998], False), ([1000, 999], True), ([300] * 10, False), ([333] * 10, True), ([332] + [2000] * 9, False), ([], False),
+])  # fmt: skip
+def test_a_rate_needs_1999_nonmembers_and_333_of_each_unit(sizes, expected):
+    assert enough(sizes) == expected
+    assert (pooled_tpr([unit(numpy_rng(0, "few"), nonmembers=n) for n in sizes]) is not None) == expected
+
+
+@pytest.mark.parametrize(("change", "fpr", "message"), [
+    ({"ids": np.arange(3)}, 0.001, "one id a non-member"), ({"nonmember": np.zeros((2, 2))}, 0.001, "vectors are needed"),
+    ({"member": np.array([])}, 0.001, "needs members"), ({"member": np.array([np.nan])}, 0.001, "not finite"),
+    ({}, 0, "fpr must be"), ({}, 0.06, "fpr must be"),
+])  # fmt: skip
+def test_scores_and_rates_that_cannot_be_judged_are_refused(change, fpr, message):
+    with pytest.raises(ValueError, match=message):
+        pooled_tpr([replace(u, **change) for u in units("wrong")], fpr)
+
+
+KEYS, SHIFTS = st.integers(0, 2**32), st.floats(-3, 8)
+DECIMALS, RATES = st.sampled_from([0, 1, 3]), st.floats(0.002, 0.05)
+
+
+@settings(max_examples=30)
+@given(KEYS, st.integers(1, 5), SHIFTS, DECIMALS, RATES)
+def test_limits_of_pooled_rates_stand_around_the_value(key, n, shift, decimals, fpr):
+    rng = np.random.default_rng(key)
+    found = [unit(rng, int(rng.integers(3)), int(rng.integers(1, 60)), int(rng.integers(3, 900)), shift) for _ in range(n)]
+    pooled = pooled_tpr(rounded(found, decimals), fpr)
+    assume(pooled is not None)
+    assert 0 <= pooled.low <= pooled.value <= pooled.high <= 1 and pooled.low < pooled.high
+
+
+# ---------------------------------------------------------------- one threshold for all
+
+
+def aligned_by_hand(unit):
+    """Members on the scale of all non-members, a non-member on that of the others."""
+    others = [np.delete(unit.nonmember, i) for i in range(len(unit.nonmember))]
+    member = (unit.member - unit.nonmember.mean()) / unit.nonmember.std(ddof=1)
+    return member, np.array([(x - o.mean()) / o.std(ddof=1) for x, o in zip(unit.nonmember, others, strict=True)])
+
+
+@settings(max_examples=30)
+@given(KEYS, st.integers(3, 60), st.integers(1, 9), st.sampled_from([0, 1, 8]), st.floats(-1e6, 1e6))
+def test_the_common_scale_is_that_of_the_other_nonmembers(key, n, m, decimals, place):
+    rng = np.random.default_rng(key)
+    scores = (rng.normal(size=n + m) * np.exp(rng.normal())).round(decimals) + place
+    one = Sample(0, scores[n:], scores[:n], np.arange(n))
+    assume(len(set(one.nonmember.tolist())) > 2)  # then the others of each vary
+    align_all([one, replace(one, member=one.member + 1)])
+    for found in (align(one), one.aligned, one.negated().aligned.negated()):
+        for part, expected in zip((found.member, found.nonmember), aligned_by_hand(one), strict=True):
+            np.testing.assert_allclose(part, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_where_no_nonmember_differs_a_member_that_does_is_farthest_away():
+    found = align(Sample(0, np.array([2.0, 2.5, 1.0]), np.full(40, 2.0), np.arange(40)))
+    assert (found.nonmember == 0).all() and found.member.tolist() == [0, 1e300, -1e300]
+    lone = align(Sample(0, np.array([9.0]), np.array([1.0] * 39 + [9.0]), np.arange(40)))
+    assert lone.nonmember[-1] > 1e200 > lone.member[0]  # a member like the one that stands out is below it
+
+
+def test_the_aligned_rate_is_the_share_of_all_members_above_one_threshold_whatever_place_and_scale():
+    found = small(numpy_rng(0, "by hand"), members=2000, sizes=(119, 120, 120, 120, 120), shift=1.0)  # 2,995 together
+    member, nonmember = (np.concatenate(part) for part in zip(*map(aligned_by_hand, found), strict=True))
+    pooled = aligned_tpr(found)
+    # between the third and the second; the curve is concave
+    assert pooled.value == pytest.approx(np.mean(member > np.sort(nonmember)[-3]), rel=0.12)
+    moved = [replace(u, member=1e3 * i + 2**i * u.member, nonmember=1e3 * i + 2**i * u.nonmember) for i, u in enumerate(found)]
+    assert vars(aligned_tpr(moved)) == pytest.approx(vars(pooled))
+
+
+@pytest.mark.parametrize(("sizes", "seeds", "expected"), [
+    ([40] * 25, 5, True), ([39] * 25, 5, False), ([29] + [60] * 24, 5, False), ([30] + [60] * 24, 3, True),
+    ([500] * 4, 2, False), ([], 0, False),
+])  # fmt: skip
+def test_units_are_aligned_from_999_nonmembers_30_of_each_and_three_seeds_on(sizes, seeds, expected):
+    assert alignable(sizes, seeds) == expected
+    made = [unit(numpy_rng(0, "few", i), i % max(seeds, 1), 9, n) for i, n in enumerate(sizes)]
+    assert (aligned_tpr(made) is not None) == expected
+
+
+@settings(max_examples=20)
+@given(KEYS, SHIFTS, DECIMALS, RATES, st.booleans())
+def test_limits_of_aligned_rates_stand_around_the_value_and_elsewhere_is_what_other_folds_give(key, shift, decimals, fpr, shared):
+    rng = np.random.default_rng(key)
+    found = small(rng, 5, 3, int(rng.integers(1, 40)), tuple(rng.integers(30, 90, size=3)), shift, shared)
+    found = rounded(found, decimals)
+    pooled, others = aligned_tpr(found, fpr), {s: aligned_tpr([u for u in found if u.seed != s], fpr) for s in range(5)}
+    assume(pooled is not None and all(others.values()))
+    assert 0 <= pooled.low <= pooled.value <= pooled.high <= 1 and pooled.low < pooled.high
+    values = values_elsewhere(found, [u.seed for u in found], fpr)
+    assert values == {seed: pytest.approx(other.value, rel=1e-9, abs=1e-12) for seed, other in others.items()}
+
+
+# ---------------------------------------------------------------- as a board shows it
+
+
+@pytest.mark.parametrize("n", [1, 18, 19, 48, 500])  # 2 / 49 x 49 is less than 2 by rounding
+def test_a_rate_for_a_choice_is_at_a_higher_false_positive_rate_where_nonmembers_are_few(n):
+    samples = [unit(numpy_rng(0, "few"), 0, 9, n, 99)]
+    assert low_rate(samples) == pytest.approx(0 if n < 19 else 1, abs=0.01) and tf01_of(samples) is None
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_rates_are_in_percent_with_their_ends_and_elsewhere_of_all_other_folds(aligned):
+    found = small(numpy_rng(0, "board"), 4, sizes=(80,), shift=2.0) if aligned else units("board", 4, nonmembers=1500, shift=2.0)
+    rate, empty = aligned_tpr if aligned else pooled_tpr, Sample(0, np.zeros(0), np.zeros(3), np.arange(3))
+    shown, expected = tf01_of([*found, empty], 7, aligned), rate(found)
+    assert (shown.mean, shown.low, shown.high, shown.n) == pytest.approx(
+        (100 * expected.value, 100 * expected.low, 100 * expected.high, 7)
+    )
+    elsewhere = {s: rate([u for u in found if u.seed != s]).value for s in range(4)}
+    assert rates_elsewhere([*found, empty], [*(u.seed for u in found), 0], aligned) == pytest.approx(elsewhere)
+
+
+# ---------------------------------------------------------------- ROC curves
+
+GRID = np.geomspace(0.01, 0.5, 9)
+
+
+def section(units, sign):
+    """Of one row and attack, with scores of that sign."""
+    parts = [
+        SimpleNamespace(unit=(u.seed, i), fold=u.seed, own={("row", "attack"): SimpleNamespace(sample=u)})
+        for i, u in enumerate(units)
+    ]
+    return SimpleNamespace(contest=SimpleNamespace(parts=parts, sign=lambda *_: dict.fromkeys(range(9), sign)))
+
+
+@pytest.mark.parametrize(("seeds", "targets", "sign", "low", "high"), [
+    (1, 1, 1, 0.19652995, 0.39013671), (1, 4, -1, 0.25219611, 0.39447056), (3, 2, 1, 0.17347892, 0.42207663),
+])  # fmt: skip
+def test_the_band_is_around_the_mean_curve_with_ends_as_its_simulations_judged_them(seeds, targets, sign, low, high):
+    rng = numpy_rng(0, "band")
+    made = [unit(rng, i // targets, 150, 500, 1.0) for i in range(seeds * targets)]
+    # share of members above the threshold that so many non-members are above
+    curves = [[np.mean(u.member > np.sort(u.nonmember)[-int(500 * f + 1e-9) - 1]) for f in GRID] for u in made]
+    shown = section([u if sign > 0 else u.negated() for u in made], sign)
+    band = roc_band(shown, "row", "attack", GRID)
+    for mean in (band.mean, mean_roc(shown, "row", "attack", GRID)):
+        assert mean == pytest.approx(np.mean(curves, axis=0))
+    assert (band.low[4], band.high[4]) == pytest.approx((low, high), rel=1e-6)
+    assert (band.low >= 0).all() and (band.low <= band.mean).all() and (band.mean <= band.high).all() and (band.high <= 1).all()
+    assert mean_roc(shown, "another", "attack", GRID) is None and roc_band(shown, "row", "another", GRID) is None
