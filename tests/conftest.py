@@ -73,7 +73,10 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     """What runs a command in this process: the status and the words of it."""
 
     def called(*args: object) -> tuple[int, str]:
-        status = main([str(arg) for arg in args])
+        try:
+            status = main([str(arg) for arg in args])
+        except SystemExit as end:
+            status = int(end.code or 0)
         said = capsys.readouterr()
         return status, " ".join((said.out + said.err).split())
 

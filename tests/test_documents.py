@@ -1,18 +1,253 @@
-"""Figures of documents come out of committed boards and simulations (``docs/make.py``), and what sentences say of them holds."""
+"""README, documents and reference: links, commands and numbers in them are those of the code and the committed boards."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
+import shlex
+import shutil
+import subprocess
+import tomllib
 from itertools import islice
 from pathlib import Path
+from typing import get_args
 
+import click
 import pytest
+from ruamel.yaml import YAML
 
-from fedbench.leaderboard.claims.load import load_papers
+import fedbench.core
+from fedbench.core.cli.main import cli, commands
+from fedbench.core.cli.run import build_plan
+from fedbench.core.contract.hooks import Hooks
+from fedbench.core.contract.phases import PHASES
+from fedbench.core.contract.threat import LEVELS, View
 from fedbench.leaderboard.simulations import accuracy, gate, ranks, tf01, tf01_small, worst_case
 
-DOCS = Path(__file__).parent.parent / "docs"
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[1]
+DOCS, README = ROOT / "docs", (ROOT / "README.md").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+SOURCES = [
+    path for folder in ("core", "plugins", "leaderboard", "suites", "testing", "tests")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".py", ".yaml", ".md", ".toml") and path != Path(__file__)
+]  # fmt: skip
+NAMES = {p.name for p in [*DOCUMENTS, *SOURCES]} | {"board.md", "report.md"}  # a run writes the last two
+
+
+def script(name):
+    """A module of docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- links and paths --------------------------------------------------------------------------------------------------
+
+
+def anchors(text):
+    """The anchors of a text's headings: lower case, punctuation dropped, hyphens for blanks."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    titles = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).strip().lower() for title in re.findall(r"^#+ +(.*)$", prose, re.M))
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+def leads_nowhere(target, anchor):
+    """Whether a file, or a section of it, is not there."""
+    if anchor and target.is_file():
+        return anchor not in anchors(target.read_text(encoding="utf-8"))
+    return bool(anchor) or not target.exists()
+
+
+def bad_mentions(text):
+    """Documents named in a text that are not there."""
+    paths = re.findall(r"(?<![\w/.-])(docs/[\w./-]*\w)(?:#([\w-]+))?", text)
+    return [n for n, anchor in paths if leads_nowhere(ROOT / n, anchor)] + [
+        n for n in re.findall(r"[\w-]+\.md\b", text) if n not in NAMES
+    ]
+
+
+def bad_links(text, folder):
+    """Relative links, and files and folders in code marks, that lead nowhere; ``*`` stands for anything."""
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"[a-z]+:", link)]
+    parts = [(link, *link.partition("#")[::2]) for link in links]
+    found = [link for link, n, anchor in parts if (leads_nowhere(folder / n, anchor) if n else anchor not in anchors(text))]
+    paths = re.findall(r"`((?:core|plugins|leaderboard|suites|tests|\.ci)/[^`\s]*)`", text)
+    found += [n for n in paths if not re.search(r"[<>{}$]|\.\.\.", n) and not any(ROOT.glob(n.rstrip("/")))]
+    return found + [n for n in re.findall(r"`(\w+\.py)`", text) if n not in NAMES]
+
+
+def test_every_document_that_is_named_and_every_link_leads_somewhere():
+    texts = {path: path.read_text(encoding="utf-8") for path in [*DOCUMENTS, *SOURCES]}
+    found = {path: bad_mentions(text) for path, text in texts.items()}
+    for path in DOCUMENTS:
+        found[path] += bad_links(texts[path], path.parent)
+    offenders = {str(path.relative_to(ROOT)): bad for path, bad in found.items() if bad}
+    assert offenders == {}
+
+
+def test_the_check_of_links_finds_each_kind_of_mistake():
+    assert bad_mentions("nowhere.md (docs/absent.png) docs/methods/quirks.md#f99") == [
+        "docs/absent.png", "docs/methods/quirks.md", "nowhere.md",
+    ]  # fmt: skip
+    bad = "[a](absent.md) [b](README.md#no-such) [c](#nor-this) `core/absent/` `plugins/x_*.py` `absent_file.py`"
+    assert len(bad_links(bad, ROOT)) == 6
+    good = "# A title, here\n[a](README.md#layout) [b](#a-title-here) [c](https://example.org/x) `[d](absent.md)` `core/metrics/`"
+    assert bad_links(good, ROOT) == []
+
+
+def test_every_page_is_in_the_navigation_and_every_method_in_its_index():
+    listed = re.findall(r"```\{toctree\}\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
+    entries = [line for block in listed for line in block.splitlines() if line and not line.startswith(":")]
+    found = {p.resolve() for e in entries for p in DOCS.glob(f"{e}.md")}
+    pages = {p for p in DOCS.rglob("*.md") if "simulations" not in p.parts} | set((ROOT / "leaderboard" / "boards").glob("*.md"))
+    assert pages - found == {DOCS / "index.md"}
+    index = DOCS / "methods" / "README.md"
+    methods = {p.name for p in index.parent.glob("*.md")} - {index.name}
+    assert methods == set(re.findall(r"^\| \[[^\]]+\]\((\S+)\)", index.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def calls(path):
+    """The arguments of each call of fedbench in a document's fenced blocks, or in a script."""
+    text = re.sub(r"\\\n *", " ", path.read_text())
+    if path.suffix == ".md":
+        text = "\n".join(re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE))
+    text = re.sub(r' "\$\{.*?\}"', "", text)
+    found = re.findall(r'^ *(?:run: )?\(?(?:"\$fedbench"|(?:\.venv/bin/)?fedbench) (.*)$', text, re.MULTILINE)
+    return [shlex.split(re.split(r"\s{2,}| #| > | \|\| ", line)[0]) for line in found]
+
+
+def problem(args):
+    """Why the command line does not take these arguments; nothing is run."""
+    with click.Context(cli) as context:
+        try:
+            cli.get_command(context, args[0]).make_context(args[0], list(args[1:]), parent=context)
+        except (click.ClickException, AttributeError) as error:
+            return str(error)
+    return ""
+
+
+def test_every_command_that_is_shown_exists_with_its_options():
+    scripts = [*(ROOT / ".ci" / name for name in ("gate", "run", "examples")), ROOT / "examples" / "ci" / "fedbench-gate.yml"]
+    found = {path: calls(path) for path in [*DOCUMENTS, *(ROOT / "examples").rglob("*.md"), *scripts]}
+    assert {"gate", "run", "examples", "fedbench-gate.yml"} <= {path.name for path, own in found.items() if own}
+    bad = {(path.name, *args): why for path, own in found.items() for args in own if (why := problem(args))}
+    assert bad == {}
+    assert {args[0] for args in found[ROOT / "README.md"]} == set(commands())
+    assert problem(["compare", "a", "b", "--fail-off", "worse"]).startswith("No such option")
+
+
+@pytest.mark.parametrize("place", ["examples/ci/fedbench-gate.yml", ".ci/gate"])
+def test_the_runs_of_the_gate_can_be_planned(place, tmp_path, call):
+    args = next(args for args in calls(ROOT / place) if args[0] == "run")
+    words = ["partial_defense" if word == "$SUITE" else word for word in args]
+    assert call(*words, "--results", tmp_path / "results", "--dry-run")[0] == 0
+
+
+def test_ci_takes_its_commands_from_the_readme_and_they_start_from_nothing():
+    text = (ROOT / ".ci" / "run").read_text()
+    function = re.search(r"^readme\(\) \{.*?^\}", text, re.MULTILINE | re.DOTALL).group()
+    for name in ("run-command", "test-command"):
+        (marked,) = re.findall(rf"<!-- {name} -->\n```\n(.*)\n```", README)
+        assert f"readme {name}" in text
+        call = ["bash", "-c", f"{function}\nreadme {name}"]
+        assert subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout == marked + "\n"
+        assert marked.startswith("(python3.11 -m venv .venv || (apt-get update && apt-get install -y python3.11-venv")
+        assert " && .venv/bin/pip install -q -e " in marked
+    assert "sphinx -W -n" in (ROOT / ".ci" / "docs").read_text()
+
+
+def test_the_readme_names_exit_statuses_dependencies_and_the_size_of_the_main_job(tmp_path):
+    for status, meaning in ((0, "fine"), (1, "some cell failed"), (2, "your mistake"), (130, "interrupted")):
+        assert f"{status} {meaning}" in README
+    extras = PROJECT["optional-dependencies"]
+    asked = [text for text in (*PROJECT["dependencies"], *extras["html"], *extras["test"]) if not text.startswith("fedbench[")]
+    table = re.findall(r"^\| ([^|]+) \|", README.split("## Dependencies")[1], re.MULTILINE)
+    first = {name.strip() for row in table for name in re.split(r",|\(", row)}
+    assert {re.match(r"[\w.-]+", text).group() for text in asked} - first == set()
+    jobs = build_plan("partial_defense", (), tmp_path, "cpu").jobs
+    assert f"the main job, {len(jobs)} federations and {sum(len(job.cells) for job in jobs):,} scores" in README
+    citation = YAML(typ="safe").load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+
+
+# --- the contract -----------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_documents_every_hook_with_its_signature():
+    hooks = {name: f for name, f in vars(Hooks).items() if not name.startswith("_")}
+    signatures = {
+        f"{name}({', '.join(list(inspect.signature(f).parameters)[1:])}) -> {inspect.signature(f).return_annotation}"
+        for name, f in hooks.items()
+    }
+    assert set(re.findall(r"`(fedbench_\w+\([^`]*)`", README)) == signatures
+    assert [name for name, f in hooks.items() if not re.fullmatch(r"[^\n]+\.", (f.__doc__ or "").strip())] == []
+
+
+def test_every_public_name_and_method_has_a_docstring():
+    public = {name: getattr(fedbench.core, name) for name in fedbench.core.__all__}
+    bare = [name for name, value in public.items() if callable(value) and name != "hookimpl" and not inspect.getdoc(value)]
+    bases = [value for value in public.values() if isinstance(value, type)]
+    assert bare + [
+        f"{base.__name__}.{name}" for base in bases for name, f in vars(base).items()
+        if inspect.isfunction(f) and not name.startswith("_") and not inspect.getdoc(getattr(base, name))
+    ] == []  # fmt: skip
+
+
+def test_tables_name_every_view_level_phase_and_command():
+    threats, reference = (DOCS / "threats.md").read_text(), (DOCS / "reference" / "index.md").read_text()
+    architecture = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    assert [word for word in (*get_args(View), *LEVELS) if f"| `{word}` |" not in threats] == []
+    assert re.findall(r"^\| \[(\w+)\]\(phases/", reference, re.MULTILINE) == list(PHASES)
+    assert [name for name in commands() if f"| `fedbench {name}` |" not in reference] == []
+    rows = [f"| `{p.name}` | {p.party} | {p.stage} | {p.combines} | {p.summary} |" for p in PHASES.values()]
+    assert [row for row in rows if row not in architecture] == []
+
+
+# --- pages that are made of the code ----------------------------------------------------------------------------------
+
+
+def test_the_page_of_records_is_made_of_the_classes():
+    records = script("records")
+    assert records.page() == records.PAGE.read_text(encoding="utf-8"), "run python docs/records.py"
+
+
+@pytest.fixture
+def reference(tmp_path, monkeypatch):
+    """``docs/reference.py`` on a copy of the pages."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    module = script("reference")
+    monkeypatch.setattr(module, "PAGES", shutil.copytree(module.PAGES, tmp_path / "reference"))
+    monkeypatch.setattr("sys.argv", ["reference.py", "--check"])
+    return module
+
+
+def test_the_reference_is_made_of_the_code_and_can_be_made_anew(reference, capsys, monkeypatch):
+    assert reference.main() == 0, capsys.readouterr().err
+    page = reference.PAGES / "phases" / "loss.md"
+    right = page.read_text()
+    page.write_text(right.replace("exclusive", "every"))
+    assert reference.main() == 1
+    assert "phases/loss.md is not what the code says" in capsys.readouterr().err
+    (reference.PAGES / "hooks" / "fedbench_attacks.md").unlink()
+    assert reference.main() == 1
+    assert "no block 'hook fedbench_attacks'" in capsys.readouterr().err
+    shutil.copy(DOCS / "reference" / "hooks" / "fedbench_attacks.md", reference.PAGES / "hooks")
+    monkeypatch.setattr("sys.argv", ["reference.py"])
+    assert reference.main() == 0
+    assert page.read_text() == right
+
+
+# --- numbers out of boards --------------------------------------------------------------------------------------------
+
 BOARD = """# A board
 ## Setting iid
 ### Coalition pair, server view
@@ -26,161 +261,75 @@ BOARD = """# A board
 
 rank correlation 0.80
 """
+FROM = "<!-- from: demo | iid | pair | server | AUC by attack -->\n"
 
 
 @pytest.fixture
 def make(tmp_path):
-    spec = importlib.util.spec_from_file_location("make", DOCS / "make.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """``docs/make.py`` with one made-up board."""
+    module = script("make")
     module.BOARDS = tmp_path
     (tmp_path / "demo.md").write_text(BOARD)
     return module
 
 
-FROM = "<!-- from: demo | iid | pair | server | AUC by attack -->\n"
-
-
-def test_the_committed_documents_are_what_their_templates_and_the_boards_say(make, monkeypatch, capsys):
-    make.BOARDS = DOCS.parent / "leaderboard" / "boards"
+def test_the_committed_documents_are_made_of_their_templates_and_the_boards(make, monkeypatch, capsys):
+    make.BOARDS = ROOT / "leaderboard" / "boards"
     monkeypatch.setattr("sys.argv", ["make.py", "--check"])
     assert make.main() == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("template", "text"),
-    [
-        ("{{demo | iid | pair | server | AUC by attack | none | a}}", ".812"),
-        (FROM + "{{none | a | ±}} {{mix_up | a | ±}} {{mix_up | a}}", ".812 ± .015 .100 [0.05, 0.30] .100"),
-        (FROM + "{{none | b}} {{none | accuracy}} {{none | # | text}}", ".500 88.0 1-2"),
-        (FROM + "<!-- holds: {{none | a}} > {{none | b}} -->\nkept", "kept"),
-        ("{{said: demo | rank correlation ([\\d.]+)}}", "0.80"),
-    ],
-)
-def test_numbers_come_from_the_board(make, template, text):
+@pytest.mark.parametrize(("template", "text"), [
+    ("{{demo | iid | pair | server | AUC by attack | none | a}}", ".812"),
+    (FROM + "{{none | a | ±}} {{mix_up | a | ±}} {{mix_up | a}} {{none | accuracy}}", ".812 ± .015 .100 [0.05, 0.30] .100 88.0"),
+    (FROM + "<!-- holds: {{none | a}} > {{none | b}} -->\nkept", "kept"),
+    ("{{said: demo | rank correlation ([\\d.]+)}}", "0.80"),
+])  # fmt: skip
+def test_numbers_of_a_document_come_from_the_board(make, template, text):
     assert make.rendered(template, "x.md.in") == text + "\n"
 
 
-@pytest.mark.parametrize(
-    ("template", "problem"),
-    [
-        (FROM + "{{none | c}}", "x.md.in:2: demo.md, AUC by attack has no column 'c'; it has #, defense, a, b, accuracy"),
-        (FROM + "{{hamp | a}}", "has no row 'hamp'; it has none, mix_up"),
-        (FROM + "{{mix_up | b}}", "'n/a' holds no number"),
-        (FROM + "{{mix_up | accuracy | ±}}", "has no interval"),
-        (FROM + "<!-- holds: {{none | a}} < {{none | b}} -->", "no longer true: .812 < .500"),
-        (FROM + "<!-- holds: {{none | a}} = 3 -->", "is no comparison"),
-        ("{{demo | iid | pair | client | AUC by attack | none | a}}", "demo.md has no table 'AUC by attack' under iid / pair"),
-        ("{{gone | iid | pair | server | AUC by attack | none | a}}", "there is no committed board gone.md; there are demo"),
-        ("{{none | a}}", "2 parts of board"),
-        ("{{said: demo | hypervolume (.*)}}", "nothing in demo.md"),
-    ],
-)
-def test_a_mistake_is_said_with_file_and_line(make, template, problem):
-    with pytest.raises(make.Mistake) as error:
+@pytest.mark.parametrize(("template", "problem"), [
+    (FROM + "{{none | c}}", "x.md.in:2: demo.md, AUC by attack has no column 'c'; it has #, defense, a, b, accuracy"),
+    (FROM + "{{hamp | a}}", "has no row 'hamp'; it has none, mix_up"), (FROM + "{{mix_up | b}}", "'n/a' holds no number"),
+    (FROM + "<!-- holds: {{none | a}} < {{none | b}} -->", "no longer true: .812 < .500"),
+    ("{{gone | iid | pair | server | AUC by attack | none | a}}", "there is no committed board gone.md; there are demo"),
+    ("<!-- claims: gone -->", "there are no claims of gone"),
+])  # fmt: skip
+def test_a_mistake_in_a_template_is_named_with_file_and_line(make, template, problem):
+    with pytest.raises(make.Mistake, match=re.escape(problem)) as error:
         make.rendered(template, "x.md.in")
-    assert problem in str(error.value) and str(error.value).startswith("x.md.in:")
+    assert str(error.value).startswith("x.md.in:")
 
 
-PAPER = """paper: Demo
-sections:
-  here: {suite: demo, setting: iid, coalition: pair, view: server}
-  there: {suite: later, setting: iid, coalition: pair, view: server}
-differs: {demo: "all | of_it.", later: most of it.}
-claims:
-  - id: so
-    text: It is *so*.
-    place: Table 1
-    where: [here, there]
-    holds: [{below: {measure: worst-auc, row: mixup, value: 0.6}}]
-"""
-JUDGED = """
-## Claims of the papers
-
-**Claims of Demo**
-
-| id   | claim | place   | verdict      | found            |
-|:-----|:------|:--------|:-------------|:-----------------|
-| so   | old   | Table 1 | contradicted | a \\| b .7 \\_ c |
-"""
+# --- simulations ------------------------------------------------------------------------------------------------------
 
 
-FOLDED = """# A board
-
-**At a glance**: an\\_iid, coalition pair, server view
-
-| #   | defense           |   worst case AUC |
-|:----|:------------------|-----------------:|
-| 1   | none (undefended) | 0.700 ± 0.010 a  |
-
-""" + BOARD.removeprefix("# A board\n").replace("**AUC by attack**", "<details>\n<summary>Attacks</summary>\n\n**AUC by attack**")
+def page_of(module):
+    """The committed page of a simulation, in lines."""
+    return (DOCS / "simulations" / f"{module.__name__.rpartition('.')[2]}.md").read_text().splitlines()
 
 
-def test_the_first_screen_and_what_is_folded_behind_it_have_their_places(make, tmp_path):
-    (tmp_path / "folded.md").write_text(FOLDED + "\n</details>\n")
-    glance = "{{folded | an_iid | pair | server | At a glance | none | worst case AUC | ±}}"
-    assert make.rendered(glance, "x.md.in") == ".700 ± .010\n"
-    assert make.rendered("{{folded | iid | pair | server | AUC by attack | none | a}}", "x.md.in") == ".812\n"
-
-
-@pytest.fixture
-def claims(make, tmp_path, monkeypatch):
-    (tmp_path / "claims").mkdir()
-    (tmp_path / "claims" / "demo.yaml").write_text(PAPER)
-    monkeypatch.setattr(make, "shipped_papers", lambda: load_papers(tmp_path / "claims"))
-    return make
-
-
-def test_claims_are_a_table_with_the_verdicts_of_committed_boards(claims, tmp_path):
-    (tmp_path / "demo.md").write_text(BOARD + JUDGED + "\n## Provenance\n\n| id | x |\n|----|---|\n| so | y |\n")
-    lines = claims.rendered("before\n<!-- claims: demo -->\nafter\n", "x.md.in").splitlines()
-    assert (lines[0], lines[-1]) == ("before", "after")
-    assert lines[1] == "1 claims; 2 verdicts: 1 contradicted, 1 no board yet."
-    board = "[demo](../leaderboard/boards/demo.md)"
-    assert f"| It is \\*so\\*. | Table 1 | {board} | contradicted | a \\| b .7 \\_ c |" in lines
-    assert "| It is \\*so\\*. | Table 1 | later | no board yet |  |" in lines
-    assert "* demo: all \\| of\\_it." in lines
-
-
-def test_a_board_without_claims_is_none_yet(claims):
-    assert "2 verdicts: 2 no board yet." in claims.rendered("<!-- claims: demo -->", "x.md.in")
-
-
-def test_claims_of_nobody_are_a_mistake(claims):
-    with pytest.raises(claims.Mistake, match=r"x\.md\.in:1: there are no claims of gone; there are some of demo"):
-        claims.rendered("<!-- claims: gone -->", "x.md.in")
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.parametrize(("module", "rows"), [(worst_case, 1), (ranks, 2), (accuracy, None), (tf01, 3), (tf01_small, 4)])
-def test_the_committed_simulations_are_what_their_commands_print(module, rows):
-    """The first ``rows`` of those that take minutes, up to the last digits, which another type of CPU may round otherwise."""
-    old = committed(module).splitlines()
-    end = None if rows is None else next(i for i, line in enumerate(old) if line.startswith("|--")) + 1 + rows
-    new = list(islice(module.tables(module.REPETITIONS), end))
-    assert len(new) == len(old[:end])
-    agree("\n".join(new), "\n".join(old[:end]))
-
-
-@pytest.mark.slow
-def test_the_gates_quick_rows_are_what_its_command_prints():
-    """Those of thousands of comparisons take minutes: `python -m fedbench.leaderboard.simulations.gate` prints them, too."""
-    quick = tuple(f"| {design} |" for design in gate.QUICK_DESIGNS)
-    rows = [line for line in gate.tables(gate.REPETITIONS, gate.QUICK_DESIGNS) if line.startswith(quick)]
-    kept = [line for line in committed(gate).splitlines() if line.startswith(quick)]
-    assert len(rows) == 30
-    agree("\n".join(rows), "\n".join(kept))
-
-
-def committed(module) -> str:
-    """The page that holds what a simulation printed."""
-    return (DOCS / "simulations" / f"{module.__name__.rpartition('.')[2]}.md").read_text()
-
-
-def agree(printed: str, committed: str) -> None:
-    """The words are the same, the numbers up to the last digits."""
-    words = [re.split(r"([-+]?\d[\d,.]*)", text) for text in (printed, committed)]
+def require_equal(printed, kept):
+    """The same words, and numbers up to the last digits, which another type of CPU may round differently."""
+    words = [re.split(r"([-+]?\d[\d,.]*)", "\n".join(lines)) for lines in (printed, kept)]
     assert words[0][::2] == words[1][::2]
     new, old = ([float(w.replace(",", "").rstrip(".")) for w in of[1::2]] for of in words)
     assert new == pytest.approx(old, rel=0.02, abs=0.2)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("module", "rows"), [(worst_case, 1), (ranks, 2), (accuracy, 99), (tf01, 3), (tf01_small, 4)])
+def test_the_committed_simulations_are_printed_by_their_commands(module, rows):
+    """The first rows of those that take minutes."""
+    page = page_of(module)
+    end = next(i for i, line in enumerate(page) if line.startswith("|--")) + 1 + rows
+    require_equal(list(islice(module.tables(module.REPETITIONS), end)), page[:end])
+
+
+@pytest.mark.nightly
+def test_the_quick_rows_of_the_gate_are_printed_by_its_command():
+    quick = tuple(f"| {design} |" for design in gate.QUICK_DESIGNS)
+    rows = [line for line in gate.tables(gate.REPETITIONS, gate.QUICK_DESIGNS) if line.startswith(quick)]
+    assert len(rows) == 30
+    require_equal(rows, [line for line in page_of(gate) if line.startswith(quick)])

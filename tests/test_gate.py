@@ -1,270 +1,356 @@
-"""The regression gate's numbers: what counts as a change, how sure it must be, and what is not compared at all."""
+"""The regression gate: what counts as a change, how sure it must be, baseline files, and the two commands."""
 
 from __future__ import annotations
 
-from collections import Counter
+import contextlib
+import json
+import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from gates import DEFENSES, SEEDS, made_of, moved, snapshot, use, without
+from edits import put
 from scipy import stats
 
 from fedbench.core.contract.errors import UserError
-from fedbench.leaderboard.gate.measures import MEASURES, Value, definitions
+from fedbench.core.metrics import auc
+from fedbench.core.store.integrity import digest_of
+from fedbench.core.store.reading import load_records
+from fedbench.leaderboard.gate.file import read_baseline, write_baseline
+from fedbench.leaderboard.gate.measures import ACCURACY, Value, definitions
 from fedbench.leaderboard.gate.noise import Pairing, half_widths
-from fedbench.leaderboard.gate.snapshot import Key
+from fedbench.leaderboard.gate.report import Gate, markdown
+from fedbench.leaderboard.gate.snapshot import Cell, Key, Snapshot, snapshot_of
 from fedbench.leaderboard.gate.verdict import FALSE_ALARMS, compare
 
-KEY = Key("iid", "pair", "mixup", "fta", "server")
+DEFENSES, SEEDS = ("mixup", "none"), (0, 1, 2, 3, 4)
+SIGNAL_OF = {"fta": "confidence", "yeom": "loss"}  # the attacks
 NUMBERS = 2 * (2 * 3 + 1)  # defenses x (attacks x measures + accuracy)
+KEY = Key("iid", "pair", "mixup", "fta", "server")
+
+
+def use(name, **params):
+    """A component as records name it."""
+    return {"name": name, "params": params, "target": f"p.{name}:C", "distribution": "p 1.0", "digest": f"code of {name}"}
+
+
+def identity(defense, attack, seed):
+    """What a cell is made of, in the form of a record's identity."""
+    run = {
+        "setting": {"federation": {"rounds": 20}}, "members": [0, 1], "targets": [0, 1], "seed": seed, "attacker": None,
+        "dataset": use("digits"), "model": use("mlp"), "defense": use(defense, rate=0.2), "device": "cpu", "contract": 2,
+        "digests": {"data": f"data {seed}", "split": f"split {seed}", "engine": "code of the engine"},
+        "provenance": {"torch": "2.11", "dtype": "float32"},
+    }  # fmt: skip
+    return {"run": run} | ({"attack": use(attack), "signals": {SIGNAL_OF[attack]: use(SIGNAL_OF[attack])}} if attack else {})
+
+
+def snapshot(seeds=SEEDS, noise=0.0, draw=0, suite="demo"):
+    """An AUC of .6 outside, .55 inside, a TF01 of 1 % and an accuracy of .9, each with normal ``noise`` times its scale."""
+    rng = np.random.default_rng(draw)
+
+    def values(mean, scale, error):
+        return {s: Value((round(mean + scale * noise * rng.standard_normal(), 5),), error) for s in seeds}
+
+    cells = {}
+    for defense in DEFENSES:
+        for attack in ("", *SIGNAL_OF):
+            key = Key("iid", "pair", defense, attack, "server" if attack else "")
+            found = {"auc:ofl": values(0.6, 1, 0.03), "auc:ifl": values(0.55, 1, 0.03), "tf01:ofl": values(1.0, 10, None)}
+            own = found if attack else {ACCURACY: values(0.9, 1, 0.01)}
+            cells[key] = Cell(key, {s: identity(defense, attack, s) for s in seeds}, own)
+    return Snapshot(suite=suite, made={"torch": ["2.11"]}, definitions=definitions(), cells=cells)
+
+
+def made_of(path, value, seeds=SEEDS):
+    """The snapshot with a value put into every identity that has such a place."""
+    made = snapshot(seeds)
+    for cell in made.cells.values():
+        for one in cell.identities.values():
+            with contextlib.suppress(KeyError):
+                put(one, path, value)
+    return made
+
+
+def moved(made, by, measure="auc:ofl", key=KEY):
+    """With one measure of one cell moved."""
+    values = {s: Value(tuple(p + by for p in v.parts), v.error) for s, v in made.cells[key].values[measure].items()}
+    cell = replace(made.cells[key], values={**made.cells[key].values, measure: values})
+    return replace(made, cells={**made.cells, key: cell})
 
 
 def verdicts(found):
-    """(verdict, defense, attack, measure) of every row that is not the same."""
-    return {
-        (r.verdict, r.key.defense, r.key.attack, r.measure.name if r.measure else None) for r in found.rows if r.verdict != "same"
-    }
+    """(verdict, attack, measure) of every row that is not the same."""
+    return {(r.verdict, r.key.attack, r.measure.name if r.measure else None) for r in found.rows if r.verdict != "same"}
 
 
-def row(found, measure="auc:ofl", attack="fta", defense="mixup"):
-    """The row of one number."""
-    compared = [r for r in found.rows if r.measure and r.measure.name == measure]
-    return next(r for r in compared if (r.key.attack, r.key.defense) == (attack, defense))
+def row(found):
+    """The row of one AUC."""
+    return next(r for r in found.rows if r.measure and r.measure.name == "auc:ofl" and r.key == KEY)
 
 
 def values(numbers, error=None):
     return [Value((float(x),), error) for x in numbers]
 
 
-# -- verdicts ----------------------------------------------------------------------------------------------------------
+# --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_unchanged_tree_differs_by_exactly_nothing():
+def test_an_unchanged_tree_has_no_change():
     found = compare(snapshot(noise=0.02), snapshot(noise=0.02))
-    assert found.counts == {"same": NUMBERS} and {r.change for r in found.rows} == {0.0} and found.compared == NUMBERS
+    assert found.counts == {"same": NUMBERS}
+    assert {r.change for r in found.rows} == {0.0}
+    assert (found.compared, found.level) == (NUMBERS, FALSE_ALARMS / NUMBERS)
+    assert not found.failing(())
 
 
 @pytest.mark.parametrize(("measure", "attack", "by", "defenses", "attacks"), [
-    ("auc:ofl", "fta", 0.05, "worse", "better"), ("auc:ofl", "fta", -0.05, "better", "worse"),
-    ("auc:ifl", "yeom", 0.05, "worse", "better"), ("tf01:ofl", "fta", 5.0, "worse", "better"),
-    ("accuracy", "", -0.05, "worse", "worse"), ("accuracy", "", 0.05, "better", "better"),
+    ("auc:ofl", "fta", 0.05, "worse", "better"), ("tf01:ofl", "fta", -5.0, "better", "worse"),
+    ("accuracy", "", -0.05, "worse", "worse"),
 ])  # fmt: skip
-def test_what_is_worse_comes_from_the_metric_and_from_who_asks(measure, attack, by, defenses, attacks):
+def test_the_metric_and_the_side_decide_what_is_worse(measure, attack, by, defenses, attacks):
     old = snapshot(noise=0.001)
-    new = moved(old, by, measure, attack)
-    assert verdicts(compare(new, old)) == {(defenses, "mixup", attack, measure)}
-    assert verdicts(compare(new, old, side="attack")) == {(attacks, "mixup", attack, measure)}
+    new = moved(old, by, measure, KEY._replace(attack=attack, view="server" if attack else ""))
+    assert verdicts(compare(new, old)) == {(defenses, attack, measure)}
+    assert verdicts(compare(new, old, side="attack")) == {(attacks, attack, measure)}
 
 
-def test_a_change_counts_beyond_the_floor_of_its_metric_alone():
-    old = snapshot()
-    assert verdicts(compare(moved(old, 0.0099), old)) == set()
-    assert verdicts(compare(moved(old, 0.0101), old)) == {("worse", "mixup", "fta", "auc:ofl")}
-    assert verdicts(compare(moved(old, 0.0101), old, floors={"auc": 0.02})) == set()
-    assert verdicts(compare(moved(old, 0.0001), old, floors={"auc": 0.0})) == {("worse", "mixup", "fta", "auc:ofl")}
+def test_a_change_counts_beyond_its_floor_and_its_interval():
+    old, worse = snapshot(), {("worse", "fta", "auc:ofl")}
     assert compare(old, old).floors == {"auc": 0.01, "tf01": 1.0, "accuracy": 0.01}
-
-
-def test_a_change_counts_beyond_its_interval_alone():
+    assert verdicts(compare(moved(old, 0.0099), old)) == set()
+    assert verdicts(compare(moved(old, 0.0101), old)) == worse
+    assert verdicts(compare(moved(old, 0.0101), old, floors={"auc": 0.02})) == set()
     old, new = snapshot(noise=0.02), snapshot(noise=0.02, draw=1)
-    width = row(compare(new, old)).half_width
-    assert width > 0.03 and row(compare(new, old)).tolerance == width
-    assert row(compare(moved(new, 3 * width), old)).verdict == "worse"
-    assert row(compare(moved(new, 0.5 * width - row(compare(new, old)).change), old)).verdict == "same"
+    found = row(compare(new, old))
+    assert found.tolerance == found.half_width > 0.03
+    assert verdicts(compare(moved(new, 1.01 * found.half_width - found.change), old)) == worse
+    assert verdicts(compare(moved(new, 0.99 * found.half_width - found.change), old)) == set()
 
 
-def test_cells_that_are_gone_or_there_for_the_first_time():
+def test_cells_and_seeds_that_are_gone_or_new_are_named():
     old = snapshot()
-    assert verdicts(compare(without(old, KEY), old)) == {("missing", "mixup", "fta", None)}
-    assert verdicts(compare(old, without(old, KEY))) == {("new", "mixup", "fta", None)}
+    fewer = replace(old, cells={key: cell for key, cell in old.cells.items() if key != KEY})
+    assert verdicts(compare(fewer, old)) == {("missing", "fta", None)}
+    assert verdicts(compare(old, fewer)) == {("new", "fta", None)}
+    lost = snapshot(seeds=(0, 1, 2, 4)).cells[KEY]
+    new = replace(old, cells={**old.cells, KEY: lost}, unscored={KEY: {3: "diverged: loss is not finite"}})
+    found = compare(new, old)
+    assert verdicts(found) == {("missing", "fta", None)}
+    assert found.rows[0].reasons == ("seed 3 diverged: loss is not finite",)
+    assert row(found).seeds == (4, 4)
 
 
-def test_a_cell_that_lost_a_seed_is_missing_and_says_why():
-    old = snapshot()
-    cells = dict(old.cells)
-    cells[KEY] = replace(
-        cells[KEY], identities={s: i for s, i in cells[KEY].identities.items() if s != 3},
-        values={m: {s: v for s, v in found.items() if s != 3} for m, found in cells[KEY].values.items()},
-    )  # fmt: skip
-    found = compare(replace(old, cells=cells, unscored={KEY: {3: "diverged: loss is not finite"}}), old)
-    assert verdicts(found) == {("missing", "mixup", "fta", None)}
-    assert found.rows[0].reasons == ("seed 3 diverged: loss is not finite",) and row(found).seeds == (4, 4)
+@pytest.mark.parametrize(("seeds", "paired", "counted"), [((1, 3), True, (2, 2)), ((10, 11, 12), False, (5, 3))])
+def test_shared_seeds_are_compared_in_pairs_and_others_unpaired(seeds, paired, counted):
+    found = compare(snapshot(seeds), snapshot())
+    assert found.counts == {"same": NUMBERS}
+    assert (row(found).paired, row(found).seeds) == (paired, counted)
+    assert compare(made_of("run/model/params/hidden", 9, seeds), snapshot()).compared == 0
 
 
-def test_a_folder_of_fewer_seeds_is_compared_on_those():
-    found = compare(snapshot(seeds=(1, 3)), snapshot())
-    assert found.counts == {"same": NUMBERS} and row(found).seeds == (2, 2) and row(found).paired
-
-
-def test_seeds_of_which_none_is_shared_are_compared_unpaired():
-    found = compare(snapshot(seeds=(10, 11, 12), noise=0.01), snapshot(noise=0.01))
-    assert found.compared == NUMBERS and not row(found).paired and row(found).seeds == (5, 3)
-
-
-def test_another_suite_is_refused():
-    with pytest.raises(UserError, match="of suite 'other', the baseline is of 'demo'; name the results of 'demo'"):
-        compare(snapshot(suite="other"), snapshot())
-
-
-def test_where_nothing_can_be_compared_the_gate_fails_whatever_is_asked():
-    found = compare(made_of(snapshot(), lambda i: i["run"]["setting"]["federation"].update(rounds=30)), snapshot())
-    assert found.compared == 0 and found.failing(()) and not compare(snapshot(), snapshot()).failing(())
-
-
-# -- what is comparable ------------------------------------------------------------------------------------------------
-
-
-def _run(name, value):
-    return lambda i: i["run"].update({name: value})
-
-
-@pytest.mark.parametrize(("change", "reason"), [
-    (lambda i: i["run"]["setting"]["federation"].update(rounds=30), "federation.rounds 20 -> 30"),
-    (lambda i: i["run"]["setting"]["audit"].update(nonmembers=9), "audit.nonmembers null -> 9"),
-    (lambda i: i["run"]["digests"].update(data="other"), "the data of 'digits' changed"),
-    (lambda i: i["run"]["digests"].update(split="other"), "who holds which samples, or who is asked about"),
-    (lambda i: i["run"]["dataset"]["params"].update(test=99), "dataset 'digits': test 100 -> 99"),
-    (lambda i: i["run"]["defense"]["params"].update(rate=0.3), "rate 0.2 -> 0.3"),
-    (lambda i: i["run"]["provenance"].update(dtype="float64"), "dtype float32 -> float64"),
-    (_run("members", [0, 2]), "members [0,1] -> [0,2]"), (_run("targets", [0]), "targets [0,1] -> [0]"),
-    (_run("model", use("cnn")), "model 'mlp' -> 'cnn'"),
-    (_run("attacker", use("insider")), "adversary's attack none -> 'insider'"),
+@pytest.mark.parametrize(("path", "value", "reason"), [
+    ("run/setting/federation/rounds", 30, "federation.rounds 20 -> 30"),
+    ("run/digests/data", "other", "the data of 'digits' changed"),
+    ("run/digests/split", "other", "who holds which samples, or who is asked about"),
+    ("run/defense/params/rate", 0.3, "rate 0.2 -> 0.3"), ("run/provenance/dtype", "float64", "dtype float32 -> float64"),
+    ("run/attacker", use("insider"), "adversary's attack none -> 'insider'"),
 ])  # fmt: skip
-def test_another_protocol_or_other_data_are_not_comparable_and_the_row_says_which(change, reason):
-    found = compare(made_of(snapshot(), change), snapshot())
+def test_another_protocol_is_not_comparable_and_fails_the_gate(path, value, reason):
+    found = compare(made_of(path, value), snapshot())
     assert found.counts == {"not-comparable": 6}
     assert all(reason in r.reasons[0] for r in found.rows if r.key.defense == "mixup")
+    assert found.failing(())
 
 
-@pytest.mark.parametrize(("change", "whose", "cells"), [
-    (lambda i: i["run"]["digests"].update(engine="new"), "the engine's code changed", 6),
-    (lambda i: i["run"].update(contract=3), "contract 2 -> 3", 6),
-    (lambda i: i["run"]["defense"].update(digest="new"), "the code of defense", 6),
-    (lambda i: i["run"]["model"].update(distribution="p 2.0"), "the package of model 'mlp': p 1.0 -> 2.0", 6),
-    (lambda i: i.get("attack", {}).update(digest="new"), "the code of attack", 4),
-    (lambda i: i.get("signals", {}).get("loss", {}).update(digest="new"), "the code of signal 'loss' changed", 2),
+@pytest.mark.parametrize(("path", "said", "cells"), [
+    ("run/digests/engine", "the engine's code changed", 6), ("attack/digest", "the code of attack", 4),
+    ("signals/loss/digest", "the code of signal 'loss' changed", 2),
 ])  # fmt: skip
-def test_changed_code_is_compared_and_named_unless_it_must_be_the_same(change, whose, cells):
-    new = made_of(snapshot(), change)
-    found = compare(new, snapshot())
-    touched = {r.key for r in found.rows if any(whose in what for what in r.changed)}
-    assert found.counts == {"same": NUMBERS} and len(touched) == cells
-    strict = compare(new, snapshot(), same_code=True)
+def test_changed_code_is_compared_and_named_unless_it_must_be_the_same(path, said, cells):
+    found = compare(made_of(path, "new"), snapshot())
+    touched = {r.key for r in found.rows if any(said in what for what in r.changed)}
+    assert found.counts == {"same": NUMBERS}
+    assert len(touched) == cells
+    strict = compare(made_of(path, "new"), snapshot(), same_code=True)
     assert {r.key for r in strict.rows if r.verdict == "not-comparable"} == touched
-    assert all(whose in r.reasons[0] for r in strict.rows if r.key in touched)
 
 
-def test_another_machine_is_compared_and_said():
-    new = made_of(snapshot(), lambda i: i["run"].update(device="cuda", provenance={"torch": "2.12", "dtype": "float32"}))
-    found = compare(replace(new, made={**new.made, "torch": ["2.12"]}), snapshot())
-    assert found.counts == {"same": NUMBERS} and found.machines == ("torch 2.11 -> 2.12",) and found.rows[0].changed == ()
-
-
-def test_without_a_shared_seed_what_a_seed_decides_is_not_compared_but_the_protocol_is():
-    other = snapshot(seeds=(7, 8))
-    assert compare(other, snapshot()).compared == NUMBERS
-    assert compare(made_of(other, lambda i: i["run"]["model"]["params"].update(hidden=9)), snapshot()).compared == 0
-
-
-def test_a_metric_that_became_another_one_is_not_compared():
-    old = replace(snapshot(), definitions={**definitions(), "auc:ofl": "lower 0.5"})
-    found = compare(snapshot(), old)
-    assert found.counts == {"not-comparable": 4, "same": NUMBERS - 4}
-    assert found.rows[0].reasons[0].startswith("definition of auc:ofl lower 0.5 -> lower 0.8")
-
-
-def test_the_definition_of_a_metric_is_what_it_makes_of_a_sample(monkeypatch):
-    before = definitions()
+def test_another_machine_is_compared_and_another_metric_or_suite_is_not(monkeypatch):
+    old = snapshot()
+    found = compare(replace(made_of("run/device", "cuda"), made={"torch": ["2.12"]}), old)
+    assert (found.counts, found.machines) == ({"same": NUMBERS}, ("torch 2.11 -> 2.12",))
+    with pytest.raises(UserError, match="of suite 'other', the baseline is of 'demo'"):
+        compare(snapshot(suite="other"), old)
     monkeypatch.setattr("fedbench.leaderboard.gate.measures.auc", lambda scores, member: 0.75)
-    assert {name for name, said in definitions().items() if said != before[name]} == {"auc:ofl", "auc:ifl"}
+    assert {r.measure.metric for r in compare(snapshot(), old).rows if r.verdict == "not-comparable"} == {"auc"}
 
 
-# -- how sure ----------------------------------------------------------------------------------------------------------
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+def width_of(old, new, paired, level=0.01):
+    (width,) = half_widths([Pairing(old=old, new=new, paired=paired)], level)
+    return width
 
 
 def test_the_interval_of_one_cell_is_students():
     rng = np.random.default_rng(0)
     old, new = rng.normal(size=5), rng.normal(size=5)
-    (unpaired,) = half_widths([Pairing(old=values(old), new=values(new[:4]), paired=False)], 0.01)
     low, high = stats.ttest_ind(new[:4], old).confidence_interval(0.99)
-    assert unpaired == pytest.approx((high - low) / 2)
+    assert width_of(values(old), values(new[:4]), paired=False) == pytest.approx((high - low) / 2)
+    for change in (0.01 * new, 9 * new):  # the narrower of two intervals, each at half the level
+        either = stats.ttest_rel(old + change, old), stats.ttest_ind(old + change, old)
+        ends = [test.confidence_interval(0.995) for test in either]
+        assert width_of(values(old), values(old + change), True) == pytest.approx(min((e.high - e.low) / 2 for e in ends))
 
 
-def test_pairs_have_the_narrower_of_both_intervals_each_at_half_the_level():
-    rng = np.random.default_rng(0)
-    old, small, large = rng.normal(size=5), 0.01 * rng.normal(size=5), 9 * rng.normal(size=5)
-    (close,) = half_widths([Pairing(old=values(old), new=values(old + small), paired=True)], 0.01)
-    low, high = stats.ttest_rel(old + small, old).confidence_interval(0.995)
-    assert close == pytest.approx((high - low) / 2)
-    (far,) = half_widths([Pairing(old=values(old), new=values(large), paired=True)], 0.01)
-    low, high = stats.ttest_ind(large, old).confidence_interval(0.995)
-    assert far == pytest.approx((high - low) / 2)
+def test_a_family_shares_its_variance_and_the_degrees_of_freedom_of_its_independent_residuals():
+    a, b, old = np.array([1.0, -1, 0, 0]), np.array([0.0, 0, 1, -1]), np.array([0.5, 0.6, 0.7, 0.8])
 
+    def widths(*residuals, paired=False):
+        family = [Pairing(old=values(old * paired), new=values(old * paired + x), paired=paired) for x in residuals]
+        return half_widths(family, 0.01)
 
-def test_a_family_shares_its_variance_and_the_degrees_of_freedom_of_what_is_independent():
-    a, b = np.array([1.0, -1, 0, 0]), np.array([0.0, 0, 1, -1])  # residuals that have nothing to do with each other
-    zero, t = values(np.zeros(4)), stats.t(12).ppf(0.995)
-    one, two = half_widths([Pairing(old=zero, new=values(x), paired=False) for x in (a, b)], 0.01)
-    assert one == two == pytest.approx(t * np.sqrt(2 / 6 / 2))
-    same = half_widths([Pairing(old=zero, new=values(a), paired=False)] * 2, 0.01)
-    assert same == pytest.approx([stats.t(6).ppf(0.995) * np.sqrt(2 / 6 / 2)] * 2)
-
-
-def test_a_cell_that_varies_more_than_its_family_keeps_its_own_variance():
-    zero = values(np.zeros(4))
-    loud, quiet = np.array([1.0, -1, 0, 0]), np.array([0.0, 0, 0.1, -0.1])
-    wide, narrow = half_widths([Pairing(old=zero, new=values(x), paired=False) for x in (loud, quiet)], 0.01)
-    t = stats.t(6 * 2.02**2 / (2**2 + 0.02**2)).ppf(0.995)
-    assert wide == pytest.approx(t * np.sqrt(2 / 6 / 2)) and narrow == pytest.approx(t * np.sqrt(2.02 / 2 / 6 / 2))
-
-
-def test_pairs_of_one_defense_say_nothing_of_another():
-    """Rounding alone moved members of one defense ten times as far: pooled, its cells were false alarms."""
-    old, quiet, loud = np.array([0.5, 0.6, 0.7, 0.8]), 0.001 * np.array([1, -1, 0, 0]), 0.01 * np.array([0, 0, 1, -1])
-    widths = half_widths([Pairing(old=values(old), new=values(old + x), paired=True) for x in (quiet, loud)], 0.01)
-    assert widths[1] == pytest.approx(10 * widths[0])
+    pooled = np.sqrt(2 / 6 / 2)
+    assert widths(a, b) == pytest.approx([stats.t(12).ppf(0.995) * pooled] * 2)
+    assert widths(a, a) == pytest.approx([stats.t(6).ppf(0.995) * pooled] * 2)
+    t = stats.t(6 * 2.02**2 / (2**2 + 0.02**2)).ppf(0.995)  # a cell that varies more keeps its own variance
+    assert widths(a, 0.1 * b) == pytest.approx([t * pooled, t * np.sqrt(2.02 / 2 / 6 / 2)])
+    quiet, loud = widths(0.001 * a, 0.01 * b, paired=True)
+    assert loud == pytest.approx(10 * quiet)  # pairs of one defense say nothing of another
 
 
 def test_other_candidates_are_never_surer_than_their_errors():
-    old, new = values([0.6, 0.6, 0.6], 0.03), values([0.61, 0.61, 0.61], 0.04)
-    (unpaired,) = half_widths([Pairing(old=old, new=new, paired=False)], 0.05)
-    assert unpaired == pytest.approx(1.959964 * np.sqrt((0.03**2 + 0.04**2) / 3))
-    assert half_widths([Pairing(old=old, new=new, paired=True)], 0.05) == [pytest.approx(0, abs=1e-12)]
+    old, new = values([0.6] * 3, 0.03), values([0.61] * 3, 0.04)
+    assert width_of(old, new, False, 0.05) == pytest.approx(1.959964 * np.sqrt((0.03**2 + 0.04**2) / 3))
+    assert width_of(old, new, True, 0.05) == pytest.approx(0, abs=1e-12)
+    assert width_of(old[:1], new[:1], True, 0.05) == pytest.approx(1.959964 * 0.05)
+    found = compare(moved(snapshot((0,)), 3.0, "tf01:ofl"), snapshot((0,)))  # one seed, and no error is known
+    assert verdicts(found) == {("not-comparable", "fta", "tf01:ofl")}
 
 
-def test_one_seed_a_side_has_its_candidates_errors_or_none():
-    assert half_widths([Pairing(old=values([0.6], 0.03), new=values([0.7], 0.04), paired=True)], 0.05) == [
-        pytest.approx(1.959964 * 0.05)
-    ]
-    assert half_widths([Pairing(old=values([1.0]), new=values([2.0]), paired=True)], 0.05) == [None]
-    found = compare(moved(snapshot(seeds=(0,)), 3.0, "tf01:ofl"), snapshot(seeds=(0,)))
-    assert verdicts(found) == {("not-comparable", "mixup", "fta", "tf01:ofl")}
+# --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_level_is_shared_by_all_numbers():
-    assert compare(snapshot(), snapshot()).level == FALSE_ALARMS / NUMBERS
+def test_a_baseline_holds_the_snapshot_and_a_change_of_one_cell_is_one_line(tmp_path):
+    for name, made in {"a": snapshot(), "again": snapshot(), "b": moved(snapshot(), 0.1)}.items():
+        write_baseline(tmp_path / name, made)
+        assert read_baseline(tmp_path / name) == made
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "again").read_bytes()
+    old, new = ((tmp_path / name).read_text().splitlines() for name in "ab")
+    different = [b for a, b in zip(old, new, strict=True) if a != b]
+    assert [line.split(":")[0] for line in different] == ['"digest"', '{"setting"']
+    (tmp_path / "b").write_text((tmp_path / "b").read_text().replace("0.6", "0.4", 1))
+    with pytest.raises(UserError, match="damaged or changed since fedbench wrote it"):
+        read_baseline(tmp_path / "b")
 
 
-@pytest.mark.parametrize("seeds", [SEEDS, (5, 6, 7, 8, 9)])
-def test_noise_alone_seldom_stops_the_gate_and_often_would_without_the_correction(seeds):
-    alarms = Counter()
-    for i in range(100):
-        old, new = snapshot(noise=0.03, draw=2 * i), snapshot(seeds=seeds, noise=0.03, draw=2 * i + 1)
-        alarms["corrected"] += set(compare(new, old).counts) != {"same"}
-        alarms["not"] += set(compare(new, old, false_alarms=0.05 * NUMBERS).counts) != {"same"}
-    assert alarms["corrected"] <= 2 and alarms["not"] >= 20
+def rewritten(path, place, value):
+    """A baseline with a value put into it, and its digest made anew."""
+    content = json.loads(path.read_text())
+    put(content, place, value)
+    path.write_text(json.dumps({**content, "digest": digest_of(content)}))
 
 
-def test_a_leak_of_twice_the_noise_in_one_attack_is_found_and_nobody_else_blamed():
-    for i in range(10):
-        old, new = snapshot(noise=0.02, draw=2 * i), snapshot(noise=0.02, draw=2 * i + 1)
-        for defense in DEFENSES:
-            new = moved(new, 0.25, defense=defense)
-        assert verdicts(compare(new, old)) == {("worse", defense, "fta", "auc:ofl") for defense in DEFENSES}
+@pytest.mark.parametrize(("place", "value", "message"), [
+    ("schema", 2, "a baseline of schema 2, this fedbench reads 1; upgrade fedbench"), ("cells", [], "holds no cell"),
+    ("kind", "fedbench record", "not a baseline of fedbench; `fedbench baseline RESULTS -o FILE` writes one"),
+    ("cells/1/attack", "yeom", "cell 3: iid/pair mixup vs yeom (server) stands there twice"),
+    ("cells/1/values/f1", {}, "cell 2 (iid/pair mixup vs fta (server)): the measure 'f1' is unknown"),
+    ("cells/1/values/auc:ofl/0/0/0", 1.5, "'auc:ofl' has a value that is not between 0 and 1"),
+    ("parts/engine", ..., "its part 'engine' is not in the file"), ("more", 1, "(more: Extra inputs are not permitted)"),
+])  # fmt: skip
+def test_a_baseline_with_a_mistake_is_refused_with_place_and_reason(tmp_path, place, value, message):
+    path = tmp_path / "b.json"
+    write_baseline(path, snapshot())
+    rewritten(path, place, value)
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        read_baseline(path)
+    assert str(error.value).startswith(f"{path}: ")
 
 
-def test_every_measure_of_the_registry_keeps_its_direction():
-    assert {name: (m.direction, m.flips) for name, m in MEASURES.items()} == {
-        "auc:ofl": ("lower", True), "auc:ifl": ("lower", True), "tf01:ofl": ("lower", True), "accuracy": ("higher", False),
-    }  # fmt: skip
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def baseline(finished, tmp_path, call):
+    """The baseline of the shared results."""
+    assert call("baseline", finished, "-o", tmp_path / "baseline.json")[0] == 0
+    return tmp_path / "baseline.json"
+
+
+def test_the_values_are_those_of_the_scores(finished):
+    cells = snapshot_of(finished).cells
+    assert len(cells) == 2 * (2 + 1)
+    for loaded in load_records(finished):
+        record = loaded.record
+        key = Key("digits", record.coalition, record.defense.label, record.attack.label, record.view)
+        assert set(cells[key].values) == {"auc:ofl", "auc:ifl"}  # too few non-members for a TF01
+        for group, kind in (("auc:ofl", 1), ("auc:ifl", 2)):
+            for target, value in zip(record.targets, cells[key].values[group][0].parts, strict=True):
+                c = loaded.candidates(target.target)
+                chosen = (c.kind == 0) | (c.kind == kind)
+                assert value == pytest.approx(auc(c.scores[chosen], c.kind[chosen] == 0), abs=1e-5)
+        run = cells[key._replace(attack="", view="")]
+        assert run.values["accuracy"][0].mean == pytest.approx(record.utility.accuracy, abs=1e-5)
+
+
+def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(finished, baseline, tmp_path, call):
+    status, words = call("compare", finished, baseline, "--fail-on", "any-change")
+    assert (status, "The gate **passed**: 10 same" in words) == (0, True)
+    cells = json.loads(baseline.read_text())["cells"]
+    at = next(i for i, c in enumerate(cells) if (c["defense"], c["attack"]) == ("grad-noise", "loss-series"))
+    parts, error = cells[at]["values"]["auc:ofl"]["0"]
+    rewritten(baseline, f"cells/{at}/values/auc:ofl/0", [[p - 0.3 for p in parts], error])
+    status, words = call("compare", finished, baseline, "--json", tmp_path / "gate.json", "--output", tmp_path / "gate.md")
+    assert (status, "The gate **failed**: 1 worse, 9 same" in words) == (1, True)
+    assert "1 worse, 9 same" in (tmp_path / "gate.md").read_text()
+    first = json.loads((tmp_path / "gate.json").read_text())["rows"][0]
+    named = [first[name] for name in ("verdict", "defense", "attack", "measure")]
+    assert named == ["worse", "grad-noise", "loss-series", "auc:ofl"]
+    assert first["new"] - first["old"] == pytest.approx(0.3) == first["change"]
+    assert call("compare", finished, baseline, "--for", "attack")[0] == 0
+    assert call("compare", finished, baseline, "--floor", "auc=0.5")[0] == 0
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"utility/accuracy": 0.123}, "test accuracy is"),
+    ({"outcome": "failed", "reason": "no luck", "targets": [], "pooled": {}}, "failed: no luck"),
+], ids=["forged", "failed"])  # fmt: skip
+def test_records_without_true_scores_make_no_baseline(finished, tmp_path, changes, said, call):
+    copy = shutil.copytree(finished, tmp_path / "results")
+    path = next((copy / "records").glob("*--grad-noise--fedmia-ii--*.json"))
+    for place, value in changes.items():
+        rewritten(path, place, value)
+    status, words = call("baseline", copy, "-o", tmp_path / "b.json")
+    assert (status, said in words) == (2, True)
+    assert not (tmp_path / "b.json").exists()
+
+
+@pytest.mark.parametrize(("option", "value", "message"), [
+    ("--fail-on", "wrose", "'wrose' is none of worse, better, missing"), ("--fail-on", " ,", "names no verdict"),
+    ("--floor", "auc=nan", "a floor is 0 or more"), ("--floor", "acu=1", "did you mean 'auc'?"),
+    ("--json", "baseline.json", "is what is compared"),
+])  # fmt: skip
+def test_a_mistaken_option_is_explained(finished, baseline, option, value, message, call, monkeypatch):
+    monkeypatch.chdir(baseline.parent)
+    before = baseline.read_bytes()
+    status, words = call("compare", finished, baseline, option, value)
+    assert (status, message in words) == (2, True)
+    assert call("baseline", finished, "-o", baseline)[0] == 2
+    assert baseline.read_bytes() == before
+
+
+def test_failures_come_first_and_hostile_names_stay_text():
+    found = compare(moved(moved(snapshot(), 0.1), -0.1, key=KEY._replace(attack="yeom")), snapshot())
+    text = markdown(Gate(comparison=found, fail_on=("worse", "missing")))
+    order = ("The gate **failed**: 1 worse, 1 better, 12 same", "| worse", "| better", "<details><summary>12 same", "| same")
+    places = [text.index(what) for what in order]
+    assert places == sorted(places)
+    assert "0.600 | 0.700 | +0.100 ± 0.000 |       0.010 |" in text
+    rows = tuple(replace(r, key=r.key._replace(defense="<img src=x>|[a](b)\n# `x`")) for r in found.rows)
+    text = markdown(Gate(comparison=replace(found, rows=rows), fail_on=()))
+    assert "&lt;img src=x&gt;\\|\\[a\\](b) \\# \\`x\\`" in text
+    assert "<img" not in text

@@ -1,137 +1,264 @@
-"""The documents as a site, and what a published repository has beside them."""
+"""Boards as HTML pages: what is on them, that nothing on them runs or is fetched, and documents of unknown origin."""
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import re
-import tomllib
+import shlex
+import shutil
+import sys
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
-from ruamel.yaml import YAML
+from boards import LEAK, Folder, sections_of
+from edits import put
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from site_boards import HOSTILE, cells_of, hostile, marked, site
 
-from fedbench.core.cli.main import COMMANDS
-from fedbench.core.contract.phases import PHASES
-from fedbench.core.contract.threat import LEVELS, View
+from fedbench.core.cli.options import parse_only
+from fedbench.core.store.reading import load_records
+from fedbench.leaderboard.site import again, pages
+from fedbench.leaderboard.statistics.roc import roc_band
 
-ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
+BOARDS = Path(__file__).parents[1] / "leaderboard" / "boards"
+DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+def unpacked(text, width=2):
+    """Packed numbers, by the rule in leaderboard/site/SCHEMA.md."""
+    parts = [text[i : i + width] for i in range(0, len(text), width)]
+    return np.array([sum(DIGITS.index(digit) * 64**i for i, digit in enumerate(reversed(part))) for part in parts])
 
 
 @pytest.fixture(scope="module")
-def conf() -> Any:
-    """``docs/conf.py``."""
-    spec = importlib.util.spec_from_file_location("site_conf", DOCS / "conf.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def folder(tmp_path_factory):
+    """Four defenses, two attacks, three seeds, all complete."""
+    folder = Folder(tmp_path_factory.mktemp("demo") / "demo", LEAK).fill()
+    marked(folder)
+    return folder
 
 
-@pytest.mark.parametrize(("text", "folder", "shown"), [
-    ("[core/contract/](core/contract) x", ROOT, "`core/contract` x"),
-    ("[the script](../tests/reliability.py)", DOCS, "the script (`tests/reliability.py`)"),
-    ("[LICENSE](LICENSE)", ROOT, "`LICENSE`"),
-    ("[a](method.md#ranks)", DOCS, "[a](method.md#ranks)"),
-    ("[a](../leaderboard/boards/poisoning.md)", DOCS, "[a](../leaderboard/boards/poisoning.md)"),
-    ("[a](README.md#layout)", ROOT, "[a](README.md#layout)"),
-    ("![p](docs/roc-null-misaligned.png)", ROOT, "![p](docs/roc-null-misaligned.png)"),
-    ("[a](https://example.org/core) [b](#here)", ROOT, "[a](https://example.org/core) [b](#here)"),
-    ("[gone](core/gone.py)", ROOT, "[gone](core/gone.py)"),
-    ("```\n[core](core)\n```\n[core](core)", ROOT, "```\n[core](core)\n```\n`core`"),
+@pytest.fixture(scope="module")
+def made(folder, tmp_path_factory):
+    """Its site."""
+    return site(tmp_path_factory.mktemp("made") / "site", folder.root)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """The site of a folder with hostile names everywhere."""
+    root = tmp_path_factory.mktemp("odd")
+    return site(root / "site", hostile(root / "hostile"))
+
+
+# --- nothing runs, nothing is fetched ---------------------------------------------------------------------------------
+
+
+def test_every_page_has_a_strict_policy_with_a_nonce_of_its_own(made, odd):
+    nonces = set()
+    for page in [*made.values(), *odd.values()]:
+        (policy,) = [m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+        (nonce,) = re.findall(r"script-src 'nonce-([A-Za-z0-9_-]{24})'", policy)
+        rules = {f"{kind}-src 'nonce-{nonce}'" for kind in ("script", "style")}
+        assert set(policy.split("; ")) == rules | {"default-src 'none'", "base-uri 'none'", "form-action 'none'"}
+        carrying = [a for _, a in page.tags if "nonce" in a]
+        assert {a["nonce"] for a in carrying} == {nonce}
+        assert [a for a in carrying if not re.fullmatch(r"static/[a-z0-9.-]+", a.get("src") or a["href"])] == []
+        nonces.add((nonce, page.source))
+    assert len({nonce for nonce, _ in nonces}) == len(nonces)
+
+
+def test_no_page_has_an_inline_script_a_handler_a_style_or_an_address_outside(made, odd):
+    for page in [*made.values(), *odd.values()]:
+        names = {name for _, a in page.tags for name in a}
+        assert [name for name in names if name.startswith("on") or name in ("style", "srcdoc", "action", "formaction")] == []
+        assert not {tag for tag, _ in page.tags} & {"style", "iframe", "object", "embed", "base", "img", "svg", "math"}
+        assert all(s.get("src") for s in page.all("script") if s.get("type") != "application/json")
+        assert len(page.scripts) <= 1  # the document
+        links = [a[name] for _, a in page.tags for name in ("href", "src") if name in a]
+        assert [link for link in links if re.match(r"[a-z]+:|//", link)] == []
+
+
+def test_hostile_names_are_text_on_the_page_and_data_in_its_block(odd):
+    page = odd["hostile.html"]
+    assert not set("<>&\u2028\u2029") & set(page.scripts[0])
+    labels = [row["label"] for row in page.board["rows"]]
+    for name in ("script", "end", "quotes", "template"):
+        assert HOSTILE[name] in page.text
+        assert f"{name} {HOSTILE[name]}" in labels
+    assert page.board["reasons"] == ["", f"script {HOSTILE['script']}"]
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", page.source)
+    assert "rtl \\u202egnol\\u2066" in labels
+    assert max(map(len, labels)) == 200
+
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+@settings(max_examples=30)
+@given(st.fixed_dictionaries({"setting": NAMES, "coalition": NAMES, "defense": NAMES}))
+def test_the_command_line_reads_what_a_command_says(wanted):
+    quoted = again.only_of(wanted)
+    assert not re.search(r"[\u202a-\u202e\n]", quoted)
+    if quoted:
+        assert parse_only(tuple(shlex.split(quoted))) == {kind: {name} for kind, name in wanted.items()}
+
+
+# --- the numbers of a page --------------------------------------------------------------------------------------------
+
+
+def test_the_table_shows_the_numbers_of_the_section(made, folder):
+    (section,) = sections_of(folder)
+    page = made["demo.html"]
+    rates = np.array(page.board["fpr"])[page.board["sections"][0]["fpr_from"] :]
+    assert [row["label"] for row in page.board["rows"]] == [row.label for row in section.rows]
+    for shown, row in zip(page.board["rows"], section.rows, strict=True):
+        worst = section.contest.worst(row.label)
+        assert shown["worst"] == pytest.approx([worst.found.mean, worst.found.low, worst.found.high], abs=5e-5)
+        assert section.attacks[shown["worst_attack"]] == worst.attack
+        assert tuple(shown["rank"]) == section.contest.ranks[row.label]
+        assert f">{worst.found.mean:.3f}<" in page.source
+        for attack, entry in zip(section.attacks, shown["entries"], strict=True):
+            band, codes = roc_band(section, row.label, attack, rates), unpacked(entry["roc"])
+            curve = np.where(codes == 0, 0, 10.0 ** (4 * (codes / 4095 - 1)))
+            assert curve == pytest.approx(np.concatenate([band.mean, band.low, band.high]), rel=0.0012, abs=1e-4)
+
+
+def test_a_cell_holds_the_auc_and_the_histogram_of_its_record(made, folder):
+    records = {(r.record.defense.label, r.record.attack.label, r.record.seed): r for r in load_records(folder.root)}
+    board = made["demo.html"].board
+    cells, found = board["cells"], cells_of(board)
+    assert found.keys() == records.keys()
+    assert sorted(found.values()) == list(range(len(cells["key"])))
+    for name, at in found.items():
+        run, targets = cells["run"][at], records[name].record.targets
+        assert board["uses"][board["runs"]["defense"][run]]["label"] == name[0]
+        assert board["runs"]["seed"][run] == name[2]
+        assert board["targets"][cells["targets"][at]] == [t.target for t in targets]
+        aucs = [t.groups["ofl"].value("auc") for t in targets]
+        assert unpacked(cells["auc"][at], 3) / 1e5 == pytest.approx(aucs, abs=1e-5)
+        judged = records[name].candidates_of([t.target for t in targets]).values()
+        edges = np.linspace(*cells["range"][at], 21)[1:-1]
+        for kind, counts in enumerate(unpacked(cells["scores"][at]).reshape(2, 20)):  # members, outside non-members
+            scores = np.concatenate([c.scores[c.kind == kind] for c in judged])
+            plain = np.bincount(np.searchsorted(edges, scores, side="right"), minlength=20)
+            assert counts.sum() == len(scores)
+            assert np.abs(plain - counts).sum() <= 2  # the ends are written with four digits
+
+
+def test_a_half_finished_folder_has_a_page_without_ranks(tmp_path):
+    folder = Folder(tmp_path / "half", LEAK)
+    for defense, attack, seed in (("none", "fedmia-ii", 0), ("none", "loss-series", 0), ("mixup", "fedmia-ii", 1)):
+        folder.add(defense, attack, seed)
+    folder.add("cofedmid", "loss-series", 0, outcome="failed", reason="out of memory")
+    board = site(tmp_path / "site", marked(folder))["half.html"].board
+    assert [row["rank"] for row in board["rows"]] == [None] * 3
+    assert "out of memory" in board["reasons"]
+    assert "8 cells have no record yet" in board["notes"][0]
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_a_document_gives_the_same_site_as_its_records(folder, tmp_path):
+    kept = folder.root / "leaderboard" / "board.json"
+    found = []
+    for name, source in {"a": folder.root, "b": folder.root, "c": kept}.items():
+        site(tmp_path / name, source)
+        found.append({p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()})
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_site_has_a_page_for_each_board_and_leaves_other_files_alone(folder, tmp_path):
+    other = marked(Folder(tmp_path / "elsewhere" / "demo", {"none": 0.5}).fill(seeds=(0,)), "Another")
+    found = site(tmp_path / "site", folder.root, other)
+    assert set(found) == {"index.html", "licences.html", "demo.html", "demo_2.html"} <= {
+        *(a["href"] for a in found["index.html"].all("a")), "index.html",
+    }  # fmt: skip
+    assert found["demo_2.html"].board["title"] == "Another"
+    assert all((tmp_path / "site" / (a.get("src") or a["href"])).is_file() for _, a in found["demo.html"].tags if "nonce" in a)
+    (tmp_path / "site" / "mine.txt").write_text("mine")
+    assert set(site(tmp_path / "site", other)) == {"index.html", "licences.html", "demo.html"}
+    assert (tmp_path / "site" / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("name", "text"), [("mine.txt", "x"), ("site.json", "{"), ("site.json", '{"files": ["../../victim"]}')])
+def test_a_folder_that_holds_no_site_is_left_alone(folder, tmp_path, name, text, call):
+    (tmp_path / name).write_text(text)
+    status, words = call("leaderboard", folder.root, "--html", tmp_path)
+    assert (status, str(tmp_path) in words) == (2, True)
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {name: text}
+
+
+@pytest.mark.parametrize(("missing", "more", "said"), [
+    ("no_such", ["--output", "x"], "--html goes without --output"), ("bokeh", [], "--html needs bokeh"),
 ])  # fmt: skip
-def test_links_out_of_the_site_are_paths_and_broken_ones_are_left_for_the_build_to_find(conf, text, folder, shown):
-    assert conf.with_paths(text, folder) == shown
+def test_what_html_needs_and_excludes_is_explained(folder, tmp_path, missing, more, said, monkeypatch, call):
+    pages._environment.cache_clear()
+    pages._static.cache_clear()
+    monkeypatch.setitem(sys.modules, missing, None)
+    status, words = call("leaderboard", folder.root, "--html", tmp_path / "site", *more)
+    assert (status, said in words) == (2, True)
+    assert not (tmp_path / "site").exists()
 
 
-def test_every_page_is_in_the_navigation():
-    listed = re.findall(r"```\{toctree\}\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
-    entries = [line for block in listed for line in block.splitlines() if line and not line.startswith(":")]
-    found = {p.resolve() for e in entries for p in DOCS.glob(f"{e}.md")}
-    beside = {ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")}
-    pages = {p for p in DOCS.rglob("*.md") if "simulations" not in p.parts} | set((ROOT / "leaderboard" / "boards").glob("*.md"))
-    assert pages - found == {DOCS / "index.md"}
-    plain = [e for e in entries if "*" not in e]
-    assert len(set(plain)) == len(plain) and "*" not in entries  # a page has one place
-    assert beside <= {(DOCS / f"{e}.md").resolve() for e in entries if "*" not in e}
+def test_the_command_of_a_cell_computes_that_cell(finished, tmp_path, call):
+    results = shutil.copytree(finished, tmp_path / "planned")
+    board = site(tmp_path / "site", results)["planned.html"].board
+    cells = cells_of(board)
+    assert len(cells) == 4
+    for (_, attack, seed), at in [min(cells.items()), max(cells.items())]:
+        run = board["cells"]["run"][at]
+        parts = [board["onlys"][board["runs"]["only"][run]], f"seed={seed}", board["uses"][board["cells"]["attack"][at]]["only"]]
+        command = shlex.split(" ".join([board["command"], *(f"--only {part}" for part in parts)]))
+        words = [word.replace("RESULTS", str(results)) for word in command[1:]]
+        said = call(*words, "--results", results, "--dry-run")[1]
+        assert ": 1 runs, 1 cells, 1 of them recorded" in said
+        assert f"attacks: {attack} " in said
 
 
-def test_warnings_are_errors_and_ci_builds_the_site():
-    script = (ROOT / ".ci" / "docs").read_text()
-    assert "sphinx -W -n --keep-going" in script
-    assert "docs/make.py --check" in script and "docs/reference.py --check" in script
-    assert ".ci/docs" in (ROOT / ".ci" / "run").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert [re.match(r"[\w-]+", name).group() for name in extras["docs"]] == ["sphinx", "myst-parser", "furo"]
+# --- documents of unknown origin --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_site_is_built_and_a_broken_link_stops_it(tmp_path):
-    """In a copy of the documents, with what `pip install -e '.[docs]'` brings."""
-    import shutil
-    import subprocess
-    import sys
-
-    pytest.importorskip("sphinx")
-    for folder in ("docs", "leaderboard/boards", "leaderboard/site", "examples"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    for path in (*ROOT.glob("*.md"), ROOT / "LICENSE"):
-        shutil.copy(path, tmp_path)
-    for folder in ("core/contract", "tests", "suites"):
-        (tmp_path / folder).mkdir(parents=True)
-
-    def build() -> subprocess.CompletedProcess[str]:
-        words = ["-W", "-n", "--keep-going", "-q", "-b", "dummy", "-c", "docs", ".", str(tmp_path / "out")]
-        return subprocess.run([sys.executable, "-m", "sphinx", *words], cwd=tmp_path, capture_output=True, text=True)
-
-    assert build().returncode == 0
-    page = tmp_path / "docs" / "threats.md"
-    gone = "nowhere"
-    page.write_text(page.read_text() + f"\n[a]({gone}.md) [b](method.md#gone)\n")
-    broken = build()
-    assert broken.returncode != 0
-    assert f"'{gone}.md'" in broken.stderr and "'gone'" in broken.stderr
-
-
-def test_how_to_cite_is_complete_and_says_this_version():
-    citation = YAML(typ="safe").load((ROOT / "CITATION.cff").read_text())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {"cff-version", "message", "title", "authors", "type", "version", "license"} <= set(citation)
-    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
-    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
-    assert all(author.get("name") for author in citation["authors"])
-
-
-@pytest.mark.parametrize(("name", "parts"), [
-    ("SECURITY.md", ("## What isolation promises", "## What it does not promise", "## Reporting")),
-    ("CHANGELOG.md", ("## Unreleased", "### Added", "### Changed")),
-    ("CONTRIBUTING.md", ("## Publish a method elsewhere", "## Add a method to this repository")),
+@pytest.mark.parametrize(("place", "value", "said"), [
+    ("rows", ..., "rows: Field required"), ("fedbench_board", 2, "a board of version 2, this fedbench reads version 1"),
+    ("more", 1, "more: Extra inputs"), ("command", "fedbench run x; reboot", "not a command of fedbench alone"),
+    ("command", "fedbench run $(reboot)", "not a command of fedbench alone"),
+    ("command", "curl run x", "not a command of fedbench alone"), ("onlys/0", "defense=x --set y=z", "not a part of a command"),
+    ("runs/seed/0", ..., "its columns are of several lengths"), ("cells/run/0", 10_000, "cells.run: names what is not there"),
+    ("cells/scores/0", "AA", "a count for each bin"), ("rows/0/worst_attack", 9, "rows.attacks: names what is not there"),
+    ("rows/0/entries/0", ..., "one is needed for each of the section's attacks"),
+    ("rows/0/entries/0/roc", "<b>", "rows.0.entries.0.roc"),
 ])  # fmt: skip
-def test_what_a_repository_has(name, parts):
-    headings = re.findall(r"^#+ .*$", (ROOT / name).read_text(), re.MULTILINE)
-    assert set(parts) <= set(headings)
+def test_a_changed_document_is_refused_with_the_place(made, place, value, said, tmp_path, call):
+    path, content = tmp_path / "demo.json", made["demo.html"].board
+    put(content, place, value)
+    path.write_text(json.dumps(content))
+    status, words = call("leaderboard", path, "--html", tmp_path / "site")
+    assert (status, words.startswith(f"{path}: ")) == (2, True)
+    assert said in words
+    assert not (tmp_path / "site").exists()
 
 
-def test_the_threat_models_name_every_view_and_level():
-    from typing import get_args
-
-    text = (DOCS / "threats.md").read_text()
-    for word in (*get_args(View), *LEVELS):
-        assert f"| `{word}` |" in text, word
-
-
-def test_the_reference_names_the_phases_in_their_order_and_every_command():
-    text = (DOCS / "reference" / "index.md").read_text()
-    linked = re.findall(r"^\| \[(\w+)\]\(phases/", text, re.MULTILINE)
-    assert linked == list(PHASES)
-    for name in COMMANDS:
-        assert f"| `fedbench {name}` |" in text
+def test_hostile_texts_of_a_document_are_text(made, tmp_path):
+    content = made["demo.html"].board
+    content["title"] = "</title><script>alert(1)</script>\u202e"
+    content["rows"][0]["remarks"] = ["<img src=x onerror=alert(1)>"]
+    (tmp_path / "demo.json").write_text(json.dumps(content))
+    page = site(tmp_path / "site", tmp_path / "demo.json")["demo.html"]
+    assert page.board["title"] == "</title><script>alert(1)</script>\\u202e"
+    assert "<img src=x onerror=alert(1)>" in page.text
+    assert not page.all("img")
 
 
-def test_what_is_written_for_shells_and_editors_are_commands_that_exist():
-    text = (DOCS / "editor.md").read_text()
-    shown = set(re.findall(r"^fedbench (\w+)", text, re.MULTILINE))
-    assert shown == {"schema", "completion"}
-    for shell in ("bash", "zsh", "fish"):
-        assert f"fedbench completion {shell} > " in text
-    assert "# yaml-language-server: $schema=suite.schema.json" in text
+@pytest.mark.slow
+def test_every_committed_board_has_its_document_and_they_make_a_site(tmp_path):
+    documents, tables = ({p.stem: p for p in BOARDS.glob(f"*.{suffix}")} for suffix in ("json", "md"))
+    found = site(tmp_path / "site", *documents.values())
+    assert set(documents) == set(tables) == {name.removesuffix(".html") for name in found} - {"index", "licences"}
+    for name, path in documents.items():
+        assert tables[name].read_text(encoding="utf-8").startswith(f"# {found[f'{name}.html'].board['title']}")
+        assert path.stat().st_size < 2 << 20

@@ -11,18 +11,11 @@ from typing import Any
 
 import pytest
 from boards import Folder
-from site_boards import hostile, marked
+from site_boards import hostile, marked, site
 from visits import Visit
-
-from fedbench.leaderboard.site.write import make_site
 
 LEAK = {"none": 1.0, "mixup": 0.8, "cofedmid": 0.0, "grad-sparse": 0.4, "placebo": 0.95}
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-
-
-def key(*parts: object) -> str:
-    """As unlike others from its first letters on as a real one."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @pytest.fixture(scope="session")
@@ -59,12 +52,16 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site of one board: two settings, five defenses (one a floor), two attacks, three seeds."""
     root = tmp_path_factory.mktemp("shown")
     folder = Folder(root / "demo", LEAK)
+
+    def key(*parts: object) -> str:
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
     for setting in ("iid", "skewed"):
         for seed in (0, 1, 2):
             for defense, attack in ((d, a) for d in LEAK for a in folder.attacks):
                 folder.add(defense, attack, seed, setting=setting, stem=f"{setting}-{defense}-{attack}-{seed}",
                            key=key(setting, defense, attack, seed), run_key=key(setting, defense, seed))  # fmt: skip
-    make_site([marked(folder)], root / "site")
+    site(root / "site", marked(folder))
     return root / "site"
 
 
@@ -76,7 +73,7 @@ def page(shown: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site of a folder whose every name is hostile."""
+    """The site of a folder with hostile names everywhere."""
     root = tmp_path_factory.mktemp("odd")
-    make_site([hostile(root / "hostile")], root / "site")
+    site(root / "site", hostile(root / "hostile"))
     return root / "site"

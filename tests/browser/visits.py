@@ -10,6 +10,7 @@ PATIENCE_MS = 120_000  # a loaded machine is slow
 
 # Where a point of a figure is on the screen.
 _SPOT = """([id, x, y]) => {
+  document.getElementById(id).scrollIntoView();
   const view = fedbenchSite.viewAt(id);
   const box = view.canvas_view.el.getBoundingClientRect();
   return [box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)];
@@ -29,12 +30,7 @@ class Visit:
         self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
         self.page.on("request", lambda r: None if r.url.startswith("file://") else self.problems.append(f"request: {r.url}"))
         self.page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        self.open(state)
-
-    def open(self, state: str = "") -> None:
-        """The page anew, with that state in its address."""
-        self.page.goto("about:blank")
-        self.page.goto(f"{self.path.as_uri()}#{state}")
+        self.page.goto(f"{path.as_uri()}#{state}")
         self.ready()
 
     def ready(self) -> None:
@@ -47,6 +43,14 @@ class Visit:
         """What stands behind the # of the address."""
         return str(self.page.url.partition("#")[2])
 
+    def text(self, selector: str) -> str:
+        """The text of the first such element."""
+        return str(self.page.locator(selector).first.inner_text())
+
+    def click(self, selector: str) -> None:
+        """A click on the first such element."""
+        self.page.locator(selector).first.click()
+
     def rows(self, key: str = "defense") -> list[str]:
         """The shown rows' text in that column; of a defense the name alone."""
         what = "button.open" if key == "defense" else f"[data-key={key}] .mean"
@@ -57,30 +61,18 @@ class Visit:
         found: dict[str, Any] = self.page.evaluate("fedbenchSite.board")
         return found
 
-    def sort(self, key: str) -> None:
-        """A click on the column's head."""
-        self.page.locator(f"#ranking thead th[data-key={key}] button").click()
-
     def choose(self, filter_: str, value: str) -> None:
         """Another value of a filter."""
         self.page.locator(f"#f-{filter_}").select_option(value)
 
-    def row(self, label: str) -> Any:
-        """The button that opens the shown row of that label."""
-        return self.page.locator("#ranking tbody tr:not([hidden])").get_by_role("button", name=label, exact=True)
-
-    def redrawn(self, before: str) -> None:
-        """Waits until the figures were drawn again since ``data-figures`` was ``before``."""
+    def redraw(self, change: str, *args: Any) -> None:
+        """A change of the page in JavaScript, and a wait until its figures were drawn again."""
+        before = self.page.locator("html").get_attribute("data-figures")
+        self.page.evaluate(change, *args)
         self.page.wait_for_function("before => document.documentElement.dataset.figures !== before", arg=before)
-
-    @property
-    def drawn(self) -> str:
-        """How often the figures were drawn."""
-        return str(self.page.locator("html").get_attribute("data-figures"))
 
     def point_at(self, figure: str, x: float, y: float) -> str:
         """What the tooltips say when the pointer rests on that point of a figure."""
-        self.page.locator(f"#{figure}").scroll_into_view_if_needed()
         left, top = self.page.evaluate(_SPOT, [figure, x, y])
         self.page.mouse.move(left - 40, top - 40)
         self.page.mouse.move(left, top)
@@ -89,6 +81,6 @@ class Visit:
         return "\n".join(tooltips.all_inner_texts())
 
 
-def opened(label: str, setting: str = "iid", coalition: str = "pair", view: str = "server", **more: str) -> str:
+def opened(label: str, setting: str = "iid", coalition: str = "pair", view: str = "server") -> str:
     """The state of a page with that row open."""
-    return urlencode([*(("row", part) for part in (label, setting, coalition, view)), *more.items()])
+    return urlencode([("row", part) for part in (label, setting, coalition, view)])

@@ -1,0 +1,232 @@
+"""A board's page in Chromium: table, filters, address, figures, records, keyboard, hostile names."""
+
+from __future__ import annotations
+
+import shlex
+from itertools import pairwise
+
+import pytest
+from site_boards import HOSTILE
+from visits import opened
+
+from fedbench.core.cli.options import parse_only
+
+pytestmark = pytest.mark.slow
+RANKED = ["cofedmid", "grad-sparse", "mixup", "none", "placebo"]
+# Texts with the contrast of WCAG AA to what is behind them: at least 4.5.
+TEXTS = (
+    "h1", "nav a", "#theme", "#filters label", "#f-count", "#ranking thead button", "#ranking tr.floor:not([hidden]) .range",
+    "#ranking tr.undefended:not([hidden]) .mark", "#ranking tr.open .range", "#ranking tr.open button.open", "#cells dt",
+    "button.cell[aria-expanded=true]", "button.cell[aria-expanded=false]", "#record .hint", ".legend button", "footer a",
+)  # fmt: skip
+CONTRAST = """selector => {
+  const parts = text => text.match(/[\\d.]+/g).map(Number);
+  const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = text => {
+    const [r, g, b] = parts(text).map(v => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const element = document.querySelector(selector);
+  if (!element) return 0;
+  let behind = element;
+  while (behind && (parts(getComputedStyle(behind).backgroundColor)[3] ?? 1) === 0) behind = behind.parentElement;
+  const [a, b] = [light(getComputedStyle(element).color), light(getComputedStyle(behind).backgroundColor)];
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+}"""
+CURVE = """() => {
+  const row = fedbenchSite.board.rows.find(r => r.label === "grad-sparse");
+  return fedbenchSite.curve(fedbenchSite.sectionOf(row), row.entries[row.worst_attack]);
+}"""
+
+
+def first_section(seen):
+    """The rows of the first section as the document has them, in the order of the board."""
+    board = seen.board()
+    return [board["rows"][i] for i in board["sections"][0]["rows"]]
+
+
+def with_record(visit, page, **context):
+    """A board with a row and one of its cells open."""
+    seen = visit(page, opened("cofedmid"), **context)
+    seen.click("button.cell")
+    return seen
+
+
+def percent(rate):
+    """Three significant digits, as the page writes a rate."""
+    return f"{float(f'{100 * rate:.3g}'):g} %"
+
+
+def test_the_index_leads_to_a_board_in_the_order_of_its_ranks(visit, shown):
+    seen = visit(shown / "index.html")
+    seen.click("#boards a")
+    seen.ready()
+    assert seen.text("h1") == "Demo"
+    assert seen.rows() == RANKED
+    assert seen.text("#f-count") == "5 of 10 rows shown."
+    assert seen.text("#ranking tr.floor:not([hidden]) [data-key=rank]") == "floor"
+    assert seen.rows("worst") == [f"{row['worst'][0]:.3f}" for row in first_section(seen)]
+
+
+@pytest.mark.nightly
+def test_heads_sort_and_filters_combine(visit, page):
+    seen = visit(page)
+    expected = [row["label"] for row in sorted(first_section(seen), key=lambda row: row["worst"][0])]
+    for order in (expected, expected[::-1], RANKED):
+        seen.click("#ranking thead th[data-key=worst] button")
+        assert seen.rows() == order
+    at = [seen.board()["uses"][use]["label"] for use in seen.board()["sections"][0]["attacks"]].index("loss-series")
+    seen.choose("attack", "loss-series")
+    assert seen.rows("worst") == [f"{row['entries'][at]['auc'][0]:.3f}" for row in first_section(seen)]
+    seen.choose("setting", "")
+    seen.choose("defense", "mixup")
+    assert seen.rows() == ["mixup", "mixup"]
+    seen.choose("setting", "skewed")
+    assert seen.rows() == ["mixup"]
+    seen.click("#f-reset")
+    assert seen.rows() == RANKED
+
+
+def everything(seen):
+    """What a reader sees of the state."""
+    selects = [select.input_value() for select in seen.page.locator("#filters select").all()]
+    parts = [seen.text(f"#{name}") for name in ("f-count", "cells", "record", "plane-table", "roc-table")]
+    return seen.rows(), seen.rows("worst"), selects, parts
+
+
+def test_the_address_reproduces_what_is_seen(visit, page):
+    seen = visit(page)
+    seen.choose("setting", "skewed")
+    seen.choose("attack", "loss-series")
+    seen.click("#ranking thead th[data-key=tf01] button")
+    seen.redraw("[...document.querySelectorAll('tr:not([hidden]) button.open')].find(b => b.textContent === 'cofedmid').click()")
+    seen.click("button.cell")
+    before = everything(seen)
+    assert all(before[-1])
+    assert everything(visit(page, seen.state)) == before
+
+
+def test_the_plane_and_a_curve_show_their_numbers_with_intervals(visit, page):
+    seen = visit(page)
+    row = next(r for r in first_section(seen) if r["label"] == "cofedmid")
+    mean, low, high = row["worst"]
+    said = seen.point_at("plane", mean, 100 * row["accuracy"][0])
+    delta = f"{100 * row['delta'][0]:+.2f} pp".replace("-", "\u2212")
+    for part in ("cofedmid", f"{mean:.3f} [{low:.3f}, {high:.3f}]", f"{100 * row['accuracy'][0]:.1f} %", delta):
+        assert part in said, part
+    curve = seen.page.evaluate(CURVE)
+    x, y, low, high = (curve[name][len(curve["fpr"]) // 2] for name in ("fpr", "tpr", "low", "high"))
+    said = seen.point_at("roc", x, y)
+    for part in ("grad-sparse", percent(x), f"{percent(y)} [{percent(low)}, {percent(high)}]"):
+        assert part in said, part
+
+
+@pytest.mark.nightly
+def test_figures_and_their_tables_follow_the_table(visit, page):
+    seen = visit(page)
+    for filter_, names in (("''", RANKED), ("'mixup'", ["mixup"])):
+        seen.redraw(f"fedbenchSite.change({{defense: 'none'}}); fedbenchSite.change({{defense: {filter_}}});")
+        for name in ("plane-table tbody th", "roc-table tbody th"):
+            assert sorted(seen.page.locator(f"#{name}").all_text_contents()) == names
+
+
+def test_a_cell_opens_its_record_and_shows_the_mean_over_its_targets(visit, page):
+    seen = with_record(visit, page)
+    assert seen.text("#record-title") == "Record: fedmia-ii against cofedmid, seed 0"
+    text = seen.text("#record-body")
+    for part in ("No command can be written", "Over the rounds", "Parameters", "A CPU", "client 1", "80 members"):
+        assert part in text, part
+    rows = seen.page.locator("#record-body .part table tbody tr td:nth-of-type(1)").all_inner_texts()
+    aucs = [float(text.split(" ")[0]) for text in rows]
+    assert len(aucs) == 2
+    assert float(seen.text("button.cell")) == pytest.approx(sum(aucs) / 2, abs=1e-3)
+    seen.page.wait_for_function("fedbenchSite.viewAt('history') && fedbenchSite.viewAt('scores')")
+    assert "50.0 %" in seen.point_at("history", 20, 50)
+    assert "members" in seen.point_at("scores", 0.05, 0.01)
+
+
+@pytest.mark.nightly
+def test_the_command_of_a_record_is_copied(visit, page):
+    seen = visit(page, opened("cofedmid"), permissions=["clipboard-read", "clipboard-write"])
+    seen.page.evaluate("fedbenchSite.board.command = 'fedbench run demo'")  # made-up records have no plan
+    seen.click("button.cell")
+    seen.click("#copy")
+    seen.page.locator(".copied", has_text="Copied.").wait_for()
+    words = shlex.split(seen.page.evaluate("navigator.clipboard.readText()"))
+    assert words[:3] == ["fedbench", "run", "demo"]
+    assert parse_only(tuple(b for a, b in pairwise(words) if a == "--only")) == {
+        "setting": {"iid"}, "coalition": {"pair"}, "defense": {"cofedmid"}, "seed": {"0"}, "attack": {"fedmia-ii"},
+    }  # fmt: skip
+
+
+@pytest.mark.nightly
+def test_the_keyboard_alone_opens_and_closes(visit, page):
+    seen = visit(page)
+
+    def focused(what):
+        return seen.page.evaluate(f"(el => {what})(document.activeElement)")
+
+    for kind in ("open", "cell"):
+        while focused("el.className") != kind:
+            seen.page.keyboard.press("Tab")
+            assert focused("el !== document.body"), f"the tab key reaches no {kind}"
+        seen.page.keyboard.press("Enter")
+    assert focused("el.id") == "record-title"
+    for kind in ("cell", "open"):
+        seen.page.keyboard.press("Escape")
+        assert focused("el.className") == kind
+    assert seen.page.locator("#cells").is_hidden()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_have_contrast_and_a_narrow_page_never_scrolls_sideways(visit, page, scheme):
+    seen = with_record(visit, page, color_scheme=scheme, viewport={"width": 400, "height": 800})
+    found = {selector: seen.page.evaluate(CONTRAST, selector) for selector in TEXTS}
+    assert {selector: ratio for selector, ratio in found.items() if ratio < 4.5} == {}
+    assert seen.page.evaluate("document.documentElement.scrollWidth") == 400
+
+
+# --- hostile names and addresses --------------------------------------------------------------------------------------
+
+ALL = "setting=&coalition=&view="
+
+
+def test_hostile_names_are_text_in_the_table_the_filters_and_the_tooltips(visit, odd):
+    seen = visit(odd / "hostile.html", ALL)
+    labels = [row["label"] for row in seen.board()["rows"]]
+    assert sorted(seen.page.locator("#ranking button.open").all_text_contents()) == sorted(labels)
+    options = seen.page.locator("#f-defense option").evaluate_all("found => found.map(o => o.value)")
+    assert sorted(options[1:]) == sorted(set(labels))
+    row = next(r for r in seen.board()["rows"] if r["label"].startswith("script "))
+    seen.redraw("row => fedbenchSite.change({row: fedbenchSite.rowName(row)})", row)
+    assert "<script>alert(1)</script>" in seen.point_at("plane", row["worst"][0], 100 * row["accuracy"][0])
+    foreign = "img, iframe, object, embed, base, form[action], [onerror], [onload], [style*=url]"
+    assert seen.page.locator(foreign).count() == 0
+    assert seen.page.evaluate("[...document.scripts].every(s => s.id === 'board' || s.src.startsWith('file://'))")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_a_row_of_any_name_opens_and_its_address_leads_back(visit, odd, name):
+    seen = visit(odd / "hostile.html", ALL)
+    label = next(row["label"] for row in seen.board()["rows"] if row["label"].startswith(f"{name} "))
+    buttons = seen.page.locator("#ranking button.open")
+    buttons.nth(buttons.all_text_contents().index(label)).click()
+    seen.click("button.cell")
+    titles = [seen.page.locator(place).text_content() for place in ("#cells-title", "#record-title")]
+    assert titles[0] == f"Cells of {label}"
+    assert label in titles[1]
+    again = visit(odd / "hostile.html", seen.state)
+    assert [again.page.locator(place).text_content() for place in ("#cells-title", "#record-title")] == titles
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("state", [
+    "setting=<script>alert(1)</script>", "sort=__proto__", "row=a&row=b", "cell=%22%5D%29", "roc=toString&attack=valueOf", "%",
+    "a=b=c&&&", "view=%00",
+])  # fmt: skip
+def test_no_address_breaks_the_page(visit, odd, state):
+    seen = visit(odd / "hostile.html", state)
+    assert seen.page.locator("html").get_attribute("data-usable") == "yes"
+    assert "rows shown" in seen.text("#f-count")
