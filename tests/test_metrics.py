@@ -306,34 +306,25 @@ def test_hypervolume_and_front_equal_brute_force(grid):
     assert M.pareto_front(points).tolist() == [not b for b in beaten]
 
 
-def test_score_groups_splits_nonmembers_and_leaves_excluded_ones_out():
-    rng = np.random.default_rng(0)
-    kind = np.r_[np.zeros(100, int), np.ones(500, int), np.full(1700, 2), np.full(50, -1)]
-    scores = rng.normal(size=len(kind)) - (kind == 2)
-    scores[kind == -1] = np.nan  # excluded: must not matter
-    got = M.score_groups(scores, kind, np.zeros(len(kind), bool), np.random.default_rng(1))
-    assert list(got) == ["mix", "ofl", "ifl"]
-    assert [(s.n_members, s.n_nonmembers) for s in got.values()] == [(100, 2200), (100, 500), (100, 1700)]
-    for name, others in (("mix", (1, 2)), ("ofl", (1,)), ("ifl", (2,))):
-        mask = np.isin(kind, (0, *others))
-        assert all(got[name].value(m.name) == m.value(scores[mask], kind[mask] == 0) for m in M.METRICS)
-    assert got["mix"].error("tf01") is not None and got["ofl"].value("tf01") is None and got["ofl"].error("tf01") is None
-    some = rng.random(len(kind)) < 0.5
-    narrow = M.score_groups(scores, kind, some, np.random.default_rng(1), in_mix=some)
-    assert narrow["mix"].value("auc") == M.auc(scores[some & (kind >= 0)], kind[some & (kind >= 0)] == 0)
-    assert narrow["ofl"].value("auc") == got["ofl"].value("auc")
-
-
-def test_score_groups_with_canaries_and_with_missing_classes():
-    kind, scores = np.array([0, 0, 0, 1, 1, 2, 2]), np.array([5.0, 1, 1, 4, 0, 6, 0])
-    canary, rng = np.array([1, 0, 0, 1, 0, 1, 0], bool), np.random.default_rng(0)
-    got = M.score_groups(scores, kind, canary, rng)
-    # against the outside one alone: the other client's scores higher
-    assert (got["canary"].n_members, got["canary"].n_nonmembers, got["canary"].value("auc")) == (1, 1, 1.0)
-    assert got["canary"].error("auc") is None  # one member cannot say how sure it is
-    assert "canary" not in M.score_groups(scores, kind, canary & (kind == 0), rng)
-    assert list(M.score_groups(scores, np.where(kind == 2, 1, kind), np.zeros(7, bool), rng)) == ["mix", "ofl"]
-    assert M.score_groups(scores, np.ones(7, int), canary, rng) == {}
+@given(st.sampled_from([3, 6, 12, 9000]), st.booleans(), st.integers(0, 99))
+@few
+def test_score_groups_are_the_metrics_of_their_candidates(n, narrow, seed):
+    rng = np.random.default_rng(seed)
+    kind, canary, in_mix = rng.integers(-1, 3, n), rng.random(n) < 0.3, rng.random(n) < 0.7
+    scores = np.where(kind == -1, np.nan, rng.normal(size=n).round(1))  # excluded ones must not matter
+    outside = np.isin(kind, (0, 1))
+    mix = (kind >= 0) & (in_mix if narrow else True)
+    masks = {"mix": mix, "ofl": outside, "ifl": np.isin(kind, (0, 2)), "canary": outside & canary}
+    wanted = {name: mask for name, mask in masks.items() if len(set(kind[mask] == 0)) == 2}
+    found = M.score_groups(scores, kind, canary, rng, in_mix if narrow else None)
+    assert list(found) == list(wanted)
+    for name, mask in wanted.items():
+        member, got = kind[mask] == 0, found[name]
+        assert (got.n_members, got.n_nonmembers) == (member.sum(), (~member).sum())
+        assert all(got.value(m.name) == m.value(scores[mask], member) for m in M.METRICS)
+        several = min(got.n_members, got.n_nonmembers) > 1  # one candidate of a class cannot say how sure it is
+        assert (got.error("auc") is not None) == several
+        assert (got.error("tf01") is not None) == (got.value("tf01") is not None) and got.error("advantage") is None
 
 
 # -- fairness between groups of clients --------------------------------------------------------------------------------
