@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -23,18 +25,12 @@ QUIET = {"clients": 4, "rounds": 8, "local_epochs": 1, "batch_size": 1000, "opti
 
 
 def test_redrawn_keeps_members_and_owners_and_changes_the_rest():
-    rng = np.random.default_rng(0)
-    owners_of_pool = np.repeat([-1, 0, 1, 2], 50)
-    pick = np.concatenate([np.arange(50, 100), rng.choice(50, 20, False), 100 + rng.choice(50, 20, False)])
-    owner = owners_of_pool[pick]
-    out = redrawn(pick, owner, owners_of_pool, (3, 4), seed=0, target=0)
-    assert out.shape == (3, 4, 90) and (out[:, :, :50] == pick[:50]).all()
-    assert (owners_of_pool[out] == owner).all()
-    lists = {tuple(sorted(row[50:])) for block in out for row in block}
-    assert len(lists) == 12
-    assert all(len(set(row)) == 90 for block in out for row in block)
-    again = redrawn(pick, owner, owners_of_pool, (3, 4), seed=0, target=0)
-    assert np.array_equal(out, again)
+    owners = np.repeat([-1, 0, 1, 2], 50)
+    pick = np.r_[50:100, np.random.default_rng(0).choice(50, 20, False), 100:120]
+    out, again = (redrawn(pick, owners[pick], owners, (3, 4), seed=0, target=0) for _ in range(2))
+    assert out.shape == (3, 4, 90) and (out[:, :, :50] == pick[:50]).all() and (owners[out] == owners[pick]).all()
+    lists = [tuple(sorted(row[50:])) for block in out for row in block]
+    assert len(set(lists)) == 12 and all(len(set(row)) == 40 for row in lists) and np.array_equal(out, again)
 
 
 @pytest.mark.slow
@@ -88,22 +84,18 @@ def test_pre_defense_signals_are_of_the_model_before_its_protection():
 
 
 def test_shuffled_weights_are_the_same_weights_on_other_clients():
-    clients = tiny_clients()
-    for k, n in enumerate((3, 6, 9, 12)):
-        clients[k] = type(clients[k])(clients[k].x[:n], clients[k].y[:n])
-    seen = []
+    clients = [replace(c, x=c.x[:n], y=c.y[:n]) for c, n in zip(tiny_clients(), (3, 6, 9, 12), strict=True)]
 
     class Watch(Defense):
         def aggregate(self, updates, weights, ctx):
-            seen.append(weights.tolist())
+            seen.append(tuple(weights.tolist()))
             return weights @ updates
 
-    train_all(tiny_setup(Watch(), members=(), clients=clients, rounds=6, weight_order="shuffled"))
-    assert all(sorted(w) == pytest.approx([0.1, 0.2, 0.3, 0.4]) for w in seen)
-    assert len({tuple(w) for w in seen}) > 1
-    seen.clear()
-    train_all(tiny_setup(Watch(), members=(), clients=clients, rounds=2))
-    assert all(w == pytest.approx([0.1, 0.2, 0.3, 0.4]) for w in seen)
+    for order, distinct in (("shuffled", True), ("own", False)):
+        seen: list[tuple[float, ...]] = []
+        changes = {"weight_order": order} if distinct else {}
+        train_all(tiny_setup(Watch(), members=(), clients=clients, rounds=6, **changes))
+        assert all(sorted(w) == pytest.approx([0.1, 0.2, 0.3, 0.4]) for w in seen) and (len(set(seen)) > 1) == distinct
 
 
 # -- F9: the labelled oracle -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import torch
 from jobs import judge, use, with_setting
 from ruamel.yaml import YAML
 from tiny import tiny_insider, tiny_setup, train_all
-from torch.nn.functional import cross_entropy
 
 from fedbench.core import EXCLUDED, MEMBER, OFL, ActiveAttack, Attack, Defense, Signal, SkipCell
 from fedbench.core.cli.run import build_plan
@@ -87,25 +87,17 @@ class Oracle(Attack):
 
 
 class Vandal(Attack):
-    """Tries to write to whatever it is given, and draws from every generator."""
+    """Tries to write to what it is shown, and draws from its generators."""
 
     needs = frozenset({"loss", "grad-dot", "grad-sq", "update-sq", "entropy"})
-    colluders = 1
-
-    def fit(self, shadows, audit):
-        one = shadows[0]
-        self._spoil(one.ids, one.y, one.member, one.observations.rounds, *one.observations.signals.values(), audit.ids, audit.y)
 
     def score(self, observations, audit):
-        self._spoil(*observations.signals.values(), observations.rounds, observations.clients, audit.y, audit.ids)
+        for a in (*observations.signals.values(), observations.rounds, audit.y, audit.ids):
+            with pytest.raises(ValueError, match="read-only"):
+                a[:] = 7
         audit.rng.random(99)
         audit.randn(99)
         return np.zeros(len(audit.ids))
-
-    def _spoil(self, *arrays):
-        for a in arrays:
-            with pytest.raises(ValueError, match="read-only"):
-                a[:] = 7
 
 
 class HoldsOut(Defense):
@@ -266,12 +258,10 @@ def test_guessing_is_chance_and_knowing_is_perfect_in_every_group(leaking):
     for audit in scene.audits:
         oracle = Oracle()
         oracle.members = frozenset(scene.names[scene.shards[audit.target.index]].tolist())
-        verdict = verdict_of(job, oracle, replace(scene, audits=[audit]), trained)
-        for group, score in verdict.pooled.items():
-            assert score.value("auc") == 1 and score.value("advantage") == 1, group
-        assert shares_above_the_second(verdict) == [1]
-        assert (verdict.pooled["mix"].n_members, verdict.pooled["mix"].n_nonmembers) == (MEMBERS, NONMEMBERS)
-        assert (verdict.pooled["ofl"].n_nonmembers, verdict.pooled["ifl"].n_nonmembers) == (110, 990)
+        pooled = verdict_of(job, oracle, replace(scene, audits=[audit]), trained).pooled
+        assert {(score.value("auc"), score.value("advantage")) for score in pooled.values()} == {(1, 1)}
+        counts = {group: (pooled[group].n_members, pooled[group].n_nonmembers) for group in ("mix", "ofl", "ifl")}
+        assert counts == {"mix": (MEMBERS, NONMEMBERS), "ofl": (MEMBERS, 110), "ifl": (MEMBERS, 990)}
 
 
 # -- the candidates -------------------------------------------------------------------------------------------------
@@ -279,16 +269,11 @@ def test_guessing_is_chance_and_knowing_is_perfect_in_every_group(leaking):
 
 def test_candidates_are_the_same_for_every_attack_and_defense(plan, leaking):
     assert len({job.digests["split"] for job in plan.values()}) == 1
-    seen: dict[int, set[bytes]] = {0: set(), 1: set(), 2: set()}
-    for job in plan.values():
-        assert job.targets == (client(0), client(1), client(2))
-        for audit in set_scene(job, build(job)).audits:
-            seen[audit.target.index].add(audit.ids.tobytes() + audit.kind.tobytes())
-    for verdict in verdicts(*leaking).values():
-        for target in seen:
-            kind = verdict.arrays[f"t{target}_kind"].astype(np.int64)
-            seen[target].add(verdict.arrays[f"t{target}_ids"].tobytes() + kind.tobytes())
-    assert {target: len(lists) for target, lists in seen.items()} == {0: 1, 1: 1, 2: 1}
+    audits = [audit for job in plan.values() for audit in set_scene(job, build(job)).audits]
+    seen = {(a.target.index, a.ids.tobytes(), a.kind.tobytes()) for a in audits}
+    for verdict, t in product(verdicts(*leaking).values(), (0, 1, 2)):
+        seen.add((t, verdict.arrays[f"t{t}_ids"].tobytes(), verdict.arrays[f"t{t}_kind"].astype(np.int64).tobytes()))
+    assert sorted(target for target, *_ in seen) == [0, 1, 2]
 
 
 def test_the_candidates_of_a_seed_and_target_never_change():
@@ -368,21 +353,21 @@ def test_no_bit_of_a_cell_depends_on_the_other_attacks(plan):
 
 
 def test_under_partial_participation_every_attack_scores_or_says_why_not(plan):
-    job = small(plan["none"], rounds=12, participation=0.5, audit={"every": 2})
+    job = small(plan["none"], rounds=6, participation=0.5, audit={"every": 2})
     scene, trained = run(job)
     present = ~np.isnan(trained.signals["loss"]).any(axis=2)
     assert (present.sum(axis=1) == K // 2).all() and np.array_equal(present, ~np.isnan(trained.signals["loss"]).all(axis=2))
     assert np.array_equal(present, ~np.isnan(trained.signals["grad-dot"]).any(axis=2))
-    for cell in job.cells:
-        for audit in scene.audits:
-            rounds = int(present[:, audit.target.index].sum())
-            enough = rounds >= (2 if cell.attack.name.startswith("fta") else 1)
-            try:
-                verdict = judge(job, cell, attack_of(cell), replace(scene, audits=[audit]), trained)
-            except SkipCell as reason:
-                assert not enough and "audited round" in str(reason), (cell.attack.name, rounds, str(reason))
-            else:
-                assert enough and np.isfinite(verdict.arrays[f"t{audit.target.code}_scores"]).all()
+    wrong = []
+    for cell, audit in product(job.cells, scene.audits):
+        enough = present[:, audit.target.index].sum() >= (2 if cell.attack.name.startswith("fta") else 1)
+        try:
+            said = judge(job, cell, attack_of(cell), replace(scene, audits=[audit]), trained)
+            fine = enough and np.isfinite(said.arrays[f"t{audit.target.code}_scores"]).all()
+        except SkipCell as reason:
+            fine = not enough and "audited round" in str(reason)
+        wrong += [] if fine else [(cell.attack.label, audit.target)]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(
@@ -430,19 +415,3 @@ def test_trying_the_rule_tells_an_adversary_neither_the_servers_coins_nor_change
     server, prober = NoisyServer(), Prober()
     train_all(tiny_setup(server, insider=tiny_insider(prober)))
     assert server.calls == 3 and not torch.equal(prober.coins, server.coins)
-
-
-def test_a_loss_that_uses_or_drops_gradients_on_its_way_still_trains():
-    class Drops(Defense):
-        def loss(self, logits, batch, ctx):
-            ctx.model.zero_grad()
-            return cross_entropy(logits, batch.y)
-
-    class Uses(Defense):
-        def loss(self, logits, batch, ctx):
-            cross_entropy(ctx.model(batch.x + 1), batch.y).backward()
-            return cross_entropy(logits, batch.y)
-
-    plain = train_all(tiny_setup())[0].models
-    for defense in (Drops(), Uses()):
-        assert torch.equal(train_all(tiny_setup(defense))[0].models, plain), type(defense).__name__
