@@ -1,162 +1,194 @@
-"""A results folder keeps the suites that it was asked for: as given, as resolved, with what was installed, and they run again."""
+"""The suites that a results folder keeps, which run again; and why a cell is computed anew."""
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
-import json
+import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from running import fingerprint, invoke, suite
+from edits import put
+from running import changed, fingerprint, invoke, suite
 
-from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.components import Registry
-from fedbench.core.spec.resolve import load_and_check
-from fedbench.core.spec.shipped import shipped_suites
-from fedbench.core.spec.written import written_out
+from fedbench.core import UserError
+from fedbench.core.cli.run import build_plan
+from fedbench.core.execution.stale import differences, why_stale
+from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store import plans
-from fedbench.core.store.plans import keep_plan, only_of, plan_files, read_plan, stored_plans
+from fedbench.core.store.plans import keep_plan, plan_files, read_plan, stored_plans
 from fedbench.core.store.results import Results
 
-USED = ("defenses", "attacks", "analyses", "floors", "signals")
 
-
-@pytest.mark.parametrize("name", shipped_suites())
-def test_a_suite_written_out_asks_for_the_very_same(name, registry: Registry, tmp_path: Path):
-    loaded, resolved = load_and_check(name, registry)
-    path = tmp_path / "written.yaml"
-    path.write_text(written_out(loaded, resolved))
-    again, found = load_and_check(path, registry)
-    assert [getattr(found, part) for part in USED] == [getattr(resolved, part) for part in USED]
-    for one, other in zip(found.settings, resolved.settings, strict=True):
-        assert (one.dataset, one.model, one.coalitions) == (other.dataset, other.model, other.coalitions)
-        resolved_here = {"dataset", "model"}
-        assert one.spec.model_dump(exclude=resolved_here) == other.spec.model_dump(exclude=resolved_here)
-    left_out = {"settings", *USED}
-    assert again.spec.model_dump(exclude=left_out) == loaded.spec.model_dump(exclude=left_out)
-    assert written_out(again, found) == path.read_text()
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> tuple[Path, Path]:
+    """(suite, results folder) of a run with a change on the command line, of a part of the suite."""
+    root = tmp_path_factory.mktemp("stored")
+    noisy = {"name": "grad-noise", "grid": {"sigma": [0.01, 0.1]}}
+    path = suite(root, defenses=["none", noisy], attacks=["loss-series", "blackbox-loss"])
+    invoke(path, "--results", root / "r", "--set", "seeds=[3]", "--only", "attack=loss-series", "--workers", "1")
+    return path, root / "r"
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> tuple[Path, Path]:
-    """(suite, results folder) of a run with a change on the command line."""
-    noisy = {"name": "grad-noise", "grid": {"sigma": [0.01, 0.1]}}
-    path = suite(tmp_path, defenses=["none", noisy], attacks=["loss-series", "blackbox-loss"])
-    invoke(path, "--results", tmp_path / "r", "--set", "seeds=[3]", "--only", "attack=loss-series")
-    return path, tmp_path / "r"
+def made(original, tmp_path) -> tuple[Path, Path, str]:
+    """(suite, a copy of the results folder, id of its plan)."""
+    folder = Path(shutil.copytree(original[1], tmp_path / "r"))
+    return original[0], folder, Results(folder).marker()["plans"][0]
 
 
 def test_a_folder_keeps_the_suite_as_given_and_as_resolved_and_what_was_installed(made):
-    path, folder = made
-    (plan,) = Results(folder).marker()["plans"]
+    path, folder, plan = made
     asked = read_plan(folder, plan)
-    assert asked.given == path.read_text() and asked.file == "tiny.yaml" and asked.suite == "tiny"
-    assert asked.overrides == ("seeds=[3]",) and asked.only == ("attack=loss-series",) and asked.device == "cpu"
+    assert stored_plans(folder) == [plan] == [asked.id]
+    assert (asked.given, asked.file, asked.suite, asked.device) == (path.read_text(), "tiny.yaml", "tiny", "cpu")
+    assert asked.overrides == ("seeds=[3]",) and asked.only == ("attack=loss-series",)
     assert "seeds:\n- 3\n" in asked.resolved and "weight_decay" in asked.resolved and "weight_decay" not in asked.given
     names = list(asked.packages)
     assert names == sorted(names) and asked.packages["torch"] == importlib.metadata.version("torch")
     assert {d.metadata["Name"] for d in importlib.metadata.distributions()} == set(names)
+    before = {file: file.stat().st_mtime_ns for file in plan_files(folder, plan)}
+    assert keep_plan(folder, asked) == plan
+    assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
 def test_the_stored_suite_runs_again_elsewhere_with_the_same_keys_and_the_same_bits(made, tmp_path):
-    _, folder = made
-    (plan,) = stored_plans(folder)
-    invoke(folder / "suites" / f"{plan}.yaml", "--results", tmp_path / "again")
-    assert fingerprint(tmp_path / "again") == fingerprint(folder) and len(fingerprint(folder)) == 6
-
-
-def test_the_part_that_was_run_is_run_again_unless_another_is_asked_for(made, tmp_path):
-    _, folder = made
-    (plan,) = Results(folder).marker()["plans"]
+    _, folder, plan = made
     stored = folder / "suites" / f"{plan}.yaml"
+    invoke(stored, "--results", tmp_path / "again", "--workers", "1")
+    assert fingerprint(tmp_path / "again") == fingerprint(folder) and len(fingerprint(folder)) == 6
 
     def attacks(path, *more):
         said = invoke(path, "--dry-run", "--results", tmp_path / "none", *more)
         return re.search("^attacks: (.*)$", said, re.MULTILINE)[1], "note: the part that was run" in said
 
-    assert attacks(stored) == ("loss-series", True)
-    assert attacks(stored, "--only", "attack=blackbox-loss") == ("blackbox-loss", False)
     copied = tmp_path / "suites" / stored.name
     copied.parent.mkdir()
     copied.write_text(stored.read_text())
+    assert attacks(stored) == ("loss-series", True)
+    assert attacks(stored, "--only", "attack=blackbox-loss") == ("blackbox-loss", False)
     assert attacks(copied) == ("loss-series, blackbox-loss", False)
-    assert only_of(folder / "suites" / f"{plan}.given.yaml") == only_of("partial_defense") == only_of("/") == ()
-
-
-def test_a_stored_suite_that_was_changed_is_not_run_as_the_part_that_it_was(made):
-    _, folder = made
-    (plan,) = Results(folder).marker()["plans"]
-    stored = folder / "suites" / f"{plan}.yaml"
-    stored.write_text(stored.read_text().replace("- 3\n", "- 4\n", 1))
-    with pytest.raises(UserError, match="a suite beside it was changed; run the suite again to store it anew"):
-        invoke(stored, "--dry-run", "--results", folder)
-
-
-def test_another_plan_never_replaces_one_and_the_same_again_is_one(made):
-    path, folder = made
-    first = Results(folder).marker()["plans"]
-    invoke(path, "--results", folder, "--set", "seeds=[4]", "--only", "attack=loss-series,defense=none")
-    both = Results(folder).marker()["plans"]
-    assert both[:1] == first and len(both) == 2
-    assert [read_plan(folder, plan).overrides for plan in both] == [("seeds=[3]",), ("seeds=[4]",)]
-    invoke(path, "--results", folder, "--set", "seeds=[3]", "--only", "attack=loss-series")
-    assert Results(folder).marker()["plans"] == both[::-1]  # the last one is what the folder shows now
-    assert stored_plans(folder) == sorted(both)
-
-
-def test_whenever_it_is_killed_the_marker_names_plans_that_are_there(made, monkeypatch):
-    _, folder = made
-    store = Results(folder)
-    asked = replace(read_plan(folder, store.marker()["plans"][0]), overrides=("seeds=[9]",))
-    for n in range(4):  # the three files, then the marker
-        calls = []
-
-        def write(path, content, cache, n=n, calls=calls, real=plans.write_making_room):
-            calls.append(path)
-            if len(calls) > n:
-                raise KeyboardInterrupt
-            real(path, content, cache)
-
-        for module in ("plans", "marker"):
-            monkeypatch.setattr(f"fedbench.core.store.{module}.write_making_room", write)
-        with pytest.raises(KeyboardInterrupt):
-            store.set_manifest(store.marker()["cells"], asked=asked)
-        monkeypatch.undo()
-        for plan in Results(folder).marker()["plans"]:
-            read_plan(folder, plan)
-        assert asked.id not in Results(folder).marker()["plans"]
-        for path in plan_files(folder, asked.id):
-            path.unlink(missing_ok=True)
-    store.set_manifest(store.marker()["cells"], asked=asked)
-    assert read_plan(folder, Results(folder).marker()["plans"][-1]) == asked
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".given.yaml", ".json"])
 def test_a_changed_file_of_a_plan_is_refused(made, suffix):
-    _, folder = made
-    (plan,) = stored_plans(folder)
+    _, folder, plan = made
     path = folder / "suites" / f"{plan}{suffix}"
     path.write_text(path.read_text().replace("tiny", "tinz"))
     with pytest.raises(UserError, match=r"suites/.*run the suite again to store it anew"):
         read_plan(folder, plan)
+    if suffix == ".yaml":  # nor is it run as the part that it was
+        with pytest.raises(UserError, match="a suite beside it was changed"):
+            invoke(path, "--dry-run", "--results", folder)
 
 
-def test_a_marker_that_is_gone_is_made_again_with_its_plans(made):
-    _, folder = made
+def test_another_plan_is_kept_beside_the_first_and_a_lost_marker_finds_both(made):
+    _, folder, first = made
+    store = Results(folder)
+    asked = replace(read_plan(folder, first), overrides=("seeds=[9]",))
+    store.set_manifest(store.marker()["cells"], asked=asked)
+    assert store.marker()["plans"] == [first, asked.id] and read_plan(folder, asked.id) == asked
+    store.set_manifest(store.marker()["cells"], asked=read_plan(folder, first))
+    assert store.marker()["plans"] == [asked.id, first]  # the last one is what the folder shows now
     (folder / "fedbench.json").unlink()
-    assert Results.open(folder).marker()["plans"] == stored_plans(folder)
+    assert Results.open(folder).marker()["plans"] == stored_plans(folder) == sorted([first, asked.id])
 
 
-def test_a_folder_of_an_earlier_schema_has_no_plans(tmp_path):
-    (tmp_path / "fedbench.json").write_text(json.dumps({"schema_version": 3, "suite": "tiny", "cells": []}))
-    assert Results.open(tmp_path).marker()["plans"] == [] and stored_plans(tmp_path) == []
+@pytest.mark.parametrize("written", range(4))
+def test_killed_at_any_moment_the_marker_names_plans_that_are_there(made, monkeypatch, written):
+    """After so many of the plan's three files and the marker."""
+    _, folder, first = made
+    store, calls = Results(folder), []
+    asked = replace(read_plan(folder, first), overrides=("seeds=[9]",))
+
+    def write(path, content, cache, real=plans.write_making_room):
+        calls.append(path)
+        if len(calls) > written:
+            raise KeyboardInterrupt
+        real(path, content, cache)
+
+    for module in ("plans", "marker"):
+        monkeypatch.setattr(f"fedbench.core.store.{module}.write_making_room", write)
+    with pytest.raises(KeyboardInterrupt):
+        store.set_manifest(store.marker()["cells"], asked=asked)
+    assert Results(folder).marker()["plans"] == [first] and read_plan(folder, first)
 
 
-def test_a_plan_is_stored_once(made):
-    _, folder = made
-    (plan,) = stored_plans(folder)
-    before = {path: path.stat().st_mtime_ns for path in plan_files(folder, plan)}
-    assert keep_plan(folder, read_plan(folder, plan)) == plan
-    assert {path: path.stat().st_mtime_ns for path in plan_files(folder, plan)} == before
+# -- why cells are computed anew ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory):
+    """A cell of a real plan, with an analysis."""
+    folder = tmp_path_factory.mktemp("plan")
+    path = changed(folder, {"thresholds": [0.5, 0.8]}, analyses=["violations"], defenses=["grad-noise"])
+    (job,) = build_plan(str(path), (), folder / "r", "cpu").jobs
+    return job.cells[0]
+
+
+# what an earlier identity said at a path, and what is said of the difference
+CHANGES = [
+    ("run/digests/engine", "x", "the engine's code changed"),
+    ("run/digests/data", "x", "the data of 'digits' changed"),
+    ("run/digests/split", "x", "who holds which samples, or who is asked about"),
+    ("run/targets", [0], "targets [0] -> [0,1]"),
+    ("run/provenance/dtype", "float16", "dtype float16 -> float32"),
+    ("run/device", "cuda", "device cuda -> cpu"),
+    ("run/setting/federation/optimizer/lr", 0.5, "federation.optimizer.lr 0.5 -> 0.2"),
+    ("run/members", [0, 1, 2], "members [0,1,2] -> [0,1]"),
+    ("run/model/name", "cnn", "model 'cnn' -> 'mlp'"),
+    ("attack/digest", "x", "the code of attack 'loss-series' changed (fedbench 0.1.0)"),
+    ("attack/target", "x", "the code of attack 'loss-series' changed (fedbench 0.1.0)"),
+    ("attack/name", "x", "attack 'x' -> 'loss-series'"),
+    ("attack/params/k", 1, "attack 'loss-series': k 1 -> null"),
+    ("run/defense/distribution", "other 3", "the package of defense 'grad-noise': other 3 -> fedbench 0.1.0"),
+    ("run/defense/params/sigma", 0.5, "defense 'grad-noise': sigma 0.5 -> 0.01"),
+    ("run/defense/then", [{"name": "hamp"}], "after defense 'grad-noise', defense 'hamp' -> none"),
+    ("signals/loss", ..., "signal 'loss' none -> 'loss'"),
+    ("analyses", {}, "analysis 'violations' none -> 'violations'"),
+    ("run/attacker", {"name": "x"}, "adversary's attack 'x' -> none"),
+]
+
+
+def test_what_differs_between_two_identities_is_named_with_its_values(cell):
+    def said(path, value) -> list[str]:
+        old = copy.deepcopy(cell.identity)
+        put(old, path, value)
+        return differences(old, cell.identity)
+
+    assert [said(path, value) for path, value, _ in CHANGES] == [[expected] for *_, expected in CHANGES]
+    assert differences(cell.identity, cell.identity) == []
+    named = {path.partition("/")[2] for path, *_ in CHANGES if path.startswith("attack/")} | {"params", "distribution"}
+    assert named >= ComponentUse.model_fields.keys() - {"label", "then"}  # whatever makes another key
+
+
+NOTE = "cells are computed anew, though the folder holds an earlier record of the same names:"
+
+
+def test_a_dry_run_says_what_made_cells_stale(finished, tmp_path, monkeypatch):
+    path, folder = finished.parent / "tiny.yaml", Path(shutil.copytree(finished, tmp_path / "r"))
+    for record in list((folder / "records").glob("*.json")):  # of two records the one written last counts
+        earlier = record.with_name(f"{record.stem[:-12]}{'0' * 12}.json")
+        earlier.write_text("{half")
+        os.utime(earlier, (0, 0))
+    words = [path, "--results", folder, "--dry-run", "--set"]
+    rounds = "settings.0.federation.rounds=6"
+    output = invoke(*words, rounds, "--set", "defenses=[none, hamp]")
+    assert f"note: 2 {NOTE}\n  2 cells: federation.rounds 4 -> 6\n" in output  # hamp's cells are new
+    plan = build_plan(str(path), (rounds,), folder, "cpu")
+    cells = [cell for job in plan.jobs for cell in job.cells]
+    for i, one in enumerate(cells):
+        one.identity["attack"]["params"] |= {f"p{i}{j}": "x\x1b[31m" * 50 for j in range(4)}
+    lines = why_stale(cells, Results(folder))
+    assert len(lines) == 14 and lines[-1] == "and 5 other differences"
+    assert all(line.isprintable() and len(line) < 200 for line in lines)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedbench.core.execution.plan.engine_digest", lambda: "another")
+        output = invoke(*words, "settings.0.federation.optimizer.lr=0.1")
+    assert f"note: 4 {NOTE}\n  4 cells: the engine's code changed\n  4 cells: federation.optimizer.lr 0.2 -> 0.1\n" in output
+    for record in (folder / "records").glob("*.json"):
+        record.write_text("{half")
+    assert "  4 cells: its earlier record cannot be used\n" in invoke(*words, rounds)

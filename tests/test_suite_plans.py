@@ -1,0 +1,245 @@
+"""What is planned of a suite: groups of members, tuning seeds, parts of clients' data, the part that `--only` asks for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fake_packages import install
+from good_suite import edited, write
+from ruamel.yaml import YAML
+from running import changed, invoke, records
+
+from fedbench.core import UserError
+from fedbench.core.execution.plan import check_plan, make_plan
+from fedbench.core.execution.planned import settings_asked
+from fedbench.core.execution.plugin_checks import declaration_mistake
+from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.spec.written import written_out
+from fedbench.plugins.defenses.none import NoDefense
+
+# -- several coalitions at once ----------------------------------------------------------------------------------------
+
+PACKAGE = """
+    import numpy as np
+    from fedbench.core import Attack, Component, Defense, hookimpl
+
+    class Together(Defense):
+        def begin(self, ctx):
+            self.plan = float(ctx.rng.uniform())
+        def coordinate(self, updates, ctx):
+            return updates + self.plan * ctx.randn_like(updates)
+        def report(self, ctx):
+            size = len(ctx.members)
+            return {"plan": self.plan, "size": size, "remarks": [f"{size} clients in a <b>group</b>", f"it drew {self.plan:.6f}"]}
+
+    class OfMean(Attack):
+        needs, view = frozenset({"loss"}), "coalition"
+        def score(self, observations, audit):
+            return -observations.of_target("loss")[-1].astype(np.float64)
+
+    @hookimpl
+    def fedbench_defenses():
+        yield Component("together", "allied:Together", "noise that does not cancel")
+
+    @hookimpl
+    def fedbench_attacks():
+        yield Component("of-mean", "allied:OfMean", "loss of the coalition's mean")
+"""
+PAIRS = {"name": "two-pairs", "groups": [[3, 2], [0, 1]]}
+
+
+@pytest.fixture
+def package(site):
+    """A defense of several members and an attack on their mean, installed."""
+    return install(site, "allied", PACKAGE)
+
+
+def test_records_and_boards_say_which_coalition_each_member_belongs_to(package, tmp_path, call):
+    audit = {"audit": {"every": 4, "nonmembers": 80, "targets": [0, 1, 2, 3]}}
+    others = {"name": "others", "groups": [[2, 3], [1]]}  # client 0 is in neither
+    path = changed(tmp_path, audit, coalitions=[PAIRS, others], defenses=["together"], attacks=["of-mean", "loss-series"])
+    assert "coalition two-pairs of digits: [0, 1] and [2, 3]" in invoke(path, "--dry-run", "--results", tmp_path / "r")
+    invoke(path, "--results", tmp_path / "r", "--workers", "1")
+    read = [json.loads(path.read_text()) for path in (tmp_path / "r" / "records").glob("*.json")]
+    found = {(r["coalition"], r["attack"]["name"]): r for r in read}
+    record = found["two-pairs", "loss-series"]
+    assert record["members"] == [0, 1, 2, 3] and [t["target"] for t in record["targets"]] == [0, 1, 2, 3]
+    assert record["described"]["coalitions"] == {"two-pairs": [[0, 1], [2, 3]]}
+    assert record["identity"]["run"]["coalitions"] == [[0, 1], [2, 3]]
+    first, second = record["facts"]["group 1: plan"], record["facts"]["group 2: plan"]
+    assert first != second == found["others", "loss-series"]["facts"]["group 2: plan"] and record["facts"]["size"] == 2
+    remarks = ["2 clients in a <b>group</b>", f"it drew {first:.6f}", f"it drew {second:.6f}"]
+    assert record["facts"]["remarks"] == remarks
+    assert found["two-pairs", "of-mean"]["outcome"] == "ok"
+    skipped = found["others", "of-mean"]
+    assert skipped["outcome"] == "skipped" and "client 0, which is in none of them" in skipped["reason"]
+    assert "coalition two-pairs [[0, 1], [2, 3]], seed 0" in call("show", tmp_path / "r", record["key"][:12])[1]
+    board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
+    assert "several coalitions at once: " in board and "two-pairs \\[\\[0, 1\\], \\[2, 3\\]\\]" in board
+    assert "together: 2 clients in a &lt;b&gt;group&lt;/b&gt;\n" in board and f"together: it drew {second:.6f}\n" in board
+
+
+SOLO = {"name": "cofedmid", "params": {"m_max": 1.0, "val_min": 10, "min_assigned": 1}}
+FREE = {**SOLO, "params": {**SOLO["params"], "mode": "independent"}}
+FOUR = {"clients": 4, "rounds": 2, "batch_size": 50, "optimizer": {"lr": 0.2}}
+SHARES = {"federation": {**FOUR, "validation": 0.5, "test": 0.4999}}
+FEW = {"federation": {**FOUR, "validation": 0.9}, "partition": {"name": "dirichlet-sizes", "beta": 0.5}}
+TWIN = {"name": "again", "groups": [[0, 1], [2, 3]]}
+
+# how a suite is changed, words of what `fedbench validate` says of it, and whether it refuses
+VALIDATED = {
+    "groups are listed": ({}, {"coalitions": [PAIRS]}, "coalition 'two-pairs': [0, 1] and [2, 3]", False),
+    "the same clients together and in groups": ({}, {"coalitions": [PAIRS, "uniform"]}, ": ok: ", False),
+    "the same groups twice": ({}, {"coalitions": [PAIRS, TWIN]},
+        "the coalitions 'two-pairs' and 'again' hold the same clients [0, 1] and [2, 3]: remove one", True),
+    "a malicious member": ({"adversary": {"clients": 1}}, {"coalitions": [PAIRS], "attacks": ["passive"]},
+        "the coalition 'two-pairs' names client 3, which is malicious", True),
+    "one member of a defense for two": ({}, {"coalitions": [{"name": "solo", "clients": [2]}], "defenses": [SOLO]},
+        " takes 2 clients or more, and in the coalition 'solo' client 2 is alone: add clients to it", True),
+    "one member in a group": ({}, {"coalitions": [{"name": "solo", "groups": [[0], [1, 2]]}],
+        "defenses": [{**SOLO, "then": [{"name": "grad-noise"}]}]}, "in the coalition 'solo' client 0 is alone", True),
+    "one member of a mode for one": ({}, {"coalitions": [{"name": "solo", "clients": [2]}], "defenses": [FREE]}, ": ok: ", False),
+    "no data to train on": (SHARES, {"attacks": ["loss-series", "avg-cosine"]},
+        "its training part would be empty (what federation.validation and federation.test leave; 4 of 4 clients, seed 0): use "
+        "smaller shares", True),
+    "one client without data": (FEW, {},
+        "its validation part would be empty (federation.validation: 0.9; 1 of 4 clients, seed 0)", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "more", "said", "refused"), VALIDATED.values(), ids=VALIDATED)
+def test_validate_knows_what_depends_on_coalitions_and_data(package, call, tmp_path, setting, more, said, refused):
+    status, text = call("validate", changed(tmp_path, setting, **{"defenses": ["together"], **more}))
+    assert (
+        status == 2 * refused
+        and said in text
+        and (not refused or (text.count("error") <= 1 and text.count("setting 'digits': ") <= 1))
+    )
+
+
+@pytest.mark.parametrize("value", [0, 1.5, True, None])
+def test_what_a_component_declares_of_its_needs_is_checked(value):
+    made = NoDefense()
+    made.least_members = value
+    assert declaration_mistake(made) == f"least_members is {value!r}, expected an integer >= 1"
+
+
+# -- tuning seeds ------------------------------------------------------------------------------------------------------
+
+TUNED = ("floors: []\n", "floors: []\nanalyses: [tuned]\n")
+PAIR = ("coalitions: [pair, half]", "coalitions: [pair]")  # of four clients a half is a pair
+GRID = ("params: {sigma: 0.01}}", "grid: {sigma: [0.01, 0.1]}}\n  - mixup")
+
+
+def seeds(tuning, reported="[0, 1]"):
+    return "seeds: [0, 1]\n", f"seeds: {reported}\ntuning_seeds: {tuning}\n"
+
+
+@pytest.fixture
+def planned(tmp_path, registry):
+    """The plan of the small suite with these edits."""
+
+    def plan(*edits):
+        return make_plan(*load_and_check(write(tmp_path, edited(PAIR, *edits)), registry), registry, tmp_path / "results", "cpu")
+
+    return plan
+
+
+def test_an_analysis_that_tunes_needs_seeds_for_it(tmp_path, registry, planned):
+    with pytest.raises(UserError, match="add for example `tuning_seeds:") as caught:
+        check_plan(*load_and_check(write(tmp_path, edited(PAIR, TUNED)), registry))
+    assert caught.value.messages[0].startswith(f"{tmp_path}/suite.yaml:21:12: analysis 'tuned': ")
+    noted = [[n for n in planned(seeds("[100]"), *more).notes if "tuning_seeds" in n] for more in ((), (TUNED,))]
+    assert noted == [["tuning_seeds: no analysis of the suite reads their runs; `tuned` does"], []]
+
+
+def test_every_row_runs_on_the_tuning_seeds_too_under_keys_of_their_own(tmp_path, registry, planned):
+    plan = planned(seeds("[100, 101]"), TUNED)
+    assert {(j.seed, j.tuning) for j in plan.jobs} == {(0, False), (1, False), (100, True), (101, True)}
+    rows = {seed: sorted((j.coalition, j.defense.label) for j in plan.jobs if j.seed == seed) for seed in (0, 1, 100, 101)}
+    assert len(rows[0]) == 2 and all(of == rows[0] for of in rows.values())
+
+    def keys(*edits):
+        return {j.run_key for j in planned(*edits, TUNED).jobs if j.seed == 100}
+
+    first = keys(seeds("[100]"))
+    assert first == keys(seeds("[100]", "[0, 1, 2]")) and not first & keys(seeds("[101]", "[0, 100]"))
+    plain = planned().jobs
+    said = {
+        (j.tuning, j.described().get("tuning", False), j.cells[0].identity["run"].get("tuning", False))
+        for j in (*plan.jobs, *plain)
+    }
+    assert said == {(False, False, False), (True, True, True)}
+    assert {j.run_key for j in plain} < {j.run_key for j in planned(seeds("[100]"), TUNED).jobs}
+    loaded, resolved = load_and_check(write(tmp_path, edited(PAIR, seeds("[100]"), TUNED)), registry)
+    assert loaded.spec.all_seeds == [0, 1, 100] and loaded.spec.n_cells(0) == 2 * 3
+    assert load_and_check(write(tmp_path, written_out(loaded, resolved)), registry)[0].spec.tuning_seeds == [100]
+
+
+def test_a_setting_names_all_rows_of_a_grid_by_one_label(tmp_path, registry, planned):
+    def labels(name):
+        named = ("    audit: {every: 5}", f"    audit: {{every: 5}}\n    defenses: [none, {name}]")
+        return [job.defense.label for job in planned(GRID, named).jobs if job.seed == 0]
+
+    assert labels("grad-noise") == ["none", "grad-noise[sigma=0.01]", "grad-noise[sigma=0.1]"]
+    assert labels("'grad-noise[sigma=0.1]'") == ["none", "grad-noise[sigma=0.1]"]
+    with pytest.raises(UserError, match="unknown label 'grad-nose' - did you mean 'grad-noise'"):
+        labels("grad-nose")
+
+
+# -- parts of a suite --------------------------------------------------------------------------------------------------
+
+SPEC = {
+    "schema": 1, "name": "parts", "seeds": [0], "floors": [],
+    "settings": [
+        {"name": "here", "dataset": {"name": "digits", "params": {"test": 1400}}, "coalitions": ["pair"]},
+        {"name": "away", "dataset": {"name": "dermnet"}, "model": "mlp", "coalitions": ["half"], "defenses": ["none", "kd"],
+         "attacks": ["fta-l"]},
+    ],
+    "defenses": ["none", {"name": "mixup", "label": "mixed"}, "kd"], "attacks": ["loss-series", "fta-l"],
+}  # fmt: skip
+FEDERATION = {"clients": 6, "rounds": 2, "batch_size": 20, "optimizer": {"lr": 0.1}}
+
+
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+    """A suite of two settings; the data of one is not on this machine."""
+    monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "nothing"))
+    spec = {**SPEC, "settings": [{**s, "federation": FEDERATION, "audit": {"nonmembers": 60}} for s in SPEC["settings"]]}
+    with (tmp_path / "parts.yaml").open("w") as file:
+        YAML(typ="safe").dump(spec, file)
+    return tmp_path / "parts.yaml"
+
+
+def test_the_settings_in_which_something_of_a_part_runs(parts, registry):
+    _, resolved = load_and_check(parts, registry)
+
+    def asked(**only):
+        return settings_asked(resolved, {kind: set(names.split()) for kind, names in only.items()})
+
+    assert asked(setting="here") == asked(defense="mixed") == asked(defense="mixup") == asked(attack="loss-series") == {"here"}
+    assert asked(attack="fta-l", coalition="pair", seed="0") == {"here"} and asked(coalition="half") == {"away"}
+    assert asked() is asked(coalition="none") is asked(defense="kd") is None  # some of each setting
+    assert asked(setting="nowhere") == set()
+
+
+def test_a_run_of_a_part_needs_the_data_of_that_part_alone(parts, tmp_path, call):
+    for only in ("setting=away", "defense=kd", "seed=0"):
+        status, said = call("run", parts, "--results", tmp_path / "r", "--only", only)
+        assert status == 2 and "setting 'away'" in said and "dermnet is not in" in said and not (tmp_path / "r").exists()
+    status, said = call("run", parts, "--results", tmp_path / "r", "--only", "coalition=pair,attack=loss-series", "--no-plots")
+    assert status == 0, said
+    assert {r["setting"] for r in records(tmp_path / "r").values()} == {"here"}
+
+
+def test_validate_checks_every_setting_with_data_on_this_machine(parts, call):
+    absent = "; data not checked: dermnet not on this machine"
+    assert call("validate", parts)[1].endswith(absent) and absent in call("validate", parts, "--only", "setting=away")[1]
+    status, said = call("validate", parts, "--only", "setting=here")
+    assert status == 0 and "not checked" not in said and "2 settings" in said
+    status, said = call("validate", parts, "--only", "weather=fine")
+    assert status == 2 and "expected KIND=NAME with a kind among setting" in said
+    parts.write_text(parts.read_text().replace("test: 1400", "test: 1795"))
+    status, said = call("validate", parts)
+    assert status == 2 and "setting 'here'" in said and "away" not in said
