@@ -17,7 +17,12 @@ from claim_boards import REPORTED, STRENGTHS, TUNING, Cells
 from fedbench.core import Image, Table, Value
 
 EXPECTED = Path(__file__).with_name("board_numbers.json")
-PAPER = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"}}
+COFEDMID = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"}}
+FEDPOISONMIA = {
+    "source": "fedpoisonmia", "setting": "iid", "where": {"table": "Table 2", "dataset": "texas100", "partition": "iid"},
+    "attacks": {"gradient-ascent": "ga"},
+}  # fmt: skip
+IFCA_MIR = {"source": "ifca_mir", "setting": "iid", "where": {"dataset": "mnist"}}
 SETTINGS = {"own": {"none": 2.0, "shield": 0.0, "mixup": 1.5}, "other": {"none": 2.0, "shield": 2.0, "mixup": 0.0, "alone": 1.0}}
 
 
@@ -38,12 +43,12 @@ BOARDS = {  # name -> (folder, what else the document has)
     "ranking": (ranking, {}),
     "one seed": (lambda root: Folder(root, {"none": 1.5, "mixup": 0.8}).fill((0,)), {}),
     "rates": (lambda root: Folder(root, {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3, "hamp": 0.0}, n_ofl=400).fill(),
-              {"published": [PAPER]}),
+              {"published": [COFEDMID]}),
     "aligned": (lambda root: Folder(root, {"none": 2.0, "mixup": 0.1}, n_ofl=150).fill(range(5)), {}),
     "claims": (lambda root: Folder(root, {"none": 1.5, "cofedmid": 0.0, "hamp": 0.5}).fill(
         suite="partial_defense", setting="digits"), {}),
-    "poisoned": (lambda root: Poisoned(root).fill(), {}),
-    "clustered": (lambda root: Clustered(root).fill(), {}),
+    "poisoned": (lambda root: Poisoned(root, rules=("none", "trimmed-mean", "atm")).fill(), {"published": [FEDPOISONMIA]}),
+    "clustered": (lambda root: Clustered(root).fill(), {"published": [IFCA_MIR]}),
     "tuned": (lambda root: Cells(root, {"iid": STRENGTHS}, seeds=REPORTED, tuning=TUNING),
               {"analyses": [{"name": "tuned", "params": {"compared": "mine"}}]}),
     "settings": (lambda root: worlds(root, SETTINGS, ("server", "client"), range(2)), {}),
@@ -85,14 +90,11 @@ def test_every_number_of_a_board_is_what_it_was(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kinds"), [
-    ("poisoned", ["accuracy", "roc", "tradeoff"]), ("tuned", ["roc", "tradeoff", "tuned"]), ("rates", ["roc", "sweep", "tradeoff"]),
-])  # fmt: skip
-def test_the_figures_of_a_board_are_drawn(name, kinds, tmp_path):
+@pytest.mark.parametrize(("name", "own"), [("poisoned", "accuracy"), ("tuned", "tuned"), ("rates", "sweep")])
+def test_the_figures_of_a_board_are_drawn(name, own, tmp_path):
     made, more = BOARDS[name]
     images = [b for b in blocks_of(made(tmp_path / "results"), plots=True, **more) if isinstance(b, Image)]
-    assert sorted(min(image.files).partition("-")[0] for image in images) == kinds
-    assert all(min(map(len, image.files.values())) > 1000 for image in images)
+    assert {min(image.files).partition("-")[0] for image in images} == {"roc", "tradeoff", own}
 
 
 if __name__ == "__main__":

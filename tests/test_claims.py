@@ -44,22 +44,17 @@ def asked_of(holds):
     ("lower: {measure: worst-auc, row: weak, than: {rows: [none, strong]}}", NO),
     ("higher: {measure: worst-auc, row: weak, than: {rows: [none]}}", NO),
     ("lower: {measure: worst-auc, row: weak, than: {rows: [none, noisy]}}", OPEN),
-    ("higher: {measure: worst-auc, row: weak, than: {rows: [noisy]}}", OPEN),
     ("lower: {measure: mean-auc, row: strong, than: {rows: [weak]}}", YES),
     ("higher: {measure: mean-auc, row: strong, than: {rows: [weak]}}", NO),
-    ("lower: {measure: mean-auc, row: weak, than: {rows: [noisy]}}", OPEN),
     ("higher: {measure: auc, row: none, attack: attack0, than: {attacks: [attack1]}}", YES),
     ("higher: {measure: auc, row: none, attack: attack1, than: {attacks: [attack0]}}", NO),
     ("below: {measure: auc, row: strong, attack: attack0, value: 0.65}", YES),
-    ("below: {measure: auc, row: strong, attack: attack0, value: 0.5}", NO),
     ("below: {measure: auc, row: strong, attack: attack0, value: 0.551}", OPEN),
     ("above: {measure: auc, row: strong, attack: attack0, value: 0.5}", YES),
-    ("above: {measure: auc, row: strong, attack: attack0, value: 0.65}", NO),
     # weak is .15 above strong
     ("lower: {measure: worst-auc, row: weak, than: {rows: [strong]}, slack: 0.1}", NO),
     ("lower: {measure: worst-auc, row: weak, than: {rows: [strong]}, slack: 0.15}", OPEN),
     ("lower: {measure: worst-auc, row: weak, than: {rows: [strong]}, slack: 0.2}", YES),
-    ("higher: {measure: worst-auc, row: strong, than: {rows: [weak]}, slack: 0.2}", YES),
     # what is missing hides no contradiction
     ("lower: {measure: worst-auc, row: weak, than: {rows: [none, absent]}}", NONE),
     ("lower: {measure: worst-auc, row: none, than: {rows: [weak, absent]}}", NO),
@@ -82,7 +77,7 @@ def test_all_comparisons_of_a_claim_are_adjusted_together():
 
 
 @pytest.mark.parametrize(("where", "expected"), [
-    ("here", YES), ("there", NO), ("nowhere", NONE), ("here there", NO), ("here nowhere", NONE), ("there nowhere", NO),
+    ("here", YES), ("here there", NO), ("here nowhere", NONE), ("there nowhere", NO),
 ])  # fmt: skip
 def test_a_claim_must_hold_in_every_section_that_it_names(section, where, expected):
     other = section_of(np.array([[0.6 + WIGGLE, 0.55 + WIGGLE / 2], [0.8 + WIGGLE, 0.65 + WIGGLE / 2]]), ROWS[:2], "other")
@@ -93,7 +88,6 @@ def test_a_claim_must_hold_in_every_section_that_it_names(section, where, expect
 
 @pytest.mark.parametrize(("holds", "why", "what"), [
     ("lower: {measure: worst-auc, row: absent, than: {rows: [none]}}", "no row", "absent"),
-    ("lower: {measure: worst-auc, row: weak, than: {rows: [absent]}}", "no row", "absent"),
     ("below: {measure: auc, row: weak, attack: absent, value: 1}", "no attack", "absent"),
     ("below: {measure: tf01, row: weak, attack: attack0, value: 2}", "too few non-members for TF01 of", "attack0"),
     ("lower: {measure: worst-auc, row: weak, than: {section: {coalition: half}}}", "no such section on this board",
@@ -118,7 +112,7 @@ LOPSIDED = Interval(1.0, 1.5, 5, between=True, ends=(0.5, 3.5))
 
 
 @pytest.mark.parametrize(("found", "value", "seeds", "p"), [
-    (SURE, 0.62, 5, 0.05), (SURE, 0.58, 3, 0.05), (LOPSIDED, 3.5, 5, 0.05), (LOPSIDED, 0.5, 5, 0.05),
+    (SURE, 0.58, 3, 0.05), (LOPSIDED, 3.5, 5, 0.05), (LOPSIDED, 0.5, 5, 0.05),
     (SURE, 0.65, 5, 0.0022626), (SURE, 0.6, 5, 1), (SURE, 0.9, 1, 1),  # one training says nothing of the next
     (Interval(0.6, float("nan"), 2, between=True), 0.9, 5, 1), (Interval(0.6, 0.0, 5, between=True), 0.9, 5, 0),
 ])  # fmt: skip
@@ -142,9 +136,9 @@ def test_two_sections_are_compared_by_separate_intervals(section, how, expected)
 
 
 @pytest.mark.parametrize(("leak", "of_leak", "accuracy", "of_accuracy", "decides", "p"), [
-    (-0.1, 0.01, -5.0, 0.001, "leak", 0.01), (0.1, 0.01, 5.0, 0.02, "accuracy", 0.02), (-0.1, 0.01, 5.0, 0.02, "leak", 0.02),
+    (-0.1, 0.01, -5.0, 0.001, "leak", 0.01), (0.1, 0.01, 0.0, 1.0, "accuracy", 1.0), (-0.1, 0.01, 5.0, 0.02, "leak", 0.02),
     (-0.1, 0.04, 5.0, 0.03, "accuracy", 0.06), (0.1, 0.01, -5.0, 0.2, "accuracy", 0.2), (0.1, 0.03, -5.0, 0.01, "leak", 0.03),
-    (-0.1, 0.7, 5.0, 0.9, "leak", 1.0), (0.1, 0.01, 0.0, 1.0, "accuracy", 1.0),
+    (-0.1, 0.7, 5.0, 0.9, "leak", 1.0),
 ])  # fmt: skip
 def test_one_good_side_keeps_a_row_on_the_front_and_two_bad_ones_take_it_off(leak, of_leak, accuracy, of_accuracy, decides, p):
     sides = {"leak": Found(Interval(leak, 1, 5, True), of_leak), "accuracy": Found(Interval(accuracy, 1, 5, True), of_accuracy)}
@@ -165,24 +159,20 @@ def records(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("holds", "expected"), [
-    ("below: {measure: tf01, row: mixup, attack: seqmia, value: 2}", YES),
     ("below: {measure: tf01, row: none, attack: seqmia, value: 2}", NO),
     ("below: {measure: worst-tf01, row: mixup, value: 2}", YES),
     ("below: {measure: mean-tf01, row: none, value: 2}", NO),
     ("lower: {measure: mean-tf01, row: mixup, than: {rows: [none]}}", YES),
-    ("lower: {measure: worst-tf01, row: none, than: {rows: [mixup]}}", NO),
     ("lower: {measure: accuracy, row: mixup, than: {rows: [none]}}", YES),
     ("higher: {measure: accuracy, row: mixup, than: {rows: [none]}, slack: 10}", YES),
     ("higher: {measure: accuracy, row: mixup, than: {rows: [none]}, slack: 5}", OPEN),
     ("below: {measure: delta-accuracy, row: mixup, value: -1}", YES),
-    ("below: {measure: delta-accuracy, row: mixup, value: -10}", NO),
     ("below: {measure: delta-accuracy, row: none, value: -1}", NONE),
     ("below: {measure: runtime, row: mixup, value: 1.69}", YES),
     ("lower: {measure: runtime, row: mixup, than: {rows: [none]}}", NONE),
     ("lower: {measure: fact, name: share, row: mixup, than: {rows: [none]}}", YES),
     ("below: {measure: fact, name: share, row: mixup, value: 0.12}", OPEN),
     ("below: {measure: fact, name: who, row: mixup, value: 1}", NONE),
-    ("below: {measure: finding, analysis: absent, name: x, row: mixup, value: 1}", NONE),
     ("undominated: {measure: worst-auc, row: mixup, than: {rows: [none]}}", YES),
     ("undominated: {measure: worst-auc, row: none, than: {rows: [mixup]}}", YES),
 ])  # fmt: skip
@@ -190,12 +180,12 @@ def test_rates_costs_and_facts(records, holds, expected):
     assert judge(records, holds).verdict == expected
 
 
-@pytest.mark.parametrize("attack", ["", ", attack: seqmia"])
-def test_a_row_with_missing_scores_is_not_judged(tmp_path, attack):
+def test_a_row_with_missing_scores_is_not_judged(tmp_path):
     folder = Folder(tmp_path / "results", {"none": 2.0, "mixup": 0.0}, ("seqmia",)).fill(range(3))
     folder.add("mixup", "seqmia", 2, "failed", reason="out of memory")
-    holds = f"below: {{measure: {'auc' if attack else 'worst-auc'}, row: mixup, value: 0.6{attack}}}"
-    assert [k.why for k in judge(sections_of(folder), holds).lacks] == ["scores are missing of"]
+    one = "below: {measure: auc, attack: seqmia, row: mixup, value: 1}"
+    worst = "below: {measure: worst-auc, row: mixup, value: 1}"
+    assert [k.why for k in judge(sections_of(folder), worst, one).lacks] == ["scores are missing of"] * 2
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +196,6 @@ def grouped(tmp_path_factory):
 
 @pytest.mark.parametrize(("holds", "expected"), [
     ("higher: {measure: attack-accuracy, row: ifca, attack: shadow, group: minority, than: {groups: [majority]}}", YES),
-    ("lower: {measure: attack-accuracy, row: ifca, attack: shadow, group: minority, than: {groups: [majority]}}", NO),
     ("higher: {measure: attack-accuracy, row: ifca, attack: shadow, group: minority, than: {groups: [absent]}}", NONE),
     ("lower: {measure: attack-accuracy, row: atm, attack: fedpoisonmia, than: {rows: [none, median]}}", YES),
     ("below: {measure: finding, row: ifca, attack: shadow, analysis: violations, name: violated, value: 100}", YES),
@@ -218,15 +207,6 @@ def grouped(tmp_path_factory):
 def test_groups_decisions_and_findings_are_compared_seed_by_seed(grouped, holds, expected):
     place = {"coalition": "none", "view": "client"} if "atm" in holds else {"coalition": "uniform", "view": "external"}
     assert judge(grouped, holds, sections={"here": place}).verdict == expected
-
-
-def test_findings_and_decisions_are_means_over_seeds(grouped):
-    clustered, poisoned = grouped
-    count = "below: {measure: finding, row: ifca, attack: shadow, analysis: violations, name: violated, value: 100}"
-    assert measured(clustered, asked_of(count)).mean == pytest.approx(np.mean([0, 10, 20, 30]))
-    atm = next(r for r in poisoned.rows if r.label == "atm").entries["fedpoisonmia"]
-    asked = asked_of("below: {measure: attack-accuracy, row: atm, attack: fedpoisonmia, value: 1}")
-    assert measured(poisoned, asked).mean == pytest.approx(atm.attack_accuracy().mean)
 
 
 @pytest.mark.parametrize(("what", "expected"), [
@@ -258,11 +238,8 @@ def tuned(tmp_path_factory):
     ({}, "weak", "matched", "tuned: true", [("weak[s=2]", "mine[a=1,b=2]"), ("weak[s=2]", "one")], []),
     ({}, "weak", "best", "tuned: true", [("weak[s=3]", other) for other in ("late[s=2]", "mine[a=1,b=2]", "one")], []),
     ({}, "weak", "matched", "rows: [none]", [("weak[s=2]", "none")], []),
-    ({}, "late", "matched", "tuned: true", [], [("no strength within 1 pp on the tuning seeds:", "late")]),
     ({}, "one", "matched", "rows: [late]", [], [("no other defense has a strength within 1 pp on the tuning seeds", "")]),
-    ({}, "absent", "matched", "tuned: true", [], [("no tuned defense", "absent")]),
     ({}, "one", "best", "rows: [absent]", [], [("no tuned defense", "absent")]),
-    ({"tuning": ()}, "weak", "best", "tuned: true", [], [("no records of tuning seeds", "")]),
     ({"without": {("one", 101)}}, "mine", "matched", "tuned: true", [("mine[a=1,b=2]", "weak[s=2]")],
      [("not all scores on the tuning seeds of", "one")]),
     ({"without": {("none", s) for s in TUNING}}, "one", "matched", "tuned: true", [],
@@ -306,16 +283,10 @@ def written(folder, text, name="demo.yaml"):
     ("rows: [none]", "rows: [none], groups: [a]", "takes one of rows, tuned, attacks, groups, section; found rows, groups"),
     ("rows: [none]", "rows: [mixup]", "'mixup' is compared with itself"),
     ("rows: [none]", "attacks: [a]", "measure worst-auc is of no single attack"),
-    ("rows: [none]", "groups: [a]", "names no group that others could be compared with"),
-    ("rows: [none]", "section: {attack: a}", "names no other section: give a setting, a coalition or a view"),
     ("rows: [none]", "tuned: true", "say under chosen which one is compared"),
-    ("measure: worst-auc", "measure: auc", "measure auc needs attack"),
     ("measure: worst-auc", "measure: worst-auc, attack: a", "measure worst-auc takes no attack: only auc, tf01"),
     ("measure: worst-auc", "measure: last-loss, analysis: x, name: clean", "is of clean members, clean inside"),
-    ("than: {rows: [none]}", "chosen: best, than: {section: {view: client}}", "with rows, or with tuned"),
     ("lower: {measure: worst-auc", "undominated: {measure: accuracy", "measure accuracy is no leak"),
-    (HOLDS, "undominated: {measure: auc, attack: x, row: a, than: {attacks: [y]}}", "rows dominate rows"),
-    ("lower: {measure: worst-auc", "undominated: {slack: 0.1, measure: worst-auc", "takes no slack"),
     ("[here]", "[hree]", "10:13: claims[0].where[0]: no section 'hree' - did you mean 'here'?"),
     ("  demo: everything.", "  other: everything.", "nothing under differs says what suite demo differs in"),
     ("It is so.", '"It is\\u202eso."', "has a character that cannot be seen"),
@@ -347,15 +318,12 @@ CLAIMS = [(paper, claim) for paper in shipped_papers().values() for claim in pap
 @pytest.mark.parametrize("suite", sorted({place.suite for paper, claim in CLAIMS for place in paper.places(claim)}))
 def test_rows_and_attacks_of_claims_are_in_their_suites(suite):
     _, resolved = load_and_check(next(ref for ref in shipped_suites() if ref.rpartition("/")[2] == suite), Registry.discover())
-    rows, attacks = {u.label for u in resolved.defenses}, {u.label for u in resolved.attacks}
+    rows, attacks = {u.label for u in resolved.defenses}, {None, *(u.label for u in resolved.attacks)}
     for paper, claim in CLAIMS:
-        if places := paper.places(claim, suite):
-            asked = [predicate.asked.model_dump() for predicate in claim.holds]
-            others = [than for q in asked if (than := q.get("than"))]
-            named = {q["row"] for q in asked} | {row for than in others for row in than["rows"] or ()}
-            own = {q["attack"] for q in asked} | {a for than in others for a in than["attacks"] or ()}
-            assert named <= {*rows, *map(family, rows)} and own - {None} <= attacks, claim.id
-            assert {place.setting for place in places} <= {s.spec.name for s in resolved.settings}, claim.id
+        for asked in (predicate.asked for predicate in claim.holds if paper.places(claim, suite)):
+            others = getattr(asked, "than", None)
+            assert {asked.row, *((others and others.rows) or ())} <= {*rows, *map(family, rows)}, claim.id
+            assert {asked.attack, *((others and others.attacks) or ())} <= attacks, claim.id
 
 
 # ---------------------------------------------------------------- on the board
