@@ -101,11 +101,6 @@ def renamed(files: Files, name: str, stem: str) -> Files:
     return without(files, name, scores_of(name)) | moved
 
 
-def relabelled(files: Files, name: str, label: str, word: str) -> Files:
-    """A record with another label of its defense, under the name that goes with it."""
-    return renamed(edited(files, name, ("defense/label", label)), name, Path(name).stem.replace("--grad-noise--", f"--{word}--"))
-
-
 def rekeyed(files: Files, name: str, change: Callable[[dict], object]) -> Files:
     """A record with a changed identity, and with all that is made of it; under another name."""
     content = json.loads(files[name])

@@ -11,19 +11,14 @@ import subprocess
 import tomllib
 from itertools import islice
 from pathlib import Path
-from typing import get_args
 
 import click
 import pytest
-from ruamel.yaml import YAML
 
-import fedbench.core
 from fedbench.core.cli.main import cli, commands
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.hooks import Hooks
-from fedbench.core.contract.phases import PHASES
-from fedbench.core.contract.threat import LEVELS, View
-from fedbench.leaderboard.simulations import accuracy, gate, ranks, tf01, tf01_small, worst_case
+from fedbench.leaderboard.simulations import accuracy, ranks, tf01, tf01_small, worst_case
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
@@ -101,17 +96,6 @@ def test_the_check_of_links_finds_each_kind_of_mistake():
     assert bad_links(good, ROOT) == []
 
 
-def test_every_page_is_in_the_navigation_and_every_method_in_its_index():
-    listed = re.findall(r"```\{toctree\}\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
-    entries = [line for block in listed for line in block.splitlines() if line and not line.startswith(":")]
-    found = {p.resolve() for e in entries for p in DOCS.glob(f"{e}.md")}
-    pages = {p for p in DOCS.rglob("*.md") if "simulations" not in p.parts} | set((ROOT / "leaderboard" / "boards").glob("*.md"))
-    assert pages - found == {DOCS / "index.md"}
-    index = DOCS / "methods" / "README.md"
-    methods = {p.name for p in index.parent.glob("*.md")} - {index.name}
-    assert methods == set(re.findall(r"^\| \[[^\]]+\]\((\S+)\)", index.read_text(encoding="utf-8"), re.MULTILINE))
-
-
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
@@ -145,13 +129,6 @@ def test_every_command_that_is_shown_exists_with_its_options():
     assert problem(["compare", "a", "b", "--fail-off", "worse"]).startswith("No such option")
 
 
-@pytest.mark.parametrize("place", ["examples/ci/fedbench-gate.yml", ".ci/gate"])
-def test_the_runs_of_the_gate_can_be_planned(place, tmp_path, call):
-    args = next(args for args in calls(ROOT / place) if args[0] == "run")
-    words = ["partial_defense" if word == "$SUITE" else word for word in args]
-    assert call(*words, "--results", tmp_path / "results", "--dry-run")[0] == 0
-
-
 def test_ci_takes_its_commands_from_the_readme_and_they_start_from_nothing():
     text = (ROOT / ".ci" / "run").read_text()
     function = re.search(r"^readme\(\) \{.*?^\}", text, re.MULTILINE | re.DOTALL).group()
@@ -160,14 +137,9 @@ def test_ci_takes_its_commands_from_the_readme_and_they_start_from_nothing():
         assert f"readme {name}" in text
         call = ["bash", "-c", f"{function}\nreadme {name}"]
         assert subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout == marked + "\n"
-        assert marked.startswith("(python3.11 -m venv .venv || (apt-get update && apt-get install -y python3.11-venv")
-        assert " && .venv/bin/pip install -q -e " in marked
-    assert "sphinx -W -n" in (ROOT / ".ci" / "docs").read_text()
 
 
-def test_the_readme_names_exit_statuses_dependencies_and_the_size_of_the_main_job(tmp_path):
-    for status, meaning in ((0, "fine"), (1, "some cell failed"), (2, "your mistake"), (130, "interrupted")):
-        assert f"{status} {meaning}" in README
+def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path):
     extras = PROJECT["optional-dependencies"]
     asked = [text for text in (*PROJECT["dependencies"], *extras["html"], *extras["test"]) if not text.startswith("fedbench[")]
     table = re.findall(r"^\| ([^|]+) \|", README.split("## Dependencies")[1], re.MULTILINE)
@@ -175,8 +147,6 @@ def test_the_readme_names_exit_statuses_dependencies_and_the_size_of_the_main_jo
     assert {re.match(r"[\w.-]+", text).group() for text in asked} - first == set()
     jobs = build_plan("partial_defense", (), tmp_path, "cpu").jobs
     assert f"the main job, {len(jobs)} federations and {sum(len(job.cells) for job in jobs):,} scores" in README
-    citation = YAML(typ="safe").load((ROOT / "CITATION.cff").read_text())
-    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
 
 
 # --- the contract -----------------------------------------------------------------------------------------------------
@@ -190,26 +160,6 @@ def test_the_readme_documents_every_hook_with_its_signature():
     }
     assert set(re.findall(r"`(fedbench_\w+\([^`]*)`", README)) == signatures
     assert [name for name, f in hooks.items() if not re.fullmatch(r"[^\n]+\.", (f.__doc__ or "").strip())] == []
-
-
-def test_every_public_name_and_method_has_a_docstring():
-    public = {name: getattr(fedbench.core, name) for name in fedbench.core.__all__}
-    bare = [name for name, value in public.items() if callable(value) and name != "hookimpl" and not inspect.getdoc(value)]
-    bases = [value for value in public.values() if isinstance(value, type)]
-    assert bare + [
-        f"{base.__name__}.{name}" for base in bases for name, f in vars(base).items()
-        if inspect.isfunction(f) and not name.startswith("_") and not inspect.getdoc(getattr(base, name))
-    ] == []  # fmt: skip
-
-
-def test_tables_name_every_view_level_phase_and_command():
-    threats, reference = (DOCS / "threats.md").read_text(), (DOCS / "reference" / "index.md").read_text()
-    architecture = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    assert [word for word in (*get_args(View), *LEVELS) if f"| `{word}` |" not in threats] == []
-    assert re.findall(r"^\| \[(\w+)\]\(phases/", reference, re.MULTILINE) == list(PHASES)
-    assert [name for name in commands() if f"| `fedbench {name}` |" not in reference] == []
-    rows = [f"| `{p.name}` | {p.party} | {p.stage} | {p.combines} | {p.summary} |" for p in PHASES.values()]
-    assert [row for row in rows if row not in architecture] == []
 
 
 # --- pages that are made of the code ----------------------------------------------------------------------------------
@@ -237,10 +187,6 @@ def test_the_reference_is_made_of_the_code_and_can_be_made_anew(reference, capsy
     page.write_text(right.replace("exclusive", "every"))
     assert reference.main() == 1
     assert "phases/loss.md is not what the code says" in capsys.readouterr().err
-    (reference.PAGES / "hooks" / "fedbench_attacks.md").unlink()
-    assert reference.main() == 1
-    assert "no block 'hook fedbench_attacks'" in capsys.readouterr().err
-    shutil.copy(DOCS / "reference" / "hooks" / "fedbench_attacks.md", reference.PAGES / "hooks")
     monkeypatch.setattr("sys.argv", ["reference.py"])
     assert reference.main() == 0
     assert page.read_text() == right
@@ -291,10 +237,9 @@ def test_numbers_of_a_document_come_from_the_board(make, template, text):
 
 @pytest.mark.parametrize(("template", "problem"), [
     (FROM + "{{none | c}}", "x.md.in:2: demo.md, AUC by attack has no column 'c'; it has #, defense, a, b, accuracy"),
-    (FROM + "{{hamp | a}}", "has no row 'hamp'; it has none, mix_up"), (FROM + "{{mix_up | b}}", "'n/a' holds no number"),
+    (FROM + "{{mix_up | b}}", "'n/a' holds no number"),
     (FROM + "<!-- holds: {{none | a}} < {{none | b}} -->", "no longer true: .812 < .500"),
     ("{{gone | iid | pair | server | AUC by attack | none | a}}", "there is no committed board gone.md; there are demo"),
-    ("<!-- claims: gone -->", "there are no claims of gone"),
 ])  # fmt: skip
 def test_a_mistake_in_a_template_is_named_with_file_and_line(make, template, problem):
     with pytest.raises(make.Mistake, match=re.escape(problem)) as error:
@@ -305,31 +250,14 @@ def test_a_mistake_in_a_template_is_named_with_file_and_line(make, template, pro
 # --- simulations ------------------------------------------------------------------------------------------------------
 
 
-def page_of(module):
-    """The committed page of a simulation, in lines."""
-    return (DOCS / "simulations" / f"{module.__name__.rpartition('.')[2]}.md").read_text().splitlines()
-
-
-def require_equal(printed, kept):
-    """The same words, and numbers up to the last digits, which another type of CPU may round differently."""
-    words = [re.split(r"([-+]?\d[\d,.]*)", "\n".join(lines)) for lines in (printed, kept)]
-    assert words[0][::2] == words[1][::2]
-    new, old = ([float(w.replace(",", "").rstrip(".")) for w in of[1::2]] for of in words)
-    assert new == pytest.approx(old, rel=0.02, abs=0.2)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize(("module", "rows"), [(worst_case, 1), (ranks, 2), (accuracy, 99), (tf01, 3), (tf01_small, 4)])
 def test_the_committed_simulations_are_printed_by_their_commands(module, rows):
-    """The first rows of those that take minutes."""
-    page = page_of(module)
+    """The first rows of those that take minutes; digits up to the last ones, which another type of CPU may round differently."""
+    page = (DOCS / "simulations" / f"{module.__name__.rpartition('.')[2]}.md").read_text().splitlines()
     end = next(i for i, line in enumerate(page) if line.startswith("|--")) + 1 + rows
-    require_equal(list(islice(module.tables(module.REPETITIONS), end)), page[:end])
-
-
-@pytest.mark.nightly
-def test_the_quick_rows_of_the_gate_are_printed_by_its_command():
-    quick = tuple(f"| {design} |" for design in gate.QUICK_DESIGNS)
-    rows = [line for line in gate.tables(gate.REPETITIONS, gate.QUICK_DESIGNS) if line.startswith(quick)]
-    assert len(rows) == 30
-    require_equal(rows, [line for line in page_of(gate) if line.startswith(quick)])
+    printed = list(islice(module.tables(module.REPETITIONS), end))
+    words = [re.split(r"([-+]?\d[\d,.]*)", "\n".join(lines)) for lines in (printed, page[:end])]
+    assert words[0][::2] == words[1][::2]
+    new, old = ([float(w.replace(",", "").rstrip(".")) for w in of[1::2]] for of in words)
+    assert new == pytest.approx(old, rel=0.02, abs=0.2)

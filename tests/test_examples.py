@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from ruamel.yaml import YAML
 from running import invoke, outcomes, records, suite
 from tiny import tiny_setup, train_all
 
-from fedbench.core import Defense, UserError
+from fedbench.core import Defense
 from fedbench.core.contract.phases import PHASES
 from fedbench.core.federation.answering import answered
 from fedbench.core.registry.components import Registry
@@ -81,86 +78,42 @@ def test_the_example_of_a_phase_is_called_in_it_and_changes_something(phase):
 
 
 @pytest.mark.slow
-def test_the_examples_of_helpers_params_and_check():
-    helper, rounded, pairs = (
-        defense_of(examples(PAGES / name)[0]) for name in ("contexts.md", "classes/component.md", "classes/defense.md")
-    )
-    federation, _ = train_all(tiny_setup(helper()))
-    assert federation.parties.memory(0)["steps"] > 0
-    train_all(tiny_setup(rounded(way="down")))
-    train_all(tiny_setup(pairs()))
-    with pytest.raises(UserError, match="an even number of clients, found 3"):
-        train_all(tiny_setup(pairs(), clients=tiny_setup().clients[:3]))
-
-
-@pytest.fixture
-def announced(site):
-    """The modules of all examples that announce something, each installed as a package of its own."""
+@pytest.mark.nightly
+def test_the_examples_of_readme_and_reference_run_together_in_a_suite(site, tmp_path, call):
     pages = [*(PAGES / "hooks" / f"{name}.md" for name in HOOKS.values()), *(PAGES / "classes").glob("*.md")]
-    found = {}
-    for code in (examples(page)[0] for page in pages if "@hookimpl" in page.read_text()):
+    codes = [examples(page)[0] for page in pages if "@hookimpl" in page.read_text()]
+    readme = examples(ROOT / "README.md")
+    codes += ["\n\n".join(readme), examples(ROOT / "docs" / "adversaries.md")[0].replace("my_package", "active")]
+    for code in codes:
         (module,) = set(re.findall(r'"(\w+):\w+"', code))
         install(site, module, code)
-        found[module] = code
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_the_examples_of_the_reference_run_together_in_a_suite(announced, tmp_path, call):
-    registry = Registry.discover()
-    assert [str(p) for p in registry.broken] == []
-    assert [kind for kind in HOOKS if not any(c.distribution in announced for c in registry.components(kind))] == []
-    federation = {"clients": 4, "rounds": 2, "batch_size": 20, "optimizer": {"lr": 0.1}}
-    passive = {"coalitions": ["pair"], "defenses": ["half-update"], "audit": {"nonmembers": 40}, "federation": federation}
-    path = suite(
-        tmp_path, coalitions=["none"], defenses=["none", "half-update"],
-        attacks=["first-loss", "learnt-loss", "tempered-last", "boost"], analyses=["how-many", "loss-spread"],
-        settings=[
-            {"name": "rings", "dataset": "rings", "model": "one-layer", **passive,
-             "attacks": ["first-loss", "learnt-loss", "tempered-last"]},
-            {"name": "wide", "dataset": "rings", "model": "wide", **passive, "attacks": ["first-loss"]},
-            {"name": "stripes", "dataset": "stripes", "federation": federation, "defenses": ["none"], "attacks": ["boost"],
-             "adversary": {"mask_set": 10}, "audit": {"targets": "honest", "members": 20, "nonmembers": 20}},
-        ],
-    )  # fmt: skip
-    invoke(path, "--results", tmp_path / "r")
-    assert outcomes(tmp_path / "r") == dict.fromkeys(("first-loss", "learnt-loss", "tempered-last", "boost"), ("ok", ""))
-    learnt = records(tmp_path / "r")["half-update", "learnt-loss", 0]
-    assert learnt["analyses"]["how-many"]["numbers"]["members"]["value"] == 2
-    assert set(learnt["analyses"]["loss-spread"]["arrays"]) == {"loss"}
-    assert call("leaderboard", tmp_path / "r", "--report", "count", "--report", "outcomes")[0] == 0
-    assert (tmp_path / "r" / "leaderboard" / "count.txt").read_text() == "5 records\n"
-    assert "half-update,learnt-loss,ok" in (tmp_path / "r" / "leaderboard" / "outcomes.csv").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_the_examples_of_the_readme_and_of_active_attacks_run(site, tmp_path):
-    codes = examples(ROOT / "README.md")
-    install(site, "my_package", "\n\n".join(codes))
-    install(site, "active", examples(ROOT / "docs" / "adversaries.md")[0].replace("my_package", "active"))
+    assert [str(p) for p in Registry.discover().broken] == []
     federation = {"clients": 4, "rounds": 4, "batch_size": 20, "optimizer": {"lr": 0.1}}
+    passive = {"coalitions": ["pair"], "defenses": ["half-update"], "audit": {"nonmembers": 40}, "federation": federation}
+    active = {"federation": federation, "defenses": ["none"], "audit": {"targets": "honest", "members": 20, "nonmembers": 20}}
     settings = [
-        {"name": "blobs", "dataset": "blobs", "federation": federation, "audit": {"every": 2},
-         "coalitions": ["pair"], "defenses": ["none", "update-noise"], "attacks": ["last-loss"]},
-        {"name": "digits", "dataset": "digits", "federation": federation, "adversary": {"clients": 1, "mask_set": 10},
-         "audit": {"targets": "honest", "members": 50, "nonmembers": 50}, "attacks": ["passive", "my-ascent"]},
+        {"name": "rings", "dataset": "rings", "model": "one-layer", **passive,
+         "attacks": ["first-loss", "learnt-loss", "tempered-last"]},
+        {"name": "wide", "dataset": "rings", "model": "wide", **passive, "attacks": ["first-loss"]},
+        {"name": "stripes", "dataset": "stripes", **active, "attacks": ["boost"], "adversary": {"mask_set": 10}},
+        {"name": "digits", "dataset": "digits", **active, "attacks": ["passive", "my-ascent"], "adversary": {"mask_set": 10}},
+        {"name": "blobs", "dataset": "blobs", "federation": federation, "audit": {"every": 2}, "coalitions": ["pair"],
+         "defenses": ["none", "update-noise"], "attacks": ["last-loss"]},
     ]  # fmt: skip
-    path = suite(tmp_path, settings=settings, coalitions=["none"], attacks=["last-loss", "passive", "my-ascent"])
+    every = {kind: sorted({name for s in settings for name in s[kind]}) for kind in ("defenses", "attacks")}
+    path = suite(tmp_path, settings=settings, coalitions=["none"], analyses=["how-many", "loss-spread"], **every)
     invoke(path, "--results", tmp_path / "r")
+    assert outcomes(tmp_path / "r") == dict.fromkeys(every["attacks"], ("ok", ""))
     found = records(tmp_path / "r")
-    noise, passive, active = (
-        found[key] for key in (("update-noise", "last-loss", 0), ("none", "passive", 0), ("none", "my-ascent", 0))
-    )
+    learnt, noise = found["half-update", "learnt-loss", 0], found["update-noise", "last-loss", 0]
+    assert learnt["analyses"]["how-many"]["numbers"]["members"]["value"] == 2
     assert noise["defense"]["params"] == {"sigma": 0.01}
     assert noise["pooled"] != found["none", "last-loss", 0]["pooled"]
-    assert active["utility"]["accuracy"] < passive["utility"]["accuracy"]
-    folder = ROOT / "tests" / "plugin_example"  # the package that CI installs
-    assert (folder / "my_package.py").read_text() == codes[0]
-    (toml,) = examples(ROOT / "README.md", "toml")
-    entries = [tomllib.loads(text)["project"]["entry-points"] for text in (toml, (folder / "pyproject.toml").read_text())]
-    assert entries[0] == entries[1]
+    accuracy = {attack: found["none", attack, 0]["utility"]["accuracy"] for attack in ("passive", "my-ascent")}
+    assert accuracy["my-ascent"] < accuracy["passive"]
+    assert call("leaderboard", tmp_path / "r", "--report", "count")[0] == 0
+    assert (tmp_path / "r" / "leaderboard" / "count.txt").read_text() == "9 records\n"
+    assert (ROOT / "tests" / "plugin_example" / "my_package.py").read_text() == readme[0]  # what CI installs
 
 
 @pytest.mark.slow
@@ -176,69 +129,27 @@ def test_the_suite_of_the_reference_is_valid_here_and_in_an_editor(tmp_path, cal
 # --- packages of examples/ --------------------------------------------------------------------------------------------
 
 
-def project(folder):
-    return tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-
-
-@pytest.fixture
-def installed(site):
-    """The packages of examples/ without pip: folder -> its module."""
-    found = {folder: next(iter(project(folder)["entry-points"]["fedbench"].values())) for folder in PACKAGES}
-    for folder, module in found.items():
-        (site / module).symlink_to(folder / "src" / module)
-        described(site, folder.name, module, project(folder)["version"])
-    return found
-
-
 @pytest.mark.slow
-def test_example_packages_use_the_public_contract_and_are_described(installed, call):
-    plugins = {plugin.distribution: plugin for plugin in Registry.discover().plugins}
-    script, readme = (ROOT / ".ci" / "examples").read_text(), (EXAMPLES / "README.md").read_text()
-    private, undescribed, kinds = {}, [], set()
-    for folder, module in installed.items():
+def test_example_packages_use_the_public_contract_and_their_suites_are_valid(site, call):
+    private, names = {}, {}
+    for folder in PACKAGES:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        (module,) = project["entry-points"]["fedbench"].values()
+        (site / module).symlink_to(folder / "src" / module)
+        described(site, folder.name, module, project["version"])
         private |= {path: found for path, text in sources(folder).items() if (found := private_imports(text, module))}
-        components = plugins[folder.name].components
-        kinds.add(tuple(sorted(c.kind for c in components)))
-        texts = [(folder / path).read_text() for path in ("tests/test_conformance.py", "README.md")]
-        undescribed += [c.name for c in components if not all(c.name in text for text in (*texts, script, readme))]
-        undescribed += [folder.name] * (f'"{folder.name} {project(folder)["version"]}"' not in script)
-    assert (private, undescribed) == ({}, [])
-    assert kinds == {("defense",), ("attack", "signal"), ("dataset", "model")}
+        names[folder.name] = f"{folder.name} {project['version']}"
+    assert private == {}
     assert private_imports("from fedbench.core import Batches", "own") == {"fedbench.core.Batches"}
-    suites = [p for p in sorted(EXAMPLES.rglob("*.yaml")) if p.parent.name != "cluster"]
-    assert len(suites) > 3
-    status, words = call("validate", "--no-data", *suites)
+    plugins = {p.distribution: {c.kind for c in p.components} for p in Registry.discover().plugins if p.distribution in names}
+    assert sorted(map(sorted, plugins.values())) == [["attack", "signal"], ["dataset", "model"], ["defense"]]
+    script = (ROOT / ".ci" / "examples").read_text()
+    assert [name for name in names.values() if f'"{name}"' not in script] == []
+    status, words = call("validate", "--no-data", *(p for p in EXAMPLES.rglob("*.yaml") if p.parent.name != "cluster"))
     assert status == 0, words
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_the_slurm_array_computes_a_suite(tmp_path):
-    script = EXAMPLES / "cluster" / "slurm_array.sh"
-    lines = script.read_text().splitlines()
-    last = max(i for i, line in enumerate(lines) if line.startswith("#SBATCH"))
-    assert all(line.startswith("#") for line in lines[:last])  # sbatch reads none after the first command
-    path, results = suite(tmp_path, seeds=[0, 1, 2]), tmp_path / "shared" / "results"
-    results.parent.mkdir()
-    for i in (1, 2):
-        array = {"SLURM_ARRAY_TASK_ID": str(i), "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_CPUS_PER_TASK": "1"}
-        environment = {**os.environ, **array, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        subprocess.run([str(script), str(path), str(results), "--no-plots"], env=environment, check=True)
-    assert len(records(results)) == 3
-    assert (results / "leaderboard" / "board.md").is_file()
-
-
-@pytest.mark.slow
-def test_ray_accepts_the_cluster_file():
-    util = pytest.importorskip("ray.autoscaler._private.util", reason="Ray is not installed: pip install 'fedbench[ray]'")
-    config = YAML(typ="safe").load(EXAMPLES / "cluster" / "ray_cluster.yaml")
-    util.validate_config(util.prepare_config(dict(config)))
-    assert config["max_workers"] == len(config["provider"]["worker_ips"])
-    starts = [c for kind in ("head", "worker") for c in config[f"{kind}_start_ray_commands"] if " start " in c]
-    assert all("RAY_AUTH_MODE=token" in shlex.split(start) for start in starts)
 
 
 @pytest.mark.slow

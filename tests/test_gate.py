@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,6 @@ from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.gate.file import read_baseline, write_baseline
 from fedbench.leaderboard.gate.measures import ACCURACY, Value, definitions
 from fedbench.leaderboard.gate.noise import Pairing, half_widths
-from fedbench.leaderboard.gate.report import Gate, markdown
 from fedbench.leaderboard.gate.snapshot import Cell, Key, Snapshot, snapshot_of
 from fedbench.leaderboard.gate.verdict import FALSE_ALARMS, compare
 
@@ -222,15 +220,6 @@ def test_a_family_shares_its_variance_and_the_degrees_of_freedom_of_its_independ
     assert loud == pytest.approx(10 * quiet)  # pairs of one defense say nothing of another
 
 
-def test_other_candidates_are_never_surer_than_their_errors():
-    old, new = values([0.6] * 3, 0.03), values([0.61] * 3, 0.04)
-    assert width_of(old, new, False, 0.05) == pytest.approx(1.959964 * np.sqrt((0.03**2 + 0.04**2) / 3))
-    assert width_of(old, new, True, 0.05) == pytest.approx(0, abs=1e-12)
-    assert width_of(old[:1], new[:1], True, 0.05) == pytest.approx(1.959964 * 0.05)
-    found = compare(moved(snapshot((0,)), 3.0, "tf01:ofl"), snapshot((0,)))  # one seed, and no error is known
-    assert verdicts(found) == {("not-comparable", "fta", "tf01:ofl")}
-
-
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
@@ -315,23 +304,8 @@ def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(finished, basel
     assert call("compare", finished, baseline, "--floor", "auc=0.5")[0] == 0
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"utility/accuracy": 0.123}, "test accuracy is"),
-    ({"outcome": "failed", "reason": "no luck", "targets": [], "pooled": {}}, "failed: no luck"),
-], ids=["forged", "failed"])  # fmt: skip
-def test_records_without_true_scores_make_no_baseline(finished, tmp_path, changes, said, call):
-    copy = shutil.copytree(finished, tmp_path / "results")
-    path = next((copy / "records").glob("*--grad-noise--fedmia-ii--*.json"))
-    for place, value in changes.items():
-        rewritten(path, place, value)
-    status, words = call("baseline", copy, "-o", tmp_path / "b.json")
-    assert (status, said in words) == (2, True)
-    assert not (tmp_path / "b.json").exists()
-
-
 @pytest.mark.parametrize(("option", "value", "message"), [
-    ("--fail-on", "wrose", "'wrose' is none of worse, better, missing"), ("--fail-on", " ,", "names no verdict"),
-    ("--floor", "auc=nan", "a floor is 0 or more"), ("--floor", "acu=1", "did you mean 'auc'?"),
+    ("--fail-on", "wrose", "'wrose' is none of worse, better, missing"), ("--floor", "auc=nan", "a floor is 0 or more"),
     ("--json", "baseline.json", "is what is compared"),
 ])  # fmt: skip
 def test_a_mistaken_option_is_explained(finished, baseline, option, value, message, call, monkeypatch):
@@ -343,14 +317,3 @@ def test_a_mistaken_option_is_explained(finished, baseline, option, value, messa
     assert baseline.read_bytes() == before
 
 
-def test_failures_come_first_and_hostile_names_stay_text():
-    found = compare(moved(moved(snapshot(), 0.1), -0.1, key=KEY._replace(attack="yeom")), snapshot())
-    text = markdown(Gate(comparison=found, fail_on=("worse", "missing")))
-    order = ("The gate **failed**: 1 worse, 1 better, 12 same", "| worse", "| better", "<details><summary>12 same", "| same")
-    places = [text.index(what) for what in order]
-    assert places == sorted(places)
-    assert "0.600 | 0.700 | +0.100 ± 0.000 |       0.010 |" in text
-    rows = tuple(replace(r, key=r.key._replace(defense="<img src=x>|[a](b)\n# `x`")) for r in found.rows)
-    text = markdown(Gate(comparison=replace(found, rows=rows), fail_on=()))
-    assert "&lt;img src=x&gt;\\|\\[a\\](b) \\# \\`x\\`" in text
-    assert "<img" not in text

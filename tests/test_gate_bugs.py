@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from fedbench.leaderboard.gate.file import read_baseline
-
 ROOT = Path(__file__).parents[1]
 ONLY, FAIL_ON = (re.search(rf"--{name} (\S+)", (ROOT / ".ci" / "gate").read_text())[1] for name in ("only", "fail-on"))
 RUN = ("run", "partial_defense", "--only", ONLY, "--no-plots", "--results")
@@ -83,11 +81,3 @@ def test_a_bug_in_one_attack_fails_the_gate(good, tmp_path, bug):
     assert [row for row in rows if row["attack"] not in touched and row["change"] != 0] == []
 
 
-@pytest.mark.slow
-def test_the_committed_baseline_is_small_and_of_what_the_gate_runs():
-    path = ROOT / ".ci" / "baseline.json"
-    made = read_baseline(path)
-    assert path.stat().st_size <= 50_000
-    assert (made.suite, made.seeds, len(made.cells)) == ("partial_defense", [0, 1, 2, 3, 4], 3 * (7 + 1))
-    named = {f"{kind}={getattr(key, kind)}" for key in made.cells for kind in ("defense", "coalition")}
-    assert named == set(ONLY.split(","))

@@ -1,8 +1,7 @@
-"""What others get of this repository: the wheel, the site of the documents, and a package written by the tutorial."""
+"""What others get of this repository: the wheel, and a package written by the tutorial."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -31,40 +30,6 @@ def test_the_wheel_holds_every_file_but_plots(tmp_path):
         held = {name.removeprefix("fedbench/"): archive.read(name) for name in archive.namelist()}
     files = {str(p.relative_to(tree)): p for top in TOPS for p in (tree / top).rglob("*") if p.is_file()}
     assert [name for name, p in files.items() if held.get(name) != p.read_bytes()] == []
-
-
-def test_the_site_of_the_documents_is_built_and_a_broken_link_stops_it(tmp_path):
-    pytest.importorskip("sphinx")
-    for folder in ("docs", "leaderboard/boards", "leaderboard/site", "examples"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    for path in (*ROOT.glob("*.md"), ROOT / "LICENSE"):
-        shutil.copy(path, tmp_path)
-    for folder in ("core/contract", "tests", "suites"):
-        (tmp_path / folder).mkdir(parents=True)
-
-    def build():
-        words = ["-W", "-n", "--keep-going", "-q", "-b", "dummy", "-c", "docs", ".", str(tmp_path / "out")]
-        return subprocess.run([sys.executable, "-m", "sphinx", *words], cwd=tmp_path, capture_output=True, text=True)
-
-    assert build().returncode == 0
-    page = tmp_path / "docs" / "threats.md"
-    page.write_text(page.read_text() + "\n[a](" + "no-where.md) [b](method.md#gone)\n")
-    broken = build()
-    assert broken.returncode != 0
-    assert "no-where" in broken.stderr
-    assert "'gone'" in broken.stderr
-
-
-@pytest.mark.parametrize(("text", "shown"), [
-    ("[core/contract/](core/contract) x", "`core/contract` x"), ("[LICENSE](LICENSE)", "`LICENSE`"),
-    ("[a](README.md#layout)", "[a](README.md#layout)"), ("[a](https://example.org/core) [b](#here)",) * 2,
-    ("[gone](core/gone.py)",) * 2, ("```\n[core](core)\n```\n[core](core)", "```\n[core](core)\n```\n`core`"),
-])  # fmt: skip
-def test_links_out_of_the_site_are_paths_and_broken_ones_are_left_for_the_build(text, shown):
-    spec = importlib.util.spec_from_file_location("site_conf", ROOT / "docs" / "conf.py")
-    conf = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(conf)
-    assert conf.with_paths(text, ROOT) == shown
 
 
 def environment(folder):

@@ -58,6 +58,7 @@ def test_the_sample_has_runs_of_every_row_and_is_drawn_evenly(claims):
     assert np.abs(counts - 300).max() < 5 * np.sqrt(1000 * 0.3 * 0.7)
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_plan_and_the_draw_is_remembered(claims, call):
     status, words = call("reproduce", claims, "--dry-run", "--seed", 3)
     assert status == 0
@@ -168,6 +169,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(of_another
     assert pip_command({"$(rm -rf /)": "1", "good": "1.0", "x": "1; ls", "--index-url": "2"}) == "pip install 'good==1.0'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "reason"), [
     (lambda run: run["digests"].update(engine="x"), "the engine's code changed"),
     (lambda run: run["defense"].update(distribution="fedbench 0.0.1"), "is of fedbench 0.0.1, here "),
@@ -178,9 +180,3 @@ def test_a_cell_of_other_code_is_stale_and_explained(of_another, change, reason,
     assert reason in words
 
 
-def test_edited_notes_of_trust_are_refused(claims, call):
-    path = claims / "trust.json"
-    path.write_text(path.read_text().replace("claimed", "reproduced"))
-    status, words = call("leaderboard", claims, "--no-plots")
-    assert status == 2
-    assert "trust.json: damaged or changed since fedbench wrote it" in words

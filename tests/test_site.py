@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from site_boards import HOSTILE, cells_of, hostile, marked, site
 
 from fedbench.core.cli.options import parse_only
 from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.site import again, pages
+from fedbench.leaderboard.site import again
 from fedbench.leaderboard.statistics.roc import roc_band
 
 BOARDS = Path(__file__).parents[1] / "leaderboard" / "boards"
@@ -148,17 +147,6 @@ def test_a_cell_holds_the_auc_and_the_histogram_of_its_record(made, folder):
             assert np.abs(plain - counts).sum() <= 2  # the ends are written with four digits
 
 
-def test_a_half_finished_folder_has_a_page_without_ranks(tmp_path):
-    folder = Folder(tmp_path / "half", LEAK)
-    for defense, attack, seed in (("none", "fedmia-ii", 0), ("none", "loss-series", 0), ("mixup", "fedmia-ii", 1)):
-        folder.add(defense, attack, seed)
-    folder.add("cofedmid", "loss-series", 0, outcome="failed", reason="out of memory")
-    board = site(tmp_path / "site", marked(folder))["half.html"].board
-    assert [row["rank"] for row in board["rows"]] == [None] * 3
-    assert "out of memory" in board["reasons"]
-    assert "8 cells have no record yet" in board["notes"][0]
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -192,18 +180,7 @@ def test_a_folder_that_holds_no_site_is_left_alone(folder, tmp_path, name, text,
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {name: text}
 
 
-@pytest.mark.parametrize(("missing", "more", "said"), [
-    ("no_such", ["--output", "x"], "--html goes without --output"), ("bokeh", [], "--html needs bokeh"),
-])  # fmt: skip
-def test_what_html_needs_and_excludes_is_explained(folder, tmp_path, missing, more, said, monkeypatch, call):
-    pages._environment.cache_clear()
-    pages._static.cache_clear()
-    monkeypatch.setitem(sys.modules, missing, None)
-    status, words = call("leaderboard", folder.root, "--html", tmp_path / "site", *more)
-    assert (status, said in words) == (2, True)
-    assert not (tmp_path / "site").exists()
-
-
+@pytest.mark.slow
 def test_the_command_of_a_cell_computes_that_cell(finished, tmp_path, call):
     results = shutil.copytree(finished, tmp_path / "planned")
     board = site(tmp_path / "site", results)["planned.html"].board
@@ -241,17 +218,6 @@ def test_a_changed_document_is_refused_with_the_place(made, place, value, said, 
     assert (status, words.startswith(f"{path}: ")) == (2, True)
     assert said in words
     assert not (tmp_path / "site").exists()
-
-
-def test_hostile_texts_of_a_document_are_text(made, tmp_path):
-    content = made["demo.html"].board
-    content["title"] = "</title><script>alert(1)</script>\u202e"
-    content["rows"][0]["remarks"] = ["<img src=x onerror=alert(1)>"]
-    (tmp_path / "demo.json").write_text(json.dumps(content))
-    page = site(tmp_path / "site", tmp_path / "demo.json")["demo.html"]
-    assert page.board["title"] == "</title><script>alert(1)</script>\\u202e"
-    assert "<img src=x onerror=alert(1)>" in page.text
-    assert not page.all("img")
 
 
 @pytest.mark.slow

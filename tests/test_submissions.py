@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import shutil
 import stat
 import struct
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,6 @@ from bundles import (
     packed,
     pick,
     rekeyed,
-    relabelled,
     renamed,
     rescored,
     scores_of,
@@ -30,8 +27,6 @@ from bundles import (
     without,
     zipped,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from running import fingerprint, invoke, suite
 
 from fedbench.core.cli.main import main
@@ -46,6 +41,14 @@ def bundle(finished, tmp_path_factory) -> Path:
     """The bundle of the shared results; read-only."""
     path = tmp_path_factory.mktemp("bundle") / "b.zip"
     assert main(["export", str(finished), "-o", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def small(finished, tmp_path_factory) -> Path:
+    """The bundle of one run with two cells; read-only."""
+    path = tmp_path_factory.mktemp("small") / "b.zip"
+    assert main(["export", str(finished), "-o", str(path), "--only", "defense=grad-noise"]) == 0
     return path
 
 
@@ -155,7 +158,6 @@ FILES = {  # of the record of one cell and its scores
         lambda f, n: rekeyed(f, n, lambda i: i["attack"]["params"].update(forged=1)), "attack is ",
     ),
     "field twice": (lambda f, n: f | {n: b'{"seed": 7,' + f[n].lstrip()[1:]}, "'seed' stands there twice"),
-    "escape in a label": (lambda f, n: relabelled(f, n, "noise\x1b[31m", "noise_31m"), "cannot be seen"),
     "scores without a record": (lambda f, n: without(f, n), "belong to no record with scores"),
     "record without scores": (lambda f, n: without(f, scores_of(n)), "missing, though its record says 'ok'"),
     "model of another run": (lambda f, n: _always_right(f), "of one run, but have other test accuracy"),
@@ -187,20 +189,20 @@ SCORES = [  # the change of an array, and the reason of the refusal
 
 
 @pytest.mark.parametrize(("craft", "said"), FILES.values(), ids=FILES)
-def test_a_forged_file_is_refused_with_the_reason(bundle, tmp_path, craft, said, call):
-    files = files_of(bundle)
+def test_a_forged_file_is_refused_with_the_reason(small, tmp_path, craft, said, call):
+    files = files_of(small)
     refused(tmp_path / "b.zip", packed(craft(files, pick(files))), said, call)
 
 
 @pytest.mark.parametrize(("path", "value", "said"), RECORDS)
-def test_a_forged_record_is_refused_with_the_reason(bundle, tmp_path, path, value, said, call):
-    files = files_of(bundle)
+def test_a_forged_record_is_refused_with_the_reason(small, tmp_path, path, value, said, call):
+    files = files_of(small)
     refused(tmp_path / "b.zip", packed(edited(files, pick(files), (path, value))), said, call)
 
 
 @pytest.mark.parametrize(("array", "change", "said"), SCORES)
-def test_forged_scores_are_refused_with_the_reason(bundle, tmp_path, array, change, said, call):
-    files = files_of(bundle)
+def test_forged_scores_are_refused_with_the_reason(small, tmp_path, array, change, said, call):
+    files = files_of(small)
     found = change(arrays_of(files[scores_of(pick(files))]).get(array))
     refused(tmp_path / "b.zip", packed(rescored(files, pick(files), **{array: found})), said, call)
 
@@ -227,27 +229,6 @@ def test_a_forged_number_of_single_rounds_is_refused(bundle_of_rounds, tmp_path,
     refused(tmp_path / "b.zip", packed(edited(files, pick(files, attack), (path, value))), said, call)
 
 
-@pytest.mark.parametrize(("factor", "status"), [(1.3, 0), (0.3, 2)])
-def test_errors_drawn_with_another_numpy_are_compared_loosely(bundle, tmp_path, factor, status, call):
-    files, error = files_of(bundle), "pooled/mix/values/auc/error"
-    known = json.loads(files[pick(files)])["pooled"]["mix"]["values"]["auc"]["error"]
-    (tmp_path / "b.zip").write_bytes(packed(edited(files, pick(files), ("provenance/numpy", "1.0"), (error, factor * known))))
-    assert call("import", tmp_path / "b.zip", "-o", tmp_path / "in")[0] == status
-
-
-def test_html_in_a_label_is_shown_as_text(bundle, tmp_path, call):
-    files = files_of(bundle)
-    for attack in ("loss-series", "fedmia-ii"):
-        files = relabelled(files, pick(files, attack), "<img/src=x>|noise", "_img_src=x_noise")
-    stems = [Path(name).stem for name in files if name.startswith("records/") and name.endswith(".json")]
-    (tmp_path / "b.zip").write_bytes(packed(files, ("cells", stems)))
-    assert call("import", tmp_path / "b.zip", "-o", tmp_path / "in")[0] == 0
-    assert call("leaderboard", tmp_path / "in", "--no-plots")[0] == 0
-    text = (tmp_path / "in" / "leaderboard" / "board.md").read_text()
-    assert "&lt;img/src=x&gt;\\|noise" in text
-    assert "<img" not in text
-
-
 # --- hostile files ----------------------------------------------------------------------------------------------------
 
 
@@ -263,17 +244,6 @@ def _added(name, said="has no name of a bundle's file", content=b"x", **info):
     return made, said
 
 
-def _overlapping(files):
-    """A second directory entry for the last file."""
-    data = packed(files)
-    end = data.rindex(b"PK\x05\x06")
-    *_, n, size, start, _ = struct.unpack("<4s4H2LH", data[end:])
-    copy = bytearray(data[data.rindex(b"PK\x01\x02", start) : end])
-    at = 46 + len("suites/")
-    copy[at : at + 16] = b"0" * 16
-    return data[:end] + bytes(copy) + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, n + 1, n + 1, size + len(copy), start, 0)
-
-
 def _million_entries(files):
     header = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
     return header * 1_000_000 + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 1_000_000 * len(header), 0, 0)
@@ -282,16 +252,13 @@ def _million_entries(files):
 HOSTILE = {
     "path out of the folder": _added("../evil.json"),
     "absolute path": _added("/tmp/evil.json"),
-    "path of Windows": _added("records\\..\\..\\evil.json"),
     "escape in a name": _added("records/\x1b[2J--0123456789ab.json"),
     "marks of trust": _added("trust.json"),
     "link": _added("records/a--0123456789ab.json", "is a link", b"/etc/passwd", mode=stat.S_IFLNK | 0o777),
     "file that is not listed": _added("records/a--0123456789ab.json", "which its manifest does not list"),
     "bomb": (lambda f: packed(f | {pick(f): b" " * (12 << 20)}), "a zip bomb"),
     "record of 17 MiB": (lambda f: packed(f | {pick(f): b" " * (17 << 20)}), "more than the 16,777,216 that such a file may"),
-    "overlapping entries": (_overlapping, "overlaps, or leaves a gap"),
     "program before it": (lambda f: b"#!/bin/sh\n" + packed(f), "its directory is not where its end says"),
-    "bytes behind it": (lambda f: packed(f) + b"more", "does not end as a zip file of fedbench does"),
     "million entries": (_million_entries, "more than 50,000 entries"),
     "empty file": (lambda f: b"", "too short for a zip file"),
     "no manifest": (lambda f: zipped(without(f, "manifest.json")), "it has no manifest.json"),
@@ -305,8 +272,8 @@ HOSTILE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("craft", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_bundle_is_refused_with_the_reason(bundle, tmp_path, craft, said, call):
-    refused(tmp_path / "b.zip", craft(files_of(bundle)), said, call)
+def test_a_hostile_bundle_is_refused_with_the_reason(small, tmp_path, craft, said, call):
+    refused(tmp_path / "b.zip", craft(files_of(small)), said, call)
 
 
 @pytest.mark.slow
@@ -316,26 +283,8 @@ def test_a_hostile_bundle_is_refused_with_the_reason(bundle, tmp_path, craft, sa
     ("trust", "reproduced", "its manifest is none (trust: Extra inputs"), ("files/0/path", "records/b.json", "does not list"),
     ("title", "\x1b[31mred", "a character that cannot be seen"), ("plans", [], "not those of the plans that its manifest lists"),
 ])  # fmt: skip
-def test_a_changed_manifest_is_refused_with_the_reason(bundle, tmp_path, path, value, said, call):
-    refused(tmp_path / "b.zip", packed(files_of(bundle), (path, value)), said, call)
-
-
-@pytest.mark.slow
-@given(st.integers(0, 10**6))
-@settings(max_examples=10)
-def test_a_damaged_bundle_is_refused(bundle, tmp_path_factory, seed):
-    """A flipped bit or a missing end; what a bundle says is covered by a digest, or says nothing."""
-    folder, rng, damaged = tmp_path_factory.mktemp("damaged"), random.Random(seed), bytearray(bundle.read_bytes())
-    if rng.random() < 0.7:
-        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
-    else:
-        del damaged[rng.randrange(len(damaged)) :]
-    (folder / "b.zip").write_bytes(damaged)
-    status = main(["import", str(folder / "b.zip"), "-o", str(folder / "in")])
-    assert status in (0, 2)
-    if status == 0:
-        assert main(["import", str(bundle), "-o", str(folder / "good")]) == 0
-        assert fingerprint(folder / "in") == fingerprint(folder / "good")
+def test_a_changed_manifest_is_refused_with_the_reason(small, tmp_path, path, value, said, call):
+    refused(tmp_path / "b.zip", packed(files_of(small), (path, value)), said, call)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full disk", "interrupted"])
@@ -369,6 +318,10 @@ def test_a_folder_and_a_bundle_become_one_and_keep_their_marks(part, bundle, tmp
     attacks = ("fedmia-ii", "loss-series")
     kept, claimed = {("grad-noise", a): "measured here" for a in attacks}, {("none", a): "claimed" for a in attacks}
     assert levels(tmp_path / "all") == kept | claimed
+
+
+@pytest.mark.slow
+def test_a_board_of_several_sources_names_their_trust(part, bundle, tmp_path, call):
     board = tmp_path / "both" / "board.md"
     assert call("leaderboard", part, bundle, "--output", board, "--no-plots")[0] == 0
     assert "| claimed " in board.read_text()
@@ -409,8 +362,3 @@ def test_the_id_of_a_board_is_made_of_its_records_and_rules(finished, part, monk
     assert len(ids | {board_id(records)}) == 5
 
 
-def test_the_board_names_its_id_and_its_packages(finished):
-    text = (finished / "leaderboard" / "board.md").read_text()
-    assert f"Board id: `{board_id(load_records(finished))}`" in text
-    parts = "data sets digits; models mlp; defenses grad-noise, none; attacks fedmia-ii, loss-series; signals"
-    assert f"- components of fedbench {version('fedbench')}: {parts}" in text
