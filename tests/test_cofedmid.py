@@ -24,8 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parties import generator
 from pydantic import ValidationError
-from tiny import tiny_clients, tiny_module, tiny_setup, train_all
-from torch import nn
+from tiny import tiny_clients, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Batch, MemberData, UserError
@@ -36,7 +35,7 @@ from fedbench.plugins.defenses.cofedmid import exp3
 # -- the plan of classes ---------------------------------------------------------------------------------------------
 
 
-def sizes(rounds: int = 11, classes: int = 10, **params) -> list[int]:
+def sizes(rounds: int, classes: int = 10, **params) -> list[int]:
     """Classes of a member in each round."""
     return begun({"rounds": rounds, "n_classes": classes}, **ONLY_PARTITION, **params).classes.sum(2)[:, 0].tolist()
 
@@ -51,28 +50,25 @@ def test_the_defaults_are_those_of_table_one():
 @pytest.mark.parametrize(
     ("params", "wanted"),
     [
-        ({}, [10, 9, 8, 8, 7, 6, 5, 4, 4, 3, 2]), ({"m_round": "floor"}, [10, 9, 8, 7, 6, 6, 5, 4, 3, 2, 2]),
-        ({"m_round": "ceil"}, [10, 10, 9, 8, 7, 6, 6, 5, 4, 3, 2]), ({"decay": "constant"}, [10] * 11),
-        ({"decay": "cosine"}, [10, 10, 9, 8, 7, 6, 5, 4, 3, 2, 2]),
-        ({"decay": "exponential"}, [10, 9, 7, 6, 5, 4, 4, 3, 3, 2, 2]),
-        ({"decay": "polynomial"}, [10, 8, 7, 6, 5, 4, 3, 3, 2, 2, 2]),
+        ({}, [10, 8, 7, 5, 3]), ({"m_round": "floor"}, [10, 8, 6, 4, 3]), ({"m_round": "ceil"}, [10, 9, 7, 5, 3]),
+        ({"decay": "cosine"}, [10, 9, 7, 4, 3]), ({"decay": "exponential"}, [10, 7, 5, 4, 3]),
+        ({"decay": "polynomial"}, [10, 7, 5, 3, 3]), ({"decay": "constant"}, [10] * 5),
     ],
 )  # fmt: skip
 def test_the_number_of_classes_falls_from_m_max_to_m_min(params, wanted):
-    assert sizes(m_max=10, m_min=2, **params) == wanted
+    assert sizes(5, m_max=10, m_min=3, **params) == wanted  # linear: 10, 8.25, 6.5, 4.75, 3
 
 
 @pytest.mark.parametrize(
     ("given_", "classes", "found"),
-    [(0.5, 5, 3), (0.2, 12, 2), (0.25, 10, 3), (0.001, 10, 1), (1, 7, 7), (2, 10, 2), (50, 100, 50), (0.29, 100, 29)],
+    [(0.5, 5, 3), (0.2, 12, 2), (0.001, 10, 1), (1, 7, 7), (2, 10, 2), (0.29, 100, 29)],
 )
 def test_up_to_one_is_a_share_of_all_classes_rounded_half_up_and_from_two_on_a_number(given_, classes, found):
     assert sizes(1, classes, m_max=given_, m_min=0.001) == [found]
 
 
-@pytest.mark.parametrize("assign", ["balanced", "random"])
-@given(st.integers(1, 24), st.integers(2, 6), st.data(), st.integers(0, 2**32))
-@settings(max_examples=20)
+@given(st.sampled_from(["balanced", "random"]), st.integers(1, 24), st.integers(2, 6), st.data(), st.integers(0, 2**32))
+@settings(max_examples=40)
 def test_each_round_has_a_plan_of_its_own_which_balanced_has_least_overlap(assign, classes, members, data, key):
     m = data.draw(st.integers(1, classes))
     changes = {"members": tuple(range(members)), "n_classes": classes, "rounds": 4, "key": key}
@@ -87,7 +83,7 @@ def test_each_round_has_a_plan_of_its_own_which_balanced_has_least_overlap(assig
         assert (np.ptp(held, axis=1) <= 1).all() and ((held > 0).sum(1) == min(classes, members * m)).all()
 
 
-@pytest.mark.parametrize(("classes", "members", "m"), [(100, 5, 50), (100, 10, 20), (10, 10, 2)])
+@pytest.mark.parametrize(("classes", "members", "m"), [(100, 5, 50), (10, 10, 2)])
 def test_the_largest_overlap_of_a_balanced_plan_is_near_its_lower_bound(classes, members, m):
     changes = {"members": tuple(range(members)), "n_classes": classes, "rounds": 3}
     for held in begun(changes, **ONLY_PARTITION, m_max=m, decay="constant").classes.astype(int):
@@ -141,20 +137,15 @@ def test_a_member_trains_on_assigned_classes_and_from_round_ten_on_samples_of_th
         assert recycled <= candidates and len(recycled) == min(int(limit * len(usable)), len(candidates))
 
 
-@pytest.mark.parametrize(("intervals", "same"), [("fixed_bounds", True), ("requantile", False)])
-def test_interval_bounds_are_kept_unless_asked(intervals, same):
-    defense, data = started(own_data(), m_max=2, m_min=2, intervals=intervals, val_min=10, recycle_limit=1.0)
+@pytest.mark.parametrize(("intervals", "equal"), [("fixed_bounds", False), ("requantile", True)])
+def test_interval_bounds_cut_equal_intervals_at_first_and_are_kept_unless_asked(intervals, equal):
+    defense, data = started(own_data(), m_max=2, m_min=2, intervals=intervals, val_min=10)
     memory: dict = {}
     for t, weights in ((10, 0), (11, 5)):
-        ctx = in_coalition(data, t=t, memory=memory, weights=weights)
-        defense.select(ctx)
-        of_round = memory["recycler"].rounds[-1]
-        losses = ctx.losses(data.x, data.y)[~data.held_out].double().numpy()
-        normalised = (losses - losses.min()) / (losses.max() - losses.min())
-        if t == 10 or not same:
-            bounds = np.sort(normalised)[[j * len(losses) // 10 for j in range(1, 10)]]
-        counts = np.bincount((normalised[:, None] >= bounds).sum(1), minlength=10)
-        assert of_round.proportions == pytest.approx(counts / len(losses))
+        defense.select(in_coalition(data, t=t, memory=memory, weights=weights))
+    first, second = (r.proportions for r in memory["recycler"].rounds)
+    assert first == pytest.approx([0.1] * 10) and sum(second) == pytest.approx(1)
+    assert np.allclose(second, 0.1) == equal
 
 
 def test_too_few_assigned_samples_leave_the_recycled_ones_or_none():
@@ -184,8 +175,7 @@ def recycled(recycle: str, rounds: int, limit: float = 0.1):
     return took, could, losses, len(usable)
 
 
-@pytest.mark.parametrize("recycle", ["random", "sequential"])
-@pytest.mark.parametrize("limit", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize(("recycle", "limit"), [("random", 0.05), ("random", 1.0), ("sequential", 0.0), ("sequential", 1.0)])
 def test_rivals_of_the_bandit_recycle_a_fixed_share_of_what_is_left(recycle, limit):
     took, could, _, n = recycled(recycle, 7, limit)
     assert all(t <= c and len(t) == min(int(limit * n), len(c)) for t, c in zip(took, could, strict=True))
@@ -228,9 +218,9 @@ def test_rewards_are_scaled_by_percentiles_and_clipped():
     assert exp3.scale_reward(9.0, history[:4]) == exp3.scale_reward(9.0, [1.0] * 8) == 0  # too short, or no spread
 
 
-@pytest.mark.parametrize(("asked", "step"), [(None, math.sqrt(10 * math.log(10) / ((math.e - 1) * 11))), (0.1, 0.1)])
+@pytest.mark.parametrize(("asked", "step"), [(None, math.sqrt(3 * math.log(3) / ((math.e - 1) * 11))), (0.1, 0.1)])
 def test_the_bandit_is_paid_the_fall_of_the_validation_loss_with_the_step_of_auer_et_al(asked, step):
-    defense, data = started(own_data(), m_max=2, m_min=2, exp3_step=asked)  # of 20 rounds eleven recycle
+    defense, data = started(own_data(), m_max=2, m_min=2, exp3_step=asked, n_intervals=3)  # of 20 rounds eleven recycle
     ctx = in_coalition(data, t=10)
     x, y = data.x[data.held_out], data.y[data.held_out]
     defense.select(ctx)
@@ -240,14 +230,17 @@ def test_the_bandit_is_paid_the_fall_of_the_validation_loss_with_the_step_of_aue
     defense.after_round(replace(ctx, round=11))  # nothing was pulled in that round
     found = ctx.memory["recycler"].bandit
     assert found.rewards == pytest.approx([before - cross_entropy(ctx.model(x), y).item()], rel=1e-5)
-    assert found.step == pytest.approx(min(1, step)) and found.gamma == 0.1
+    assert found.step == pytest.approx(step) and found.gamma == 0.1
 
 
 # -- confidence regularisation ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recycled_ones", [(1, 3, 4), (), None])
-@pytest.mark.parametrize("params", [{}, {"kl_reduction": "mean"}, {"detach_soft": False}, {"confidence": False}], ids=str)
+@pytest.mark.parametrize(
+    ("recycled_ones", "params"),
+    [((1, 3, 4), {}), ((), {}), (None, {}), ((1, 3), {"kl_reduction": "mean"}), ((0, 5), {"detach_soft": False}),
+     ((1, 3), {"confidence": False})],
+)  # fmt: skip
 def test_the_loss_is_cross_entropy_plus_the_penalty_of_recycled_samples(recycled_ones, params):
     def penalty(z: torch.Tensor, label: int) -> torch.Tensor:
         p = z.softmax(0)
@@ -268,22 +261,14 @@ def test_the_loss_is_cross_entropy_plus_the_penalty_of_recycled_samples(recycled
     torch.testing.assert_close(*(torch.autograd.grad(value, logits)[0] for value in (found, wanted)))
 
 
-@pytest.mark.parametrize("detach", [True, False])
-def test_the_penalty_stays_finite_for_certain_predictions(detach):
-    logits = torch.tensor([[200.0, 0, 0], [0, 200.0, 0]]).requires_grad_()
-    batch = Batch(torch.zeros(2, 3), torch.tensor([0, 0]), torch.arange(2), flag=torch.ones(2, dtype=torch.bool))
-    loss = made("cofedmid", detach_soft=detach).loss(logits, batch, in_coalition(own_data()))
-    loss.backward()
-    assert torch.isfinite(loss) and torch.isfinite(logits.grad).all()
-
-
 # -- noise -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("noise", ["scalar", "vector"])
-@pytest.mark.parametrize("resample", [True, False])
-@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.sampled_from([0.3, 0.29, 0.01, 1.0]), st.integers(0, 999))
-@settings(max_examples=10)
+@given(
+    st.sampled_from(["scalar", "vector"]), st.booleans(), st.lists(st.floats(0.01, 1), min_size=1, max_size=6),
+    st.sampled_from([0.3, 0.29, 0.01, 1.0]), st.integers(0, 999),
+)  # fmt: skip
+@settings(max_examples=30)
 def test_noise_on_the_tail_is_projected_so_that_it_cancels_under_the_weights(noise, resample, weights, ratio, key):
     members, P = tuple(range(len(weights))), 50
     defense = made("cofedmid", sigma=0.5, noise=noise, noise_resample=resample, ratio=ratio, **ONLY_NOISE)
@@ -321,10 +306,10 @@ def uneven() -> list[MemberData]:
 @pytest.mark.parametrize(
     ("changes", "params", "said"),
     [
-        ({"weights": "size"}, {}, None), ({"weights": "equal"}, {}, None),
+        ({}, {}, None), ({"weights": "equal"}, {}, None),
         ({"weight_order": "shuffled"}, {}, "another one's number of samples"),
         ({"participation": 0.75, "rounds": 6}, {}, "members can be absent"), ({"rule": True}, {}, "rule TrimmedMean"),
-        ({}, {"mode": "independent"}, "nobody cancels a member's noise"),
+        ({}, {"mode": "independent"}, "nobody cancels a member's noise"), ({"weight_order": "shuffled"}, {"sigma": 0.0}, None),
     ],
 )  # fmt: skip
 def test_noise_leaves_the_global_model_as_it_is_where_it_cancels_and_a_remark_says_where_not(changes, params, said):
@@ -333,8 +318,8 @@ def test_noise_leaves_the_global_model_as_it_is_where_it_cancels_and_a_remark_sa
         then, changes = [made("trimmed-mean")], {"expected_malicious": 1}
     found = {}
     for perturbed in (True, False):
-        ours = {**ONLY_NOISE, "perturbation": perturbed, "allow_absent": True}
-        setup = tiny_setup(composed([made("cofedmid", **NOISE, **ours, **params), *then]), THREE, clients=uneven(), **changes)
+        ours = {**NOISE, **ONLY_NOISE, "perturbation": perturbed, "allow_absent": True}
+        setup = tiny_setup(composed([made("cofedmid", **{**ours, **params}), *then]), THREE, clients=uneven(), **changes)
         remarks = " ".join(remarks_of(setup.defense, setup.facts))
         training, results = train_all(setup)
         found[perturbed] = torch.cat([r.models for r in results]), remarks, " ".join(training.facts().get("remarks", []))
@@ -342,17 +327,9 @@ def test_noise_leaves_the_global_model_as_it_is_where_it_cancels_and_a_remark_sa
     assert "noise" not in " ".join(silent)
     apart = float((noisy - plain).abs().max())
     if said is None:
-        assert before == after == "" and 0 < apart < 1e-5
+        assert before == after == "" and apart < 1e-5
     else:
         assert said in before and "noise" in after and apart > 1e-3
-
-
-def test_rounds_in_which_members_were_absent_are_counted():
-    setup = tiny_setup(made("cofedmid", allow_absent=True, **NOISE, **ONLY_NOISE), THREE, participation=0.5, rounds=12)
-    training, results = train_all(setup)
-    some = sum(any(k in r.uploads.participants for k in THREE) for r in results)  # two of four clients are never all three
-    (remark,) = training.facts()["remarks"]
-    assert remark.startswith(f"In {some} of 12 rounds some members did not take part")
 
 
 # -- every member on its own -----------------------------------------------------------------------------------------
@@ -371,45 +348,32 @@ def test_alone_a_member_draws_its_own_classes_as_many_as_in_the_coalition():
     assert len(seen) == 10  # all pairs of five classes
 
 
-@pytest.mark.parametrize(("mode", "same"), [("independent", True), ("collaborative", False)])
-def test_alone_nothing_depends_on_who_else_defends(mode, same):
-    def upload(members):
-        defense = made("cofedmid", mode=mode, recycle_from=1, val_min=2, min_assigned=1)
-        return train_all(tiny_setup(defense, members, clients=tiny_clients(samples=30)))[1][0].uploads.updates[0]
-
-    assert torch.equal(upload((0,)), upload((0, 1, 2))) == same
-
-
-@pytest.mark.parametrize("params", [{}, {"noise": "vector"}, {"noise_resample": False}, {"independent_noise": "none"}], ids=str)
-def test_alone_a_members_noise_on_the_tail_is_its_own_and_not_projected(params):
+@pytest.mark.parametrize(
+    ("params", "between_rounds", "between_parameters"),
+    [({}, 0.5, 0), ({"noise": "vector"}, 0.5, 0.5), ({"noise_resample": False}, 0, 0), ({"independent_noise": "none"}, 0, 0)],
+)
+def test_alone_a_members_noise_on_the_tail_is_its_own_and_not_projected(params, between_rounds, between_parameters):
     defense = begun(sigma=0.5, ratio=0.5, mode="independent", **ONLY_NOISE, **params)
-    memory: dict = {}
-    update, data = torch.zeros(20, dtype=torch.float64), own_data()
+    memory, update, data = {}, torch.zeros(20, dtype=torch.float64), own_data()
     added = torch.stack([defense.protect(update, in_coalition(data, key=key, memory=memory)) for key in range(400)])
-    assert not added[:, :10].any() and torch.equal(defense.coordinate(added, coalition(t=1)), added)
-    tail, kind = added[:, 10:], [*params.values(), "scalar"][0]
-    if kind == "none":
-        assert not tail.any()
-        return
-    assert (tail.std(1).max() > 0.1) == (kind == "vector")
-    deviation = tail[:, 0].std().item()
-    assert (deviation < 1e-9 and tail.abs().min() > 1e-4) if kind is False else deviation == pytest.approx(0.5, rel=0.15)
+    assert not added[:, :10].any() and added[:, 10:].any() == ("independent_noise" not in params)
+    assert torch.equal(defense.coordinate(added, coalition(t=1)), added)
+    assert added[:, -1].std().item() == pytest.approx(between_rounds, rel=0.15, abs=1e-9)
+    assert added[:, 10:].std(1).mean().item() == pytest.approx(between_parameters, rel=0.15, abs=1e-9)
 
 
 # -- what a run reports ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("module", "ratio", "perturbed", "within", "says"),
+    ("ratio", "perturbed", "within", "says"),
     [
-        (tiny_module(), 10.5 / 51, 10, 10, "All 10 perturbed parameters lie in the final linear layer, which has 21."),
-        (tiny_module(), 21.5 / 51, 21, 21, "changes no prediction"), (tiny_module(), 0.8, 40, 21, None),
-        (tiny_module(), 0.01, 0, 0, "nothing was perturbed"),
-        (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), 0.5, 10, 0, None),
+        (10.5 / 51, 10, 10, "All 10 perturbed parameters lie in the final linear layer, which has 21."),
+        (21.5 / 51, 21, 21, "changes no prediction"), (0.8, 40, 21, None),
     ],
 )  # fmt: skip
-def test_a_run_reports_how_many_perturbed_parameters_lie_in_the_final_linear_layer(module, ratio, perturbed, within, says):
-    reported = train_all(tiny_setup(made("cofedmid", ratio=ratio, **ONLY_NOISE), module=module))[0].facts()
+def test_a_run_reports_how_many_perturbed_parameters_lie_in_the_final_linear_layer(ratio, perturbed, within, says):
+    reported = train_all(tiny_setup(made("cofedmid", ratio=ratio, **ONLY_NOISE)))[0].facts()
     assert reported["perturbed parameters"] == perturbed
     assert reported["perturbed parameters in the final linear layer"] == within
     assert "remarks" not in reported if says is None else says in reported["remarks"][0]
@@ -417,7 +381,7 @@ def test_a_run_reports_how_many_perturbed_parameters_lie_in_the_final_linear_lay
 
 @pytest.mark.parametrize(
     ("params", "sent"),
-    [({}, 2 + 2 + 1 + 3 * 2), ({"perturbation": False}, 5), (ONLY_NOISE, 6), ({"noise_resample": False}, 5 + 2),
+    [({}, 2 + 2 + 1 + 3 * 2), (ONLY_NOISE, 6), ({"perturbation": False}, 5), ({"noise_resample": False}, 5 + 2),
      ({"noise": "vector", "ratio": 0.5}, 5 + 3 * 26), ({"mode": "independent"}, 0)],
 )  # fmt: skip
 def test_what_the_coordinator_sends_is_counted_item_by_item(params, sent):
@@ -434,19 +398,6 @@ def test_rounds_with_too_few_members_for_all_classes_are_named(members, said):
     params = {"m_max": 1.0, "m_min": 1 / 3, "min_assigned": 1, **ONLY_PARTITION}  # of three classes three, two, one
     reported = train_all(tiny_setup(made("cofedmid", **params), members))[0].facts()
     assert " ".join(reported.get("remarks", []))[: len(said) or None] == said
-
-
-@pytest.mark.parametrize(("clients", "said"), [(10, ["in 4 of 20 rounds, the first of them round 17: in the last"]), (200, [])])
-def test_a_federation_too_small_for_all_classes_is_told_beforehand(clients, said):
-    few = made("cofedmid", m_max=0.5, m_min=0.01, **ONLY_PARTITION)
-    remarks = few.remarks(coalition_facts(n_classes=100, clients=clients))
-    assert [s in r for s, r in zip(said, remarks, strict=True)] == [True] * len(said)
-
-
-@pytest.mark.parametrize(("rounds", "said"), [(8, ["Of 8 rounds the last one alone recycles samples"]), (10, [""]), (11, [])])
-def test_recycling_in_the_last_round_alone_is_named(rounds, said):
-    remarks = made("cofedmid", perturbation=False, m_min=0.5).remarks(coalition_facts(rounds=rounds))
-    assert [r[: len(s)] for r, s in zip(remarks, said, strict=True)] == said
 
 
 def test_members_without_their_assigned_classes_are_counted_with_what_became_of_them():
@@ -474,8 +425,6 @@ def test_early_and_late_are_the_first_and_last_third_of_the_rounds_that_recycle(
         for name in ("probabilities", "proportions"):
             mean = reported[f"{when} {name} of the loss intervals"]
             assert mean == pytest.approx(np.mean([getattr(r, name) for r in some], axis=0)) and sum(mean) == pytest.approx(1)
-        own = [np.mean([r.probabilities for r in of_one[third]], axis=0).max() for of_one in of_members]
-        assert reported[f"{when} probability of a member's likeliest interval"] == pytest.approx(np.mean(own))
         assert reported[f"recycled share {when}"] == pytest.approx(np.mean([r.share for r in some]))
     assert sum(reported["draws of each loss interval"]) == 33
 
@@ -487,8 +436,7 @@ def test_early_and_late_are_the_first_and_last_third_of_the_rounds_that_recycle(
     ("params", "said"),
     [
         ({"partition": False}, "switch it off too, or partition on"), ({"m_max": 2, "m_min": 3}, "m_min 3 exceeds m_max 2"),
-        ({"m_max": 0.1, "m_min": 0.3}, "m_min 0.3 exceeds m_max 0.1"), ({"m_max": 1.5}, "1.5 is neither a share"),
-        ({"m_min": 2.5}, "nor a number"), ({"mode": "independent", "coverage": "strict"}, "is for a coalition to keep"),
+        ({"m_max": 1.5}, "1.5 is neither a share"), ({"mode": "independent", "coverage": "strict"}, "for a coalition to keep"),
     ],
 )  # fmt: skip
 def test_inconsistent_params_are_refused(params, said):
@@ -499,7 +447,7 @@ def test_inconsistent_params_are_refused(params, said):
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"m_max": 50}, "m_max 50 asks for 50 classes, and there are 5"), ({"m_max": 1.0, "m_min": 6}, "m_min 6 asks for 6"),
+        ({"m_max": 50}, "m_max 50 asks for 50 classes, and there are 5"),
         ({"m_max": 2, "m_min": 0.9}, r"of 5 classes m_min 0\.9 is 5 and m_max 2 is 2"),
         ({"recycle_from": 21}, "recycle_from 21 is after the last round, 20"), ({}, r"participation 0\.5 members can be absent"),
     ],

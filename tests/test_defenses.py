@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parties import generator
 from pydantic import ValidationError
-from tiny import tiny_module, tiny_setup, train_all
+from tiny import tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
@@ -113,13 +113,12 @@ def test_quantize_takes_the_bin_edge_or_the_nearest_level_tensor_by_tensor(seed,
     assert torch.equal(found[-SIZES[-1] :], update[-SIZES[-1] :])
 
 
-@pytest.mark.parametrize(("bits", "levels"), [(1, [0.0, 1.0]), (2, [0.0, 1 / 3, 2 / 3, 1.0])])
-def test_stochastic_quantization_is_unbiased_between_neighbouring_levels(bits, levels):
+def test_stochastic_quantization_is_unbiased_between_neighbouring_levels():
     values = torch.tensor([0.0, 0.3, 0.5, 1.0]).repeat(20_000)
     ctx = member(nn.Linear(len(values), 1, bias=False))
-    found = made("quantize", bits=bits, rounding="stochastic").protect(values, ctx)
-    torch.testing.assert_close(found.unique(), torch.tensor(levels))
-    assert (found - values).abs().max() < 1 / (2**bits - 1)
+    found = made("quantize", bits=2, rounding="stochastic").protect(values, ctx)
+    torch.testing.assert_close(found.unique(), torch.tensor([0, 1 / 3, 2 / 3, 1]))
+    assert (found - values).abs().max() < 1 / 3
     torch.testing.assert_close(found.view(-1, 4).mean(0), values[:4], atol=0.02, rtol=0)
 
 
@@ -143,9 +142,6 @@ def test_mixup_is_the_two_label_loss_on_mixed_inputs(inputs, alpha):
     logits = ctx.model(x)
     expected = keep * cross_entropy(logits, b.y) + (1 - keep) * cross_entropy(logits, b.y[partner])
     torch.testing.assert_close(defense.loss(ctx.model(mixed.x), mixed, ctx), expected)
-    soft = logits_of(8).detach().softmax(1)
-    again = defense.transform(replace(b, soft=soft), member(two_layers(), key=11)).soft
-    torch.testing.assert_close(again, keep * soft + (1 - keep) * soft[partner])
 
 
 @given(seeds, st.floats(0, 0.99))
@@ -171,17 +167,6 @@ def hamp_probability(classes: int, gamma: float) -> float:
 @pytest.mark.parametrize(("classes", "gamma", "p"), [(100, 0.5, 0.64), (10, 0.95, 0.26), (200, 0.5, 0.62), (4, 0.0, 1.0)])
 def test_hamp_soft_labels_are_those_of_the_authors(classes, gamma, p):
     assert hamp_probability(classes, gamma) == pytest.approx(p)
-
-
-@given(st.integers(2, 300), st.floats(0, 1))
-@settings(max_examples=30)
-def test_hamp_soft_labels_have_enough_entropy_and_no_more(classes, gamma):
-    def entropy(p):
-        return -sum(v * math.log(v) for v in [p, *[(1 - p) / (classes - 1)] * (classes - 1)] if v > 0)
-
-    p = hamp_probability(classes, gamma)
-    assert p >= 1 / classes - 1e-6 and entropy(p) >= gamma * math.log(classes) - 1e-4
-    assert p > 0.99 or entropy(p + 0.01) < gamma * math.log(classes) + 1e-4  # one step more confident is not enough
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------
@@ -333,15 +318,6 @@ def test_dropout_leaves_no_hook_behind_even_when_training_fails():
 # -- together, and refusals ------------------------------------------------------------------------------------------
 
 
-def test_dropout_weight_decay_and_smoothing_go_together_and_change_the_members_alone():
-    found = uploads(Composite([made("dropout"), made("weight-decay", strength=0.1), made("label-smoothing")]))
-    apart = [uploads(made(name)) for name in ("none", "dropout", "weight-decay", "label-smoothing")]
-    assert all(not torch.allclose(found[:, :2], other[:, :2]) for other in apart)
-    assert torch.equal(found[0, 2:], apart[0][0, 2:])
-    switched_off = Composite([made("dropout", rate=0), made("weight-decay", strength=0), made("label-smoothing", strength=0)])
-    torch.testing.assert_close(uploads(switched_off), apart[0])
-
-
 class Table(nn.Module):
     """A model without a linear layer."""
 
@@ -357,9 +333,7 @@ class Table(nn.Module):
     ("refused", "says"),
     [
         (lambda: uploads(made("dropout"), module=Table()), r"client 0, round 1\): dropout .* Table has none: choose another"),
-        (lambda: uploads(made("dropout", layers=3), module=tiny_module()), "last 3 .* has only 2: use layers: 2"),
-        (lambda: uploads(made("weight-decay"), module=Table()), "weight-decay acts on the last 1 .* Table has none"),
-        (lambda: uploads(made("weight-decay", layers=3)), "has only 2: use layers: 2"),
+        (lambda: uploads(made("weight-decay", layers=3)), "weight-decay .* has only 2: use layers: 2"),
         (lambda: Composite([made("weight-decay"), made("confidence-penalty")]), "'WeightDecay' .* each replaces 'loss'"),
         (lambda: uploads(Composite([made("label-smoothing"), made("dp-sgd")])), "dp-sgd works on hard labels"),
         (lambda: made("mixup").transform(replace(batch(4), x=torch.zeros(4, 6).long()), member(two_layers())), "tokens"),
@@ -367,9 +341,8 @@ class Table(nn.Module):
          "augment_multiplicity"),
         (lambda: made("perturb", clip="none", scale="relative"), "units of clip"),
     ],
-    ids=["no-linear-layer-1", "too-few-layers-1", "no-linear-layer-2", "too-few-layers-2", "two-losses", "soft-labels", "tokens",
-         "flat-views", "relative-to-nothing"],
-)  # fmt: skip
+    ids=["no-linear-layer", "too-few-layers", "two-losses", "soft-labels", "tokens", "flat-views", "relative-to-nothing"],
+)
 def test_what_a_defense_cannot_do_is_refused_by_name(refused, says):
     with pytest.raises((UserError, ValidationError), match=says):
         refused()

