@@ -196,13 +196,6 @@ class Raises(Defense):
         return BLANK[ctx.round]
 
 
-class StaysOnTheCpu(Defense):
-    """Noise that is made where the model is not; of no account without a GPU."""
-
-    def protect(self, update, ctx):
-        return update + torch.randn(len(update), generator=ctx.generator)
-
-
 class AnswersTogether(Defense):
     """Answers that are centred over the chunk."""
 

@@ -100,12 +100,6 @@ def outcomes(folder: Path, part: int = 1) -> dict[str, tuple[str, str]]:
     return {name[part]: (r["outcome"], r["reason"]) for name, r in records(folder).items()}
 
 
-def unprotected(path: Path, schema: int = 3) -> dict[str, Any]:
-    """A record's content as an earlier fedbench wrote it: nothing tells whether it was changed since."""
-    content = json.loads(path.read_text())
-    return {k: v for k, v in content.items() if k not in ("digest", "identity", "components")} | {"schema_version": schema}
-
-
 def fingerprint(folder: Path) -> dict[str, bytes]:
     """Every record without what is measured anew each time (its digest covers that, too), and every score file, byte by byte."""
     out = {}

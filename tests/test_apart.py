@@ -16,16 +16,12 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from fake_packages import ANNOUNCE, install
-from running import HANG_S, wait_for
 
-from fedbench.core.apart.channel import Channel, at_work, moved, say
+from fedbench.core.apart.channel import Channel, at_work
 from fedbench.core.apart.child import Child, Patience
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry import ask as ask_module
-from fedbench.core.registry.ask import SECONDS, Defect, Ended, ask, ask_each, patience
-from fedbench.core.registry.components import Registry
-from fedbench.core.registry.remembered import cache_file
+from fedbench.core.registry.ask import Defect, Ended, ask, ask_each
 from fedbench.core.spec.suite import Setting
 
 SOON = Patience(cpu_s=1.0, idle_s=1.0)
@@ -56,17 +52,6 @@ def test_values_and_arrays_come_back_as_they_were():
     for name, a in arrays.items():
         np.testing.assert_array_equal(message.arrays[name], a)
         assert message.arrays[name].dtype == a.dtype
-
-
-@pytest.mark.parametrize("value, arrays", [({1j}, {}), (None, {"o": np.array([object()])})], ids=["value", "array"])
-def test_only_plain_data_is_sent(value, arrays):
-    def work(out: Channel) -> None:
-        with pytest.raises((TypeError, ValueError)):
-            out.send("x", value, arrays)
-        out.send("refused", None)
-
-    (message,), _ = all_of(work)
-    assert message.kind == "refused"
 
 
 def test_the_childs_changes_of_memory_and_environment_stay_there():
@@ -141,16 +126,6 @@ def test_the_processes_that_a_child_started_end_with_it():
     pid = next(iter(child)).value
     child.end()
     assert not psutil.pid_exists(child.pid) and not runs(pid)
-
-
-def test_a_forked_copy_of_the_child_sends_nothing():
-    def work(out: Channel) -> None:
-        os.fork()
-        for i in range(200):
-            out.send("here", i, {"a": np.full(5, i)})
-
-    messages, child = all_of(work)
-    assert [(m.value, m.arrays["a"][0]) for m in messages] == [(i, i) for i in range(200)] and child.ending == ""
 
 
 @pytest.mark.parametrize("content", [b'["x", 1, [["a", "<f8", [3]]]]', b"\xff"], ids=["array cut short", "no JSON"])
@@ -229,29 +204,6 @@ def test_an_exception_of_a_plugin_names_it(error):
         ask(question)
 
 
-def test_an_item_that_ends_the_process_costs_itself_alone():
-    def question(i: int) -> int:
-        with at_work(f"item {i}"):
-            return os._exit(0) if i in (1, 2) else i * i
-
-    answers = list(ask_each(range(5), question))
-    assert [a.value for a in answers] == [0, None, None, 9, 16]
-    assert [str(a.error) for a in answers[1:3]] == [f"item {i}: it ended the process with status 0" for i in (1, 2)]
-
-
-def test_a_plugin_that_reports_moves_is_not_hung_and_its_words_are_shown(capsys):
-    def question() -> int:
-        with at_work("slow", SOON):
-            for _ in range(5):
-                time.sleep(0.3)
-                moved()
-            say("half way")
-            return 7
-
-    assert ask(question) == 7
-    assert capsys.readouterr().err == "half way\n"
-
-
 def test_printed_lines_are_shown_without_terminal_escapes(capsys):
     def question(_: int) -> None:
         print("\x1b[31mred\x1b[0m \u202e end")
@@ -262,55 +214,3 @@ def test_printed_lines_are_shown_without_terminal_escapes(capsys):
     assert shown.out == "" and shown.err == "\\u001b[31mred\\u001b[0m \\u202e end\nbelow \\xff\nPython\n"
     list(ask_each([0], question, quiet=True))
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "1e400"])
-def test_a_time_limit_that_is_no_number_of_seconds_is_refused(monkeypatch, text):
-    monkeypatch.setenv(SECONDS, text)
-    with pytest.raises(UserError, match=f"^{SECONDS}=.*: expected a number of seconds above 0; the default is 60$"):
-        patience()
-
-
-# --- the process that the user started ---------------------------------------------------------------------------------
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
-@pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
-def test_a_signal_ends_the_command_and_the_plugin_code_that_hangs(site, tmp_path, how, status):
-    pids = tmp_path / "pids"
-    install(site, "dozes", f"""
-        import os, time
-        open({str(pids)!r}, "w").write(f"{{os.getpid()}}\\n")
-        time.sleep(3600)
-    """)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedbench.core.cli.main", "list"], env={**os.environ, "PYTHONPATH": str(site)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )  # fmt: skip
-    wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"), process)
-    process.send_signal(how)
-    out, err = process.communicate(timeout=HANG_S)
-    assert (process.returncode, out, err.strip()) == (status, "", "interrupted" if status == 130 else "")
-    wait_for(lambda: not runs(int(pids.read_text())))
-
-
-# --- remembered announcements ------------------------------------------------------------------------------------------
-
-
-def test_announcements_are_remembered_until_a_file_changes_and_a_damaged_memory_is_asked_again(site, tmp_path, monkeypatch):
-    def defenses() -> tuple[set[str], int]:
-        """What the next command finds, and how often the package was imported by then."""
-        monkeypatch.setattr("fedbench.core.registry.remembered._here", {})
-        return {c.name for c in Registry.discover().components("defense")} & {"shield", "sword"}, len(log.read_text())
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    log = tmp_path / "imports"
-    log.touch()
-    install(site, "counted", f"open({str(log)!r}, 'a').write('x')\n" + ANNOUNCE.format(name="shield", target="a:B"))
-    first, n = defenses()
-    assert first == {"shield"} and defenses() == (first, n)
-    (site / "counted.py").write_text((site / "counted.py").read_text().replace("'shield'", "'sword'"))
-    assert defenses() == ({"sword"}, n + 1)
-    cache_file().write_text("cposix\nsystem\n(S'touch executed'\ntR.")
-    assert defenses() == ({"sword"}, n + 2)

@@ -25,11 +25,10 @@ class Package:
         self.facts = tomllib.loads((source / "package.toml").read_text())
         self.site, self.folder = folder / "site", folder
         shutil.copytree(source, self.site, ignore=shutil.ignore_patterns("package.toml", "__pycache__"))
-        name = source.name.replace("_", "-")
         files = [p.relative_to(self.site) for p in sorted(self.site.rglob("*")) if p.is_file()]
         info = self.site / f"{source.name}-1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {source.name.replace('_', '-')}\nVersion: 1.0\n")
         entries = [f"{key} = {value}\n" for key, value in self.facts["entry_points"].items()]
         (info / "entry_points.txt").write_text("[fedbench]\n" + "".join(entries))
         (info / "RECORD").write_text("".join(f"{path},,\n" for path in files))
@@ -58,11 +57,11 @@ class Package:
         )  # fmt: skip
 
 
-# These call the command line most often, or wait; the others run with every `pytest`.
-SLOW = {"chatters", "dreams", "leaks", "leaves_later", "liars", "never_moves", "odd_scores", "reports_nothing", "stale"}
-CASES = [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if p.name in SLOW else []) for p in PACKAGES]
+LIGHT = {"raises", "vanishes"}
+CASES = [pytest.param(p, id=p.name, marks=[] if p.name in LIGHT else [pytest.mark.nightly]) for p in PACKAGES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", CASES)
 def test_a_hostile_package_is_named_and_harms_nobody(source, tmp_path):
     package = Package(source, tmp_path)

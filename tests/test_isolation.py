@@ -5,35 +5,26 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import psutil
 import pytest
 from fake_packages import install
-from hostile_methods import FATAL, SHOWN, STATE, install_harms, names
 from running import (
     HANG_S,
-    called,
     changed,
     fingerprint,
     invoke,
     outcomes,
-    records,
     settings_of,
     start,
     suite,
     wait_for,
 )  # fmt: skip
-
-from fedbench.core.cli.run import build_plan
-from fedbench.core.execution import worker
 
 PLUGIN = '''
     import os, random, resource, signal, subprocess, sys, time
@@ -428,12 +419,6 @@ def test_a_failing_report_or_analysis_costs_no_score_and_is_a_complaint(defended
     assert any(f"analysis 'ill-finds' (ill 1.0): {WHAT}" in said for said in found["none", "ill-outside"]["complaints"])
 
 
-def test_an_active_attack_has_a_training_of_its_own(attacked):
-    passive, active = (of_digits(attacked)["none", name] for name in ("ill-last", "ill-flip"))
-    assert passive["run_key"] != active["run_key"] and passive["history"] != active["history"]
-    assert passive["described"]["adversary"] is None and active["described"]["adversary"] == "ill-flip"
-
-
 def test_a_model_and_a_dataset_that_fail_in_a_run_are_named(attacked):
     found = {r["setting"]: (r["outcome"], r["reason"]) for path in (attacked / "records").glob("*.json")
              for r in [json.loads(path.read_text())] if r["setting"] != "digits"}  # fmt: skip
@@ -454,27 +439,19 @@ def test_printed_text_and_tracebacks_are_in_the_logs_alone(defended, attacked):
     assert "/numpy/" not in text and f"core{os.sep}federation" not in text
 
 
+def test_an_active_attack_has_a_training_of_its_own(attacked):
+    passive, active = (of_digits(attacked)["none", name] for name in ("ill-last", "ill-flip"))
+    assert passive["run_key"] != active["run_key"] and passive["history"] != active["history"]
+    assert passive["described"]["adversary"] is None and active["described"]["adversary"] == "ill-flip"
+
+
+def test_the_process_of_the_command_never_imports_a_plugin(defended, attacked):
+    assert "ill" not in sys.modules
+
+
 def test_a_process_that_a_plugin_leaves_running_ends_with_its_cell(attacked):
     left = [int(p) for p in (attacked.parent / "pids").read_text().split()]
     assert left and not any(map(runs, left))
-
-
-def test_a_defect_of_the_worker_blames_no_plugin(tmp_path, monkeypatch):
-    class Pipe:
-        sent: ClassVar[list] = []
-
-        def send(self, what):
-            self.sent.append(what)
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(worker, "stand_alone", lambda job: None)
-    monkeypatch.setattr(worker, "run_job", lambda job, report: 1 / 0)
-    worker.child_main(build_plan(str(suite(tmp_path)), (), tmp_path / "r", "cpu").jobs[0], Pipe())
-    ((kind, why),) = Pipe.sent
-    said = "a defect of fedbench: ZeroDivisionError: division by zero (test_isolation.py:"
-    assert kind == "stopped" and why.startswith(said) and ".log" in why
 
 
 # --- limits of time, and processes that are killed ---------------------------------------------------------------------
@@ -518,100 +495,3 @@ def test_kill_minus_nine_of_a_worker_costs_its_run(tmp_path, ill):
     assert process.returncode == 1 and not runs(child) and "SIGKILL" in output
     why = "training with the defense 'ill-spawns' (ill 1.0): it was killed by SIGKILL - out of memory?"
     assert outcomes(tmp_path / "r", part=0) == {"none": ("ok", ""), "ill-spawns": ("failed", why)}
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_an_end_of_the_server_of_workers_blames_no_plugin(tmp_path, ill):
-    process, _ = spawned(tmp_path, ill, 2, defenses=["ill-spawns"])
-    (server,) = (c for c in psutil.Process(process.pid).children() if "forkserver" in " ".join(c.cmdline()))
-    server.kill()
-    output = process.communicate()[0]
-    assert process.returncode == 1 and "the server that workers are forked from was ended" in output
-
-
-SERVER = """
-import multiprocessing
-c = multiprocessing.get_context('forkserver')
-c.set_forkserver_preload(['fedbench.core.execution.with_parent', 'slow'])
-p = c.Process(target=print, args=('served',))
-p.start()
-p.join()
-"""
-SLOW = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
-@pytest.mark.parametrize("interrupted", [True, False], ids=["Ctrl-C", "parent killed"])
-def test_while_the_server_of_workers_imports_it_ignores_ctrl_c_and_ends_with_its_parent(tmp_path, interrupted):
-    (tmp_path / "slow.py").write_text(SLOW)
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVER], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    pid = tmp_path / "pid"
-    wait_for(lambda: pid.exists() and pid.read_text(), process)
-    server = int(pid.read_text())
-    if interrupted:
-        os.kill(server, signal.SIGINT)
-        (tmp_path / "go").touch()
-        assert process.communicate()[0] == "served\n"
-    else:
-        process.kill()
-        wait_for(lambda: not runs(server))
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_a_results_folder_that_cannot_be_written_any_more_is_one_message(tmp_path, finished):
-    def no_large_file():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
-
-    path, folder = finished.parent / "tiny.yaml", tmp_path / "r"
-    shutil.copytree(finished, folder)
-    for made in ("records", "cache"):
-        shutil.rmtree(folder / made)
-    process = start(path, folder, tmp_path, preexec_fn=no_large_file)
-    output, _ = process.communicate(timeout=HANG_S)
-    assert process.returncode == 2 and "Traceback" not in output, output
-    assert "File too large; 0 of 4 cells are done and kept: make room, then the same command goes on from here" in output
-    assert not list((folder / "records").iterdir())
-    invoke(path, "--results", folder)
-    assert fingerprint(folder) == fingerprint(finished)
-
-
-# --- hostile methods beside honest ones --------------------------------------------------------------------------------
-
-HOSTILE = {
-    "attacks": (names("a", STATE | SHOWN), ["loss-series", "neighbour", "rmia"]),
-    "defenses": (names("d", STATE), ["none"]),
-    "analyses": (names("n", STATE), ["counts"]),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.parametrize("part", HOSTILE)
-def test_hostile_methods_change_no_bit_of_honest_ones(tmp_path, site, part):
-    install_harms(site)
-    hostile, honest = HOSTILE[part]
-    audit = {"every": 2, "nonmembers": 40, "shadow": {"samples": 40, "models": 2, "epochs": 1}}
-    files = {}
-    for name, listed in (("alone", honest), ("company", [honest[0], *hostile, *honest[1:]])):
-        (tmp_path / name).mkdir()
-        path = changed(tmp_path / name, {"audit": audit}, limits={"run_seconds": 60, "idle_seconds": 60}, **{part: listed})
-        called(path, "--results", tmp_path / name / "r")
-        files[name] = fingerprint(tmp_path / name / "r")
-    found = [json.loads(content) for name, content in files["company"].items() if name.endswith(".json")]
-    if part == "analyses":
-        ((alone,), (company,)) = (records(tmp_path / name / "r").values() for name in ("alone", "company"))
-        assert company["outcome"] == "ok" and company["targets"] == alone["targets"] and company["pooled"] == alone["pooled"]
-        assert company["analyses"]["counts"] == alone["analyses"]["counts"]
-        failed = {name for name in hostile if f"the analysis '{name}' failed" in "\n".join(company["complaints"])}
-    else:
-        assert files["alone"].items() <= files["company"].items() and len(files["alone"]) == 2 * len(honest)
-        labels = {r[part[:-1]]["label"] for r in found}
-        assert labels == {*hostile, *honest}
-        failed = {r[part[:-1]]["label"] for r in found if r["outcome"] == "failed"}
-    assert {f"{part[0] if part != 'analyses' else 'n'}-{kind}" for kind in FATAL} <= failed

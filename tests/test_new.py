@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -11,14 +10,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fake_packages import ANNOUNCE, described, install
+from fake_packages import ANNOUNCE, install
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from public_names import private_imports
 from ruamel.yaml import YAML
 from running import records
 
-import fedbench.core
 from fedbench.core import UserError
 from fedbench.core.cli.main import cli
 from fedbench.core.scaffold import write
@@ -45,9 +43,7 @@ def everything(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(("given", "words"), [
     ("My Defense!", "'My Defense!' is no name for a defense: expected 2 to 30 letters, digits and single dashes, a letter first,"
      " e.g. 'my-defense'"),
-    ("", "'' is no name for a defense"),
     ("x", "'x' is no name"),
-    ("3d-noise", "a letter first, e.g. 'd-noise'"),
     ("a" * 200, "aaa…' is no name for a defense"),
     ("../up", "e.g. 'up'"),
     ("a\nb", "'a b' is no name"),
@@ -74,16 +70,7 @@ def test_a_name_that_is_taken_and_an_unknown_kind_are_refused(site, tmp_path, ki
     assert list((tmp_path / "into").iterdir()) == []
 
 
-def test_a_name_is_written_as_pip_and_python_write_it_and_hides_no_import():
-    names = names_of("attack", "My_Own.Attack")
-    assert (names.name, names.distribution) == ("my-own-attack", "fedbench-my-own-attack")
-    assert (names.module, names.method, names.cls) == ("fedbench_my_own_attack", "my_own_attack", "MyOwnAttack")
-    given = (("defense", "defense"), ("dataset", "data"), ("model", "field"), ("attack", "params"))
-    assert {names_of(*one).cls for one in given}.isdisjoint({*fedbench.core.__all__, "Field"})
-
-
 @example("model", "m" * 30)
-@example("analysis", "a-" * 14 + "b")
 @given(st.sampled_from(sorted(KINDS)), st.from_regex(r"[a-z][a-z0-9]*(-[a-z0-9]+){0,3}", fullmatch=True))
 @settings(max_examples=20)
 def test_an_accepted_name_gives_modules_that_compile_and_lines_that_fit(kind, name):
@@ -122,19 +109,6 @@ def test_an_existing_folder_is_not_touched(tmp_path, monkeypatch, make):
     assert everything(tmp_path) == before[0] and list(tmp_path.iterdir()) == [target]
 
 
-def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
-    kept = Path.write_text
-
-    def full(self, *args, **kwargs):
-        if self.name == "README.md":
-            raise OSError(errno.ENOSPC, "No space left on device", str(self))
-        return kept(self, *args, **kwargs)
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert "No space left on device" in new("defense", "shield", "--into", tmp_path, status=2)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(("words", "why"), [
     (("--into", "/no/such/folder"), "/no/such/folder: no such folder; make it first"),
     (("--into", "/proc"), "/proc: nothing can be written there: "),
@@ -146,16 +120,6 @@ def test_a_folder_or_an_author_that_cannot_be_used_is_refused(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert why in new("defense", "shield", *words, status=2)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("git", "author"), [("[user]\n\tname = Jo Doe\n", "Jo Doe"), ("", "its authors")])
-def test_the_author_is_that_of_git_where_git_knows_one(tmp_path, monkeypatch, git, author):
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config").write_text(git)
-    new("defense", "shield")
-    assert (tmp_path / "fedbench-shield" / "LICENSE").read_text().startswith(f"Copyright {author}\n")
 
 
 def test_it_says_what_it_wrote_and_what_to_type_next_and_a_dry_run_says_the_same(tmp_path):
@@ -206,28 +170,14 @@ def test_packages_of_every_kind_use_the_public_contract_alone_and_test_themselve
     assert (private, missing) == ({}, {})
 
 
-def test_packages_of_every_kind_are_clean_to_the_linter_of_their_own_settings(tmp_path):
-    folders = [written(kind, tmp_path) for kind in KINDS]
-    words = [sys.executable, "-m", "ruff", "check", "--no-cache", *map(str, folders)]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-
-
 @pytest.mark.slow
-def test_a_new_defense_passes_its_own_tests(tmp_path):
-    folder = written("defense", tmp_path)
-    described(folder / "src", "fedbench-new-defense", "fedbench_new_defense", "0.1.0")
-    assert " passed" in call("pytest", "-q", "-p", "no:cacheprovider", cwd=folder, site=folder / "src")
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["defense", *(pytest.param(k, marks=pytest.mark.nightly) for k in KINDS if k != "defense")])
 def test_installed_by_pip_it_passes_its_tests_and_gets_its_place_on_a_board(kind, tmp_path):
     folder, site = written(kind, tmp_path), tmp_path / "site"
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(folder)], check=True, text=True
     )
+    call("ruff", "check", "--no-cache", ".", cwd=folder, site=site)
     assert " passed" in call("pytest", "-q", "-p", "no:cacheprovider", cwd=folder, site=site)
     main = "fedbench.core.cli.main"
     assert "| passed |" in call(main, "check", f"new-{kind}", cwd=folder, site=site)
