@@ -1,7 +1,4 @@
-"""A suite of as many cells as one asks for, and a valid record with scores for each of them, made without training anything.
-
-The plan is the suite's own, so keys, identities and digests are those that a run would write; what an attack found is drawn.
-"""
+"""A suite of many cells, and a valid record with drawn scores for each of them, made without training."""
 
 from __future__ import annotations
 
@@ -14,39 +11,28 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from fedbench.core.cli.run import build_plan
+from fedbench.core.execution.clock import Clock
 from fedbench.core.execution.planned import Plan
-from fedbench.core.experiment.job import Cell, Job
+from fedbench.core.execution.worker import record_for
 from fedbench.core.metrics.maximum import SHUFFLES
 from fedbench.core.store.files import npz_bytes
-from fedbench.core.store.integrity import components_of, sealed
-from fedbench.core.store.record import SCHEMA_VERSION
 from fedbench.core.store.recount import Recount, recount
 from fedbench.core.store.results import Results
 
 ATTACKS = ["loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", {"name": "seqmia", "params": {"epochs": 20}}]
-DEFENSES: list[Any] = [
-    "none",
-    {"name": "grad-sparse", "grid": {"rate": [0.2, 0.6, 0.8]}},
-    {"name": "grad-noise", "grid": {"sigma": [0.01, 0.03, 0.1]}},
-    {"name": "dp-sgd", "params": {"clip": 1.0}, "grid": {"sigma": [0.05, 0.1, 0.2]}},
-    {"name": "mixup", "grid": {"alpha": [0.25, 1.0, 4.0]}},
-    {"name": "relaxloss", "grid": {"alpha": [0.4, 0.8, 1.6]}},
-    {"name": "hamp", "params": {"alpha": 0.001}, "grid": {"gamma": [0.5, 0.95]}},
-    {"name": "label-smoothing", "grid": {"strength": [0.1, 0.3, 0.9]}},
-    {"name": "early-stopping", "params": {"patience": 1, "patience_rounds": 6, "validation": 0.12}},
-    {"name": "cofedmid", "params": {"val_min": 9, "min_assigned": 1}, "grid": {"m_max": [0.5, 1.0], "sigma": [0.0, 0.1]}},
-]  # ten defenses: 26 rows of a coalition with the undefended one
+SIGMAS = [i / 100 for i in range(1, 26)]
+DEFENSES: list[Any] = ["none", {"name": "grad-noise", "grid": {"sigma": SIGMAS}}]  # 26 rows of a coalition
 CANDIDATES = {0: 90, 1: 100, 2: 190}  # kind -> how many of a target
 N_TEST = 397
 DRAWN = 64  # different scores of a seed
 
 
-def write_suite(folder: Path, settings: int, seeds: int = 5, defenses: int | None = None, attacks: int | None = None) -> Path:
-    """A suite of so many settings that differ in their rounds, with all or the first ``defenses`` and ``attacks``."""
+def write_suite(folder: Path, settings: int) -> Path:
+    """A suite of so many settings that differ in their rounds."""
     folder.mkdir(parents=True, exist_ok=True)
     spec = {
-        "schema": 1, "name": "many_cells", "seeds": list(range(seeds)), "coalitions": ["pair", "half", "uniform"],
-        "defenses": DEFENSES[:defenses], "attacks": ATTACKS[:attacks], "settings": [{
+        "schema": 1, "name": "many_cells", "seeds": [0, 1, 2, 3, 4], "coalitions": ["pair", "half", "uniform"],
+        "defenses": DEFENSES, "attacks": ATTACKS, "settings": [{
             "name": f"digits-{i:03d}",
             "dataset": {"name": "digits", "params": {"test": N_TEST, "holdout": 500, "label_noise": 0.3}},
             "model": {"name": "mlp", "params": {"hidden": [256, 128]}},
@@ -65,12 +51,13 @@ def write_results(suite: Path, root: Path) -> Plan:
     store = Results.create(root, plan.suite)
     store.set_manifest(plan.cells, plan.title, plan.published, plan.analyses, plan.asked)
     drawn = {seed: list(_drawn(seed)) for seed in {job.seed for job in plan.jobs}}
+    measured = Clock.start().outside()
     for job in plan.jobs:
-        described = job.described()
+        history = [{"round": t, "accuracy": 0.8, "train_loss": 0.5} for t in sorted(job.audited_rounds)]
         for cell in job.cells:
-            found = drawn[job.seed][int(cell.key[:4], 16) % DRAWN]
-            store.path(cell.stem).write_bytes(sealed(_content(job, cell, described, *found[1:])))
-            store.path(cell.stem).with_suffix(".npz").write_bytes(found[0])
+            scores, sha256, found = drawn[job.seed][int(cell.key[:4], 16) % DRAWN]
+            digests = {**job.digests, "scores": sha256}
+            store.write(cell.stem, record_for(job, cell, "ok", "", measured, digests=digests, history=history, **found), scores)
     return plan
 
 
@@ -111,23 +98,4 @@ def _groups(found: dict[Any, Recount]) -> dict[str, Any]:
             "n_members": r.n_members, "n_nonmembers": r.n_nonmembers,
         }
         for name, r in found.items()
-    }  # fmt: skip
-
-
-def _content(job: Job, cell: Cell, described: dict[str, Any], sha256: str, found: dict[str, Any]) -> dict[str, Any]:
-    """What the record of a cell says, as ``execution/worker.py`` would have it."""
-    rounds = sorted(job.audited_rounds)
-    return {
-        "schema_version": SCHEMA_VERSION, "key": cell.key, "run_key": job.run_key, "outcome": "ok", "suite": job.suite,
-        "setting": job.setting.name, "coalition": job.coalition, "members": list(job.members), "seed": job.seed,
-        "defense": job.defense.model_dump(mode="json"), "attack": cell.attack.model_dump(mode="json"), "view": cell.look.view,
-        "described": described, "facts": {"bytes from the coordinator a member": 330}, **found,
-        "history": [{"round": t, "accuracy": 0.8, "train_loss": 0.5} for t in rounds],
-        "digests": {**job.digests, "scores": sha256}, "notes": list(cell.notes),
-        "provenance": job.provenance.model_dump(mode="json"), "identity": cell.identity,
-        "components": components_of(cell.identity),
-        "measured": {
-            "started": "2026-03-01T10:00:00+00:00", "wall_s": 2.0, "cpu_s": 2.0, "train_cpu_s": 1.0, "train_wall_s": 1.0,
-            "signals_cpu_s": 0.1, "attack_cpu_s": 0.1, "peak_memory_mb": 300.0,
-        },
     }  # fmt: skip

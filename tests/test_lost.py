@@ -223,6 +223,7 @@ def test_a_folder_that_cannot_be_written_costs_no_cache_and_a_cache_takes_only_w
     assert caches(store) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.slow
 def test_a_training_without_room_for_its_cache_has_its_records(finished, tmp_path):
     """The worker fails to write its cache: there is a folder in its place."""
     folder = tmp_path / "r"

@@ -119,15 +119,6 @@ def test_a_use_names_the_digest_of_the_package_that_announced_it(site):
     assert len({first, second, digest.source_digest("elsewhere", NAME), digest.source_digest("elsewhere")}) == 4
 
 
-def test_a_module_without_a_distribution_is_its_package_or_itself(site):
-    write(site, {"lone.py": "x = 1\n", "space/mine/__init__.py": "", "space/theirs/__init__.py": ""})
-    first = [digest.source_digest(name) for name in ("lone", "space.mine")]
-    write(site, {"beside.py": "x = 1\n", "space/theirs/__init__.py": "x = 1"})
-    assert first == [digest.source_digest(name) for name in ("lone", "space.mine")]
-    write(site, {"lone.py": "x = 2\n", "space/mine/more.py": "x = 1"})
-    assert not set(first) & {digest.source_digest(name) for name in ("lone", "space.mine")}
-
-
 def test_a_built_in_methods_digest_follows_its_imports_alone(site, monkeypatch):
     plugins = site / "plugins"
     write(plugins / "defenses", {name: "x = 1\n" for name in ("__init__.py", "deep.py", "other.py")} | {

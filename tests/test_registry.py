@@ -193,5 +193,3 @@ def test_what_counts_as_a_method_of_its_own():
 
     assert [said.split("'")[1] for said in unknown_methods(Mine)] == ["made", "kept", "mixed", "static"]
     assert unknown_methods(Mixin) == []
-    many = unknown_methods(type("Mine", (Defense,), {f"helper_{i}" + "x" * 500: lambda self: None for i in range(100)}))
-    assert len(many) == 21 and many[-1] == "80 more of its methods are no hooks either" and max(map(len, many)) < 200

@@ -9,6 +9,7 @@ import pytest
 from good_suite import GOOD, edited, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from fedbench.core import UserError
@@ -321,13 +322,14 @@ def test_a_file_that_is_no_suite_is_refused_with_the_place(tmp_path, content, ex
     assert mistakes(tmp_path, content) == [f"suite.yaml:{expected}"]
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("absent.yaml", "absent.yaml: no such file"), ("", "is a directory, expected a suite file"),
-    ("x" * 5000 + ".yaml", "cannot be read: File name too long"),
-])  # fmt: skip
-def test_a_path_that_is_no_file_is_refused(tmp_path, name, expected):
-    with pytest.raises(UserError, match=expected):
-        load_suite(tmp_path / name)
+def test_a_path_that_is_no_file_is_refused(tmp_path):
+    expected = {"absent.yaml": "no such file", "": "is a directory", "x" * 5000 + ".yaml": "cannot be read: File name too long"}
+    said = {}
+    for name in expected:
+        with pytest.raises(UserError) as caught:
+            load_suite(tmp_path / name)
+        said[name] = str(caught.value).removeprefix(f"{tmp_path / name}: ").removesuffix(", expected a suite file")
+    assert said == expected
 
 
 def test_shipped_suites_are_found_by_name_and_a_near_miss_is_named(tmp_path, monkeypatch):
@@ -467,11 +469,15 @@ def test_recipes_are_the_papers_federations_and_given_fields_win_one_by_one():
     assert FederationSpec.model_validate({"recipe": "fedpoisonmia"}).optimizer.keep_state
 
 
-@pytest.mark.parametrize(("value", "message"), [
-    ("exponential", "exponential needs a factor"), ({"name": "cosine", "factor": 0.5}, "cosine takes no factor"),
-    ({"name": "milestones", "factor": 0.1}, "milestones needs rounds"),
-    ({"name": "exponential", "factor": 0.1, "rounds": [3]}, "exponential takes no rounds"),
-])  # fmt: skip
-def test_a_schedule_with_fields_of_another_is_refused(value, message):
-    with pytest.raises(ValueError, match=message):
-        Schedule.model_validate(value)
+def test_a_schedule_with_fields_of_another_is_refused():
+    wrong = {
+        "exponential needs a factor": "exponential", "cosine takes no factor": {"name": "cosine", "factor": 0.5},
+        "milestones needs rounds": {"name": "milestones", "factor": 0.1},
+        "exponential takes no rounds": {"name": "exponential", "factor": 0.1, "rounds": [3]},
+    }  # fmt: skip
+    said = []
+    for value in wrong.values():
+        with pytest.raises(ValidationError) as caught:
+            Schedule.model_validate(value)
+        said.append(caught.value.errors()[0]["msg"])
+    assert said == list(wrong)

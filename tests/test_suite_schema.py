@@ -17,7 +17,6 @@ from ruamel.yaml import YAML
 
 from fedbench.core.cli.schema import schema_text
 from fedbench.core.registry.components import Registry
-from fedbench.core.registry.kinds import KINDS
 from fedbench.core.spec.document import read
 from fedbench.core.spec.shipped import shipped_suites
 
@@ -95,31 +94,6 @@ def test_mistakes_are_underlined_and_refused_by_the_loader_too(folder):
     assert GOOD not in wrong.values()
     accepted = {how: (loads(folder, text), not complaints(read(folder / "suite.yaml").data)) for how, text in wrong.items()}
     assert accepted == dict.fromkeys(BAD, (False, False))
-
-
-def test_every_component_and_parameter_has_its_description_and_default():
-    defs = validator().schema["$defs"]
-    for kind in (k for k in KINDS if k != "report"):
-        for found in REGISTRY.own(kind):
-            fields = found.load().Params.model_fields
-            expected = {name: (field.description, field.is_required()) for name, field in fields.items()}
-            shown = defs[f"{kind}.{found.name}"].get("properties", {})
-            assert {name: (of["description"], "default" not in of) for name, of in shown.items()} == expected
-    (noise,) = (entry for entry in defs["defense-name"]["anyOf"] if entry["const"] == "grad-noise")
-    assert noise["description"] == REGISTRY.get("defense", "grad-noise").component.summary
-
-
-def test_every_field_of_a_suite_has_a_description():
-    assert len(fields := list(_fields(validator().schema))) > 80
-    assert [name for name, field in fields if not field.get("description")] == []
-
-
-def _fields(schema: Any):
-    """(name, schema) of every field of a suite's own types."""
-    own = {"suite": schema} | {name: of for name, of in schema["$defs"].items() if name[0].isupper()}
-    for name, of in own.items():
-        for form in (of, *of.get("anyOf", ())):
-            yield from ((f"{name}.{field}", said) for field, said in form.get("properties", {}).items())
 
 
 PACKAGE = """
