@@ -186,12 +186,6 @@ class Recurrent(nn.Module):
         return self.head(self.layer(x)[0][:, -1] if self.first else self.layer(x.transpose(0, 1))[0][-1])
 
 
-def undecided(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """What is computed depends on the values, so that no `vmap` goes through it."""
-    signs = [1 if float(sample.sum()) > 0 else -1 for sample in x]
-    return torch.stack([net.head(sign * net.body(sample).mean(0)) for sign, sample in zip(signs, x, strict=True)])
-
-
 SEQUENCES: dict[str, Callable[[], nn.Module]] = {
     "gru": lambda: Recurrent(nn.GRU),
     "lstm-sequence-first": lambda: Recurrent(nn.LSTM, first=False, proj_size=3, bidirectional=True),
@@ -201,7 +195,6 @@ SEQUENCES: dict[str, Callable[[], nn.Module]] = {
     "backwards": lambda: Steps(lambda net, x: rows(net, x.flip(0)).flip(0)),
     "halves": lambda: Steps(halves),
     "in-order": lambda: Steps(in_order),
-    "undecided": lambda: Steps(undecided),
 }
 
 

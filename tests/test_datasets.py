@@ -234,7 +234,7 @@ def test_counts_shares_and_canaries(name, install):
         cls(**params | sizes | {"train": 500}).load(0)
 
 
-def packed(small: Small, home: Path, monkeypatch) -> Path:
+def packed(small: Small, home: Path, monkeypatch) -> None:
     """The archive of a data set in place of its files, with its own checksum where one is published."""
     archive = home / small.cls.remote.name
     if archive.suffix == ".zip":
@@ -250,7 +250,6 @@ def packed(small: Small, home: Path, monkeypatch) -> Path:
     if small.cls.remote.checksum is not None:
         sha = "sha256:" + hashlib.sha256(archive.read_bytes()).hexdigest()
         monkeypatch.setattr(small.cls, "remote", replace(small.cls.remote, checksum=sha, size=archive.stat().st_size))
-    return archive
 
 
 @pytest.mark.parametrize("name", ["cifar10", "tiny-imagenet", "stl10", "texas100"])
@@ -262,15 +261,6 @@ def test_an_archive_is_the_same_data_as_its_files(name, install, home, monkeypat
     found = small.cls(**small.params).load(0)
     install(small)
     assert small.cls(**small.params).load(0).digest() == found.digest()
-
-
-def test_an_archive_with_another_checksum_is_never_unpacked(install, home, monkeypatch):
-    small = install(SETS["cifar10"](), lambda *file: None)
-    archive = packed(small, home, monkeypatch)
-    archive.write_bytes(archive.read_bytes()[:-1] + b"?")
-    with pytest.raises(UserError, match=r"checksum.*python version is a pickle.*class folders in"):
-        Cifar10().load(0)
-    assert not (home / Cifar10.folder).exists()
 
 
 def test_changed_labels_are_not_answered_from_the_cache(install, home):

@@ -20,7 +20,7 @@ from fedbench.core.toolkit import images
 from fedbench.core.toolkit.archive import unpack
 from fedbench.core.toolkit.cache import cached
 from fedbench.core.toolkit.download import Remote, fetch
-from fedbench.core.toolkit.folders import data_folder, decoded_folder
+from fedbench.core.toolkit.folders import decoded_folder
 from fedbench.core.toolkit.images import class_folders, decode_images
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 700_001, dtype=np.uint8).tobytes()
@@ -161,14 +161,6 @@ def test_offline_means_no_request(server, home, monkeypatch):
     with pytest.raises(UserError, match="FEDBENCH_OFFLINE is set: download http"):
         fetch(server.remote(), home)
     assert server.asked == []
-
-
-def test_the_data_folder(monkeypatch):
-    monkeypatch.setenv("FEDBENCH_DATA", "~/d")
-    assert data_folder() == Path.home() / "d"
-    monkeypatch.delenv("FEDBENCH_DATA")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert data_folder() == Path("/x/fedbench")
 
 
 # -- archives ----------------------------------------------------------------------------------------------------------

@@ -136,12 +136,6 @@ def test_a_known_layer_needs_no_per_sample_gradients(kind, way, data):
         WAYS[way](model, x, labels(len(x)), views)
 
 
-@given(way=a_way, chunk=st.sampled_from([2, 256]))
-def test_a_cnn_needs_no_per_sample_gradients(way, chunk):
-    with no_fallback():
-        WAYS[way](cnn(), randn(6, 3, 8, 8), labels(6), views=2, chunk=chunk)
-
-
 # -- where the layer-wise formulas would be wrong ----------------------------------------------------------------------
 
 
@@ -171,7 +165,7 @@ def test_models_of_sequences_have_the_same_gradients(name, way, n, steps, chunk)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("name", ["rows", "gru", "undecided"])
+@pytest.mark.parametrize("name", ["rows", "gru"])
 def test_per_sample_gradients_are_those_of_one_backward_pass_a_sample(name):
     model, (x, y) = filled(SEQUENCES[name]()).eval(), samples(4, 5)
     model.head.bias.requires_grad_(False)
@@ -313,18 +307,6 @@ def test_a_row_that_is_not_finite_has_no_finite_norm():
 def test_products_of_long_rows_are_summed_in_float64():
     long = torch.full((1, 2**22), 1e-3)
     assert products(long, long).item() == pytest.approx(exactly(long[0]) ** 2, rel=1e-5)
-
-
-@settings(max_examples=12)
-@given(size=st.sampled_from([1e-12, 1.0, 1e18]), bound=st.sampled_from([1e-9, 1.0, 1e4]), views=st.integers(1, 3))
-def test_one_sample_adds_its_norm_or_the_bound_in_float32(size, bound, views):
-    """Squares of float32 leave its range from 1e19 on, and below 1e-22."""
-    model = nn.Sequential(nn.Linear(300, 200), nn.Linear(200, CLASSES)).float()
-    x = size * randn(views, 300).float()
-    y = model(x).argmin(1)  # the least likely label: its gradient does not vanish
-    found = clipped_gradient(model, x, y, bound, views).double()
-    length = float(clipped_slowly(model.double(), x.double(), y, views).norm())
-    assert float(found.norm()) == pytest.approx(min(length, bound), rel=1e-5)
 
 
 # -- the adversary's bench ----------------------------------------------------------------------------------------------

@@ -65,14 +65,6 @@ def test_tpr_conventions_equal_their_definitions(case, fpr):
     assert M.tpr_at_fpr(scores, member, fpr) == pytest.approx(wanted["conformal"])
 
 
-def test_an_oracle_and_an_inverted_attack():
-    member = np.arange(3000) % 3 == 0
-    told = {m.name: (m.value(member * 1.0, member), m.value(-1.0 * member, member)) for m in M.METRICS}
-    assert told == {"auc": (1, 0), "tf01": (100, 0), "advantage": (1, 0), "balanced_accuracy": (1, 0.5)}
-    assert M.auc(np.zeros(10), np.arange(10) < 3) == 0.5
-    assert M.auc(np.array([1, 1, 0]), np.array([True, False, False])) == 0.75
-
-
 @pytest.mark.parametrize(("above", "conformal", "step", "strict"), [(9, 1.0, 1.0, 1.0), (10, 0.6, 1.0, 0.6), (11, 0.6, 0.6, 0.6)])
 def test_tf01_allows_nine_false_positives_of_ten_thousand(above, conformal, step, strict):
     """``above`` non-members are above 40 of 100 members, and below the other 60."""
@@ -111,6 +103,7 @@ REFUSED = {
     "error": (lambda: M.combined_interval([0.5], []), "one standard error a value"),
     "value": (lambda: M.combined_interval([np.nan], [0.1]), "finite"),
     "test samples": (lambda: M.delta_accuracy([np.ones(3, bool)], [np.ones(4, bool)], RNG), "same test samples"),
+    "covariance": (lambda: M.auc_covariance(np.arange(3.0), MEMBER), "at least 2 members"),
     "one class": (lambda: M.auc(np.arange(3.0), np.ones(3, bool)), "both classes"),
     "flags": (lambda: M.auc(np.arange(3.0), np.array([0, 1, 2])), "booleans"),
     "convention": (lambda: M.tpr_at_fpr(np.arange(3.0), MEMBER, convention="best"), "unknown convention"),
@@ -221,7 +214,7 @@ def halves(member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return first
 
 
-@pytest.mark.parametrize("nonmembers", [60, 4100])  # of so few there is no TF01
+@pytest.mark.parametrize("nonmembers", [1998, 1999, 4100])  # no TF01, none of a half, both
 def test_the_rounds_of_an_attack_equal_their_definitions(nonmembers):
     """The last round, the one that is best on half of the candidates on the other half, the best one and its null."""
     rng, member, there = np.random.default_rng(2), np.arange(40 + nonmembers) < 40, [0, 1, 2, 4]
@@ -240,7 +233,10 @@ def test_the_rounds_of_an_attack_equal_their_definitions(nonmembers):
     assert found.best_index == there[best]
     aucs = whole[-1][1], whole[best][1], judged[by_auc][1], null[1]
     assert (found.last_auc, found.best_auc, found.calibrated_auc, found.null_best_auc) == pytest.approx(aucs)
-    tf01s = [whole[-1][0], whole[best][0], judged[by_tf01][0], null[0]] if nonmembers > 4000 else [None] * 4
+    known, halved = nonmembers >= 1999, nonmembers >= 4000
+    tf01s = [t if has else None for t, has in zip(
+        (whole[-1][0], whole[best][0], judged[by_tf01][0], null[0]), (known, known, halved, known), strict=True
+    )]  # fmt: skip
     assert [found.last_tf01, found.best_tf01, found.calibrated_tf01, found.null_best_tf01] == pytest.approx(tf01s)
 
 
