@@ -8,74 +8,26 @@ import numpy as np
 import pytest
 import torch
 from running import suite
-from torch import nn
 
-from fedbench.core import IFL, MEMBER, OFL, Attack, Data, Dataset, Defense, Model, ShadowModels, UserError
+from fedbench.core import IFL, MEMBER, OFL, Attack, ShadowModels, UserError
 from fedbench.core.cli.run import build_plan
-from fedbench.core.execution.forked import analysed
-from fedbench.core.experiment.job import Job
-from fedbench.core.experiment.judge import _positions, ask
+from fedbench.core.experiment.judge import ask
 from fedbench.core.experiment.parts import build
-from fedbench.core.experiment.run import Run
+from fedbench.core.experiment.samples import own_data
 from fedbench.core.experiment.scene import Scene, make_scene, set_scene
 from fedbench.core.experiment.shadow_models import train_shadow_models
-from fedbench.core.experiment.train import Trained, train
-from fedbench.core.experiment.wanted import models_of
+from fedbench.core.experiment.train import train
 from fedbench.core.population.audit import pool_of, split_digest
 from fedbench.core.population.groups import deform
 from fedbench.core.population.target import EVERYBODY, client, group
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.plugins.datasets.digits import Digits
-from fedbench.plugins.defenses.cofedmid import CoFedMID
-from fedbench.plugins.defenses.placebo import Placebo
 from fedbench.testing.jobs import given_use, judge, use
 from fedbench.testing.trials.world import job_of, setting_of
 
 PARTS = {"validation": 0.1, "test": 0.3}
 RELEASED = {"test": 0.3, "validation_on": "nonmembers", "weights": "equal"}
 BOTH = pytest.mark.parametrize("parts", [PARTS, RELEASED], ids=["own", "nonmembers"])
-N_TRAIN = 240
-TAUGHT: list[int] = []
-
-
-class Numbered(Dataset):
-    """The first feature of a sample is its id in train ++ hold-out."""
-
-    name = "numbered"
-
-    def load(self, seed):
-        rng = np.random.default_rng(seed)
-
-        def some(first, n):
-            x = rng.standard_normal((n, 4)).astype(np.float32)
-            x[:, 0] = np.arange(first, first + n)
-            return x, np.arange(n, dtype=np.int64) % 3
-
-        sides = zip(("train", "test", "holdout"), (0, 9000, N_TRAIN), (N_TRAIN, 30, 90), strict=True)
-        arrays = {f"{side}_{k}": a for side, first, n in sides for k, a in zip("xy", some(first, n), strict=True)}
-        return Data(**arrays, n_classes=3)
-
-
-class Notes(nn.Module):
-    """Remembers whom it was trained on."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(3, 3)
-
-    def forward(self, x):
-        if self.training and torch.is_grad_enabled():
-            TAUGHT.extend(x[:, 0].long().tolist())
-        return self.linear(x[:, 1:])
-
-
-class Watched(Model):
-    def build(self, input_shape, n_classes):
-        return Notes()
-
-
-class ReadsLoss:
-    needs, view, colluders, needs_shadow_models = frozenset({"loss"}), "server", 0, False
 
 
 def setting(parts: dict[str, Any], audit: dict[str, Any] | None = None, **more: Any) -> Setting:
@@ -86,29 +38,18 @@ def setting(parts: dict[str, Any], audit: dict[str, Any] | None = None, **more: 
     })  # fmt: skip
 
 
-def trained(given: Setting, defense: Defense, members: tuple[int, ...], dataset: type = Numbered) -> tuple[Job, Scene, Trained]:
-    """The federation, trained here."""
-    chosen = given_use(type(defense), defense.params.model_dump() if defense.params else {}, "d")
-    model = given_use(Watched, {}) if dataset is Numbered else None
-    job, parts, scene = job_of(given, defense=chosen, dataset=given_use(dataset, {}), model=model, members=members)
-    return job, scene, train(job, parts, scene, [ReadsLoss()], lambda t: None)
-
-
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "defense", [Placebo(), CoFedMID(recycle_from=1, perturbation=False)], ids=["placebo", "cofedmid"]
-)
-def test_no_test_or_validation_sample_is_ever_trained_on(parts, defense):
-    TAUGHT.clear()
-    _, scene, done = trained(setting(parts), defense, (0, 1))
-    seen = np.unique(TAUGHT)
-    assert len(seen) > N_TRAIN / 3 and np.isin(seen, np.concatenate(scene.split.train)).all()
-    every = range(4) if type(defense) is Placebo else (2, 3)
-    assert all(np.isin(scene.split.train[k], seen).all() for k in every)
-    assert np.array_equal(done.held_out, scene.split.validated()) and (len(done.held_out) > 0) == (parts is PARTS)
+def test_a_client_gets_its_own_samples_and_trains_on_no_validation_or_test_part(parts):
+    _, _, scene = job_of(setting(parts), dataset=given_use(Digits, {}))
+    for k in range(4):
+        data, split = own_data(scene, k, torch.device("cpu")), scene.split
+        for found, of in ((data.x, scene.data.train_x), (data.y, scene.data.train_y)):
+            assert torch.equal(found, torch.from_numpy(of[split.own(k)]))
+            assert torch.equal(found[data.trainable], torch.from_numpy(of[split.train[k]]))
+        assert (len(split.test[k]) and not np.isin(split.test[k], split.own(k)).any()) or parts is RELEASED
 
 
 GROUPS = [{"name": "a", "fraction": 0.5, "rotation": [0, 5]}, {"name": "b", "rotation": [80, 90]}]
@@ -162,18 +103,6 @@ def test_the_test_part_stands_in_for_the_hold_out_in_every_audit(case):
     if case == "more than there are":  # mislabelled samples of the test part are the outside's canaries
         listed, of_part = scene.audits[0], IMAGES.train_canary[split.test[0]]
         assert scene.canary_of(listed.ids[listed.kind == OFL]).sum() == of_part.sum() > 0
-
-
-def test_a_redrawn_outsider_comes_from_the_targets_own_test_part():
-    given = setting(PARTS, {"nonmembers": 40, "align_nonmembers": False, "targets": [1]})
-    job, scene, done = trained(given, Defense(), ())
-    (audit,) = scene.audits
-    drawn = scene.pool[_positions(job, scene, done, scene.pool, audit)]  # [R, M, n]
-    assert np.isin(drawn[..., audit.kind == OFL], scene.split.test[1]).all()
-    assert (drawn[..., audit.kind == MEMBER] == audit.ids[audit.kind == MEMBER]).all()
-    for k in (0, 2, 3):
-        assert np.isin(drawn[..., audit.owner == k], scene.split.train[k]).all()
-    assert len(np.unique(drawn[..., audit.kind == OFL])) > (audit.kind == OFL).sum()
 
 
 def test_every_part_is_deformed_as_its_own_client_is():
@@ -230,15 +159,8 @@ GROUPED: dict[str, Any] = {
     "groups": [{"name": "upright", "fraction": 0.25, "rotation": [0, 10]}, {"name": "turned", "rotation": [80, 100]}],
     "thresholds": [0.4, 0.6],
     "audit": {"targets": "groups", "members": 60, "nonmembers": 60, "every": 2,
-              "shadow": {"samples": 100, "models": 3, "epochs": 5}},
+              "shadow": {"samples": 100, "models": 3, "epochs": 2}},
 }  # fmt: skip
-IFCA = {"name": "ifca", "params": {"least_share": 0.1}}
-
-
-def planned(folder) -> Job:
-    path = suite(folder, settings=[GROUPED], coalitions=["uniform"], defenses=[IFCA], attacks=["shadow"])
-    (job,) = build_plan(str(path), (), folder / "results", "cpu").jobs
-    return job
 
 
 class Keeps(Attack):
@@ -252,50 +174,18 @@ class Keeps(Attack):
         return audit.rng.standard_normal(len(audit.ids))
 
 
-@pytest.fixture(scope="module")
-def judged(tmp_path_factory):
-    """(job, scene, what was trained, the shadow models, what an attack was shown, its verdict, what analyses found)"""
-    job, attack = planned(tmp_path_factory.mktemp("groups")), Keeps()
+def test_an_attack_gets_the_model_that_serves_each_candidate(tmp_path):
+    ifca = {"name": "ifca", "params": {"least_share": 0.1}}
+    path = suite(tmp_path, settings=[GROUPED], coalitions=["uniform"], defenses=[ifca], attacks=["shadow"])
+    (job,), attack = build_plan(str(path), (), tmp_path / "results", "cpu").jobs, Keeps()
     parts = build(job)
     scene = set_scene(job, parts)
-    done, shadows = train(job, parts, scene, [attack], lambda t: None), train_shadow_models(job, parts, scene)
-    verdict = judge(job, job.cells[0], attack, scene, done, shadows)
-    run = Run(scene=scene, trained=done, shadows=None, n_models=models_of(parts.defense, job.clients))
-    found, _, notes = analysed(job, run, verdict.judgement)
-    assert notes == []
-    return job, scene, done, shadows, attack.seen, verdict, found
-
-
-def test_an_attack_gets_the_model_that_serves_each_candidate(judged):
-    _, scene, done, _, shown, verdict, _ = judged
+    done = train(job, parts, scene, [attack], lambda t: None)
+    verdict = judge(job, job.cells[0], attack, scene, done, train_shadow_models(job, parts, scene))
     assert done.assignment.shape == (2, 8) and len({*done.assignment[-1]}) == 2
-    for audit, seen in zip(scene.audits, shown, strict=True):
+    for audit, seen in zip(scene.audits, attack.seen, strict=True):
         served = done.assignment[-1][scene.client_of(audit)]
         assert np.array_equal(seen.model_of, served)
         assert np.array_equal(seen.target_logits, done.logits[served, np.searchsorted(scene.pool, audit.ids)])
-        assert seen.target_shadow_logits.shape == (len(done.logits), 100, 10) and seen.logits.shape == (3, len(audit.ids), 10)
+        assert seen.target_shadow_logits.shape == (2, 100, 10) and seen.logits.shape == (3, len(audit.ids), 10)
     assert [t.target for t in verdict.judgement.targets] == [group(0).code, group(1).code]
-
-
-def test_group_accuracy_and_violations_against_a_naive_count(judged):
-    _, scene, done, _, _, verdict, found = judged
-    fair, accuracies = found["group-fairness"].numbers, []
-    for g, name in enumerate(("upright", "turned")):
-        mine = [i for i in range(len(scene.data.test_y)) if scene.groups.of_client[i % 8] == g]
-        accuracies.append(np.mean([done.test_correct[i] for i in mine]))
-        assert fair[f"accuracy:{name}"].value == pytest.approx(accuracies[g]) and fair[f"n_test:{name}"].value == len(mine)
-    assert [fair[f"clients:{name}"].value for name in ("upright", "turned")] == [2, 6]
-    assert done.history[-1]["group_accuracy"] == pytest.approx(accuracies)
-    rows = [
-        row for a in scene.audits for row in zip(
-            verdict.arrays[f"t{a.target.code}_scores"] > 0, a.kind, done.assignment[-1][scene.client_of(a)], strict=True
-        )
-    ]  # fmt: skip
-    count = 0
-    for k in range(8):
-        pairs = [(said, kind == MEMBER) for said, kind, model in rows if model == done.assignment[-1][k]]
-        rates = [[said == m for said, m in pairs if m == inside] for inside in (True, False)]
-        if all(rates) and (np.mean(rates[0]) + np.mean(rates[1])) / 2 > scene.thresholds[k]:
-            count += 1
-    violations = found["violations"].numbers
-    assert violations["violated"].value == count and violations["clients"].value == 8

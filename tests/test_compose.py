@@ -300,7 +300,7 @@ MAKES: list[Any] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12)
 @given(
     make=st.sampled_from(MAKES), where=st.lists(st.integers(0, 3), min_size=CLIENTS, max_size=CLIENTS), seed=st.integers(0, 5),
     share=st.sampled_from((0.5, 1.0)),

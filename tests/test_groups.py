@@ -129,6 +129,9 @@ def test_quarter_turns_are_exact():
     for quarters in (1, 2, 3, -1):
         found = deform(x, np.zeros(6, int), groups([90.0 * quarters]))
         assert np.array_equal(found, np.rot90(x, quarters, axes=(2, 3))), quarters
+    odd = x.astype(np.float32) - 300  # no intensities: they may be turned, and left alone
+    assert np.array_equal(deform(odd, np.zeros(6, int), groups([360.0], [1.0])), odd)
+    assert np.allclose(deform(odd, np.zeros(6, int), groups([180.0])), odd[:, :, ::-1, ::-1], rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from fake_packages import install
@@ -14,12 +13,11 @@ from hypothesis import strategies as st
 from running import called, changed, records
 from tiny import tiny_clients, tiny_insider, tiny_setup, train_all
 
-from fedbench.core import ActiveAttack, Defense, Diverged, SkipCell, UserError
+from fedbench.core import ActiveAttack, Defense, Diverged, UserError
 from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.diverged import DivergedByAdversary
 from fedbench.core.numerics.rng import key_for
-from fedbench.core.signals.observe import observe
 from fedbench.plugins.defenses.grad_noise import GradNoise
 from fedbench.plugins.defenses.rules.trimmed_mean import TrimmedMean
 
@@ -287,12 +285,3 @@ def test_a_divergence_that_an_adversary_wanted_is_a_result_and_any_other_a_failu
     assert found["spoils", "loss-series"] == found["spoils", "tenfold"] == ("diverged", False, spoilt)
     board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
     assert "diverged by the adversary" in board
-
-
-def test_questions_about_many_clients_skip_attacks_that_follow_one():
-    arrays = {"loss": np.zeros((1, 3, 5), np.float32)}
-    with pytest.raises(SkipCell, match="many clients together"):
-        observe("server", None, [0, 1, -1], np.array([1]), arrays, np.arange(5))
-    assert observe("client", None, [0, 1, -1], np.array([1]), arrays, np.arange(5))["loss"].shape == (1, 1, 5)
-
-

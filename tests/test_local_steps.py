@@ -12,13 +12,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny_clients, tiny_module, tiny_setup, train_all
+from tiny import tiny_clients, tiny_module, tiny_setup
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.module import register_module_forward_hook
 
 from fedbench.core import Defense, Selection
-from fedbench.core.federation import local
 from fedbench.core.federation.captured import MOST_STEPS, CapturedSteps
 from fedbench.core.federation.coalitions import allied
 from fedbench.core.federation.compose import composed
@@ -119,19 +118,6 @@ class Soft(Defense):
 
     def select(self, ctx):
         return Selection(ctx.data.trainable[1:])
-
-
-@pytest.mark.parametrize("defense", [None, Soft()])
-def test_a_federation_trains_to_the_same_bits_by_chain_and_by_autograd(monkeypatch, defense):
-    def chained() -> nn.Module:
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Flatten(), nn.Linear(4, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3))
-
-    by_chain, _ = train_all(tiny_setup(defense, module=chained()))
-    monkeypatch.setattr(local.Chain, "of", classmethod(lambda cls, flat: None))
-    by_autograd, _ = train_all(tiny_setup(defense, module=chained()))
-    assert by_chain.trainer.chain is not None and by_autograd.trainer.chain is None
-    assert torch.equal(by_chain.models, by_autograd.models)
 
 
 # -- recorded steps ----------------------------------------------------------------------------------------------------

@@ -176,18 +176,20 @@ BEHIND: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("phase", ["select", "local_train", "after_round", "craft"])
-def test_nothing_stays_behind_in_the_module_that_all_clients_train_in(phase):
-    def left(does: Callable[[Any], Any]) -> str:
+def test_nothing_stays_behind_in_the_module_that_all_clients_train_in():
+    def left(phase: str, what: str) -> str:
         def acts(*args):
             answer = ANSWERS[phase](*args)
-            does(args[-1].model)
+            BEHIND[what](args[-1].model)
             return answer
 
         return ends(acting(phase, acts))
 
-    words = f"({place(phase)}) changed its model: modules, tensors, hooks, requires_grad or settings (load "
-    assert [what for what, does in BEHIND.items() if words not in left(does)] == []
+    def words(phase: str) -> str:
+        return f"({place(phase)}) changed its model: modules, tensors, hooks, requires_grad or settings (load "
+
+    tried = [(phase, what) for phase in ("select", "local_train", "after_round", "craft") for what in BEHIND]
+    assert [(phase, what) for phase, what in tried if words(phase) not in left(phase, what)] == []
 
 
 def test_what_is_a_phases_own_may_be_written_to():
@@ -352,6 +354,12 @@ def test_a_model_that_fails_is_named_itself():
     assert said == {"transform": f"the model (client 0, round 1): {model}", "protect": f"the model (round 1): {model}"}
 
 
+def test_an_error_on_the_way_back_is_the_losss():
+    mine = acting("loss", lambda logits, batch, ctx: (logits.register_hook(fails), logits.mean())[1])
+    said = f"Mine.loss (client 0, round 1): its gradient: ValueError: no idea {LINE}"
+    assert [ends(mine), ends(composed([Defense(), mine]))] == [said, said]
+
+
 class Leaves(Exception):
     def __str__(self):
         raise SystemExit(3)
@@ -395,29 +403,25 @@ def test_remarks_are_lines_none_twice_and_a_composites_are_led_by_their_parts():
 
 # -- settings of the process -------------------------------------------------------------------------------------------
 
-SETS: dict[str, Callable[[], Any]] = {
-    "dtype": lambda: torch.set_default_dtype(torch.float64),
-    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
-    "grad": lambda: torch.set_grad_enabled(False),
-    "deterministic": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+LEFT: dict[str, Callable[[], Any]] = {
+    "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "grad mode": lambda: torch.set_grad_enabled(False),
+    "deterministic mode": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),
 }
 
 
-LEFT = {"dtype": "default dtype", "grad": "grad mode", "threads": "number of threads", "autocast": "autocast",
-        "deterministic": "deterministic mode"}  # fmt: skip
-
-
 @pytest.mark.parametrize("phase", ["protect", "craft"])
-def test_a_phase_that_leaves_a_setting_is_named(phase):
+def test_a_phase_that_leaves_a_setting_of_the_process_is_named(phase):
     def left(name: str) -> str:
         def does(*args):
-            SETS[name]()
+            LEFT[name]()
             return ANSWERS[phase](*args)
 
-        with kept():
+        with kept():  # puts back what was there
             return ends(acting(phase, does))
 
     remedy = "everybody's training goes on in the same process: put back what was there, as a `with` block does"
-    wanted = {name: f"Mine.{phase} ({place(phase)}) changed torch's {words}; {remedy}" for name, words in LEFT.items()}
+    wanted = {name: f"Mine.{phase} ({place(phase)}) changed torch's {name}; {remedy}" for name in LEFT}
     assert {name: left(name) for name in LEFT} == wanted
