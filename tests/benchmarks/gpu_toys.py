@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from running import suite
-from small_suites import images_in, toy
+from oracle.toys import images_in, toy
 
 from fedbench.core.spec.shipped import shipped_suites
 

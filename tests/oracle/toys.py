@@ -55,31 +55,20 @@ PARTS = {
     "papers/membershield_cifar10_vgg": ["vgg16-beta1"],
     "papers/membershield_chmnist": ["cnn3-beta1"],
     "papers/membershield_purchase100": ["mlp4-beta1"],
-    "tuned_baselines": ["digits", "cifar10"],
+    "tuned_baselines": ["digits"],
     "what_the_bugs_do": ["leaky-misaligned", "noniid-weights"],
 }
-# Every rule and attack is run once (Tables 2 and 5); the other suites of that paper keep these alone, one run each pair.
-_FEW = {"none", "atm", "passive", "fedpoisonmia", "fedpoisonmia-greedy", "fedpoisonmia-random"}
-FEW = {name: _FEW for name in PARTS if "fedpoisonmia" in name and not name.endswith(("table2", "table5"))}
-# Of MemberShield every row is run once, on its smallest network, and the others with what differs between the tasks
-_TASK = {"none", "membershield", "aof-dropout-0.5-l2", "kd", "threshold-loss", "knn", "threshold-loss-global"}
+# Methods that two suites share with the same parameters run once; of the others here, only what the suite alone has.
+_POISONED = {"none", "atm", "passive", "fedpoisonmia", "fedpoisonmia-greedy", "fedpoisonmia-random"}  # all: poisoning, table5
+_OVERFITTED = {"none", "membershield", "aof-dropout-0.5-l2", "kd", "threshold-loss", "knn", "threshold-loss-global"}  # all: cnn2
+_UNITED = {"none", "dp-sgd", "cofedmid", "cofedmid-cifar10", "avg-cosine", "fta-c", "seqmia", "fedmia-ii"}  # all: table1
+FEW = {name: _POISONED for name in PARTS if "fedpoisonmia" in name and not name.endswith("table5")}
+FEW |= {f"papers/membershield_{task}": _OVERFITTED for task in ("cifar10_vgg", "chmnist", "purchase100")}
+FEW |= {f"papers/cofedmid_{table}": _UNITED for table in ("table19_20", "wideresnet")}
 FEW |= {
-    "overfitting": {"none", "membershield", "memguard", "dropout+l2", "confidence", "supervised", "label-only", "global-stacked"},
     "tuned_baselines": {"none", "grad-noise", "dp-sgd-hu", "dp-sgd-hu-views", "cofedmid", "loss-series", "avg-cosine-class"},
     "across_worlds": {"none", "membershield", "cofedmid", "atm", "loss-series", "fedpoisonmia", "stacked"},
 }
-# Baselines run in partial_defense: of CoFedMID's suites what is new in a row, each judged by the attack it is about
-FEW |= {f"papers/cofedmid_{part}": {"none", *few.split()} for part, few in {
-    "table1": "dp-sgd cofedmid loss-series", "table3": "cofedmid fedmia-ii", "table4": "cofedmid-cifar10 fta-l",
-    "table5_9": "cofedmid-partition-random cofedmid-constant-middle cofedmid-recycling-sequential cofedmid fedmia-ii",
-    "table5_9_cifar10": "cofedmid-partition cofedmid-recycling-random cofedmid-without-confidence seqmia",
-    "table10": "cofedmid-cifar10 loss-series-coalition fedmia-ii-coalition seqmia-coalition",
-    "table11": "partition-cifar10 loss-series", "table13_14": "cofedmid-polynomial cofedmid-limit-0.2 seqmia",
-    "table17_18": "cofedmid seqmia", "table19_20": "cofedmid avg-cosine", "wideresnet": "cofedmid-cifar10 fta-c",
-    "figure1": "cofedmid loss-series", "figure3": "cofedmid fedmia-ii", "figure4": "cofedmid fedmia-ii",
-    "figure6": "cofedmid fedmia-ii",
-}.items()}  # fmt: skip
-FEW |= {f"papers/membershield_{task}": _TASK for task in ("cifar10_vgg", "chmnist", "purchase100")}
 
 
 def toy(name: str, images, folder):
@@ -95,8 +84,11 @@ def toy(name: str, images, folder):
             s["audit"] |= {"members": 10, "nonmembers": 10}
         if "adversary" in s:
             s["adversary"] |= {"clients": min(s["adversary"]["clients"], 2), "mask_set": 6}
-        small = {"rounds": 2, "clients": 10 if name == "poisoning" else 6, "local_epochs": 1, "batch_size": 8}  # Bulyan: 7 rows
+        clients = 10 if name in ("poisoning", "papers/cofedmid_figure3") else 6  # Bulyan needs seven rows, a coalition is of nine
+        small = {"rounds": 2, "clients": clients, "local_epochs": 1, "batch_size": 8}
         s["federation"] = {**s["federation"], **small}
+        if "nonmembers" in s["audit"] and s["audit"]["nonmembers"] > 120:
+            s["audit"] |= {"nonmembers": 120} | ({"outside": 60} if "outside" in s["audit"] else {})
         if "groups" in s:
             grouped(s)
         elif "papers/cofedmid" in name:  # ten classes, and a model that takes no time
@@ -137,12 +129,9 @@ def toy(name: str, images, folder):
 
 
 def united(spec):
-    """A suite of CoFedMID's, in place: one coalition (two of nine, where sizes are compared), no floors, one point of a
-    sweep, and of the rows that a setting names those that are left."""
+    """A suite of CoFedMID's, in place: no floors, one point of a sweep, and of the rows that a setting names those that are
+    left."""
     spec["floors"] = []
-    for part in (spec, *spec["settings"]):
-        if "coalitions" in part:
-            part["coalitions"] = part["coalitions"][: 2 if len(part["coalitions"]) > 2 else 1]
     for d in (d for d in spec["defenses"] if isinstance(d, dict)):
         d["grid"] = {k: v if k == "mode" else v[-1:] for k, v in d.get("grid", {}).items()}
         if d["name"] == "cofedmid" and d["params"].get("compensation", True):

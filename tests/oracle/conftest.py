@@ -1,0 +1,49 @@
+"""`pytest tests/oracle` checks every number against `oracle.json`; `--renew` writes the file anew and prints what moved."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oracle.stored import load, save
+from oracle.toys import images_in
+
+PARTS = "FEDBENCH_ORACLE_PARTS"  # the folder where the workers of pytest-xdist leave what they found
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--renew``."""
+    parser.addoption("--renew", action="store_true", help="write tests/oracle/oracle.json anew and print what moved")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of the parts before the workers start."""
+    if config.getoption("--renew") and not hasattr(config, "workerinput"):
+        os.environ[PARTS] = tempfile.mkdtemp()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Put the parts together, once all workers have ended, and say what moved."""
+    if not config.getoption("--renew") or hasattr(config, "workerinput"):
+        return
+    content, moved = load(), []
+    for path in sorted(Path(os.environ[PARTS]).glob("*.json")):
+        part = json.loads(path.read_text())
+        content[part["suite"]] = part["entry"]
+        moved += part["moved"]
+    save(content)
+    terminalreporter.section("oracle renewed")
+    terminalreporter.write_line("\n".join(moved[:200]) or "nothing moved")
+    counts = Counter(line.split(": ")[0] for line in moved)
+    terminalreporter.write_line(f"{len(moved)} kinds of numbers moved in {len(counts)} suites: {dict(counts)}")
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of class folders of small images."""
+    yield images_in(tmp_path_factory.mktemp("images"))
