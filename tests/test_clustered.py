@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from defense_cases import made
+from defense_cases import installed, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parties import CPU, facts_of, generator, member_context
@@ -16,7 +16,6 @@ from tiny import tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import MemberData, ServerContext, UserError
-from fedbench.plugins.defenses.clustered.red_team import features
 
 EVERYONE = (0, 1, 2, 3)
 
@@ -130,9 +129,10 @@ def test_local_training_shares_nothing_also_for_who_does_not_defend():
 
 @given(
     st.lists(st.floats(0.5, 1), min_size=3, max_size=3), st.sampled_from([0.4, 0.5, 0.6, 0.65, 0.75, 0.8, 0.9]),
-    st.sampled_from(["relative", "raw"]), st.sampled_from([1.0, 0.5, 0.0]), st.integers(0, 3), st.integers(0, 999),
+    st.sampled_from(["relative", "raw"]), st.sampled_from([1.0, 0.5, 1.0, 0.0]), st.sampled_from([3, 3, 3, 3, 2, 0]),
+    st.integers(0, 999),
 )  # fmt: skip
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_a_member_weighs_loss_against_announced_risk_by_what_it_tolerates(risks, threshold, scale, beta_max, announced, seed):
     data, models = MemberData(draws(seed, 12, 4), labels(seed, 12)), models_of(1, 2, 3)
     defense = made("ifca-mir", models=3, scale=scale, beta_max=beta_max)
@@ -144,6 +144,22 @@ def test_a_member_weighs_loss_against_announced_risk_by_what_it_tolerates(risks,
     costs = (1 - beta) * losses + beta * risks
     picked = defense.assign(models, member(data, threshold=threshold))
     assert costs[picked] <= costs.min() + 1e-6
+
+
+def test_the_server_trains_by_the_federations_recipe_and_leaves_the_clients_training_as_it_was():
+    shadows = []
+
+    class Examines(installed("ifca")):
+        def aggregate(self, updates, weights, ctx):
+            found = ctx.train(ctx.params, ctx.root.x, ctx.root.y, 2)
+            shadows.append((found, descended(ctx.params, ctx.root, 2, 0.3)))
+            return super().aggregate(updates, weights, ctx)
+
+    root = MemberData(draws(11, 12, 4), labels(12, 12))
+    examined, plain = (train_all(full_batch(d, root=root, rounds=3))[0] for d in (Examines(), made("ifca")))
+    assert torch.equal(examined.models, plain.models) and len(shadows) >= 3
+    for found, expected in shadows:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 # -- ifca-mir: the red team ------------------------------------------------------------------------------------------
@@ -212,15 +228,6 @@ def test_models_are_examined_every_so_many_rounds_and_late_when_idle():
     assert {j: (a.risk, a.round) for j, a in defense.announced.items()} == {
         0: (defense.history[15, 0], 15), 1: (defense.history[16, 1], 16),
     }  # fmt: skip
-
-
-def test_features_are_sorted_confidences_and_the_label():
-    logits, y = draws(1, 6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
-    for row, first, z, label in zip(features(logits, y), features(logits, y, "true-first"), logits, y.tolist(), strict=True):
-        p, one_hot = z.double().softmax(0).tolist(), [float(c == label) for c in range(4)]
-        np.testing.assert_allclose(row, [*sorted(p, reverse=True), *one_hot], rtol=1e-12)
-        others = sorted((v for c, v in enumerate(p) if c != label), reverse=True)
-        np.testing.assert_allclose(first, [p[label], *others, *one_hot], rtol=1e-12)
 
 
 # -- what is stated and refused --------------------------------------------------------------------------------------

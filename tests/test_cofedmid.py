@@ -369,7 +369,7 @@ def test_alone_a_members_noise_on_the_tail_is_its_own_and_not_projected(params, 
     ("ratio", "perturbed", "within", "says"),
     [
         (10.5 / 51, 10, 10, "All 10 perturbed parameters lie in the final linear layer, which has 21."),
-        (21.5 / 51, 21, 21, "changes no prediction"), (0.8, 40, 21, None),
+        (21.5 / 51, 21, 21, "changes no prediction"), (0.8, 40, 21, None), (0.01, 0, 0, "nothing was perturbed"),
     ],
 )  # fmt: skip
 def test_a_run_reports_how_many_perturbed_parameters_lie_in_the_final_linear_layer(ratio, perturbed, within, says):
@@ -398,6 +398,23 @@ def test_rounds_with_too_few_members_for_all_classes_are_named(members, said):
     params = {"m_max": 1.0, "m_min": 1 / 3, "min_assigned": 1, **ONLY_PARTITION}  # of three classes three, two, one
     reported = train_all(tiny_setup(made("cofedmid", **params), members))[0].facts()
     assert " ".join(reported.get("remarks", []))[: len(said) or None] == said
+
+
+FEW = {"m_max": 0.5, "m_min": 0.01, **ONLY_PARTITION}
+
+
+@pytest.mark.parametrize(
+    ("params", "changes", "said"),
+    [
+        (FEW, {"n_classes": 100, "clients": 10}, "in 4 of 20 rounds, the first of them round 17: in the last one that takes 100"),
+        (FEW, {"n_classes": 100, "clients": 100}, None), (ONLY_NOISE, {}, None), ({"m_min": 0.5}, {"rounds": 11}, None),
+        ({"m_min": 0.5}, {"rounds": 8}, "Of 8 rounds the last one alone recycles"),
+        ({**ONLY_NOISE, "ratio": 0.01}, {}, "nothing is perturbed"),
+    ],
+)  # fmt: skip
+def test_what_the_federation_is_too_small_for_is_told_beforehand(params, changes, said):
+    remarks = made("cofedmid", **params).remarks(coalition_facts(**changes))
+    assert remarks == [] if said is None else len(remarks) == 1 and said in remarks[0]
 
 
 def test_members_without_their_assigned_classes_are_counted_with_what_became_of_them():

@@ -164,7 +164,9 @@ def hamp_probability(classes: int, gamma: float) -> float:
     return float(soft[1])
 
 
-@pytest.mark.parametrize(("classes", "gamma", "p"), [(100, 0.5, 0.64), (10, 0.95, 0.26), (200, 0.5, 0.62), (4, 0.0, 1.0)])
+@pytest.mark.parametrize(
+    ("classes", "gamma", "p"), [(100, 0.5, 0.64), (10, 0.95, 0.26), (200, 0.5, 0.62), (4, 0.0, 1.0), (10, 1.0, 0.1)]
+)
 def test_hamp_soft_labels_are_those_of_the_authors(classes, gamma, p):
     assert hamp_probability(classes, gamma) == pytest.approx(p)
 

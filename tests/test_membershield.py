@@ -263,6 +263,15 @@ def test_the_network_takes_its_steps_up_the_likelihood_of_own_samples_and_refere
     assert defense.report(told) == {"mean advantage of the inference network": pytest.approx(sum(gains) / steps)}
 
 
+@pytest.mark.parametrize("sort", [False, True])
+def test_sorted_probabilities_hide_the_order_of_the_classes(sort):
+    defense, ctx, batch = game(sort=sort)
+    defense.loss(ctx.model(batch.x), batch, ctx)
+    network, _ = ctx.memory["network"]
+    x = 1e4 * torch.rand(6, 3, generator=generator(3))
+    assert torch.equal(network(x, batch.y[:6]), network(x[:, [2, 0, 1]], batch.y[:6])) == sort
+
+
 def test_the_network_has_the_papers_parts():
     _, ctx, batch = game()
     made("adv-reg").loss(ctx.model(batch.x), batch, ctx)

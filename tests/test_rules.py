@@ -246,7 +246,7 @@ def colluders(honest: int, bad: int) -> tuple[torch.Tensor, dict]:
     return torch.stack(rows), {"params": start, "layers": LAYERS, "input_shape": (WIDTH,), "root": root, "logits": linear}
 
 
-@pytest.mark.parametrize(("honest", "bad"), [(7, 3), (7, 1), (30, 10), (10, 0)])
+@pytest.mark.parametrize(("honest", "bad"), [(7, 3), (7, 1), (30, 10), (10, 0), (2, 0)])
 def test_deepsight_removes_colluders_that_train_on_one_label_and_no_honest_row(honest, bad):
     rows, fields = colluders(honest, bad)
     rule, memory = made("deepsight", samples=200), {}
