@@ -11,17 +11,20 @@ from running import suite
 
 from fedbench.core import IFL, MEMBER, OFL, Attack, ShadowModels, UserError
 from fedbench.core.cli.run import build_plan
+from fedbench.core.experiment.job import Look
 from fedbench.core.experiment.judge import ask
 from fedbench.core.experiment.parts import build
 from fedbench.core.experiment.samples import own_data
 from fedbench.core.experiment.scene import Scene, make_scene, set_scene
 from fedbench.core.experiment.shadow_models import train_shadow_models
-from fedbench.core.experiment.train import train
+from fedbench.core.experiment.train import kinds_of, train
+from fedbench.core.metrics import auc
 from fedbench.core.population.audit import pool_of, split_digest
 from fedbench.core.population.groups import deform
 from fedbench.core.population.target import EVERYBODY, client, group
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.plugins.datasets.digits import Digits
+from fedbench.plugins.defenses.free_rider import FreeRider
 from fedbench.testing.jobs import given_use, judge, use
 from fedbench.testing.trials.world import job_of, setting_of
 
@@ -115,6 +118,35 @@ def test_every_part_is_deformed_as_its_own_client_is():
             assert len(part) and np.array_equal(scene.data.train_x[part], expected)
     assert np.array_equal(scene.data.test_x, deform(raw.test_x, np.arange(100) % 4, scene.groups))
     assert split_digest(set_scene(job, parts).split, scene.audits) == job.digests["split"]
+
+
+def loss_aucs(parts: dict[str, Any], members: tuple[int, ...]) -> list[tuple[float, float]]:
+    """Each target's AUC of a loss attack on its first upload, with four standard deviations of one without a leak."""
+    audit = {"nonmembers": 4000, "outside": 4000, "targets": [0, 1, 2, 3]}
+    federation = {"rounds": 1, "batch_size": 50, "optimizer": {"lr": 0.2}, **parts}
+    given = setting(federation, audit, partition={"name": "dirichlet", "beta": 0.1, "min_samples": 20})
+    defense = use(FreeRider) if members else None
+    job, made, scene = job_of(given, defense=defense, dataset=given_use(Digits, {}), members=members)
+    done = train(job, made, scene, [Look(needs=frozenset({"loss"}), view="server", needs_shadow_models=False)], lambda t: None)
+    found = []
+    for listed in scene.audits:
+        kind = kinds_of(listed, done)
+        counted = np.isin(kind, (MEMBER, OFL))
+        pick, member = np.searchsorted(scene.pool, listed.ids[counted]), kind[counted] == MEMBER
+        m, n = member.sum(), (~member).sum()
+        score = -done.signals["loss"][0, done.rows.index(listed.target.index), pick]
+        found.append((auc(score, member), 4 * float(np.sqrt((m + n + 1) / 12 / m / n))))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("members", [(), (0, 1, 2, 3)], ids=["undertrained", "free-rider"])
+def test_under_label_skew_a_hold_out_is_told_apart_by_its_labels_and_the_own_test_part_is_not(members):
+    """Both federations train on the very same samples; nothing is learnt by heart in one epoch, and free-riders learn nothing."""
+    of_holdout, of_own = loss_aucs({"validation": 0.3}, members), loss_aucs({"test": 0.3}, members)
+    assert all(abs(found - 0.5) < band for found, band in of_own)
+    assert max(found - 0.5 - band for found, band in of_holdout) > 0.1
+    assert members or min(found for found, _ in of_holdout) > 0.7
 
 
 LESSONS: list = []
