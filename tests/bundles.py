@@ -1,4 +1,7 @@
-"""Bundles changed by their author: digests, sizes and the manifest are made anew, so that each has one defect alone."""
+"""Bundles changed by their author: digests, sizes and the manifest are made anew, so that each has one defect alone.
+
+Files are a dictionary: name in the bundle -> content, the manifest among them.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,21 @@ import io
 import json
 import stat
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from edits import put
 
 from fedbench.core.store.integrity import components_of, keys_of, sealed
 
-Files = dict[str, bytes]
-"""name in the bundle -> content, the manifest among them"""
 
-
-def files_of(bundle: Path) -> Files:
+def files_of(bundle):
     """The content of a bundle."""
     with zipfile.ZipFile(bundle) as z:
         return {info.filename: z.read(info) for info in z.infolist()}
 
 
-def zipped(files: Files) -> bytes:
+def zipped(files):
     """A zip file of these entries, the manifest first."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
@@ -35,14 +33,14 @@ def zipped(files: Files) -> bytes:
     return out.getvalue()
 
 
-def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
+def entry(name, mode=stat.S_IFREG | 0o644):
     """The entry of a file as fedbench writes it."""
     info = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
     info.create_system, info.external_attr, info.compress_type = 3, mode << 16, zipfile.ZIP_DEFLATED
     return info
 
 
-def packed(files: Files, *changes: tuple[str, Any]) -> bytes:
+def packed(files, *changes):
     """A bundle of these files with a manifest that lists them as they are, with (path, value) put into it."""
     manifest = json.loads(files["manifest.json"])
     listed = sorted(n for n in files if n != "manifest.json")
@@ -52,17 +50,17 @@ def packed(files: Files, *changes: tuple[str, Any]) -> bytes:
     return zipped(files | {"manifest.json": sealed(manifest)})
 
 
-def pick(files: Files, attack: str = "fedmia-ii", defense: str = "grad-noise") -> str:
+def pick(files, attack="fedmia-ii", defense="grad-noise"):
     """The name of one record."""
     return next(n for n in sorted(files) if f"--{defense}--{attack}--" in n and n.endswith(".json"))
 
 
-def scores_of(name: str) -> str:
+def scores_of(name):
     """The name of its scores."""
     return name.removesuffix(".json") + ".npz"
 
 
-def edited(files: Files, name: str, *changes: tuple[str, Any]) -> Files:
+def edited(files, name, *changes):
     """A record with (path, value) put into it, and its digest made anew."""
     content = json.loads(files[name])
     for path, value in changes:
@@ -70,19 +68,19 @@ def edited(files: Files, name: str, *changes: tuple[str, Any]) -> Files:
     return files | {name: sealed(content)}
 
 
-def arrays_of(content: bytes) -> dict[str, np.ndarray]:
+def arrays_of(content):
     """The arrays of a score file."""
     with np.load(io.BytesIO(content)) as archive:
         return {n: archive[n] for n in archive.files}
 
 
-def with_scores(files: Files, name: str, content: bytes) -> Files:
+def with_scores(files, name, content):
     """Another score file, with its digest in the record."""
     digest = hashlib.sha256(content).hexdigest()
     return edited(files | {scores_of(name): content}, name, ("digests/scores", digest))
 
 
-def rescored(files: Files, name: str, **changes: np.ndarray | None) -> Files:
+def rescored(files, name, **changes):
     """Arrays of a score file replaced, or removed where None; the numbers of the record stay."""
     arrays = arrays_of(files[scores_of(name)]) | changes
     out = io.BytesIO()
@@ -90,18 +88,18 @@ def rescored(files: Files, name: str, **changes: np.ndarray | None) -> Files:
     return with_scores(files, name, out.getvalue())
 
 
-def without(files: Files, *names: str) -> Files:
+def without(files, *names):
     """The other files."""
     return {n: content for n, content in files.items() if n not in names}
 
 
-def renamed(files: Files, name: str, stem: str) -> Files:
+def renamed(files, name, stem):
     """A record and its scores under another name."""
     moved = {f"records/{stem}.json": files[name], f"records/{stem}.npz": files[scores_of(name)]}
     return without(files, name, scores_of(name)) | moved
 
 
-def rekeyed(files: Files, name: str, change: Callable[[dict], object]) -> Files:
+def rekeyed(files, name, change):
     """A record with a changed identity, and with all that is made of it; under another name."""
     content = json.loads(files[name])
     change(content["identity"])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
 
-
-def put(content: Any, path: str, value: Any) -> None:
+def put(content, path, value):
     """Set the item at ``path`` ("targets/0/groups") in place; ``...`` removes it."""
     *way, last = path.split("/")
     for part in way:

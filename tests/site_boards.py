@@ -6,8 +6,6 @@ import json
 import re
 from html import unescape
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
 from boards import Folder
 
@@ -19,14 +17,14 @@ HOSTILE = {
 }  # fmt: skip
 
 
-def marked(folder: Folder, title: str = "Demo") -> Path:
+def marked(folder, title="Demo"):
     """The folder's root, with a marker that names its title."""
     facts = {"schema_version": 2, "suite": "demo", "cells": [], "title": title}
     (folder.root / "fedbench.json").write_text(json.dumps(facts))
     return folder.root
 
 
-def hostile(root: Path) -> Path:
+def hostile(root):
     """A results folder with hostile names everywhere, and a cell that failed for a hostile reason."""
     labels = {name: f"{name} {text}" for name, text in HOSTILE.items()}
     folder = Folder(root, {"none": 1.0} | dict.fromkeys(labels.values(), 0.4), attacks=("loss-series", labels["end"]))
@@ -40,35 +38,35 @@ def hostile(root: Path) -> Path:
 class Page(HTMLParser):
     """A page: its ``tags`` with their attributes, the text of its ``scripts``, its other ``text``, its ``board``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tags = []
         self.source = path.read_text(encoding="utf-8")
         self.feed(self.source)
         self.scripts = [text for text in re.findall(r"<script[^>]*>(.*?)</script>", self.source, re.DOTALL) if text]
         self.text = unescape(re.sub(r"<script.*?</script>|<[^>]*>", "", self.source, flags=re.DOTALL))
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
-    def all(self, tag: str) -> list[dict[str, str | None]]:
+    def all(self, tag):
         """The attributes of every such tag."""
         return [attributes for name, attributes in self.tags if name == tag]
 
     @property
-    def board(self) -> Any:
+    def board(self):
         """The document in it."""
         (block,) = self.scripts
         return json.loads(block)
 
 
-def site(folder: Path, *sources: Path) -> dict[str, Page]:
+def site(folder, *sources):
     """Every page of the site of these sources."""
     assert main(["leaderboard", *map(str, sources), "--html", str(folder)]) == 0
     return {path.name: Page(path) for path in folder.glob("*.html")}
 
 
-def cells_of(board: Any) -> dict[tuple[str, str, int], int]:
+def cells_of(board):
     """(defense, attack, seed) -> its cell, by way of the rows of the first section."""
     section = board["sections"][0]
     return {

@@ -18,7 +18,7 @@ from fedbench.leaderboard.submissions.sampling import sampled
 
 
 @pytest.fixture(scope="module")
-def bundle(finished, tmp_path_factory) -> Path:
+def bundle(finished, tmp_path_factory):
     """One attack on two rows with one seed each; read-only."""
     path = tmp_path_factory.mktemp("bundle") / "b.zip"
     assert main(["export", str(finished), "-o", str(path), "--only", "attack=loss-series"]) == 0
@@ -26,12 +26,12 @@ def bundle(finished, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def claims(bundle, tmp_path) -> Path:
+def claims(bundle, tmp_path):
     assert main(["import", str(bundle), "-o", str(tmp_path / "claims")]) == 0
     return tmp_path / "claims"
 
 
-def levels(folder: Path) -> dict[str, str]:
+def levels(folder):
     """Defense -> level of trust."""
     trust = read_trust(folder)
     return {r.record.defense.name: trust.of(r).level for r in load_records(folder)}
@@ -129,11 +129,8 @@ def test_forged_scores_that_agree_are_claimed_but_not_reproduced(finished, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_a_reproduced_folder_goes_on_and_is_claimed_again_elsewhere(claims, tmp_path, call):
+def test_a_reproduced_folder_is_claimed_again_elsewhere_and_measured_here_when_rerun(claims, tmp_path, call):
     assert "2 cells bit for bit" in call("reproduce", claims)[1]
-    before = {path: path.stat().st_mtime_ns for path in (claims / "rerun" / "results" / "records").iterdir()}
-    assert "2 cells bit for bit" in call("reproduce", claims)[1]
-    assert {path: path.stat().st_mtime_ns for path in before} == before
     assert set(levels(claims).values()) == {"reproduced"}
     assert call("export", claims, "-o", tmp_path / "again.zip")[0] == 0
     assert call("import", tmp_path / "again.zip", "-o", tmp_path / "elsewhere")[0] == 0

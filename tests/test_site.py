@@ -221,6 +221,7 @@ def test_a_changed_document_is_refused_with_the_place(made, place, value, said, 
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_committed_board_has_its_document_and_they_make_a_site(tmp_path):
     documents, tables = ({p.stem: p for p in BOARDS.glob(f"*.{suffix}")} for suffix in ("json", "md"))
     found = site(tmp_path / "site", *documents.values())

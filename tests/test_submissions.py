@@ -37,7 +37,7 @@ from fedbench.leaderboard.citation import board_id
 
 
 @pytest.fixture(scope="module")
-def bundle(finished, tmp_path_factory) -> Path:
+def bundle(finished, tmp_path_factory):
     """The bundle of the shared results; read-only."""
     path = tmp_path_factory.mktemp("bundle") / "b.zip"
     assert main(["export", str(finished), "-o", str(path)]) == 0
@@ -45,14 +45,14 @@ def bundle(finished, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def small(finished, tmp_path_factory) -> Path:
+def small(finished, tmp_path_factory):
     """The bundle of one run with two cells; read-only."""
     path = tmp_path_factory.mktemp("small") / "b.zip"
     assert main(["export", str(finished), "-o", str(path), "--only", "defense=grad-noise"]) == 0
     return path
 
 
-def levels(folder: Path) -> dict[tuple[str, str], str]:
+def levels(folder):
     """(defense, attack) -> level of trust."""
     trust = read_trust(folder)
     return {(r.record.defense.name, r.record.attack.name): trust.of(r).level for r in load_records(folder)}
@@ -90,7 +90,7 @@ def test_nothing_is_overwritten(finished, bundle, tmp_path, command, target, cal
     assert {p.name: p.read_text() for p in (tmp_path / "full").iterdir()} == {"mine.txt": "mine"}
 
 
-def _halved(path: Path) -> bytes:
+def _halved(path):
     content = json.loads(path.read_text())
     content["history"][0]["accuracy"] /= 2
     return sealed(content)
@@ -112,7 +112,7 @@ def test_a_folder_with_a_changed_record_is_not_exported(finished, tmp_path, chan
 # --- changed bundles --------------------------------------------------------------------------------------------------
 
 
-def refused(path: Path, content: bytes, said: str, call) -> None:
+def refused(path, content, said, call):
     """Imports a bundle of this content, which must be refused with these words; nothing may be left of it."""
     path.write_bytes(content)
     status, words = call("import", path, "-o", path.parent / "in")
@@ -208,7 +208,7 @@ def test_forged_scores_are_refused_with_the_reason(small, tmp_path, array, chang
 
 
 @pytest.fixture(scope="module")
-def bundle_of_rounds(tmp_path_factory) -> Path:
+def bundle_of_rounds(tmp_path_factory):
     """Single rounds and decisions."""
     root = tmp_path_factory.mktemp("rounds")
     invoke(suite(root, defenses=["grad-noise"], attacks=["blackbox-loss", "passive"]), "--results", root / "r")
@@ -244,11 +244,6 @@ def _added(name, said="has no name of a bundle's file", content=b"x", **info):
     return made, said
 
 
-def _million_entries(files):
-    header = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
-    return header * 1_000_000 + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 1_000_000 * len(header), 0, 0)
-
-
 HOSTILE = {
     "path out of the folder": _added("../evil.json"),
     "absolute path": _added("/tmp/evil.json"),
@@ -257,9 +252,7 @@ HOSTILE = {
     "link": _added("records/a--0123456789ab.json", "is a link", b"/etc/passwd", mode=stat.S_IFLNK | 0o777),
     "file that is not listed": _added("records/a--0123456789ab.json", "which its manifest does not list"),
     "bomb": (lambda f: packed(f | {pick(f): b" " * (12 << 20)}), "a zip bomb"),
-    "record of 17 MiB": (lambda f: packed(f | {pick(f): b" " * (17 << 20)}), "more than the 16,777,216 that such a file may"),
     "program before it": (lambda f: b"#!/bin/sh\n" + packed(f), "its directory is not where its end says"),
-    "million entries": (_million_entries, "more than 50,000 entries"),
     "empty file": (lambda f: b"", "too short for a zip file"),
     "no manifest": (lambda f: zipped(without(f, "manifest.json")), "it has no manifest.json"),
     "changed file": (lambda f: zipped(f | {pick(f): f[pick(f)].replace(b'"ok"', b'"OK"')}), "the digest of 'records/"),
@@ -303,7 +296,7 @@ def test_an_import_that_stops_leaves_nothing(bundle, tmp_path, monkeypatch, erro
 
 
 @pytest.fixture
-def part(finished, tmp_path) -> Path:
+def part(finished, tmp_path):
     """A folder with the cells of grad-noise, as they were measured here."""
     copy = Path(shutil.copytree(finished, tmp_path / "part"))
     for path in (copy / "records").glob("*--none--*"):

@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from boards import Folder
@@ -19,7 +16,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser():
     """Debian's Chromium, driven by Playwright; the tests are skipped where either is missing."""
     sync = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'fedbench[test]'")
     program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
@@ -33,11 +30,11 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
+def visit(browser):
     """Opens pages: ``visit(path, hash, **context)``; at the end nothing may have gone wrong on any of them."""
-    visits: list[Visit] = []
+    visits = []
 
-    def opened(path: Path, state: str = "", **context: Any) -> Visit:
+    def opened(path, state="", **context):
         visits.append(Visit(browser, path, state, context))
         return visits[-1]
 
@@ -48,12 +45,12 @@ def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
 
 
 @pytest.fixture(scope="session")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shown(tmp_path_factory):
     """A site of one board: two settings, five defenses (one a floor), two attacks, three seeds."""
     root = tmp_path_factory.mktemp("shown")
     folder = Folder(root / "demo", LEAK)
 
-    def key(*parts: object) -> str:
+    def key(*parts):
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     for setting in ("iid", "skewed"):
@@ -66,13 +63,13 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def page(shown: Path) -> Path:
+def page(shown):
     """The board's page."""
     return shown / "demo.html"
 
 
 @pytest.fixture(scope="session")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def odd(tmp_path_factory):
     """The site of a folder with hostile names everywhere."""
     root = tmp_path_factory.mktemp("odd")
     site(root / "site", hostile(root / "hostile"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 PATIENCE_MS = 120_000  # a loaded machine is slow
@@ -20,8 +18,8 @@ _SPOT = """([id, x, y]) => {
 class Visit:
     """``problems``: errors and warnings (of the policy, too), exceptions, dialogs, requests that leave the disk."""
 
-    def __init__(self, browser: Any, path: Path, state: str, context: dict[str, Any]) -> None:
-        self.problems: list[str] = []
+    def __init__(self, browser, path, state, context):
+        self.problems = []
         self.path = path
         self.context = browser.new_context(**context)
         self.context.set_default_timeout(PATIENCE_MS)
@@ -33,45 +31,44 @@ class Visit:
         self.page.goto(f"{path.as_uri()}#{state}")
         self.ready()
 
-    def ready(self) -> None:
+    def ready(self):
         """Waits until a board's figures are drawn."""
         if self.page.locator("body.board").count():
             self.page.wait_for_selector("html[data-figures]", state="attached")
 
     @property
-    def state(self) -> str:
+    def state(self):
         """What stands behind the # of the address."""
-        return str(self.page.url.partition("#")[2])
+        return self.page.url.partition("#")[2]
 
-    def text(self, selector: str) -> str:
+    def text(self, selector):
         """The text of the first such element."""
-        return str(self.page.locator(selector).first.inner_text())
+        return self.page.locator(selector).first.inner_text()
 
-    def click(self, selector: str) -> None:
+    def click(self, selector):
         """A click on the first such element."""
         self.page.locator(selector).first.click()
 
-    def rows(self, key: str = "defense") -> list[str]:
+    def rows(self, key="defense"):
         """The shown rows' text in that column; of a defense the name alone."""
         what = "button.open" if key == "defense" else f"[data-key={key}] .mean"
         return [text.strip() for text in self.page.locator(f"#ranking tbody tr:not([hidden]) {what}").all_inner_texts()]
 
-    def board(self) -> dict[str, Any]:
+    def board(self):
         """The page's data."""
-        found: dict[str, Any] = self.page.evaluate("fedbenchSite.board")
-        return found
+        return self.page.evaluate("fedbenchSite.board")
 
-    def choose(self, filter_: str, value: str) -> None:
+    def choose(self, filter_, value):
         """Another value of a filter."""
         self.page.locator(f"#f-{filter_}").select_option(value)
 
-    def redraw(self, change: str, *args: Any) -> None:
+    def redraw(self, change, *args):
         """A change of the page in JavaScript, and a wait until its figures were drawn again."""
         before = self.page.locator("html").get_attribute("data-figures")
         self.page.evaluate(change, *args)
         self.page.wait_for_function("before => document.documentElement.dataset.figures !== before", arg=before)
 
-    def point_at(self, figure: str, x: float, y: float) -> str:
+    def point_at(self, figure, x, y):
         """What the tooltips say when the pointer rests on that point of a figure."""
         left, top = self.page.evaluate(_SPOT, [figure, x, y])
         self.page.mouse.move(left - 40, top - 40)
@@ -81,6 +78,6 @@ class Visit:
         return "\n".join(tooltips.all_inner_texts())
 
 
-def opened(label: str, setting: str = "iid", coalition: str = "pair", view: str = "server") -> str:
+def opened(label, setting="iid", coalition="pair", view="server"):
     """The state of a page with that row open."""
     return urlencode([("row", part) for part in (label, setting, coalition, view)])
