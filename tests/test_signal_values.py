@@ -267,14 +267,16 @@ def test_a_view_cuts_its_rows_rounds_and_candidates_out(view):
     pick = np.broadcast_to(rng.integers(0, 20, n), (3, 4, n)) if view != "redrawn" else rng.integers(0, 20, (3, 4, n))
     of_server, given = view in ("server", "redrawn"), pick if view == "redrawn" else pick[0, 0]
     seen = observe("server" if of_server else view, 2 if of_server else None, [0, 1, 2, 3, global_row(0), global_row(1)], rounds,
-                   {"v": a, "one": a[..., 0]}, given, served)  # fmt: skip
+                   {"v": a, "one": a[..., 0], "shared": a[:, :1, :, 0]}, given, served)  # fmt: skip
     if of_server:
         every = np.array([[a[r, k, pick[r, k]] for k in range(4)] for r in range(3)])
         target, others = every[:, 2], every[:, [0, 1, 3]]
         np.testing.assert_array_equal(seen.of_others("v"), others)
     else:
         target = np.array([[a[r, 4 + served[r, i], pick[r, 0, i]] for i in range(n)] for r in range(3)])
-    target = target[-1:] if view == "external" else target
+    shared = np.array([a[r, 0, pick[r, 2], 0] for r in range(3)])  # one row for all clients
+    target, shared = (target[-1:], shared[-1:]) if view == "external" else (target, shared)
+    np.testing.assert_array_equal(seen.of_target("shared"), shared)
     np.testing.assert_array_equal(seen.of_target("v"), target)
     np.testing.assert_array_equal(seen.of_target("one"), target[..., 0])
     assert seen.rounds.tolist() == ([3] if view == "external" else [1, 2, 3])
