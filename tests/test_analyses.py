@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -222,10 +221,9 @@ def test_violations_against_a_naive_count():
     np.testing.assert_allclose(found.arrays["accuracy_of_model"], [*accuracy, np.nan])  # model 2 has no known accuracy
     count = sum(accuracy[assignment[k]] > bounds[k] for k in (0, 1))  # nor has its client; client 3 is malicious
     assert found.numbers["violated"] == Number(count, count_error(count, 3), "clients") and found.numbers["clients"].value == 3
-    exact = replace(targets[0], scores=np.array([1.0, 1, -1, 1]), kind=np.array([0, 0, 1, 1]), model_of=np.zeros(4, int))
-    bounded = finished_run(assignment=np.zeros((1, 4), int), thresholds=np.array([0.75, 0.74, 0.76, 0.5]))  # accuracy .75
-    judgement = Judgement(attack="x", threshold=0.0, targets=(exact,))
-    assert analysis("violations").analyse(bounded, judgement).numbers["violated"].value == 2  # strictly above the bound
+    equal = finished_run(assignment=np.zeros((1, 4), int), thresholds=np.full(4, accuracy[0]), malicious=())
+    judgement = Judgement(attack="x", threshold=0.1, targets=targets)
+    assert analysis("violations").analyse(equal, judgement).numbers["violated"].value == 0  # strictly above the bound
 
 
 def test_no_violation_in_any_seed_is_not_none_for_certain():
@@ -277,27 +275,23 @@ def test_groups_stand_side_by_side_with_intervals_over_seeds(clustered):
     assert attacked["shadow: violations"] == f"20.0 ± {spread:.1f} of 200"
 
 
-EARLY, LATE = [0.3, 0.4, 0.3], [0.1, 0.1, 0.8]
-
-
 def test_loss_intervals_are_shown_early_and_late_as_means_over_seeds(tmp_path):
     """What a bandit over three intervals reports, seed by seed."""
     folder = Folder(tmp_path / "results", {"none": 1.0, "cofedmid": 0.0}, ("loss-series",))
     for seed in (0, 1, 2):
-        facts = {
-            f"{when} {what}": values[0] if when == "early" else values[1]
-            for when in ("early", "late") for what, values in {
-                "draws of each loss interval": ([4, 3, 3], [1, 1, 8]),
-                "proportions of the loss intervals": (EARLY, [0.8, 0.15, 0.05]),
-                "probabilities of the loss intervals": (EARLY, [0.08 + 0.02 * seed, 0.1, 0.82 - 0.02 * seed]),
-            }.items()
-        } | {"draws of each loss interval": [9, 9, 12], "recycled share early": 0.08, "recycled share late": 0.03}
+        late = {
+            "draws of each loss interval": [1, 1, 8], "proportions of the loss intervals": [0.8, 0.15, 0.05],
+            "probabilities of the loss intervals": [0.08 + 0.02 * seed, 0.1, 0.82 - 0.02 * seed],
+        }  # fmt: skip
+        facts = {f"early {name}": [0.3, 0.4, 0.3] for name in late} | {f"late {name}": values for name, values in late.items()}
+        more = {"draws of each loss interval": [9, 9, 12], "recycled share early": 0.08, "recycled share late": 0.03}
         folder.add("none", "loss-series", seed, facts={})
-        folder.add("cofedmid", "loss-series", seed, facts=facts)
+        folder.add("cofedmid", "loss-series", seed, facts=facts | more)
     rows = {r["of each interval"]: r for r in rows_of(board(folder), "**Loss intervals that are recycled, early and late**")}
-    assert {r["defense"] for r in rows.values()} == {"cofedmid"} and len(rows) == 6
-    for when, probabilities, draws, recycled in (("early", EARLY, [0.4, 0.3, 0.3], "0.080"), ("late", LATE, LATE, "0.030")):
-        assert [rows[f"probability, {when}"][str(j)] for j in (1, 2, 3)] == [f"{p:.2f}" for p in probabilities]
-        assert [rows[f"share of the draws, {when}"][str(j)] for j in (1, 2, 3)] == [f"{d:.2f}" for d in draws]
-        assert rows[f"probability, {when}"]["recycled"] == recycled
-    assert [rows["share of the samples, late"][str(j)] for j in (1, 2, 3)] == ["0.80", "0.15", "0.05"]
+    shown = {name: [row[str(j)] for j in (1, 2, 3)] for name, row in rows.items()}
+    early, late = ["0.30", "0.40", "0.30"], ["0.10", "0.10", "0.80"]
+    assert shown == {
+        "probability, early": early, "share of the draws, early": early, "share of the samples, early": early,
+        "probability, late": late, "share of the draws, late": late, "share of the samples, late": ["0.80", "0.15", "0.05"],
+    }  # fmt: skip
+    assert [rows[f"probability, {when}"]["recycled"] for when in ("early", "late")] == ["0.080", "0.030"]

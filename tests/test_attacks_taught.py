@@ -32,7 +32,8 @@ from worlds import (
 )  # fmt: skip
 
 from fedbench.plugins.attacks.crossfit import folds
-from fedbench.plugins.attacks.thresholds.choose import best_threshold
+from fedbench.plugins.attacks.taught import balanced
+from fedbench.plugins.attacks.thresholds.choose import best_threshold, class_thresholds
 from fedbench.plugins.attacks.trained import knn
 from fedbench.plugins.attacks.trained.logistic_regression import INVERSE_PENALTIES, log_odds, regression
 from fedbench.plugins.attacks.trained.newton import logistic_regressions
@@ -54,7 +55,7 @@ def leaky():
 # --- thresholds -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=30))
 def test_the_threshold_has_the_largest_advantage_and_is_the_highest_such(drawn):
     value, member = (np.array(v) for v in zip(*drawn, strict=True))
@@ -63,9 +64,17 @@ def test_the_threshold_has_the_largest_advantage_and_is_the_highest_such(drawn):
     advantage = {t: (value[member] > t).mean() - (value[~member] > t).mean() for t in [*value.tolist(), -99]}
     tau, most = best_threshold(value, member), max(advantage.values())
     assert (value[member] > tau).mean() - (value[~member] > tau).mean() == pytest.approx(most)
-    assert 2 * tau == 2 * value.max() or 2 * tau in {a + b for a in value for b in value}  # half way between two neighbours
     said = int((value > tau).sum())
     assert said == min(int((value > t).sum()) for t, a in advantage.items() if a == pytest.approx(most))
+
+
+def test_the_threshold_lies_between_two_values_and_classes_with_enough_lessons_have_their_own():
+    value, member = np.array([0.0, 1, 2, 3, 4, 9]), np.array([0, 1, 0, 1, 0, 1], bool)
+    assert best_threshold(value[:4], member[:4]) == 2.5  # as good as 0.5
+    assert best_threshold(value[:4], ~member[:4] & (value[:4] < 1)) == 3  # turned over: none is called a member
+    y = np.array([0, 0, 1, 1, 1, 2])
+    assert class_thresholds(value, member, y, np.arange(3), 1) == {0: 0.5, 1: 2.5}
+    assert class_thresholds(value, member, y, np.arange(3), 2) == {}
 
 
 @pytest.mark.parametrize("name", READS)
@@ -111,17 +120,25 @@ def test_the_loss_against_soft_labels_is_the_cross_entropy_with_them(leaky):
 # --- classifiers of one round -----------------------------------------------------------------------------------------
 
 
-def test_classifiers_read_logits_loss_and_the_gradients_length(leaky):
-    """The log odds of a regression do not change when a feature is shifted or scaled, only when it is changed otherwise."""
+def test_a_classifier_learns_from_balanced_standardised_lessons_of_the_other_fold(leaky):
+    one, shadow, fold = taught(attack("logistic-regression"), leaky), colluder(leaky), folds(leaky.ids, 7)
+    draws = [rng.spawn(2) for rng in replace(leaky.audit(), target_client=-1).rng.spawn(3)]
+
+    def read(seen):
+        sq = np.sqrt(seen.of_target("upload-grad-sq").astype(float))
+        return np.concatenate([seen.of_target("logits"), seen.of_target("loss")[..., None], np.log(sq)[..., None]], axis=2)
+
+    learns, asked, wanted = read(shadow.observations), read(shown(leaky)), np.empty((3, len(fold)))
+    for r, f in np.ndindex(3, 2):
+        x, member = learns[r, fold != f].astype(float), shadow.member[fold != f]
+        chosen = balanced(member, draws[r][f])
+        assert member[chosen].sum() == len(chosen) / 2 == len({*chosen}) / 2 == min(member.sum(), (~member).sum())
+        x, mean, deviation = x[chosen], x[chosen].mean(axis=0), x[chosen].std(axis=0)
+        weights = regression((x - mean) / deviation, member[chosen], int(draws[r][f].integers(2**31)))
+        wanted[r, fold == f] = log_odds(weights, (asked[r, fold == f] - mean) / deviation)
+    np.testing.assert_allclose(one.score_rounds(shown(leaky), leaky.audit()), wanted, rtol=1e-6, atol=1e-9)
     assert attack("knn").needs == {"logits", "loss", "upload-grad-sq"}
-    fewer = attack("knn", features="logits-loss")
-    assert fewer.needs == {"logits", "loss"}
-    sq = np.asarray(leaky.observations["upload-grad-sq"], np.float64)
-    before, scaled, other = (
-        scored(attack("logistic-regression"), with_signals(leaky, upload_grad_sq=changed)) for changed in (sq, sq**3, sq + 1)
-    )
-    np.testing.assert_allclose(scaled, before, rtol=1e-3, atol=1e-5)
-    assert not np.allclose(other, before, rtol=0.1)
+    assert attack("knn", features="logits-loss").needs == {"logits", "loss"}
 
 
 def test_the_penalty_is_the_one_that_is_right_most_often_on_what_it_has_not_seen():
@@ -153,9 +170,12 @@ def test_knns_odds_are_those_of_the_distance_weighted_share_and_never_tie():
     np.testing.assert_allclose(1 / (1 + np.exp(-odds[mixed])), share[mixed])
     assert (~mixed).sum() > 10 and len(np.unique(odds)) == 200
     assert odds[share == 1].min() > odds[mixed].max() and odds[share == 0].max() < odds[mixed].min()
-    far, near = (knn.log_odds(np.full((1, 3), d), np.ones((1, 3), bool)) for d in (2.0, 0.5))
-    assert near > far > 0  # among members alone the nearer ranks higher
-    assert np.isfinite(knn.log_odds(np.zeros((1, 3)), np.ones((1, 3), bool))).all()
+    assert np.isfinite(knn._neighbours(x, member, 5).odds(x)).all()  # a sample that lies on its neighbour
+    right = [
+        sum((KNeighborsClassifier(k).fit(x[a], member[a]).predict(x[b]) == member[b]).sum() for a, b in three_parts(member, 2))
+        for k in (3, 5, 7)
+    ]
+    assert min(right) < max(right) and attack("knn")._train(x, member, 2).k == (3, 5, 7)[int(np.argmax(right))]
 
 
 # --- nets on a series -------------------------------------------------------------------------------------------------

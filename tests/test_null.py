@@ -23,7 +23,6 @@ from fedbench.core.metrics import combined_interval, tpr_at_fpr
 from fedbench.core.population.audit import audit_set
 from fedbench.core.population.parts import Outsiders
 from fedbench.core.population.target import client
-from fedbench.core.signals.observe import observe
 from fedbench.core.spec.suite import Adversary
 from fedbench.plugins.defenses.cofedmid import CoFedMID
 
@@ -212,29 +211,6 @@ def test_shuffled_membership_is_chance_for_every_attack_on_a_leaking_run(leaking
         assert above[name] <= LUCKY, name
 
 
-def test_non_members_redrawn_every_round_would_not_pass_as_chance(leaking, monkeypatch):
-    """The shuffled-membership test can fail: misaligned candidates (FedMIA's code) show in it."""
-    import fedbench.core.experiment.judge as module
-
-    job, scene, trained = leaking
-    rng = np.random.default_rng(0)
-    audits = [replace(a, kind=a.kind[o := rng.permutation(len(a.ids))], owner=a.owner[o]) for a in scene.audits]
-
-    def misaligned(view, target, rows, rounds, arrays, pick, *served):
-        seen = observe(view, target, rows, rounds, arrays, pick)
-        others = np.flatnonzero(next(a.kind for a in audits if a.target.client == target) != MEMBER)
-        for a in seen.signals.values():
-            for r in range(len(a)):
-                if a.shape[2] > 1:
-                    a[r][:, others] = a[r][:, rng.permutation(others)]
-        return seen
-
-    monkeypatch.setattr(module, "observe", misaligned)
-    cell = next(c for c in job.cells if c.attack.name == "loss-series")
-    verdict = judge(job, cell, attack_of(cell), replace(scene, audits=audits), trained)
-    assert MEMBERS * sum(shares_above_the_second(verdict)) > LUCKY
-
-
 def test_an_untrained_federation_is_chance_for_every_attack(plan):
     everyone = replace(plan["none"], targets=tuple(client(k) for k in range(6)))
     job = small(everyone, optimizer={"lr": 1e-30}, rounds=6, audit={"every": 1})
@@ -309,8 +285,6 @@ def test_neither_the_name_nor_the_place_of_a_candidate_tells_anything(leaking):
         for group, n0 in (("mix", NONMEMBERS), ("ofl", 110), ("ifl", 990)):
             sd = np.sqrt((MEMBERS + n0 + 1) / 12 / MEMBERS / n0)
             assert abs(t.groups[group].value("auc") - 0.5) < 4 * sd, group
-    outside = np.isin(seen["shown"], scene.names[len(scene.data.train_y) :])
-    assert abs(np.flatnonzero(outside).mean() / len(outside) - 0.5) < 4 * np.sqrt(1 / 12 / outside.sum())
 
 
 def test_an_active_adversary_gets_its_candidates_in_an_order_that_tells_nothing(plan):
