@@ -183,6 +183,7 @@ SCORES = [  # the change of an array, and the reason of the refusal
     ("t0_ids", np.zeros_like, "among its candidates twice"),
     ("t0_ids", lambda a: a[::-1], "of one run, but have other candidates of target 0"),
     ("test_correct", np.zeros_like, "test accuracy is"),
+    ("t0_null_auc", lambda a: a - 0.1, "the null of the largest AUC is not"),
     ("t0_null_advantage", lambda a: a + 0.01, "the null of the largest advantage is not"),
     ("hidden", lambda a: np.zeros(9), "'hidden.npy', which its record does not name"),
 ]
