@@ -38,7 +38,7 @@ from fedbench.plugins.attacks.trained import knn
 from fedbench.plugins.attacks.trained.logistic_regression import INVERSE_PENALTIES, log_odds, regression
 from fedbench.plugins.attacks.trained.newton import logistic_regressions
 from fedbench.plugins.attacks.trained.parts import three_parts
-from fedbench.plugins.attacks.trained.stacked_features import MEASURED, features
+from fedbench.plugins.attacks.trained.stacked_features import MEASURED, against, features
 
 CLASSES = 4
 READS = {
@@ -248,3 +248,13 @@ def test_its_features_are_every_signal_and_round_and_the_distance_from_the_other
         np.testing.assert_allclose(features(shown(w))[:, 6 * at : 6 * at + 6], np.stack(wanted, axis=1), rtol=1e-6, atol=1e-9)
     series = 2 * len(MEASURED) - 1  # the received model's gradient is the same for all clients
     assert features(shown(w)).shape[1] == 6 * series and features(shown(w, "client")).shape[1] == 6 * len(MEASURED)
+    one, others = np.array([[1.0, 4]]), np.array([[[1.0, 1], [np.nan, np.nan]]])
+    assert (against(one, others) == 0).all()  # a single other client has no deviation
+
+
+def test_colluders_of_the_global_model_teach_its_members_together(leaky):
+    together, alone = attack("stacked", colluders=2, view="client"), attack("stacked", view="client")
+    pair = [colluder(leaky, "client", k) for k in (0, 1)]
+    together.fit(pair, leaky.audit())
+    alone.fit([replace(pair[0], member=pair[0].member | pair[1].member)], leaky.audit())
+    np.testing.assert_array_equal(*(one.score(shown(leaky, "client"), leaky.audit()) for one in (together, alone)))
