@@ -310,6 +310,7 @@ def uneven() -> list[MemberData]:
         ({"weight_order": "shuffled"}, {}, "another one's number of samples"),
         ({"participation": 0.75, "rounds": 6}, {}, "members can be absent"), ({"rule": True}, {}, "rule TrimmedMean"),
         ({}, {"mode": "independent"}, "nobody cancels a member's noise"), ({"weight_order": "shuffled"}, {"sigma": 0.0}, None),
+        ({}, {"mode": "independent", "sigma": 0.0}, None),
     ],
 )  # fmt: skip
 def test_noise_leaves_the_global_model_as_it_is_where_it_cancels_and_a_remark_says_where_not(changes, params, said):

@@ -240,12 +240,12 @@ def test_the_network_takes_its_steps_up_the_likelihood_of_own_samples_and_refere
     asked: list[torch.Tensor] = []
     module = tiny_module()
     module.register_forward_hook(lambda m, x, y: None if m.training else asked.append(x[0].detach()))
-    defense, ctx, batch = game(module, steps=steps, rate=0.01)
+    defense, ctx, batch = game(module, steps=steps, rate=0.5)
     twin = game(tiny_module(), steps=1, rate=1e-30)
     twin[0].loss(twin[1].model(batch.x), batch, twin[1])
     fresh, _ = twin[1].memory["network"]  # as it was drawn
     defense.loss(ctx.model(batch.x), batch, ctx)
-    data, optimizer = ctx.data, torch.optim.Adam(fresh.parameters(), 0.01)
+    data, optimizer = ctx.data, torch.optim.Adam(fresh.parameters(), 0.5)
     fresh.requires_grad_(True)
     assert len(asked) == 2 * steps
     gains = []
@@ -258,7 +258,8 @@ def test_the_network_takes_its_steps_up_the_likelihood_of_own_samples_and_refere
         (-(own.sigmoid().log().mean() + (1 - others.sigmoid()).log().mean())).backward()
         optimizer.step()
     for found, wanted in zip(ctx.memory["network"][0].parameters(), fresh.parameters(), strict=True):
-        torch.testing.assert_close(found, wanted.detach())
+        torch.testing.assert_close(found, wanted.detach(), rtol=1e-3, atol=1e-3)  # of steps of one half
+    assert steps == 1 or any(gains)
     told = ReportContext(federation=ctx.federation, members=(0,), coalition={}, of_member={0: ctx.memory}, of_server={})
     assert defense.report(told) == {"mean advantage of the inference network": pytest.approx(sum(gains) / steps)}
 

@@ -307,8 +307,13 @@ def test_fang_averages_the_rows_that_do_not_raise_error_or_loss(reject, f):
         logits = linear(fields["params"] + step, root.x).double()
         return float(cross_entropy(logits, root.y)), float((logits.argmax(1) != root.y).double().mean())
 
+    tried = []
+    noted = {**fields, "logits": lambda params, x: (tried.append(params - fields["params"]), linear(params, x))[1]}
     rule = made("fang", reject=reject)
-    close(step_of(rule, rows, f, **fields), rows[slow_fang(rows, f, reject, evaluate) if f else slice(None)].mean(dim=0))
+    close(step_of(rule, rows, f, **noted), rows[slow_fang(rows, f, reject, evaluate) if f else slice(None)].mean(dim=0))
+    steps = [rows, *(rows[[j for j in range(len(rows)) if j != k]] for k in range(len(rows)))] if f else []
+    for found, of_rows in zip(tried, steps, strict=True):  # it tries the mean of all rows, and of all but each
+        torch.testing.assert_close(found, of_rows.mean(dim=0), rtol=1e-4, atol=1e-5)
     assert rule.root_samples == 100 and made("fang", root=40).root_samples == 40
 
 
