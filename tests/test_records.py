@@ -217,10 +217,13 @@ def test_a_record_that_disagrees_with_itself_or_says_the_impossible_is_refused(r
     assert refusal(record).removeprefix("not a valid record of schema 6 ").removeprefix("not a valid record (").startswith(said)
 
 
-@pytest.mark.parametrize(("version", "said"), VERSIONS)
-def test_a_record_of_another_version_is_refused(record, version, said):
-    change(record, "schema_version", version)
-    assert refusal(record).startswith(said)
+def test_a_record_of_another_version_is_refused(record):
+    said = []
+    for version, _ in VERSIONS:
+        change(record, "schema_version", version)
+        said.append(refusal(record))
+        change(record, "schema_version", 6)
+    assert [text.startswith(start) for text, (_, start) in zip(said, VERSIONS, strict=True)] == [True] * len(VERSIONS), said
 
 
 def test_an_edited_number_is_found_by_the_digest(record):
@@ -336,17 +339,19 @@ MARKERS = [
     ({"title": "B title"}, "damaged or changed since fedbench wrote it "),
     ({"suite": 1}, "unreadable (no schema_version and suite)"),
     ({"schema_version": 99}, "schema 99 is newer than this fedbench understands (6)"),
-    ({"digest": None, "cells": [1]}, "its cells are not a list of names"),
+    ({"digest": None, "cells": [1]}, "unreadable (its cells are not a list of names)"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "said"), MARKERS)
-def test_a_marker_that_was_changed_is_refused(tmp_path, changes, said):
+def test_a_marker_that_was_changed_is_refused(tmp_path):
     store = Results.create(tmp_path / "r", "tiny")
     store.set_manifest(["a", "b"], "A title")
     path = tmp_path / "r" / "fedbench.json"
-    content = json.loads(path.read_text()) | changes
-    path.write_bytes(json.dumps(content).encode() if content["digest"] else sealed(content))
-    with pytest.raises(UserError) as caught:
-        Results.open(tmp_path / "r")
-    assert str(caught.value).startswith(f"{path}: ") and said in str(caught.value)
+    whole, said = json.loads(path.read_text()), []
+    for changes, _ in MARKERS:
+        content = whole | changes
+        path.write_bytes(json.dumps(content).encode() if content["digest"] else sealed(content))
+        with pytest.raises(UserError) as caught:
+            Results.open(tmp_path / "r")
+        said.append(str(caught.value))
+    assert [text.startswith(f"{path}: {start}") for text, (_, start) in zip(said, MARKERS, strict=True)] == [True] * 4, said

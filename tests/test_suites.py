@@ -17,7 +17,6 @@ from fedbench.leaderboard.statistics.papers import plain, published
 from fedbench.leaderboard.statistics.pooled import enough
 from fedbench.leaderboard.statistics.published import match
 
-pytestmark = pytest.mark.slow
 SUITES = sorted(shipped_suites())
 USED = ("defenses", "attacks", "analyses", "floors", "signals")
 
@@ -28,6 +27,7 @@ def checked(name):
     return load_and_check(name, Registry.discover())
 
 
+@pytest.mark.slow
 def test_every_suite_is_valid_and_far_from_every_bound():
     wrong = {}
     for name in SUITES:
@@ -44,7 +44,11 @@ def test_every_suite_is_valid_and_far_from_every_bound():
     assert wrong == {} and len(SUITES) > 30
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.nightly] if "/" in name else []) for name in SUITES])
+LONG = [pytest.mark.slow, pytest.mark.nightly]
+QUICK = ("clustered_digits", "tuned_baselines")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else LONG) for name in SUITES])
 def test_a_suite_written_out_asks_for_the_very_same(name, registry, tmp_path):
     loaded, resolved = checked(name)
     path = tmp_path / "written.yaml"
@@ -76,11 +80,13 @@ def outsiders(spec, setting) -> tuple[int, int]:
     return audit.outside or audit.nonmembers // clients, len(spec.seeds) * targets
 
 
+@pytest.mark.slow
 def test_every_suite_asks_for_enough_outside_nonmembers_for_tf01_or_is_known_not_to():
     sizes = {name: [outsiders(checked(name)[0].spec, s) for s in checked(name)[0].spec.settings] for name in SUITES}
     assert {name for name, found in sizes.items() if not all(enough([n] * units) for n, units in found)} == WITHOUT_TF01
 
 
+@pytest.mark.slow
 def test_the_suites_of_cofedmid_have_all_of_its_tables_and_a_row_for_every_number():
     tables, missing = set(), []
     for name in (n for n in SUITES if n.startswith("papers/cofedmid")):
