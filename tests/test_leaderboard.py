@@ -29,7 +29,7 @@ from boards import (
 )
 from claim_boards import Cells
 
-from fedbench.core import Fold, Note, UserError, Words, opened
+from fedbench.core import ClientGroup, Fold, Note, UserError, Words, opened
 from fedbench.core.metrics import combined_interval, t_interval
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Measured
@@ -39,6 +39,7 @@ from fedbench.leaderboard.markdown.escape import inline
 from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.statistics.answer import answer
 from fedbench.leaderboard.statistics.compare import smallest_difference
+from fedbench.leaderboard.statistics.entry import Entry
 from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.leaderboard.statistics.pareto import trade_off
 from fedbench.leaderboard.statistics.spread import smallest_shown
@@ -135,6 +136,12 @@ def test_an_attack_that_finds_nothing_undefended_counts_nowhere_and_is_named(tmp
     assert "Without a score on the undefended run, and so in no mean, worst case or rank: loss-series." in text
 
 
+@pytest.mark.parametrize(("group", "clients"), [(0, (0, 1, 2)), (1, (3,))])
+def test_the_clients_of_a_group_are_its_block_of_ids(group, clients):
+    groups = [ClientGroup("large", 3), ClientGroup("small", 1)]
+    assert Entry("a", {}, {0: (0, 1, 2, 3)}).of_group(groups, group).targets == {0: clients}
+
+
 # ---------------------------------------------------------------- which defense to use
 
 
@@ -150,7 +157,7 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
      "found", "a", ("b",), "; not told apart from b."),
     ({"none": (2.0, 0.8), "idle": (2.0, 0.8)}, {}, "none told", "idle", (), "is shown to leak less than no defense"),
     ({"none": (2.0, 0.8), "shield": (0.0, 0.8)}, {"seeds": [0]}, "none told", "shield", (), "one seed tells nothing apart"),
-    ({"none": (2.0, 0.8), "dear": (0.0, 0.5), "less": (0.5, 0.75)}, {}, "none within", "less", (), "less, costs 5.0"),
+    ({"none": (2.0, 0.8), "dear": (0.0, 0.5), "less": (0.5, 0.785)}, {}, "none within", "less", (), "less, costs 1.5"),
     ({"none": (0.0, 0.8), "a": (0.0, 0.8)}, {}, "nothing leaks", None, (), "No attack beats chance on the undefended"),
     ({"none": (2.0, 0.8), "free-rider": (0.0, 0.8)}, {}, "none here", None, (), "No defense with all its scores"),
     ({"none": (2.0, 0.8), "gone": (0.0, 0.8), "mixup": (0.5, 0.8)}, {"without": {("gone", 2)}}, "found", "mixup", (), "mixup"),
