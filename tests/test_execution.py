@@ -54,7 +54,8 @@ def test_a_missing_cell_is_judged_from_the_cached_training_and_a_damaged_cache_i
 
 
 @pytest.mark.slow
-def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, site):
+def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, site, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # one of the defenses writes a file where it runs
     toys = install(site, "waiting", WAITING)
     path, cut = suite(tmp_path, defenses=["none", "waits"]), tmp_path / "cut"
     invoke(path, "--results", tmp_path / "whole")
