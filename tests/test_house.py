@@ -23,6 +23,14 @@ ROOT = Path(__file__).parents[1]
 DECIDE_NOTHING = {"spec", "registry", "store", "words", "apart"}
 
 
+# From the bottom up: a folder of core imports folders of lower levels only.
+LEVELS = (
+    {"apart", "contract", "words"}, {"metrics", "models", "numerics", "registry"}, {"population", "scaffold", "spec", "store"},
+    {"federation", "toolkit"}, {"signals"}, {"experiment"}, {"execution"}, {"cli"},
+)  # fmt: skip
+LEVEL = {folder: level for level, folders in enumerate(LEVELS) for folder in folders}
+
+
 @cache
 def tree(path):
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -48,6 +56,27 @@ def undigested(core):
         for module in imported(path) if module.startswith("fedbench.") and module != "fedbench.core"
         if module.split(".")[1] not in ("core", "suites") or module.split(".")[2:3] not in [[name] for name in known]
     }  # fmt: skip
+
+
+def upward(core):
+    """Imports inside core that do not lead to a lower level, and imports of what is built on core."""
+    for path in core.glob("*/**/*.py"):
+        here = path.relative_to(core).parts[0]
+        for module in imported(path):
+            top, part, *_ = [*module.split(".")[1:], "", ""] if module.startswith("fedbench.") else ("", "")
+            inside = top == "core" and part in LEVEL and part != here
+            if top in ("plugins", "leaderboard", "testing") or (inside and LEVEL[part] >= LEVEL[here]):
+                yield f"{path.relative_to(core)}: {module}"
+
+
+@pytest.mark.slow
+def test_imports_of_core_point_one_way(tmp_path):
+    assert set(upward(ROOT / "core")) == set()
+    core = Path(shutil.copytree(ROOT / "core", tmp_path / "core", ignore=shutil.ignore_patterns("__pycache__")))
+    wrong = {"numerics": "fedbench.core.federation.loop", "metrics": "fedbench.plugins.attacks", "store": "fedbench.testing"}
+    for folder, module in wrong.items():
+        (core / folder / "bad.py").write_text(f"def f():\n    import {module}")
+    assert set(upward(core)) == {f"{folder}/bad.py: {module}" for folder, module in wrong.items()}
 
 
 @pytest.mark.slow

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oracle.stored import load, save
+from oracle.stored import PARTS, load, save
 from oracle.toys import images_in
-
-PARTS = "FEDBENCH_ORACLE_PARTS"  # the folder where the workers of pytest-xdist leave what they found
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from oracle.reading import Numbers
 
+PARTS = "FEDBENCH_ORACLE_PARTS"  # names the folder where the workers of pytest-xdist leave what they found
 FILE = Path(__file__).parent / "oracle.json"
 RELATIVE, ABSOLUTE = 0.02, 0.005  # between CPU types: rounding grows in training, and a changed order moves an AUC by one pair
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from oracle.conftest import PARTS
 from oracle.reading import Numbers, read
-from oracle.stored import as_json, load, moved
+from oracle.stored import PARTS, as_json, load, moved
 from oracle.toys import toy
 
 from fedbench.core.cli.main import cli
