@@ -63,15 +63,14 @@ def test_a_member_picks_the_model_of_least_loss_on_what_it_trains_on(seed, s, n,
     assert made("ifca", models=s).assign(models, member(data)) == int(np.argmin(expected))
 
 
-@pytest.mark.parametrize("batch", [1, 3, 20, 99])
+@pytest.mark.parametrize("batch", [3, 99])
 def test_a_batch_is_drawn_by_key_from_the_own_samples_the_same_for_all_models(batch):
     data, models = MemberData(draws(1, 20, 4), labels(1, 20)), models_of(1, 2)
     apart = np.diff(slow_losses(models, data), axis=0)[0]  # positive where the first model is the better one
-    drawn = member(data).rng.choice(20, min(batch, 20), replace=False)
-    picked = made("ifca", batch=batch).assign(models, member(data))
-    assert picked == int(apart[drawn].mean() < 0)
-    if batch == 1:
-        assert {made("ifca", batch=1).assign(models, member(data, key)) for key in range(12)} == {0, 1}
+    drawn = [member(data, key).rng.choice(20, min(batch, 20), replace=False) for key in range(12)]
+    picked = [made("ifca", batch=batch).assign(models, member(data, key)) for key in range(12)]
+    assert picked == [int(apart[d].mean() < 0) for d in drawn]
+    assert len(set(picked)) == (2 if batch == 3 else 1)
 
 
 def descended(params: torch.Tensor, data: MemberData, steps: int, rate: float) -> torch.Tensor:
@@ -233,23 +232,15 @@ def test_models_are_examined_every_so_many_rounds_and_late_when_idle():
 # -- what is stated and refused --------------------------------------------------------------------------------------
 
 
-def test_models_root_samples_and_the_least_share_of_a_good_start():
-    named = {"ifca": {}, "ifca-mir": {"shadow_samples": 40}, "local-only": {}}
-    assert [made(n, **p).n_models for n, p in named.items()] == [2, 2, 0]
-    assert [made(n, **p).root_samples for n, p in named.items()] == [0, 40, 0]
-    assert made("ifca", models=4).least_share == pytest.approx(0.175) and made("ifca", least_share=0.0).least_share == 0
-
-
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
         (lambda: made("ifca", models=3, least_share=0.4), r"3 models cannot each be picked by 0\.4 of the members"),
         (lambda: made("ifca-mir", sensitive=0.8, tolerant=0.8), "below tolerant"),
         (lambda: made("ifca", models=5).check(facts_of(9)), "5 clusters need as many clients, and the federation has 4"),
-        (lambda: made("ifca-mir", models=5).check(facts_of(9, thresholds=True)), "5 clusters need as many clients"),
         (lambda: train_all(full_batch(made("ifca-mir"), rounds=1)), r"thresholds: \[0.5, 0.8\]"),
     ],
-    ids=["shares", "order", "clusters", "clusters-mir", "thresholds"],
+    ids=["shares", "order", "clusters", "thresholds"],
 )
 def test_what_cannot_be_clustered_is_refused(refused, says):
     made("ifca", models=4).check(facts_of(9))

@@ -28,7 +28,6 @@ from tiny import tiny_clients, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Batch, MemberData, UserError
-from fedbench.core.federation.compose import composed
 from fedbench.core.federation.guard import remarks_of
 from fedbench.plugins.defenses.cofedmid import exp3
 
@@ -40,19 +39,12 @@ def sizes(rounds: int, classes: int = 10, **params) -> list[int]:
     return begun({"rounds": rounds, "n_classes": classes}, **ONLY_PARTITION, **params).classes.sum(2)[:, 0].tolist()
 
 
-def test_the_defaults_are_those_of_table_one():
-    p = made("cofedmid").params
-    assert (p.m_max, p.m_min, p.sigma, p.ratio) == (0.5, 0.2, 0.1, 0.2)
-    assert (p.val_fraction, p.val_min, p.recycle_limit, p.n_intervals, p.mu) == (0.05, 100, 0.1, 10, 0.005)
-    assert [sizes(2, n) for n in (10, 100, 200)] == [[5, 2], [50, 20], [100, 40]]
-
-
 @pytest.mark.parametrize(
     ("params", "wanted"),
     [
-        ({}, [10, 8, 7, 5, 3]), ({"m_round": "floor"}, [10, 8, 6, 4, 3]), ({"m_round": "ceil"}, [10, 9, 7, 5, 3]),
+        ({}, [10, 8, 7, 5, 3]), ({"m_round": "floor"}, [10, 8, 6, 4, 3]),
         ({"decay": "cosine"}, [10, 9, 7, 4, 3]), ({"decay": "exponential"}, [10, 7, 5, 4, 3]),
-        ({"decay": "polynomial"}, [10, 7, 5, 3, 3]), ({"decay": "constant"}, [10] * 5),
+        ({"decay": "polynomial"}, [10, 7, 5, 3, 3]),
     ],
 )  # fmt: skip
 def test_the_number_of_classes_falls_from_m_max_to_m_min(params, wanted):
@@ -61,7 +53,7 @@ def test_the_number_of_classes_falls_from_m_max_to_m_min(params, wanted):
 
 @pytest.mark.parametrize(
     ("given_", "classes", "found"),
-    [(0.5, 5, 3), (0.2, 12, 2), (0.001, 10, 1), (1, 7, 7), (2, 10, 2), (0.29, 100, 29)],
+    [(0.5, 5, 3), (0.001, 10, 1), (1, 7, 7), (2, 10, 2), (0.29, 100, 29)],
 )
 def test_up_to_one_is_a_share_of_all_classes_rounded_half_up_and_from_two_on_a_number(given_, classes, found):
     assert sizes(1, classes, m_max=given_, m_min=0.001) == [found]
@@ -83,24 +75,9 @@ def test_each_round_has_a_plan_of_its_own_which_balanced_has_least_overlap(assig
         assert (np.ptp(held, axis=1) <= 1).all() and ((held > 0).sum(1) == min(classes, members * m)).all()
 
 
-@pytest.mark.parametrize(("classes", "members", "m"), [(100, 5, 50), (10, 10, 2)])
-def test_the_largest_overlap_of_a_balanced_plan_is_near_its_lower_bound(classes, members, m):
-    changes = {"members": tuple(range(members)), "n_classes": classes, "rounds": 3}
-    for held in begun(changes, **ONLY_PARTITION, m_max=m, decay="constant").classes.astype(int):
-        shared = held @ held.T
-        np.fill_diagonal(shared, 0)
-        bound = max(0, -((classes * m - members * m * m) // (classes * (members - 1))))  # section 4.1 and appendix A
-        assert bound <= shared.max() <= 1.25 * bound + 2
-
-
-@pytest.mark.parametrize(("rounding", "first"), [("floor", 2), ("nearest", 3)])
-def test_coverage_that_two_members_cannot_keep_is_widest_or_refused(rounding, first):
-    params = {"m_max": 50, "m_min": 20, "m_round": rounding, **ONLY_PARTITION}
-    changes = {"rounds": 100, "n_classes": 100}
-    a, b = begun(changes, **params).classes[first - 1]
-    assert not (a & b).any() and (a | b).sum() < 100
-    with pytest.raises(UserError, match=f"from round {first} on"):
-        begun(changes, coverage="strict", **params)
+def test_strict_coverage_that_two_members_cannot_keep_is_refused():
+    with pytest.raises(UserError, match="from round 3 on"):
+        begun({"rounds": 100, "n_classes": 100}, coverage="strict", m_max=50, m_min=20, **ONLY_PARTITION)
 
 
 # -- what a member trains on -----------------------------------------------------------------------------------------
@@ -155,58 +132,39 @@ def test_too_few_assigned_samples_leave_the_recycled_ones_or_none():
             assigned = (~data.held_out.numpy()) & defense.classes[t - 1, 0][data.y]
             chosen = defense.select(in_coalition(data, t=t))
             assert int((~chosen.flag).sum()) == (assigned.sum() if assigned.sum() >= least else 0)
-            assert t >= 10 or not chosen.flag.any()
+            assert bool(chosen.flag.any()) == (t >= 10)
 
 
-def recycled(recycle: str, rounds: int, limit: float = 0.1):
-    """What is recycled in each round, what could be, the losses, and the number of training samples."""
+@pytest.mark.parametrize("recycle", ["random", "sequential"])
+def test_rivals_of_the_bandit_recycle_a_tenth_at_random_or_going_round_the_losses(recycle):
     params = {"m_max": 0.4, "m_min": 0.4, "val_min": 10, "recycle_from": 1, "min_assigned": 1}
-    defense, data = started(own_data(200), recycle=recycle, recycle_limit=limit, **params)
-    memory: dict = {}
-    usable = set(np.flatnonzero(~data.held_out.numpy()).tolist())
-    took, could = [], []
-    for t in range(1, rounds + 1):
-        ctx = in_coalition(data, t=t, key=t, memory=memory)
+    defense, data = started(own_data(200), recycle=recycle, **params)
+    memory, place, usable = {}, 0, set(np.flatnonzero(~data.held_out.numpy()).tolist())
+    for t in range(1, 21):
+        ctx = in_coalition(data, t=t, key=t, memory=memory)  # the same model, hence losses, in every round
         chosen = defense.select(ctx)
-        took.append(set(chosen.index[chosen.flag].tolist()))
-        could.append({i for i in usable if not defense.classes[t - 1, 0, data.y[i]]})
+        took = set(chosen.index[chosen.flag].tolist())
+        could = {i for i in usable if not defense.classes[t - 1, 0, data.y[i]]}
+        assert took <= could and len(took) == int(0.1 * len(usable))
         defense.after_round(ctx)
-    losses = cross_entropy(ctx.model(data.x), data.y, reduction="none").tolist()
-    return took, could, losses, len(usable)
-
-
-@pytest.mark.parametrize(("recycle", "limit"), [("random", 0.05), ("random", 1.0), ("sequential", 0.0), ("sequential", 1.0)])
-def test_rivals_of_the_bandit_recycle_a_fixed_share_of_what_is_left(recycle, limit):
-    took, could, _, n = recycled(recycle, 7, limit)
-    assert all(t <= c and len(t) == min(int(limit * n), len(c)) for t, c in zip(took, could, strict=True))
-
-
-def test_sequential_recycling_goes_through_the_losses_from_low_to_high_and_begins_again():
-    took, could, losses, n = recycled("sequential", 20)  # the same model, hence losses, in every round
-    order = sorted(set.union(*could), key=lambda i: losses[i])
-    place = 0
-    for t, c in zip(took, could, strict=True):
-        walk = [*order[place:], *order[:place]]
-        expected = [i for i in walk if i in c][: int(0.1 * n)]
-        assert t == set(expected)
-        place = (place + walk.index(expected[-1]) + 1) % n
+        if recycle == "sequential":
+            losses = cross_entropy(ctx.model(data.x), data.y, reduction="none").tolist()
+            order = sorted(usable, key=lambda i: losses[i])
+            walk = [*order[place:], *order[:place]]
+            expected = [i for i in walk if i in could][: len(took)]
+            assert took == set(expected)
+            place = (place + walk.index(expected[-1]) + 1) % len(order)
 
 
 # -- the bandit over loss intervals ----------------------------------------------------------------------------------
 
 
-def bandit(gamma: float = 0.1, step: float = 0.1) -> exp3.Exp3:
-    return exp3.Exp3(gamma, np.zeros(4), step)
-
-
-@pytest.mark.parametrize("step", [0.2, 0.5])
-def test_exp3_step_by_hand(step):
-    b = bandit(0.2, step)
-    b.log_weights += 5000.0  # no run is too long for the weights
+def test_exp3_step_by_hand():
+    b = exp3.Exp3(0.2, np.full(4, 5000.0), 0.5)  # no run is too long for the weights
     b.rewards = [0.0, 1.0, 2.0, 3.0, 4.0]  # r20 = .8, r80 = 3.2
     assert b.probabilities().tolist() == pytest.approx([0.25] * 4)
     b.learn(2, 2.6)  # scaled: 2 * 1.8 / 2.4 - 1 = .5; p .25
-    w = math.exp(step * 0.5 / (0.25 * 4))
+    w = math.exp(0.5 * 0.5 / (0.25 * 4))
     assert b.probabilities().tolist() == pytest.approx([0.8 * v / (3 + w) + 0.05 for v in (1, 1, w, 1)])
     assert b.rewards[-1] == 2.6
 
@@ -218,9 +176,8 @@ def test_rewards_are_scaled_by_percentiles_and_clipped():
     assert exp3.scale_reward(9.0, history[:4]) == exp3.scale_reward(9.0, [1.0] * 8) == 0  # too short, or no spread
 
 
-@pytest.mark.parametrize(("asked", "step"), [(None, math.sqrt(3 * math.log(3) / ((math.e - 1) * 11))), (0.1, 0.1)])
-def test_the_bandit_is_paid_the_fall_of_the_validation_loss_with_the_step_of_auer_et_al(asked, step):
-    defense, data = started(own_data(), m_max=2, m_min=2, exp3_step=asked, n_intervals=3)  # of 20 rounds eleven recycle
+def test_the_bandit_is_paid_the_fall_of_the_validation_loss_with_the_step_of_auer_et_al():
+    defense, data = started(own_data(), m_max=2, m_min=2, exp3_step=None, n_intervals=3)  # of 20 rounds eleven recycle
     ctx = in_coalition(data, t=10)
     x, y = data.x[data.held_out], data.y[data.held_out]
     defense.select(ctx)
@@ -230,7 +187,7 @@ def test_the_bandit_is_paid_the_fall_of_the_validation_loss_with_the_step_of_aue
     defense.after_round(replace(ctx, round=11))  # nothing was pulled in that round
     found = ctx.memory["recycler"].bandit
     assert found.rewards == pytest.approx([before - cross_entropy(ctx.model(x), y).item()], rel=1e-5)
-    assert found.step == pytest.approx(step) and found.gamma == 0.1
+    assert found.step == pytest.approx(math.sqrt(3 * math.log(3) / ((math.e - 1) * 11)))
 
 
 # -- confidence regularisation ---------------------------------------------------------------------------------------
@@ -238,7 +195,7 @@ def test_the_bandit_is_paid_the_fall_of_the_validation_loss_with_the_step_of_aue
 
 @pytest.mark.parametrize(
     ("recycled_ones", "params"),
-    [((1, 3, 4), {}), ((), {}), (None, {}), ((1, 3), {"kl_reduction": "mean"}), ((0, 5), {"detach_soft": False}),
+    [((1, 3, 4), {}), (None, {}), ((1, 3), {"kl_reduction": "mean"}), ((0, 5), {"detach_soft": False}),
      ((1, 3), {"confidence": False})],
 )  # fmt: skip
 def test_the_loss_is_cross_entropy_plus_the_penalty_of_recycled_samples(recycled_ones, params):
@@ -308,19 +265,15 @@ def uneven() -> list[MemberData]:
     [
         ({}, {}, None), ({"weights": "equal"}, {}, None),
         ({"weight_order": "shuffled"}, {}, "another one's number of samples"),
-        ({"participation": 0.75, "rounds": 6}, {}, "members can be absent"), ({"rule": True}, {}, "rule TrimmedMean"),
-        ({}, {"mode": "independent"}, "nobody cancels a member's noise"), ({"weight_order": "shuffled"}, {"sigma": 0.0}, None),
-        ({}, {"mode": "independent", "sigma": 0.0}, None),
+        ({"participation": 0.75, "rounds": 6}, {}, "members can be absent"),
+        ({}, {"mode": "independent"}, "nobody cancels a member's noise"),
     ],
 )  # fmt: skip
 def test_noise_leaves_the_global_model_as_it_is_where_it_cancels_and_a_remark_says_where_not(changes, params, said):
-    then, changes = [], {**changes}
-    if changes.pop("rule", False):
-        then, changes = [made("trimmed-mean")], {"expected_malicious": 1}
     found = {}
     for perturbed in (True, False):
         ours = {**NOISE, **ONLY_NOISE, "perturbation": perturbed, "allow_absent": True}
-        setup = tiny_setup(composed([made("cofedmid", **{**ours, **params}), *then]), THREE, clients=uneven(), **changes)
+        setup = tiny_setup(made("cofedmid", **{**ours, **params}), THREE, clients=uneven(), **changes)
         remarks = " ".join(remarks_of(setup.defense, setup.facts))
         training, results = train_all(setup)
         found[perturbed] = torch.cat([r.models for r in results]), remarks, " ".join(training.facts().get("remarks", []))
@@ -369,10 +322,9 @@ def test_alone_a_members_noise_on_the_tail_is_its_own_and_not_projected(params, 
 @pytest.mark.parametrize(
     ("ratio", "perturbed", "within", "says"),
     [
-        (10.5 / 51, 10, 10, "All 10 perturbed parameters lie in the final linear layer, which has 21."),
-        (21.5 / 51, 21, 21, "changes no prediction"), (0.8, 40, 21, None), (0.01, 0, 0, "nothing was perturbed"),
+        (10.5 / 51, 10, 10, "All 10 perturbed parameters lie in the final linear layer, which has 21."), (0.8, 40, 21, None),
     ],
-)  # fmt: skip
+)
 def test_a_run_reports_how_many_perturbed_parameters_lie_in_the_final_linear_layer(ratio, perturbed, within, says):
     reported = train_all(tiny_setup(made("cofedmid", ratio=ratio, **ONLY_NOISE)))[0].facts()
     assert reported["perturbed parameters"] == perturbed
@@ -382,23 +334,14 @@ def test_a_run_reports_how_many_perturbed_parameters_lie_in_the_final_linear_lay
 
 @pytest.mark.parametrize(
     ("params", "sent"),
-    [({}, 2 + 2 + 1 + 3 * 2), (ONLY_NOISE, 6), ({"perturbation": False}, 5), ({"noise_resample": False}, 5 + 2),
-     ({"noise": "vector", "ratio": 0.5}, 5 + 3 * 26), ({"mode": "independent"}, 0)],
-)  # fmt: skip
+    [({"noise_resample": False}, 5 + 2), ({"noise": "vector", "ratio": 0.5}, 5 + 3 * 26), ({"mode": "independent"}, 0)],
+)
 def test_what_the_coordinator_sends_is_counted_item_by_item(params, sent):
     """Three rounds of three classes, of which a member has two, two (1.5 rounded up) and one."""
     reported = train_all(tiny_setup(made("cofedmid", val_min=2, **params)))[0].facts()
     assert reported["bytes from the coordinator a member"] == sent
     bound = reported.get("bytes from the coordinator a member, (N + 2) T of section 5.5")
     assert bound == (None if params.get("mode") else (3 + 2) * 3)
-
-
-@pytest.mark.parametrize(("members", "said"), [((0, 1), "In 1 of 3 rounds, the first of them round 3"),
-                                               ((2,), "In 2 of 3 rounds, the first of them round 2"), (THREE, "")])  # fmt: skip
-def test_rounds_with_too_few_members_for_all_classes_are_named(members, said):
-    params = {"m_max": 1.0, "m_min": 1 / 3, "min_assigned": 1, **ONLY_PARTITION}  # of three classes three, two, one
-    reported = train_all(tiny_setup(made("cofedmid", **params), members))[0].facts()
-    assert " ".join(reported.get("remarks", []))[: len(said) or None] == said
 
 
 FEW = {"m_max": 0.5, "m_min": 0.01, **ONLY_PARTITION}
@@ -408,25 +351,13 @@ FEW = {"m_max": 0.5, "m_min": 0.01, **ONLY_PARTITION}
     ("params", "changes", "said"),
     [
         (FEW, {"n_classes": 100, "clients": 10}, "in 4 of 20 rounds, the first of them round 17: in the last one that takes 100"),
-        (FEW, {"n_classes": 100, "clients": 100}, None), (ONLY_NOISE, {}, None), ({"m_min": 0.5}, {"rounds": 11}, None),
+        (FEW, {"n_classes": 100, "clients": 100}, None),
         ({"m_min": 0.5}, {"rounds": 8}, "Of 8 rounds the last one alone recycles"),
-        ({**ONLY_NOISE, "ratio": 0.01}, {}, "nothing is perturbed"),
     ],
 )  # fmt: skip
 def test_what_the_federation_is_too_small_for_is_told_beforehand(params, changes, said):
     remarks = made("cofedmid", **params).remarks(coalition_facts(**changes))
     assert remarks == [] if said is None else len(remarks) == 1 and said in remarks[0]
-
-
-def test_members_without_their_assigned_classes_are_counted_with_what_became_of_them():
-    params = {"m_max": 1 / 3, "m_min": 1 / 3, "min_assigned": 5, **ONLY_PARTITION}
-    clients = [MemberData(d.x, torch.full_like(d.y, k % 3)) for k, d in enumerate(tiny_clients(samples=20))]  # a class each
-    training, results = train_all(tiny_setup(made("cofedmid", **params), (0, 1), clients=clients, rounds=12))
-    still = sum(int((r.uploads.updates[k] == 0).all()) for r in results for k in (0, 1))
-    reported = training.facts()
-    assert 0 < still < 24
-    assert reported["assignments missed"] == reported["rounds that a member trained on nothing"] == still
-    assert any(r.startswith(f"{still} of 24 times (members x rounds)") for r in reported["remarks"])
 
 
 def test_early_and_late_are_the_first_and_last_third_of_the_rounds_that_recycle():
@@ -454,7 +385,7 @@ def test_early_and_late_are_the_first_and_last_third_of_the_rounds_that_recycle(
     ("params", "said"),
     [
         ({"partition": False}, "switch it off too, or partition on"), ({"m_max": 2, "m_min": 3}, "m_min 3 exceeds m_max 2"),
-        ({"m_max": 1.5}, "1.5 is neither a share"), ({"mode": "independent", "coverage": "strict"}, "for a coalition to keep"),
+        ({"m_max": 1.5}, "1.5 is neither a share"),
     ],
 )  # fmt: skip
 def test_inconsistent_params_are_refused(params, said):

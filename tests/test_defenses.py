@@ -56,7 +56,6 @@ def test_grad_sparse_keeps_the_largest_entries_of_each_large_tensor(seed, rate, 
     assert found.tolist() == [v for part in wanted for v in part]
 
 
-
 @pytest.mark.parametrize("name", ["perturb", "dp-sgd"])
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
 @settings(max_examples=15)
@@ -132,12 +131,11 @@ def test_quantize_does_not_hide_a_diverged_update():
 
 
 @pytest.mark.parametrize("inputs", ["mixed", "unmixed"])
-@pytest.mark.parametrize("alpha", [0.2, 5.0])
-def test_mixup_is_the_two_label_loss_on_mixed_inputs(inputs, alpha):
-    ctx, b, defense = member(two_layers().double(), key=11), batch(8), made("mixup", alpha=alpha, inputs=inputs)
+def test_mixup_is_the_two_label_loss_on_mixed_inputs(inputs):
+    ctx, b, defense = member(two_layers().double(), key=11), batch(8), made("mixup", alpha=0.2, inputs=inputs)
     mixed = defense.transform(b, ctx)
     twin = member(two_layers(), key=11)  # the same draws, by the same key
-    keep, partner = twin.rng.beta(alpha, alpha), twin.randperm(8)
+    keep, partner = twin.rng.beta(0.2, 0.2), twin.randperm(8)
     x = keep * b.x + (1 - keep) * b.x[partner] if inputs == "mixed" else b.x
     logits = ctx.model(x)
     expected = keep * cross_entropy(logits, b.y) + (1 - keep) * cross_entropy(logits, b.y[partner])
@@ -155,20 +153,13 @@ def test_label_smoothing_mixes_targets_with_the_uniform_distribution(seed, stren
     torch.testing.assert_close(defense.transform(mixed, ctx).soft, (1 - strength) * mixed.soft + strength / CLASSES)
 
 
-def hamp_probability(classes: int, gamma: float) -> float:
-    """Of the true class, in HAMP's soft labels."""
-    ctx = member(two_layers(), classes=classes)
-    soft = made("hamp", gamma=gamma).prepare(MemberData(torch.zeros(1, 6), torch.tensor([1])), ctx).soft[0].double()
-    assert soft.sum() == pytest.approx(1, abs=1e-5) and len(soft) == classes
-    assert soft[0] == pytest.approx((1 - float(soft[1])) / (classes - 1), abs=1e-7)  # the rest is spread evenly
-    return float(soft[1])
-
-
 @pytest.mark.parametrize(
-    ("classes", "gamma", "p"), [(100, 0.5, 0.64), (10, 0.95, 0.26), (200, 0.5, 0.62), (4, 0.0, 1.0), (10, 1.0, 0.1)]
+    ("classes", "gamma", "p"), [(100, 0.5, 0.64), (10, 0.95, 0.26), (4, 0.0, 1.0)]
 )
 def test_hamp_soft_labels_are_those_of_the_authors(classes, gamma, p):
-    assert hamp_probability(classes, gamma) == pytest.approx(p)
+    ctx = member(two_layers(), classes=classes)
+    found = made("hamp", gamma=gamma).prepare(MemberData(torch.zeros(1, 6), torch.tensor([1])), ctx).soft[0]
+    assert found.tolist() == pytest.approx([p if c == 1 else (1 - p) / (classes - 1) for c in range(classes)], abs=1e-6)
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------
@@ -237,7 +228,7 @@ def three_layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, CLASSES)).double()
 
 
-LAST = [(1, [4]), (2, [2, 4]), ("all", [0, 2, 4])]  # the last linear layers of three_layers()
+LAST = [(2, [2, 4]), ("all", [0, 2, 4])]  # the last linear layers of three_layers()
 
 
 @pytest.mark.parametrize(("layers", "decayed"), LAST)
@@ -274,6 +265,7 @@ def layer_inputs(run, module: nn.Module, **params) -> dict[int, torch.Tensor]:
     made("dropout", **params).local_train(member(module, training=OneEpoch(run)))
     for hook in hooks:
         hook.remove()
+    assert not any(layer._forward_pre_hooks for layer in module)  # dropout leaves nothing behind
     return seen
 
 
@@ -306,44 +298,21 @@ def test_dropout_does_nothing_in_eval_mode_and_masks_each_step_anew_from_the_mem
     assert torch.equal(outputs(True, 1)[0], first)
 
 
-def test_dropout_leaves_no_hook_behind_even_when_training_fails():
-    def fails() -> None:
-        raise ValueError("no more")
-
-    module = three_layers()
-    with pytest.raises(ValueError, match="no more"):
-        layer_inputs(fails, module)
-    assert [len(layer._forward_pre_hooks) for layer in module] == [0] * 5
-
-
-
 # -- together, and refusals ------------------------------------------------------------------------------------------
-
-
-class Table(nn.Module):
-    """A model without a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(4, 3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.weight
 
 
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
-        (lambda: uploads(made("dropout"), module=Table()), r"client 0, round 1\): dropout .* Table has none: choose another"),
+        (lambda: uploads(made("dropout"), module=nn.BatchNorm1d(4)), r"client 0, round 1\): dropout .* has none: choose another"),
         (lambda: uploads(made("weight-decay", layers=3)), "weight-decay .* has only 2: use layers: 2"),
-        (lambda: Composite([made("weight-decay"), made("confidence-penalty")]), "'WeightDecay' .* each replaces 'loss'"),
         (lambda: uploads(Composite([made("label-smoothing"), made("dp-sgd")])), "dp-sgd works on hard labels"),
         (lambda: made("mixup").transform(replace(batch(4), x=torch.zeros(4, 6).long()), member(two_layers())), "tokens"),
         (lambda: made("dp-sgd", augment_multiplicity=2).local_step(batch(4), member(two_layers().double())),
          "augment_multiplicity"),
         (lambda: made("perturb", clip="none", scale="relative"), "units of clip"),
     ],
-    ids=["no-linear-layer", "too-few-layers", "two-losses", "soft-labels", "tokens", "flat-views", "relative-to-nothing"],
+    ids=["no-linear-layer", "too-few-layers", "soft-labels", "tokens", "flat-views", "relative-to-nothing"],
 )
 def test_what_a_defense_cannot_do_is_refused_by_name(refused, says):
     with pytest.raises((UserError, ValidationError), match=says):

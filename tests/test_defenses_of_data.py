@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parties import generator
 from pydantic import ValidationError
-from tiny import tiny_clients, tiny_setup, train_all
 from torch import nn
 
-from fedbench.core import Batch, Defense, MemberData, UserError
-from fedbench.core.federation.compose import Composite
+from fedbench.core import Batch, MemberData, UserError
 from fedbench.core.numerics.normalise import Normalised
 
 
@@ -88,13 +86,11 @@ def test_rotation_takes_the_nearest_pixel_counter_clockwise_about_the_centre(siz
     assert apart.double().mean() <= 0.01  # which of two equally near pixels is nearer is a matter of the last bit
 
 
-
-@pytest.mark.parametrize("params", [{"brightness": 0.25}, {"contrast": 0.8}, {"brightness": 0.5, "contrast": 0.5}])
-def test_brightness_scales_from_black_and_then_contrast_from_the_mean_after_the_geometry(params):
+def test_brightness_scales_from_black_and_then_contrast_from_the_mean_after_the_geometry():
     x, u = images(), draws(3, 1).double()
-    bright, contrast = (1 + params.get(n, 0) * (2 * u[i] - 1) for n, i in (("brightness", 5), ("contrast", 6)))
-    geometry = augmented(x, **{"brightness": 0, "contrast": 0})
-    found = augmented(x, **{"brightness": 0, "contrast": 0, **params})
+    bright, contrast = 1 + 0.25 * (2 * u[5] - 1), 1 + 0.8 * (2 * u[6] - 1)
+    geometry = augmented(x, brightness=0, contrast=0)
+    found = augmented(x, brightness=0.25, contrast=0.8)
     black = x.amin((2, 3), keepdim=True)
     lit = black + bright.view(-1, 1, 1, 1) * (geometry - black)
     mean = lit.mean((2, 3), keepdim=True)
@@ -106,11 +102,8 @@ def test_brightness_scales_from_black_and_then_contrast_from_the_mean_after_the_
 
 @pytest.mark.parametrize(
     ("samples", "fraction", "at_zero", "kept"),
-    [
-        (50, 0.1, "one", 1), (50, 0.29, "one", 2), (500, 0.29, "all", 29), (33, 0.5, "one", 3), (246, 0.7, "one", 35),
-        (45, 0.1, "one", 1), (45, 0.1, "all", None), (50, 1.0, "one", None),
-    ],
-)  # fmt: skip
+    [(500, 0.29, "all", 29), (33, 0.5, "one", 3), (45, 0.1, "one", 1), (45, 0.1, "all", None), (50, 1.0, "one", None)],
+)
 def test_data_sampling_keeps_the_floor_of_its_share_of_the_batches(samples, fraction, at_zero, kept):
     held = torch.arange(samples + 7) < 7
     data = MemberData(torch.zeros(samples + 7, 6), torch.zeros(samples + 7, dtype=torch.int64), held_out=held)
@@ -120,21 +113,6 @@ def test_data_sampling_keeps_the_floor_of_its_share_of_the_batches(samples, frac
         assert chosen is None
     else:
         assert chosen.batches == kept and chosen.index.tolist() == list(range(7, samples + 7))
-
-
-def test_data_sampling_trains_on_whole_batches_drawn_anew_every_epoch():
-    used: dict[tuple[int, int], list[list[int]]] = {}
-
-    class Watch(Defense):
-        def transform(self, batch, ctx):
-            used.setdefault((ctx.client, ctx.epoch), []).append(batch.index.tolist())
-            return batch
-
-    clients = tiny_clients(samples=33)  # 7 batches of at most 5
-    train_all(tiny_setup(Composite([made("data-sampling", fraction=0.5), Watch()]), clients=clients))
-    assert len(used) == 2 * 3 * 2 and all([len(b) for b in batches] == [5, 5, 5] for batches in used.values())
-    drawn = {frozenset(i for b in batches for i in b) for batches in used.values()}
-    assert len(drawn) == 12 and {len(d) for d in drawn} == {15}
 
 
 # -- instahide -----------------------------------------------------------------------------------------------------------
@@ -203,9 +181,8 @@ def encoded(data: MemberData) -> Batch:
         (lambda: encoded(MemberData(torch.zeros(5, 4).long(), torch.zeros(5).long())), "tokens"),
         (lambda: made("instahide", k=2, bound=0.5), "cannot sum to 1"),
         (lambda: augmented(torch.zeros(4, 6)), r"not \[6\] of float32"),
-        (lambda: augmented(torch.zeros(4, 1, 3, 3, dtype=torch.int64)), r"not \[1, 3, 3\] of int64"),
     ],
-    ids=["too-few-samples", "tokens", "weights-that-cannot-sum-to-1", "no-image", "no-floats"],
+    ids=["too-few-samples", "tokens", "weights-that-cannot-sum-to-1", "no-image"],
 )
 def test_data_that_cannot_be_changed_are_refused(refused, says):
     with pytest.raises((UserError, ValidationError), match=says):

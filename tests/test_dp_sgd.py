@@ -8,8 +8,6 @@ import warnings
 import pytest
 import torch
 from defense_cases import made, member, two_layers
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from opacus.accountants import create_accountant
 from parties import facts_of, generator
 from pydantic import ValidationError
@@ -17,7 +15,7 @@ from tiny import tiny_clients, tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy, pad
 
-from fedbench.core import Batch, Defense, MemberData, Selection, UserError
+from fedbench.core import Batch, Defense, MemberData, UserError
 from fedbench.core.federation.compose import Composite
 from fedbench.plugins.defenses.dp_accounting import Steps, epsilon, epsilon_after, noise_for
 from fedbench.plugins.defenses.dp_sgd import random_views
@@ -50,9 +48,8 @@ POISSON, BATCH = {"sampling": "poisson"}, {"clip_unit": "batch"}
 
 @pytest.mark.parametrize(
     ("n", "params"),
-    [(9, {}), (3, {"clip": 1e-3, "rate": 4.0}), (9, {"epsilon": 2.0}), (9, {"epsilon": 2.0, "accountant": "gdp", **POISSON}),
-     (9, {"augment_multiplicity": 3, "shift": 1, "flip": True}), (9, POISSON),
-     (0, POISSON), (3, {**BATCH, "rate": 2.0}), (3, {**BATCH, "augment_multiplicity": 2}), (0, {**BATCH, **POISSON})],
+    [(3, {"clip": 1e-3, "rate": 4.0}), (9, {"epsilon": 2.0}), (9, {"epsilon": 2.0, "accountant": "gdp", **POISSON}),
+     (9, {"augment_multiplicity": 3, "shift": 1, "flip": True}), (0, POISSON), (3, {**BATCH, "augment_multiplicity": 2})],
 )  # fmt: skip
 def test_a_step_clips_each_samples_gradient_and_adds_noise_of_that_size(params, n):
     b, ctx, clip, rate = images(n), context(), params.get("clip", 1.5), params.get("rate", 1.0)
@@ -69,7 +66,8 @@ def test_a_step_clips_each_samples_gradient_and_adds_noise_of_that_size(params, 
     else:
         rows = [gradient(twin, x[i : i + views], y[i : i + views]) for i in range(0, len(y), views)]
         expected, size = sum((clipped(r, clip) for r in rows), torch.zeros(59)), 8 if "sampling" in params else n
-        assert n < 9 or min(r.norm() for r in rows) < clip < max(r.norm() for r in rows)  # some are clipped, some are not
+        if n == 9:
+            assert min(r.norm() for r in rows) < clip < max(r.norm() for r in rows)  # some are clipped, some are not
     noise = sigma * clip * twin.randn_like(twin.params)
     torch.testing.assert_close(found, rate * (expected + noise) / size, rtol=1e-9, atol=1e-12, check_dtype=False)
 
@@ -101,12 +99,6 @@ def test_epsilon_of_the_gaussian_mechanism():
     assert epsilon(0.0, 1, 1e-5) == math.inf and epsilon(0.1, 120, 1e-5) > 6000 > epsilon(0.11, 120, 1e-5)
     # At delta = total variation distance erf(mu / sqrt 8) nothing remains to be paid.
     assert epsilon(1.0, 1, math.erf(1 / math.sqrt(8))) == pytest.approx(0, abs=1e-9)
-
-
-@given(st.floats(0.05, 1000), st.integers(1, 2000), st.sampled_from([1e-3, 1e-5, 1e-6]))
-@settings(max_examples=25)
-def test_the_noise_of_shuffled_batches_inverts_their_epsilon_exactly(target, count, delta):
-    assert epsilon(noise_for(target, Steps(count), delta), count, delta) == pytest.approx(target, rel=1e-6)
 
 
 @pytest.mark.parametrize(("accountant", "grid"), [
@@ -161,9 +153,8 @@ def test_a_target_is_what_is_claimed_with_noise_of_its_own_for_every_member():
 
 
 @pytest.mark.parametrize("sampling", ["shuffled", "poisson"])
-@pytest.mark.parametrize("noise", [{"epsilon": 2.0}, {"sigma": 3.0}], ids=str)
-def test_more_passes_than_planned_cost_more_than_the_target(sampling, noise):
-    said = claims(Twice(), made("dp-sgd", sampling=sampling, accountant="gdp", **noise))
+def test_more_passes_than_planned_cost_more_than_the_target(sampling):
+    said = claims(Twice(), made("dp-sgd", sampling=sampling, accountant="gdp", epsilon=2.0))
     steps = Steps(12) if sampling == "shuffled" else Steps(36, 5 / 12, "gdp")  # clients of 12 samples, batches of 5
     assert said["epsilon"] == pytest.approx(epsilon_after(said["noise multiplier"], steps, 1e-5), rel=1e-9)
 
@@ -173,7 +164,7 @@ def test_more_passes_than_planned_cost_more_than_the_target(sampling, noise):
     ({"epsilon": 4.0, "clip_unit": "batch"}, "claimed epsilon (batch clipped)", 4.0, noise_for(4.0, Steps(6), 1e-5)),
     ({"mode": "client", "epsilon": 4.0}, "epsilon", 4.0, noise_for(4.0, Steps(3), 1e-5)),
     ({"mode": "client", "sigma": 2.0}, "epsilon", epsilon(2.0, 3, 1e-5), 2.0),
-    ({"sigma": 2.0, "rate": 8.0}, "epsilon", epsilon(2.0, 6, 1e-5), 2.0), ({}, "epsilon", epsilon(0.1, 6, 1e-5), 0.1),
+    ({"sigma": 2.0, "rate": 8.0}, "epsilon", epsilon(2.0, 6, 1e-5), 2.0),
     ({"mode": "client", "sigma": 2.0, "clip_update": "median"}, None, None, None), ({"sigma": 0.0}, None, None, None),
 ])  # fmt: skip
 def test_an_epsilon_is_claimed_by_its_name_where_it_holds_and_none_where_it_does_not(params, name, claimed, sigma):
@@ -197,7 +188,6 @@ def test_by_client_nothing_is_claimed_where_running_statistics_go_out_unclipped(
     ({"epsilon": 1.0, "sigma": 0.1}, "epsilon and sigma both set the noise"), ({"delta": 1.0}, "less than 1"),
     ({"epsilon": 1.0, "mode": "client", "clip_update": "median"}, "a median of private norms supports no epsilon"),
     ({"mode": "client", "sampling": "poisson"}, "leave them out"),
-    ({"mode": "client", "rate": 2.0}, "rate is about the steps of a batch"),
 ])  # fmt: skip
 def test_parameters_that_contradict_each_other_are_refused(params, says):
     with pytest.raises(ValidationError, match=says):
@@ -207,36 +197,8 @@ def test_parameters_that_contradict_each_other_are_refused(params, says):
 @pytest.mark.parametrize(("params", "says"), [
     ({"epsilon": 1e-4, "delta": 1e-9}, r"after 5,000 steps: .* multiplier of 10,000 it is 0.03\d+ \(accountant exact\)"),
     ({"epsilon": 0.1, "delta": 1e-6, "sampling": "poisson", "accountant": "rdp"}, r"it is 0.14 \(accountant rdp\).*: prv"),
-    ({"epsilon": 1e-3, "sampling": "poisson"}, r"it is 0.005 \(accountant prv\)"),
 ])  # fmt: skip
 def test_an_epsilon_that_no_noise_reaches_is_refused_before_training(params, says):
     with pytest.raises(UserError, match=says):
         made("dp-sgd", **params).check(facts_of(9, rounds=100, local_epochs=50))
     made("dp-sgd", **{**params, "epsilon": 1.0}).check(facts_of(9, rounds=100, local_epochs=50))
-
-
-def test_what_a_members_samples_put_out_of_reach_is_refused_in_its_first_round():
-    data = MemberData(torch.zeros(9, 6), torch.zeros(9, dtype=torch.int64))
-    ctx = member(two_layers(), data, facts={"rounds": 10**6, "local_epochs": 50})
-    with pytest.raises(UserError, match=r"after 100,000,000 steps, each sample in a batch with probability 0.889: "):
-        made("dp-sgd", epsilon=0.2, sampling="poisson", accountant="rdp").select(ctx)
-
-
-class Selects(Defense):
-    """Trains on its first ``count`` samples, in descending order."""
-
-    count = 12
-
-    def select(self, ctx):
-        return Selection(ctx.data.trainable[: self.count].flip(0))
-
-
-class Half(Selects):
-    count = 6
-
-
-def test_poisson_batches_go_with_no_defense_that_leaves_samples_out():
-    ours = {"epsilon": 8.0, "sampling": "poisson", "accountant": "gdp"}
-    with pytest.raises(UserError, match=r"draws batches by Poisson sampling from 12 samples, and with 'Half' .* 6 are left"):
-        claims(Half(), made("dp-sgd", **ours))
-    assert claims(Selects(), made("dp-sgd", **ours))["epsilon"] == 8.0

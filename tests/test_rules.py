@@ -85,17 +85,12 @@ RULES = {
     "median": ("median", {}, lambda r, f: np.median(r, axis=0), lambda f: 1),
     "median-lower": ("median", {"middle": "lower"}, lambda r, f: np.sort(r, axis=0)[(len(r) - 1) // 2], lambda f: 1),
     "trimmed-mean": ("trimmed-mean", {}, slow_trimmed, lambda f: 2 * f + 1),
-    "trimmed-mean-given": ("trimmed-mean", {"b": 1}, lambda r, f: slow_trimmed(r, 1), lambda f: 3),
     "krum": ("krum", {}, lambda r, f: r[slow_krum_order(r, f)[0]], lambda f: f + 3),
-    "krum-given": ("krum", {"f": 1}, lambda r, f: r[slow_krum_order(r, 1)[0]], lambda f: 4),
     "krum-released": ("krum", {"variant": "released"}, slow_released_krum, lambda f: 2 * f + 3),
     "multi-krum": ("multi-krum", {}, lambda r, f: r[slow_krum_order(r, f)[: len(r) - f]].mean(axis=0), lambda f: f + 3),
     "multi-krum-kept": ("multi-krum", {"f": 1, "keep": 3}, lambda r, f: r[slow_krum_order(r, 1)[:3]].mean(axis=0), lambda f: 4),
     "multi-krum-released": (
         "multi-krum", {"variant": "released"}, lambda r, f: slow_released_multi_krum(r, f, 4), lambda f: 2 * f + 3,
-    ),
-    "multi-krum-released-kept": (
-        "multi-krum", {"variant": "released", "keep": 2}, lambda r, f: slow_released_multi_krum(r, f, 2), lambda f: 2 * f + 3,
     ),
     "atm": ("atm", {}, slow_atm, lambda f: 2 * f + 1),
     "atm-given": ("atm", {"kappa": 2}, lambda r, f: slow_atm(r, 2), lambda f: 5),
@@ -171,17 +166,13 @@ def test_rejected_rows_are_taken_off_the_malicious_rows_to_expect(sent, told, ac
     close(found, slow_trimmed(rows.double().numpy(), acts_as))
 
 
-
 # ---- noise ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("params", "deviation"),
-    [
-        ({"clip": 0.5, "sigma": 2.0}, 2 * 0.5 / 5), ({"clip": 4.0, "sigma": 2.0}, 2 * 4 / 5),
-        ({"sigma": 0.5, "variant": "shared"}, 0.5),
-    ],
-)  # fmt: skip
+    [({"clip": 0.5, "sigma": 2.0}, 2 * 0.5 / 5), ({"sigma": 0.5, "variant": "shared"}, 0.5)],
+)
 def test_noise_on_the_mean_has_the_stated_deviation(params, deviation):
     rows = draw_rows(7, 5, 40_000)
     quiet, found = (step_of(made("server-dp", **{**params, **more}), rows) for more in ({"sigma": 0}, {}))
@@ -195,12 +186,11 @@ def test_noise_on_the_mean_has_the_stated_deviation(params, deviation):
 # ---- ATM --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", [range(7), (6, 2, 0, 5, 1, 4, 3)])
-def test_atm_removes_the_orthogonal_row_and_collinear_rows_share_the_places(order):
-    """The six collinear rows tie for five places: each has five sixths of one, in any order."""
+def test_atm_removes_the_orthogonal_row_and_collinear_rows_share_the_places():
+    """The six collinear rows tie for five places: each has five sixths of one."""
     honest = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5, 7.0])[:, None] * torch.tensor([1.0, 1.0, 0.0])
     rows = torch.cat([honest[:2], torch.tensor([[0.0, 0.0, 50.0]]), honest[2:]])
-    assert torch.allclose(step_of(made("atm"), rows[list(order)], 1), honest.mean(dim=0), atol=1e-6)
+    assert torch.allclose(step_of(made("atm"), rows, 1), honest.mean(dim=0), atol=1e-6)
 
 
 def test_atm_takes_a_zero_row_for_orthogonal_to_every_other():
@@ -246,7 +236,7 @@ def colluders(honest: int, bad: int) -> tuple[torch.Tensor, dict]:
     return torch.stack(rows), {"params": start, "layers": LAYERS, "input_shape": (WIDTH,), "root": root, "logits": linear}
 
 
-@pytest.mark.parametrize(("honest", "bad"), [(7, 3), (7, 1), (30, 10), (10, 0), (2, 0)])
+@pytest.mark.parametrize(("honest", "bad"), [(7, 3), (30, 10), (2, 0)])
 def test_deepsight_removes_colluders_that_train_on_one_label_and_no_honest_row(honest, bad):
     rows, fields = colluders(honest, bad)
     rule, memory = made("deepsight", samples=200), {}
@@ -259,7 +249,6 @@ def test_deepsight_removes_colluders_that_train_on_one_label_and_no_honest_row(h
     assert rule.report(told) == {"rows removed": 2 * bad, "acts as": acts_as}
 
 
-
 def test_deepsight_energies_and_exceedings_by_hand():
     weight = torch.tensor([[[1.0, -2.0], [0.0, 0.0], [0.5, 0.0]]])
     bias = torch.tensor([[-1.0, 0.5, 0.5]])
@@ -269,19 +258,6 @@ def test_deepsight_energies_and_exceedings_by_hand():
     many = np.array([[0.5, 0.06, 0.04, *([0.4 / 197] * 197)]])  # .01 is more than 1 / 200: the threshold is .005
     assert ds.threshold_exceedings(many, 0.01).tolist() == [3]
     assert ds.update_energies(torch.zeros(1, 4, 2), torch.zeros(1, 4)).tolist() == [[0.25] * 4]
-
-
-def test_deepsight_division_differences_are_mean_ratios_of_probabilities():
-    g = torch.Generator().manual_seed(0)
-    rows, reference = torch.randn(3, 6, 4, generator=g), torch.randn(6, 4, generator=g)
-    wanted = (rows.softmax(2) / reference.softmax(1)).mean(1)
-    np.testing.assert_allclose(ds.division_differences(list(rows), reference), wanted, rtol=1e-5)
-
-
-def test_deepsight_removes_a_cluster_of_which_a_third_is_suspicious():
-    exceedings = np.array([2, 8, 8, 4, 9, 9, 9, 1])  # the median is 8: up to 4 is suspicious
-    labels = np.array([0, 0, 0, 1, 1, 1, 1, 2])
-    assert ds.accepted(labels, exceedings, 1 / 3).tolist() == [False] * 3 + [True] * 4 + [False]
 
 
 def slow_fang(rows, f, reject, evaluate):
@@ -297,7 +273,7 @@ def slow_fang(rows, f, reject, evaluate):
     return [k for k in range(len(rows)) if k not in removed]
 
 
-@pytest.mark.parametrize(("f", "reject"), [(0, "union"), (1, "err"), (1, "lfr"), (2, "err"), (2, "lfr"), (2, "union")])
+@pytest.mark.parametrize(("f", "reject"), [(0, "union"), (2, "err"), (2, "lfr"), (2, "union")])
 def test_fang_averages_the_rows_that_do_not_raise_error_or_loss(reject, f):
     rows, fields = colluders(6, 1)
     rows = torch.cat([rows[2:4], rows[:1], -3 * rows[3:4], rows[4:], -2 * rows[4:5]])
@@ -314,7 +290,6 @@ def test_fang_averages_the_rows_that_do_not_raise_error_or_loss(reject, f):
     steps = [rows, *(rows[[j for j in range(len(rows)) if j != k]] for k in range(len(rows)))] if f else []
     for found, of_rows in zip(tried, steps, strict=True):  # it tries the mean of all rows, and of all but each
         torch.testing.assert_close(found, of_rows.mean(dim=0), rtol=1e-4, atol=1e-5)
-    assert rule.root_samples == 100 and made("fang", root=40).root_samples == 40
 
 
 # ---- refusals ---------------------------------------------------------------------------------------------------
@@ -328,7 +303,6 @@ def test_fang_averages_the_rows_that_do_not_raise_error_or_loss(reject, f):
         ("trimmed-mean", {"b": 5}, 0, 11, "b = 5 needs at least 2b + 1 = 11"),
         ("atm", {}, 2, 5, "kappa = 2 needs at least 2 kappa + 1 = 5"), ("bulyan", {}, 2, 11, "4f + 3 = 11"),
         ("fang", {}, 2, 5, "2f + 1 = 5"), ("median", {}, 2, 5, "median needs more honest than malicious rows, and 2 of 4"),
-        ("geometric-median", {}, 6, 13, "6 of 12"), ("deepsight", {}, 1, 3, "1 of 2"),
         ("norm-clipping", {}, 2, 5, "norm-clipping without a bound needs more honest"),
     ],
 )  # fmt: skip
@@ -339,21 +313,12 @@ def test_a_federation_with_a_row_too_few_is_refused_with_its_numbers(rule, param
     assert text in str(refused.value) and "let more clients take part" in str(refused.value)
 
 
-
-@pytest.mark.parametrize(("rule", "enough"), [("krum", 4), ("multi-krum", 4), ("trimmed-mean", 3), ("atm", 3), ("bulyan", 5)])
-def test_fewer_rows_than_planned_are_refused_only_where_nothing_can_be_computed(rule, enough):
-    assert torch.isfinite(step_of(made(rule), draw_rows(0, enough, 4), 1)).all()
-    with pytest.raises(UserError, match="rows a round and has"):
-        step_of(made(rule), draw_rows(0, enough - 1, 4), 1)
-
-
-def test_fang_that_would_remove_every_row_is_refused():
+@pytest.mark.parametrize(
+    ("rule", "params", "says"),
+    [("fang", {"f": 2}, "removes all of the 2 rows"), ("deepsight", {}, "output layer has none"),
+     ("krum", {"f": 1}, "rows a round and has 2")],
+)  # fmt: skip
+def test_a_round_that_a_rule_cannot_judge_is_refused(rule, params, says):
     rows, fields = colluders(2, 0)
-    with pytest.raises(UserError, match="removes all of the 2 rows"):
-        step_of(made("fang", f=2), rows, **fields)
-
-
-def test_deepsight_without_an_output_bias_is_refused():
-    rows, fields = colluders(5, 0)
-    with pytest.raises(UserError, match="output layer has none"):
-        step_of(made("deepsight"), rows, **{**fields, "layers": LAYERS[:1]})
+    with pytest.raises(UserError, match=says):
+        step_of(made(rule, **params), rows, **{**fields, "layers": LAYERS[:1]})
