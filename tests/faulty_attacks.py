@@ -1,4 +1,4 @@
-"""Attacks with one mistake each, for the checks to find."""
+"""Attacks with one mistake each, for the checks to find: a class is called as the check that must find it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class SoundAttack(Attack):
         return -np.nanmean(observations.of_target("loss").astype(np.float64), axis=0)
 
 
-class UnknownSignal(SoundAttack):
+class DeclaresKnownSignals(SoundAttack):
     """A signal that nobody announces."""
 
     needs = frozenset({"loss", "marjin"})
 
 
-class Undeclared(SoundAttack):
+class ReadsDeclaredSignals(SoundAttack):
     """Uses the margin where the suite happens to measure it."""
 
     def score(self, observations, audit):
@@ -33,21 +33,21 @@ class Undeclared(SoundAttack):
         return super().score(observations, audit)
 
 
-class OneTooFew(SoundAttack):
+class OneScoreACandidate(SoundAttack):
     """Forgets the last candidate."""
 
     def score(self, observations, audit):
         return super().score(observations, audit)[:-1]
 
 
-class ByPosition(SoundAttack):
+class OrderOfCandidates(SoundAttack):
     """Counts the candidates."""
 
     def score(self, observations, audit):
         return super().score(observations, audit) + 0.01 * (np.arange(len(audit.ids)) % 7)
 
 
-class KnowsTheAnswers(SoundAttack):
+class FindsNothingInNothing(SoundAttack):
     """Reads who is a member from the engine's frames."""
 
     def score(self, observations, audit):
@@ -60,7 +60,7 @@ class KnowsTheAnswers(SoundAttack):
         return super().score(observations, audit)
 
 
-class ComparesTargets(SoundAttack):
+class OneAndManyTargets(SoundAttack):
     """Compares with the targets that it was asked about before."""
 
     seen = 0.0
@@ -71,7 +71,7 @@ class ComparesTargets(SoundAttack):
         return scores * (1 + self.seen**2)
 
 
-class TwoRounds(SoundAttack):
+class OneAndManyRounds(SoundAttack):
     """Needs a second round and does not say so."""
 
     def score(self, observations, audit):
@@ -79,7 +79,7 @@ class TwoRounds(SoundAttack):
         return np.nan_to_num(loss[0] - loss[1])
 
 
-class NeedsVariance(SoundAttack):
+class ConstantSignals(SoundAttack):
     """Fails where nothing varies."""
 
     def score(self, observations, audit):
@@ -103,32 +103,17 @@ class SoundActive(ActiveAttack):
         return -observations["loss"][-1, 0].astype(np.float64)
 
 
-class OneRow(SoundActive):
+class CraftShape(SoundActive):
     """One row for all of its clients."""
 
     def craft(self, round, knowledge):
         return knowledge.own[:1]
 
 
-class NoBuffersInside(SoundActive):
+class BatchStatisticsOfTheModel(SoundActive):
     """Fails where the model has running statistics."""
 
     def craft(self, round, knowledge):
         if list(knowledge.model.buffers()):
             raise RuntimeError("shape mismatch")
         return knowledge.own
-
-
-# check -> a component that it must find
-FAULTY = {
-    "declares_known_signals": UnknownSignal,
-    "reads_declared_signals": Undeclared,
-    "one_score_a_candidate": OneTooFew,
-    "order_of_candidates": ByPosition,
-    "finds_nothing_in_nothing": KnowsTheAnswers,
-    "one_and_many_targets": ComparesTargets,
-    "one_and_many_rounds": TwoRounds,
-    "constant_signals": NeedsVariance,
-    "craft_shape": OneRow,
-    "batch_statistics_of_the_model": NoBuffersInside,
-}

@@ -1,4 +1,4 @@
-"""Defenses with one mistake each, for the checks to find. The name says which."""
+"""Defenses with one mistake each, for the checks to find: a class is called as the check that must find it."""
 
 from __future__ import annotations
 
@@ -28,54 +28,54 @@ class Sound(Defense):
         return update + self.params.sigma * ctx.randn_like(update)
 
 
-class UndocumentedParameter(Sound):
+class ParametersDocumented(Sound):
     """A parameter without a description."""
 
     class Params(Params):
         sigma: float = Field(0.01, ge=0)
 
 
-class UnboundedParameter(Sound):
+class ParametersBounded(Sound):
     """A number without a range."""
 
     class Params(Params):
         sigma: float = Field(0.01, description="standard deviation")
 
 
-class Nameless(Sound):
+class Documented(Sound):
     def protect(self, update, ctx):
         return update
 
 
-class Misspelt(Defense):
+class KnownMethods(Defense):
     """A phase that is none."""
 
     def protekt(self, update, ctx):
         return update * 0
 
 
-class ReadsTheClock(Defense):
+class DeterministicUnderSeed(Defense):
     """Another update at another time."""
 
     def protect(self, update, ctx):
         return update + 1e-6 * (time.perf_counter_ns() % 1009)
 
 
-class UnseededNumpy(Defense):
+class SeededGenerators(Defense):
     """A numpy generator without a seed."""
 
     def protect(self, update, ctx):
         return update + torch.from_numpy(np.random.default_rng().normal(size=len(update))).to(update)
 
 
-class GlobalTorch(Defense):
+class NoGlobalRandomness(Defense):
     """torch's global generator."""
 
     def protect(self, update, ctx):
         return update + torch.randn(update.shape).to(update)
 
 
-class LeftOver(Defense):
+class NoStateBetweenRuns(Defense):
     """A server's rule that grows from run to run."""
 
     rounds = 0
@@ -85,7 +85,7 @@ class LeftOver(Defense):
         return (weights @ updates) * (1 + 0.01 * self.rounds)
 
 
-class MemberStateOnSelf(Defense):
+class NoMemberStateOnSelf(Defense):
     """What a member learns, on self; set anew in every run."""
 
     def begin(self, ctx):
@@ -96,7 +96,7 @@ class MemberStateOnSelf(Defense):
         return update
 
 
-class KeepsData(Defense):
+class MembersKeptApart(Defense):
     """A member's data where the next member can read them."""
 
     def begin(self, ctx):
@@ -107,7 +107,7 @@ class KeepsData(Defense):
         return update
 
 
-class DrawsInTurn(Defense):
+class OrderOfClients(Defense):
     """One generator for all members: who comes first draws first."""
 
     def begin(self, ctx):
@@ -117,7 +117,7 @@ class DrawsInTurn(Defense):
         return update + 0.01 * self.coins.normal()
 
 
-class WritesToData(Defense):
+class InputsNotMutated(Defense):
     """The member's samples, past torch's counters, and back again."""
 
     def transform(self, batch, ctx):
@@ -125,14 +125,14 @@ class WritesToData(Defense):
         return replace(batch)
 
 
-class AnswersDouble(Defense):
+class UpdateShapeAndDtype(Defense):
     """float64 where it was given float32."""
 
     def protect(self, update, ctx):
         return update.double() * 0.5
 
 
-class FewMembers(Defense):
+class OneAndManyMembers(Defense):
     """An assertion about how many members there are."""
 
     def coordinate(self, updates, ctx):
@@ -140,14 +140,14 @@ class FewMembers(Defense):
         return updates
 
 
-class DividesByOthers(Defense):
+class RefusesWithAReason(Defense):
     """Where there are no others."""
 
     def begin(self, ctx):
         self.share = 1 / (ctx.federation.clients - 1)
 
 
-class NoBuffers(Defense):
+class BatchStatistics(Defense):
     """Fails where the model has running statistics."""
 
     def protect(self, update, ctx):
@@ -155,14 +155,14 @@ class NoBuffers(Defense):
         return update
 
 
-class Pickles(Defense):
+class PicklesNothing(Defense):
     """A copy by pickle."""
 
     def protect(self, update, ctx):
         return pickle.loads(pickle.dumps(update))
 
 
-class WritesFile(Defense):
+class WritesNoFiles(Defense):
     """A log of its own."""
 
     def protect(self, update, ctx):
@@ -171,14 +171,14 @@ class WritesFile(Defense):
         return update
 
 
-class WalksTheStack(Defense):
+class LooksAtNothingElse(Defense):
     """Looks into the engine's own variables."""
 
     def protect(self, update, ctx):
         return update + 0 * len(sys._getframe(1).f_locals)
 
 
-class FrozenRate(Defense):
+class ReplaysTheSame(Defense):
     """A loss declared capturable that goes by a number which changes from call to call."""
 
     capturable = frozenset({"loss"})
@@ -189,21 +189,21 @@ class FrozenRate(Defense):
         return super().loss(logits, batch, ctx) * times[0]
 
 
-class Raises(Defense):
+class Runs(Defense):
     """Gets nowhere."""
 
     def protect(self, update, ctx):
         return BLANK[ctx.round]
 
 
-class AnswersTogether(Defense):
+class AnswersEachSampleAlone(Defense):
     """Answers that are centred over the chunk."""
 
     def answer(self, logits, ctx):
         return logits - logits.mean(0)
 
 
-class ForgetsSuper(Defense):
+class DefaultsConstruct(Defense):
     """A constructor that does not call that of its base."""
 
     def __init__(self):
@@ -213,37 +213,8 @@ class ForgetsSuper(Defense):
         return update * self.factor
 
 
-class NoContext(Defense):
+class Signatures(Defense):
     """A phase without its context."""
 
     def protect(self, update):
         return update * 0.5
-
-
-# check -> a component that it must find
-FAULTY = {
-    "parameters_documented": UndocumentedParameter,
-    "parameters_bounded": UnboundedParameter,
-    "documented": Nameless,
-    "known_methods": Misspelt,
-    "deterministic_under_seed": ReadsTheClock,
-    "seeded_generators": UnseededNumpy,
-    "no_global_randomness": GlobalTorch,
-    "no_state_between_runs": LeftOver,
-    "members_kept_apart": KeepsData,
-    "order_of_clients": DrawsInTurn,
-    "inputs_not_mutated": WritesToData,
-    "update_shape_and_dtype": AnswersDouble,
-    "answers_each_sample_alone": AnswersTogether,
-    "one_and_many_members": FewMembers,
-    "refuses_with_a_reason": DividesByOthers,
-    "batch_statistics": NoBuffers,
-    "pickles_nothing": Pickles,
-    "writes_no_files": WritesFile,
-    "looks_at_nothing_else": WalksTheStack,
-    "replays_the_same": FrozenRate,
-    "runs": Raises,
-    "no_member_state_on_self": MemberStateOnSelf,
-    "defaults_construct": ForgetsSuper,
-    "signatures": NoContext,
-}

@@ -1,4 +1,4 @@
-"""Models, data sets, signals, analyses and reports with one mistake each, for the checks to find."""
+"""Models, data sets, signals and analyses with one mistake each, for the checks to find: called as the check that must find it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Unused(nn.Module):
         return self.used(x.flatten(1))
 
 
-class DeadParameters(Model):
+class GradientOfEveryParameter(Model):
     """A layer that the forward pass forgets."""
 
     def build(self, input_shape, n_classes):
@@ -40,7 +40,7 @@ class Across(nn.Linear):
         return out - out.mean(0, keepdim=True) * torch.linspace(0, 1, len(out))[:, None]
 
 
-class AcrossSamples(Model):
+class SamplesFirst(Model):
     """Mixes the samples of a batch by their places."""
 
     def build(self, input_shape, n_classes):
@@ -52,14 +52,14 @@ class Doubled(nn.Linear):
         return super().forward(x.flatten(1)).double()
 
 
-class DoubleLogits(Model):
+class AnswersLogits(Model):
     """float64 logits."""
 
     def build(self, input_shape, n_classes):
         return Doubled(int(np.prod(input_shape)), n_classes)
 
 
-class ImagesOnly(Model):
+class RefusesInputsWithAReason(Model):
     """Takes images, and does not say so."""
 
     def build(self, input_shape, n_classes):
@@ -73,7 +73,7 @@ class Few(nn.Linear):
         return super().forward(x.flatten(1))
 
 
-class FewAtOnce(Model):
+class RunsEndToEnd(Model):
     """Takes a few samples at a time only."""
 
     def build(self, input_shape, n_classes):
@@ -101,13 +101,13 @@ class SoundData(Dataset):
         return Data(**{**arrays, "n_classes": 2, **changes})
 
 
-class NoLicence(SoundData):
+class LicenceStated(SoundData):
     """Whose data are they?"""
 
     licence = "unknown"
 
 
-class SameSamples(SoundData):
+class SplitsDisjoint(SoundData):
     """Its hold-out is its training set."""
 
     def load(self, seed):
@@ -115,7 +115,7 @@ class SameSamples(SoundData):
         return self._drawn(np.random.default_rng(seed), holdout_x=drawn.train_x, holdout_y=drawn.train_y)
 
 
-class OtherClasses(SoundData):
+class OtherSeedOtherSplit(SoundData):
     """Another number of classes for another seed."""
 
     def load(self, seed):
@@ -132,14 +132,14 @@ class SoundSignal(Signal):
         return probe.logits.amax(1)
 
 
-class BatchMean(Signal):
+class ChunkIndependent(Signal):
     """Against the batch's mean."""
 
     def measure(self, probe):
         return probe.logits.amax(1) - probe.logits.mean()
 
 
-class Constant(Signal):
+class Varies(Signal):
     """The same of all."""
 
     def measure(self, probe):
@@ -158,23 +158,7 @@ class SoundAnalysis(Analysis):
         return Findings({"share": Number(float((run.pool >= 0).mean()))})
 
 
-class NeedsNothingKnown(SoundAnalysis):
+class DeclaresWhatItReads(SoundAnalysis):
     """A signal that nobody announces."""
 
     needs = frozenset({"marjin"})
-
-
-# check -> a component that it must find
-FAULTY = {
-    "gradient_of_every_parameter": DeadParameters,
-    "samples_first": AcrossSamples,
-    "answers_logits": DoubleLogits,
-    "runs_end_to_end": FewAtOnce,
-    "refuses_inputs_with_a_reason": ImagesOnly,
-    "licence_stated": NoLicence,
-    "splits_disjoint": SameSamples,
-    "other_seed_other_split": OtherClasses,
-    "chunk_independent": BatchMean,
-    "declares_what_it_reads": NeedsNothingKnown,
-    "varies": Constant,
-}

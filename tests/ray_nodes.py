@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -22,7 +22,7 @@ AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(
 class Node:
     """`ray start --block` in a session of its own. ``address``: of the head, which it is or joins."""
 
-    def __init__(self, name: str, folder: Path, address: str | None = None, cpus: int = 1, **environment: str) -> None:
+    def __init__(self, name: str, folder: Path, address: str | None = None, cpus: int = 1) -> None:
         self.name, self.log = name, folder / f"{name}.log"
         port = free_port()
         self.address = address or f"127.0.0.1:{port}"
@@ -37,7 +37,7 @@ class Node:
             words += [f"--address={address}", "--node-ip-address=127.0.0.1"]
         cache = folder / f"cache-{name}"
         cache.mkdir(exist_ok=True)
-        self.environment = {**os.environ, **AUTHENTICATION, "XDG_CACHE_HOME": str(cache), "FEDBENCH_NODE": name, **environment}
+        self.environment = {**os.environ, **AUTHENTICATION, "XDG_CACHE_HOME": str(cache), "FEDBENCH_NODE": name}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 words, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder
@@ -64,16 +64,11 @@ class Node:
     def end(self) -> None:
         if self.process.poll() is None:
             for one in self.everything():
-                with_pid(one, signal.SIGKILL)
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
             self.process.wait()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def with_pid(one: psutil.Process, what: signal.Signals) -> None:
-    """Send a signal to a process that may be gone."""
-    if one.is_running():
-        one.send_signal(what)
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""Processes for plugin code: values that come back, endings, time limits, and the plugins' announcements that are remembered."""
+"""Processes for plugin code: limits of time, answers, refusals and errors that come back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
@@ -27,11 +26,6 @@ from fedbench.core.spec.suite import Setting
 SOON = Patience(cpu_s=1.0, idle_s=1.0)
 
 
-def runs(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
-
 def all_of(work, limits: Patience | None = None) -> tuple[list, Child]:
     """Every message of a child process that does ``work``, and the child."""
     child = Child(work, limits or Patience())
@@ -39,48 +33,6 @@ def all_of(work, limits: Patience | None = None) -> tuple[list, Child]:
 
 
 # --- a child process ---------------------------------------------------------------------------------------------------
-
-
-def test_values_and_arrays_come_back_as_they_were():
-    arrays = {
-        "a": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.zeros((0, 5), bool), "c": np.array(7, np.int64),
-        "big": np.random.default_rng(0).normal(size=300_000), "cut": np.arange(10)[::2],
-    }  # fmt: skip
-    (message,), child = all_of(lambda out: out.send("here", {"x": [1, None, "é"]}, arrays))
-    assert (message.kind, message.value, child.ending) == ("here", {"x": [1, None, "é"]}, "")
-    assert message.arrays.keys() == arrays.keys()
-    for name, a in arrays.items():
-        np.testing.assert_array_equal(message.arrays[name], a)
-        assert message.arrays[name].dtype == a.dtype
-
-
-def test_the_childs_changes_of_memory_and_environment_stay_there():
-    mine = np.zeros(3)
-
-    def work(out: Channel) -> None:
-        mine[:] = 9
-        os.environ["FEDBENCH_TEST_APART"] = "changed"
-        out.send("sum", float(mine.sum()))
-
-    (message,), _ = all_of(work)
-    assert message.value == 27 and mine.sum() == 0 and "FEDBENCH_TEST_APART" not in os.environ
-
-
-def closes_its_pipe(out: Channel) -> None:
-    os.closerange(3, 100)
-    os._exit(4)
-
-
-@pytest.mark.parametrize("work, ending", [
-    (lambda out: None, ""),
-    (lambda out: os._exit(0), ""),
-    (lambda out: sys.exit(3), "it ended the process with status 1"),
-    (closes_its_pipe, "it ended the process with status 4"),
-    (lambda out: os.kill(os.getpid(), 9), "it was killed by SIGKILL - out of memory?"),
-], ids=["returns", "exit 0", "sys.exit", "closes its pipe", "SIGKILL"])  # fmt: skip
-def test_the_ending_of_a_child_is_told(work, ending):
-    messages, child = all_of(work)
-    assert (messages, child.ending, child.timed_out) == ([], ending, False)
 
 
 def spins_in_many_parts(out: Channel) -> None:
@@ -93,39 +45,24 @@ def spins_in_a_process_of_its_own(out: Channel) -> None:
     subprocess.run([sys.executable, "-c", "while True: pass"])
 
 
-@pytest.mark.parametrize("work, why", [
-    (spins_in_many_parts, "it used more than 1 s of CPU"),
-    (spins_in_a_process_of_its_own, "it used more than 1 s of CPU"),
-    (lambda out: time.sleep(3600), "nothing moved for 1 s"),
-], ids=["spins", "spins elsewhere", "sleeps"])  # fmt: skip
-def test_a_child_that_does_not_end_is_ended(work, why):
+@pytest.mark.parametrize("work", [spins_in_many_parts, spins_in_a_process_of_its_own])
+def test_a_child_that_uses_more_cpu_than_allowed_is_ended(work):
     messages, child = all_of(work, SOON)
-    assert (messages, child.ending, child.timed_out) == ([], why, True)
+    assert (messages, child.ending, child.timed_out) == ([], "it used more than 1 s of CPU", True)
     assert not psutil.pid_exists(child.pid)
 
 
 def test_a_message_renews_the_idle_time_and_the_work_that_hangs_is_named():
     def work(out: Channel) -> None:
         with at_work("the slow one"):
-            for i in range(5):
-                time.sleep(0.3)
+            for i in range(3):
+                time.sleep(0.4)
                 out.send("round", i)
             time.sleep(3600)
 
     messages, child = all_of(work, SOON)
-    assert [m.value for m in messages] == list(range(5))
+    assert [m.value for m in messages] == list(range(3))
     assert (child.who, child.ending) == ("the slow one", "nothing moved for 1 s")
-
-
-def test_the_processes_that_a_child_started_end_with_it():
-    def work(out: Channel) -> None:
-        out.send("pid", subprocess.Popen(["sleep", "3600"]).pid)
-        time.sleep(3600)
-
-    child = Child(work, Patience())
-    pid = next(iter(child)).value
-    child.end()
-    assert not psutil.pid_exists(child.pid) and not runs(pid)
 
 
 @pytest.mark.parametrize("content", [b'["x", 1, [["a", "<f8", [3]]]]', b"\xff"], ids=["array cut short", "no JSON"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import faulty_attacks
@@ -18,7 +20,6 @@ from fedbench.core import UserError
 from fedbench.core.cli.main import cli
 from fedbench.core.registry.kinds import KINDS
 from fedbench.testing import check_component
-from fedbench.testing.checks import runs
 from fedbench.testing.one import run_check
 from fedbench.testing.parametrize import cases_of
 from fedbench.testing.results import Report, Result
@@ -32,18 +33,9 @@ PARAMS: dict[str, dict[str, Any]] = {
     "seqmia": {"epochs": 2}, "adv-reg": {"of_prediction": [16], "of_label": [8], "shared": [8]},
     "random-forest": {"trees": 20}, "memguard": {"epochs": 20, "steps": 20, "hidden": [8]},
 }  # fmt: skip
-# the short test leaves out these components, which take seconds, and all checks but those
-HEAVY = {
-    "adv-reg", "random-forest", "resnet18", "wrn-16-4", "leaf-cnn", "alexnet", "resnet20", "vgg16", "vgg19", "seqmia", "memguard",
-    "board", "cifar10", "cifar100", "ch-mnist", "dermnet", "fashion-mnist", "femnist", "fer2013", "location30", "mnist",
-    "purchase100", "stl10", "texas100", "tiny-imagenet",
-}  # fmt: skip
-SHORT = {
-    "documented", "parameters_documented", "parameters_bounded", "defaults_construct", "known_methods", "signatures",
-    "declares_known_signals", "declares_what_it_reads", "licence_stated", "runs", "one_score_a_candidate",
-    "order_of_candidates", "splits_disjoint", "answers_logits", "samples_first", "gradient_of_every_parameter",
-    "chunk_independent", "varies",
-}  # fmt: skip
+# what the quick test checks; the other components and reports take long
+QUICK = {"defense": "grad-noise", "attack": "loss-series", "model": "mlp", "dataset": "digits", "signal": "margin",
+         "analysis": "violations"}  # fmt: skip
 # checks that do not apply to a component
 NOT_ASKED = {"cofedmid": {"order_of_clients"}}  # its members' updates are changed together
 WITHOUT_RUNS = ("its data are not on this machine", "the engine measures this signal", "it computes nothing of a run")
@@ -60,11 +52,11 @@ def pictures(tmp_path_factory) -> str:
     return str(folder)
 
 
-def found_in(kind: str, name: str, only: set[str], registry, pictures: str) -> dict[str, str]:
-    """The checks, of ``only`` these, that a built-in component does not pass, or skips without one of the known reasons."""
+def found_in(kind: str, name: str, registry, pictures: str) -> dict[str, str]:
+    """The checks that a built-in component does not pass, or skips without one of the known reasons."""
     params = {"path": pictures, "size": 8} if name == "image-folder" else PARAMS.get(name, {})
     subject = subject_of(name, kind, params, registry)
-    results = {check.name: run_check(subject, check) for check in checks_of(subject) if check.name in only}
+    results = {check.name: run_check(subject, check) for check in checks_of(subject)}
     skips = {"runs_on_cuda", "replays_the_same", *NOT_ASKED.get(name, ())}
     if results["runs"].outcome == "skipped" and results["runs"].message.startswith(WITHOUT_RUNS):
         skips |= results.keys()
@@ -72,21 +64,30 @@ def found_in(kind: str, name: str, only: set[str], registry, pictures: str) -> d
             if r.outcome in ("failed", "warned") or (r.outcome == "skipped" and check not in skips)}  # fmt: skip
 
 
-@pytest.mark.parametrize("whole", [
-    pytest.param(False, id="short"), pytest.param(True, id="whole", marks=[pytest.mark.slow, pytest.mark.nightly]),
-])  # fmt: skip
+@pytest.mark.parametrize(("kind", "name"), QUICK.items(), ids=QUICK)
+def test_a_built_in_component_of_a_kind_passes_the_checks_for_plugins(kind, name, registry, pictures):
+    assert found_in(kind, name, registry, pictures) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_built_in_components_pass_the_checks_for_plugins(kind, whole, registry, pictures):
-    only = {check.name for check in CHECKS} if whole else SHORT
+def test_the_built_in_components_pass_the_checks_for_plugins(kind, registry, pictures):
     found: dict[str, str] = {}
-    for name in sorted({component.name for component in registry.own(kind)} - (set() if whole else HEAVY)):
-        found |= found_in(kind, name, only, registry, pictures)
+    for name in sorted({component.name for component in registry.own(kind)} - {QUICK.get(kind)}):
+        found |= found_in(kind, name, registry, pictures)
     assert found == {}
 
 
 # --- each check finds the mistake that it is for -----------------------------------------------------------------------
 
-FAULTY = {**faulty_defenses.FAULTY, **faulty_attacks.FAULTY, **faulty_others.FAULTY}
+def faulty(module: ModuleType) -> dict[str, type]:
+    """Check -> the component that it must find: the class of its name."""
+    named = {re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): cls for name, cls in vars(module).items()}
+    return {name: named[name] for name in named.keys() & {check.name for check in CHECKS}}
+
+
+FAULTY = [faulty_defenses, faulty_attacks, faulty_others]
 WARNS = {"no_member_state_on_self", "varies"}
 # `announced` is about announcements, which a bare class has none of; costs vary
 ELSEWHERE = {"announced", "runs_on_cuda", "cost"}
@@ -97,10 +98,10 @@ SAID = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("module", [faulty_defenses, faulty_attacks, faulty_others], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", FAULTY, ids=lambda module: module.__name__)
 def test_a_check_finds_the_mistake_that_it_is_for(module):
     results = {}
-    for name, cls in module.FAULTY.items():
+    for name, cls in faulty(module).items():
         subject = subject_of(cls)
         results[name] = next(run_check(subject, check) for check in checks_of(subject) if check.name == name)
     assert {n: r for n, r in results.items() if r.outcome != ("warned" if n in WARNS else "failed")} == {}
@@ -109,15 +110,7 @@ def test_a_check_finds_the_mistake_that_it_is_for(module):
 
 
 def test_every_check_has_a_mistake_that_it_finds():
-    assert FAULTY.keys() | ELSEWHERE == {check.name for check in CHECKS}
-
-
-@pytest.mark.parametrize(("dear", "outcome"), [(1e9, "passed"), (0.0, "warned")])
-def test_costs_are_told_and_never_fail(monkeypatch, dear, outcome):
-    monkeypatch.setattr(runs, "_DEAR", dear)
-    subject = subject_of(faulty_attacks.SoundAttack)
-    result = next(run_check(subject, check) for check in checks_of(subject) if check.name == "cost")
-    assert result.outcome == outcome and "x the small plain training" in result.message
+    assert {name for module in FAULTY for name in faulty(module)} | ELSEWHERE == {check.name for check in CHECKS}
 
 
 @pytest.mark.slow
@@ -143,15 +136,15 @@ def test_a_report_escapes_the_text_of_plugins():
 
 
 def test_pytest_cases_have_the_ids_of_the_docs_and_raise_one_message():
-    cases = {case.id: case for case in cases_of("perturb", faulty_defenses.AnswersDouble, ("grad-noise", {"sigma": 0.5}))}
+    cases = {case.id: case for case in cases_of("perturb", faulty_defenses.UpdateShapeAndDtype, ("grad-noise", {"sigma": 0.5}))}
     assert "perturb-deterministic_under_seed" in cases and cases["grad-noise-runs"].subject.params == {"sigma": 0.5}
-    with pytest.raises(AssertionError, match=r"defense 'AnswersDouble': protect answers float32 .* with float64"):
-        cases["AnswersDouble-update_shape_and_dtype"]()
+    with pytest.raises(AssertionError, match=r"defense 'UpdateShapeAndDtype': protect answers float32 .* with float64"):
+        cases["UpdateShapeAndDtype-update_shape_and_dtype"]()
     cases["perturb-documented"]()
     with pytest.raises(pytest.skip.Exception, match="CUDA"):
         cases["perturb-runs_on_cuda"]()
     with pytest.warns(UserWarning, match="announced by no entry point"):
-        cases["AnswersDouble-announced"]()
+        cases["UpdateShapeAndDtype-announced"]()
 
 
 # --- the command -------------------------------------------------------------------------------------------------------
@@ -261,7 +254,6 @@ def test_a_crash_in_one_check_leaves_the_others_and_printed_text_is_not_in_the_r
 @pytest.mark.parametrize(("args", "words"), [
     (["quite"], "unknown component 'quite' - did you mean 'quiet'?"),
     (["quiet", "--kind", "attack"], "unknown attack 'quiet' (there is a defense of this name)"),
-    (["quiet", "--param", "share"], "--param share: expected KEY=VALUE"),
     (["quiet", "--param", "share=2"], "parameter share: Input should be less than or equal to 1; it has share"),
     (["quiet", "--param", "share=[1"], "--param share=[1: the value is no YAML"),
     (["quiet", "--markdown", "/no/such/folder/report.md"], "the folder /no/such/folder does not exist"),

@@ -24,8 +24,5 @@ def test_every_section_is_measured_at_toy_size(tmp_path):
         assert set(one["steps_per_s"]) == {"ours", "ours captured", "bare", "bare captured"}
         assert all(s["n"] == 1 and s["median"] > 0 for s in [*one["steps_per_s"].values(), *one["ratios"].values()])
         assert one["captured_bits_equal"] is True and one["replays"] > 0 and one["note"] == ""
-    assert [n["steps_per_s"] > 0 for n in found["side_by_side"]["processes"].values()] == [True, True]
-    audit = found["audit"]
-    assert audit["round_s"] > 0 and audit["audit_over_training"] == audit["audit_s"] / (10 * audit["round_s"])
     (one,) = found["toys"]["suites"].values()
     assert one == {"ended": [0, 0, 0], "cells": 1, "bit_equal": True, "auc_apart": 0.0, "notes": []}

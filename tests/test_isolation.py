@@ -183,17 +183,9 @@ PLUGIN = '''
         def score(self, observations, audit):
             return super().score(observations, audit) + 0j
 
-    class Text(Last):
-        def score(self, observations, audit):
-            return np.array(["0.25"] * len(audit.ids))
-
     class Masked(Last):
         def score(self, observations, audit):
             return np.ma.masked_greater(super().score(observations, audit), 0)
-
-    class Objects(Last):
-        def score(self, observations, audit):
-            return np.array([None] * len(audit.ids))
 
     class Undecided(Last):
         """Its threshold is no number any more once it was asked."""
@@ -271,7 +263,7 @@ PLUGIN = '''
     def fedbench_attacks():
         return announced(
             Last, Outside, Scores, Wrecks, Writes, Draws, Leaves, Vanishes, Copies, Daemonises, Opens, Infinite, Short, Complex,
-            Text, Masked, Objects, Undecided, Peeks, Wishes, Reads, Sleeps, Spins, Flip, Crafts,
+            Masked, Undecided, Peeks, Wishes, Reads, Sleeps, Spins, Flip, Crafts,
         )
 
     @hookimpl
@@ -322,9 +314,7 @@ ATTACKS = {
     "ill-infinite": ("failed", "scores of client 0 are not finite"),
     "ill-short": ("failed", "score returned shape [3] for client 0; expected ["),
     "ill-complex": ("failed", "score returned complex64, expected real numbers"),
-    "ill-text": ("failed", "score returned <U4, expected real numbers"),
     "ill-masked": ("failed", "score returned a masked array; expected a score for every candidate"),
-    "ill-objects": ("failed", "score returned object, expected real numbers"),
     "ill-undecided": ("failed", "its threshold is nan, expected a finite number or None"),
     "ill-peeks": ("skipped", "the view 'client' shows no other client to compare with"),
     "ill-wishes": ("skipped", "no signal 'mind-reading'"),

@@ -1,4 +1,4 @@
-"""A job's key holds whatever can change its answer, and its training is what the suite says, field by field."""
+"""A job's key holds whatever can change its answer, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from fake_packages import install
 from pydantic import BaseModel
 from running import changed
-from torch.nn.functional import cross_entropy
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedbench.core import Data
 from fedbench.core.cli.run import build_plan
 from fedbench.core.execution import forked
 from fedbench.core.experiment.job import (
@@ -33,7 +28,6 @@ from fedbench.core.experiment.job import (
 from fedbench.core.experiment.parts import build
 from fedbench.core.experiment.scene import set_scene
 from fedbench.core.experiment.shadow_models import load_shadow_models, save_shadow_models, train_shadow_models
-from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.population.target import client
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.coalition import Coalition
@@ -158,8 +152,8 @@ def test_every_field_is_part_of_the_identity_unless_it_is_named(without, ignored
 def test_fields_at_their_historical_value_are_in_no_key():
     usual = put(replace(JOB, coalitions=()), "setting.federation.memory_format", lambda _: "contiguous")
     assert "coalitions" in identity(JOB) and "coalitions" not in identity(usual)
-    for shown, federation in ((identity, lambda d: d["setting"]["federation"]), (Job.described, lambda d: d["federation"])):
-        assert federation(shown(JOB))["memory_format"] == "channels_last" and "memory_format" not in federation(shown(usual))
+    shown, unshown = (identity(job)["setting"]["federation"] for job in (JOB, usual))
+    assert shown["memory_format"] == "channels_last" and "memory_format" not in unshown
 
 
 def test_only_the_assumed_number_of_an_idle_adversary_counts():
@@ -195,108 +189,20 @@ def test_a_cells_key_is_the_hash_of_its_runs_key_and_what_it_adds():
     assert keys_of(json.loads(json.dumps(made_of))) == (key_of_run(JOB), key_of(alone)) and made_of["run"] == identity(JOB)
 
 
-# -- what is trained is what the suite says ----------------------------------------------------------------------------
-
-BLOBS = '''
-    import numpy as np
-    import torch
-    from fedbench.core import Attack, Component, Data, Dataset, Signal, hookimpl
-
-    class Blobs(Dataset):
-        """Three overlapping classes in four dimensions."""
-        default_model = "mlp"
-
-        def load(self, seed):
-            rng = np.random.default_rng(seed)
-            y = rng.integers(0, 3, 240)
-            x = (rng.normal(size=(3, 4))[y] + rng.normal(size=(240, 4))).astype(np.float32)
-            return Data(train_x=x[:71], train_y=y[:71], test_x=x[71:100], test_y=y[71:100], holdout_x=x[100:], holdout_y=y[100:],
-                        n_classes=3)
-
-    class Weights(Signal):
-        """Not of the samples: the parameters of the measured model, one in the place of each sample, then zeros."""
-        def measure(self, probe):
-            flat = torch.cat([p.reshape(-1) for p in probe.model.parameters()])
-            assert len(flat) <= len(probe.y)
-            return torch.cat([flat, torch.zeros(len(probe.y) - len(flat))])
-
-    class Reads(Attack):
-        view = "client"
-        needs = frozenset({"weights"})
-        def score(self, observations, audit):
-            return np.zeros(len(audit.ids))
-
-    @hookimpl
-    def fedbench_datasets():
-        yield Component("blobs", "blobs:Blobs", "a toy")
-
-    @hookimpl
-    def fedbench_signals():
-        yield Component("weights", "blobs:Weights", "a toy")
-
-    @hookimpl
-    def fedbench_attacks():
-        yield Component("reads-weights", "blobs:Reads", "a toy")
-'''
-SGD = {"lr": 0.11, "momentum": 0.7, "weight_decay": 0.03, "schedule": {"name": "exponential", "factor": 0.85}}
-SIZES = {"clients": 4, "rounds": 5, "local_epochs": 2, "batch_size": 6, "local_batches": 2, "participation": 0.75}
-HIDDEN, SEED = 7, 5
+# -- fields without influence ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def planned(site, tmp_path) -> Callable[..., Job]:
+def planned(folder: Path, defense: str = "none", **audit: Any) -> Job:
     """The job of a suite with this defense and audit, planned as on the command line."""
-    install(site, "blobs", BLOBS)
-
-    def plan(defense: str = "none", **audit: Any) -> Job:
-        change = {
-            "dataset": "blobs", "model": {"name": "mlp", "params": {"hidden": [HIDDEN]}},
-            "federation": {**SIZES, "optimizer": SGD}, "audit": {"nonmembers": 70, **audit},
-        }  # fmt: skip
-        path = changed(tmp_path, change, seeds=[SEED], defenses=[defense], attacks=["reads-weights"], analyses=[])
-        (job,) = build_plan(str(path), (), tmp_path / "results", "cpu").jobs
-        return job
-
-    return plan
+    path = changed(folder, {"audit": {"nonmembers": 80, **audit}}, defenses=[defense])
+    (job,) = build_plan(str(path), (), folder / "results", "cpu").jobs
+    return job
 
 
 def trained(job: Job) -> Any:
     """The run, as the engine has it."""
     assert not Path(job.results).exists()  # nothing to take from a cache
     return forked.trained(job, lambda kind, what: None)[0]
-
-
-def by_hand(shards: list[np.ndarray], data: Data, model: torch.nn.Module) -> np.ndarray:
-    """The global model's parameters after every round [T, P] of FedAvg with torch.optim.SGD, from the numbers of the suite."""
-    start, history = parameters_to_vector(model.parameters()).detach(), []
-    for t in range(1, SIZES["rounds"] + 1):
-        cohort, ends = sorted(numpy_rng(SEED, "cohort", t).choice(4, 3, replace=False)), []
-        for k in cohort:
-            vector_to_parameters(start.clone(), model.parameters())
-            lr = SGD["lr"] * SGD["schedule"]["factor"] ** (t - 1)
-            rule = torch.optim.SGD(model.parameters(), lr, momentum=SGD["momentum"], weight_decay=SGD["weight_decay"])
-            x, y = torch.from_numpy(data.train_x[shards[k]]), torch.from_numpy(data.train_y[shards[k]])
-            shuffle = torch.Generator().manual_seed(key_for(SEED, "shuffle", t, int(k)) >> 1)
-            for _ in range(SIZES["local_epochs"]):
-                order = torch.randperm(len(y), generator=shuffle)
-                for pick in order.split(SIZES["batch_size"])[: SIZES["local_batches"]]:
-                    rule.zero_grad()
-                    cross_entropy(model(x[pick]), y[pick]).backward()
-                    rule.step()
-            ends.append(parameters_to_vector(model.parameters()).detach())
-        share = torch.tensor([float(len(shards[k])) for k in cohort])
-        start = share / share.sum() @ torch.stack(ends)
-        history.append(start.numpy())
-    return np.stack(history)
-
-
-def test_training_is_torch_optims_with_the_suites_own_numbers(planned):
-    job = planned()
-    done, (dataset,), (builder,) = trained(job), job.dataset.make(), job.model.make()
-    torch.random.default_generator.manual_seed(key_for(SEED, "init") >> 1)
-    slow = by_hand(done.scene.shards, dataset.load(SEED), builder.build((4,), 3))
-    found = done.trained.signals["weights"][:, 0, : slow.shape[1]]
-    np.testing.assert_allclose(found, slow, rtol=1e-3, atol=2e-5)
 
 
 def with_those_of_another(job: Job, named: frozenset[str]) -> Job:
@@ -306,9 +212,9 @@ def with_those_of_another(job: Job, named: frozenset[str]) -> Job:
     return job
 
 
-def test_fields_without_influence_change_no_bit_of_the_training(planned, tmp_path, monkeypatch):
+def test_fields_without_influence_change_no_bit_of_the_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the results folder of ``JOB`` is here, so that the second run finds no cache
-    job = planned("grad-noise")
+    job = planned(tmp_path, "grad-noise")
     other = with_those_of_another(job, NO_INFLUENCE - {"cells", "signals", "analyses", "looks"})
     one, two = trained(job), trained(other)
     assert job.members == (0, 1) and other.title != job.title and key_of_run(other) == job.run_key
@@ -316,13 +222,13 @@ def test_fields_without_influence_change_no_bit_of_the_training(planned, tmp_pat
     assert np.array_equal(one.scene.pool, two.scene.pool) and one.trained.history == two.trained.history
 
 
-def test_fields_without_influence_on_shadow_models_change_no_bit_of_them(planned, tmp_path):
-    job = replace(planned(shadow={"samples": 40, "models": 2, "epochs": 2}), results=str(tmp_path))
+def test_fields_without_influence_on_shadow_models_change_no_bit_of_them(tmp_path):
+    job = replace(planned(tmp_path, shadow={"samples": 40, "models": 2, "epochs": 2}), results=str(tmp_path))
     (tmp_path / "cache").mkdir()
     made = build(job)
     scene = set_scene(job, made)
     other = with_those_of_another(job, (NO_INFLUENCE | NOT_OF_SHADOW_MODELS) - {"results"})
-    faster = put(other, "setting.federation.optimizer.lr", lambda _: 0.2)
+    faster = put(other, "setting.federation.optimizer.lr", lambda _: 0.3)
     first, second, third = (train_shadow_models(j, made, scene).logits.tobytes() for j in (job, other, faster))
     assert other.setting.federation.clients == 6 and first == second != third
     save_shadow_models(job, train_shadow_models(job, made, scene))

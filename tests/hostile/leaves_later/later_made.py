@@ -1,13 +1,7 @@
 import os
-import sys
 import time
 
 from fedbench.core import Defense
-
-
-class Gone(Defense):
-    def __init__(self, **values):
-        os._exit(0)
 
 
 class Hangs(Defense):
@@ -18,8 +12,3 @@ class Hangs(Defense):
 class GoneWhenAsked(Defense):
     def check(self, federation):
         os._exit(0)
-
-
-class ExitsWhenAsked(Defense):
-    def check(self, federation):
-        sys.exit(0)

@@ -9,18 +9,8 @@ class Lost(Dataset):
         raise ValueError("where am I?")
 
 
-class Nowhere(Dataset):
-    @classmethod
-    def here(cls):
-        return 7
-
-
 class Modelless(Dataset):
     default_model = None
-
-
-class Lawless(Dataset):
-    licence = 3
 
 
 class Weightless(Dataset):
@@ -34,5 +24,5 @@ class Gone(Dataset):
 
 @hookimpl
 def fedbench_datasets():
-    for cls in (Lost, Nowhere, Modelless, Lawless, Weightless, Gone):
+    for cls in (Lost, Modelless, Weightless, Gone):
         yield Component(cls.__name__.lower(), f"liars:{cls.__name__}", "not to be trusted")

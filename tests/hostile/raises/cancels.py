@@ -1,3 +1,0 @@
-import asyncio
-
-raise asyncio.CancelledError
