@@ -11,25 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from planted_bugs import OF_THE_GATE
 
 ROOT = Path(__file__).parents[1]
 ONLY, FAIL_ON = (re.search(rf"--{name} (\S+)", (ROOT / ".ci" / "gate").read_text())[1] for name in ("only", "fail-on"))
 RUN = ("run", "partial_defense", "--only", ONLY, "--no-plots", "--results")
-
-# file of plugins/, what it says, what it says with the bug, the attacks that the gate is to name
-BUGS = {
-    "none": ("attacks/fta.py", "slope", "slope", set()),
-    "a sign dropped": ("attacks/fta.py", "return -slope(", "return slope(", {"fta-l"}),
-    "the audit lists misaligned": (
-        "attacks/loss_series.py", "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)",
-        "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)[..., ::-1]", {"loss-series"},
-    ),
-    "a client off by one": (
-        "attacks/fedmia.py", "zip(of_target(measured, observations), of_others(measured, observations), strict=True)",
-        "zip(of_others(measured, observations)[:, 0], of_others(measured, observations), strict=True)",
-        {"fedmia-i", "fedmia-ii"},
-    ),
-}  # fmt: skip
 
 
 def fedbench(root, *args):
@@ -46,7 +32,7 @@ def run_with(bug, folder):
     for name in ("core", "leaderboard", "suites"):
         (package / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "plugins", package / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
-    file, old, new, _ = BUGS[bug]
+    file, old, new, _ = OF_THE_GATE[bug]
     text = (package / "plugins" / file).read_text()
     assert old in text
     (package / "plugins" / file).write_text(text.replace(old, new))
@@ -66,13 +52,13 @@ def good(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", OF_THE_GATE)
 def test_a_bug_in_one_attack_fails_the_gate(good, tmp_path, bug):
     shutil.copytree(good / "results", tmp_path / "results")  # with its trainings: they do not depend on an attack
     root = run_with(bug, tmp_path)
     out = tmp_path / "gate.json"
     done = fedbench(root, "compare", root / "results", good / "baseline.json", "--fail-on", FAIL_ON, "--json", out)
-    attacks = BUGS[bug][-1]
+    attacks = OF_THE_GATE[bug][-1]
     assert done.returncode == bool(attacks), done.stdout + done.stderr
     rows = json.loads(out.read_text())["rows"]
     assert {row["attack"] for row in rows if row["verdict"] != "same"} == attacks

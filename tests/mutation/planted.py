@@ -12,8 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from oracle.test_planted_bugs import BUGS as OF_THE_ORACLE  # noqa: E402
-from test_gate_bugs import BUGS as OF_THE_GATE  # noqa: E402
+from planted_bugs import OF_THE_GATE, OF_THE_ORACLE  # noqa: E402
 
 
 def found(file: str, old: str, new: str) -> bool:
@@ -31,6 +30,6 @@ def found(file: str, old: str, new: str) -> bool:
 
 if __name__ == "__main__":
     bugs = {name: bug[:3] for name, bug in OF_THE_ORACLE.items()}
-    bugs |= {f"{name} (gate)": (f"plugins/{bug[0]}", *bug[1:3]) for name, bug in OF_THE_GATE.items() if bug[0]}
+    bugs |= {f"{name} (gate)": (f"plugins/{bug[0]}", *bug[1:3]) for name, bug in OF_THE_GATE.items() if bug[-1]}
     for name, bug in bugs.items():
         print("found   " if found(*bug) else "MISSED  ", name, flush=True)

@@ -12,49 +12,13 @@ import pytest
 from oracle.reading import read
 from oracle.stored import load, moved
 from oracle.toys import toy
+from planted_bugs import EVERY_ATTACK, EVERYTHING, OF_THE_ORACLE
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 ROOT = Path(__file__).parents[2]
 SUITE = "partial_defense"
-EVERYTHING = {"none", "mixup", "cofedmid"}
-EVERY_ATTACK = {"loss-series", "fedmia-ii", "fta-l"}
 KEPT = {"coalition": ["none", "pair"], "defense": sorted(EVERYTHING), "attack": sorted(EVERY_ATTACK)}
 ONLY = ",".join(f"{kind}={name}" for kind, names in KEPT.items() for name in names)
-
-# name: (file, what it says, what it says with the bug, the defenses and the attacks with other scores)
-BUGS = {
-    "one shuffle off by one": (
-        "core/federation/local.py", "index[torch.randperm(len(index), generator=shuffle).to(index.device)]",
-        "index[torch.randperm(len(index) - 1, generator=shuffle).to(index.device)]", EVERYTHING, EVERY_ATTACK,
-    ),
-    "server weights divided by their maximum": (
-        "core/federation/loop.py", "weights = weights / weights.sum()", "weights = weights / weights.max()", EVERYTHING,
-        EVERY_ATTACK,
-    ),
-    "a sign dropped": (
-        "plugins/attacks/fta.py", "return -slope(", "return slope(", EVERYTHING, {"fta-l"},
-    ),
-    "noise times 0.9": (
-        "plugins/defenses/cofedmid/perturbation.py", "dtype=torch.float64) * sigma", "dtype=torch.float64) * sigma * 0.9",
-        {"cofedmid"}, EVERY_ATTACK,
-    ),
-    "the labels of mixup unmixed": (
-        "plugins/defenses/mixup.py", "soft = keep * target + (1 - keep) * target[partner]", "soft = target", {"mixup"},
-        EVERY_ATTACK,
-    ),
-    "evaluation on training data": (
-        "core/experiment/train.py", "test_x = torch.from_numpy(scene.data.test_x).to(device)",
-        "test_x = torch.from_numpy(scene.data.train_x[: len(scene.data.test_x)]).to(device)", EVERYTHING, set(),
-    ),
-    "non-members drawn from the training set": (
-        "core/population/audit.py", "equal = rng.choice(free, share, replace=False)",
-        "equal = rng.choice(shards[(client + 1) % len(shards)], share, replace=False)", EVERYTHING, EVERY_ATTACK,
-    ),
-    "an attack that reads the wrong round": (
-        "plugins/attacks/loss_series.py", "negative_loss.of(observations), observations), audit)",
-        "negative_loss.of(observations), observations), audit)[:1]", EVERYTHING, {"loss-series"},
-    ),
-}  # fmt: skip
 
 
 def results(folder: Path, images: Path, bug: tuple | None) -> Path:
@@ -88,10 +52,10 @@ def test_the_oracle_stands_still_without_a_bug(tmp_path: Path, images: Path) -> 
     assert changes(results(tmp_path, images, None)) == set()
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", OF_THE_ORACLE)
 def test_the_oracle_moves_for_a_bug(name: str, tmp_path: Path, images: Path) -> None:
-    found = changes(results(tmp_path, images, BUGS[name]))
-    *_, defenses, attacks = BUGS[name]
+    found = changes(results(tmp_path, images, OF_THE_ORACLE[name]))
+    *_, defenses, attacks = OF_THE_ORACLE[name]
     other_scores = [component.split("/") for component, kind in found if kind == "scores"]
     assert {parts[2] for parts in other_scores} == (defenses if attacks else set())
     assert {parts[4] for parts in other_scores} == attacks

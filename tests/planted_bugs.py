@@ -1,0 +1,56 @@
+"""Bugs that are planted in a copy of the tree: what the oracle, the gate and the quick tests must find."""
+
+from __future__ import annotations
+
+EVERYTHING = {"none", "mixup", "cofedmid"}
+EVERY_ATTACK = {"loss-series", "fedmia-ii", "fta-l"}
+
+# name: (file, what it says, what it says with the bug, the defenses and the attacks with other scores)
+OF_THE_ORACLE = {
+    "one shuffle off by one": (
+        "core/federation/local.py", "index[torch.randperm(len(index), generator=shuffle).to(index.device)]",
+        "index[torch.randperm(len(index) - 1, generator=shuffle).to(index.device)]", EVERYTHING, EVERY_ATTACK,
+    ),
+    "server weights divided by their maximum": (
+        "core/federation/loop.py", "weights = weights / weights.sum()", "weights = weights / weights.max()", EVERYTHING,
+        EVERY_ATTACK,
+    ),
+    "a sign dropped": (
+        "plugins/attacks/fta.py", "return -slope(", "return slope(", EVERYTHING, {"fta-l"},
+    ),
+    "noise times 0.9": (
+        "plugins/defenses/cofedmid/perturbation.py", "dtype=torch.float64) * sigma", "dtype=torch.float64) * sigma * 0.9",
+        {"cofedmid"}, EVERY_ATTACK,
+    ),
+    "the labels of mixup unmixed": (
+        "plugins/defenses/mixup.py", "soft = keep * target + (1 - keep) * target[partner]", "soft = target", {"mixup"},
+        EVERY_ATTACK,
+    ),
+    "evaluation on training data": (
+        "core/experiment/train.py", "test_x = torch.from_numpy(scene.data.test_x).to(device)",
+        "test_x = torch.from_numpy(scene.data.train_x[: len(scene.data.test_x)]).to(device)", EVERYTHING, set(),
+    ),
+    "non-members drawn from the training set": (
+        "core/population/audit.py", "equal = rng.choice(free, share, replace=False)",
+        "equal = rng.choice(shards[(client + 1) % len(shards)], share, replace=False)", EVERYTHING, EVERY_ATTACK,
+    ),
+    "an attack that reads the wrong round": (
+        "plugins/attacks/loss_series.py", "negative_loss.of(observations), observations), audit)",
+        "negative_loss.of(observations), observations), audit)[:1]", EVERYTHING, {"loss-series"},
+    ),
+}  # fmt: skip
+
+# file of plugins/, what it says, what it says with the bug, the attacks that the gate is to name
+OF_THE_GATE = {
+    "none": ("attacks/fta.py", "slope", "slope", set()),
+    "a sign dropped": ("attacks/fta.py", "return -slope(", "return slope(", {"fta-l"}),
+    "the audit lists misaligned": (
+        "attacks/loss_series.py", "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)",
+        "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)[..., ::-1]", {"loss-series"},
+    ),
+    "a client off by one": (
+        "attacks/fedmia.py", "zip(of_target(measured, observations), of_others(measured, observations), strict=True)",
+        "zip(of_others(measured, observations)[:, 0], of_others(measured, observations), strict=True)",
+        {"fedmia-i", "fedmia-ii"},
+    ),
+}  # fmt: skip
