@@ -172,7 +172,7 @@ def test_fedpoisonmia_sends_the_best_mask_and_scale_within_the_benign_angles(obj
         hidden = wide <= widest(benign) + 1e-9
         value, mine = (wide, deviation(row, benign)) if objective == "angle" else (rows.norm(dim=1), float(row.norm()))
         if scaling == "fixed":
-            assert scale == pytest.approx(0.8) or not chosen
+            assert scale == pytest.approx(0.8 if chosen else 0)
         elif hidden.any():
             assert -1e-9 <= scale <= 1 + 1e-9 and deviation(row, benign) <= widest(benign) + 1e-6
             assert mine >= float(value[hidden].max()) - 1e-6

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from running import suite
 from oracle.toys import images_in, toy
+from running import suite
 
 from fedbench.core.spec.shipped import shipped_suites
 
