@@ -137,7 +137,7 @@ def test_too_few_assigned_samples_leave_the_recycled_ones_or_none():
 
 @pytest.mark.parametrize("recycle", ["random", "sequential"])
 def test_rivals_of_the_bandit_recycle_a_tenth_at_random_or_going_round_the_losses(recycle):
-    params = {"m_max": 0.4, "m_min": 0.4, "val_min": 10, "recycle_from": 1, "min_assigned": 1}
+    params = {"m_max": 2, "m_min": 2, "val_min": 10, "recycle_from": 1, "min_assigned": 1}
     defense, data = started(own_data(200), recycle=recycle, **params)
     memory, place, usable = {}, 0, set(np.flatnonzero(~data.held_out.numpy()).tolist())
     for t in range(1, 21):
@@ -243,12 +243,11 @@ def test_noise_on_the_tail_is_projected_so_that_it_cancels_under_the_weights(noi
             torch.testing.assert_close(row, slow.expand(tail), rtol=1e-6, atol=1e-9)
 
 
-def test_the_noise_of_absent_members_is_left_out_and_a_switched_off_module_adds_nothing():
+def test_the_noise_of_absent_members_is_left_out():
     defense = begun(ratio=1.0, allow_absent=True, **ONLY_NOISE)
     full = defense.coordinate(torch.zeros(2, 50), coalition(t=1))
     late = defense.coordinate(torch.zeros(1, 50), coalition(t=1, present=(2,)))
     assert torch.equal(late[0], full[1]) and late.abs().max() > 0.001
-    assert torch.equal(begun(**ONLY_PARTITION).coordinate(full, coalition(t=1)), full)
 
 
 NOISE = {"sigma": 0.1, "ratio": 0.8}
@@ -261,29 +260,23 @@ def uneven() -> list[MemberData]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "params", "said"),
+    ("changes", "params", "cancels"),
     [
-        ({}, {}, None), ({"weights": "equal"}, {}, None),
-        ({"weight_order": "shuffled"}, {}, "another one's number of samples"),
-        ({"participation": 0.75, "rounds": 6}, {}, "members can be absent"),
-        ({}, {"mode": "independent"}, "nobody cancels a member's noise"),
+        ({}, {}, True), ({"weights": "equal"}, {}, True), ({"weight_order": "shuffled"}, {}, False),
+        ({"participation": 0.75, "rounds": 6}, {}, False), ({}, {"mode": "independent"}, False),
     ],
 )  # fmt: skip
-def test_noise_leaves_the_global_model_as_it_is_where_it_cancels_and_a_remark_says_where_not(changes, params, said):
-    found = {}
+def test_noise_leaves_the_global_model_as_it_is_where_it_cancels_and_a_remark_says_where_not(changes, params, cancels):
+    found = []
     for perturbed in (True, False):
         ours = {**NOISE, **ONLY_NOISE, "perturbation": perturbed, "allow_absent": True}
-        setup = tiny_setup(made("cofedmid", **{**ours, **params}), THREE, clients=uneven(), **changes)
-        remarks = " ".join(remarks_of(setup.defense, setup.facts))
+        setup = tiny_setup(made("cofedmid", **ours, **params), THREE, clients=uneven(), **changes)
         training, results = train_all(setup)
-        found[perturbed] = torch.cat([r.models for r in results]), remarks, " ".join(training.facts().get("remarks", []))
-    (noisy, before, after), (plain, *silent) = found[True], found[False]
-    assert "noise" not in " ".join(silent)
-    apart = float((noisy - plain).abs().max())
-    if said is None:
-        assert before == after == "" and apart < 1e-5
-    else:
-        assert said in before and "noise" in after and apart > 1e-3
+        assert ("noise" in " ".join(remarks_of(setup.defense, setup.facts))) == (perturbed and not cancels)
+        assert ("noise" in " ".join(training.facts().get("remarks", []))) == (perturbed and not cancels)
+        found.append(torch.cat([r.models for r in results]))
+    apart = float((found[0] - found[1]).abs().max())
+    assert (apart < 1e-5, apart > 1e-3) == (cancels, not cancels)
 
 
 # -- every member on its own -----------------------------------------------------------------------------------------
@@ -319,17 +312,12 @@ def test_alone_a_members_noise_on_the_tail_is_its_own_and_not_projected(params, 
 # -- what a run reports ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ratio", "perturbed", "within", "says"),
-    [
-        (10.5 / 51, 10, 10, "All 10 perturbed parameters lie in the final linear layer, which has 21."), (0.8, 40, 21, None),
-    ],
-)
-def test_a_run_reports_how_many_perturbed_parameters_lie_in_the_final_linear_layer(ratio, perturbed, within, says):
+@pytest.mark.parametrize(("ratio", "perturbed", "within"), [(10.5 / 51, 10, 10), (0.8, 40, 21)])
+def test_a_run_reports_how_many_perturbed_parameters_lie_in_the_final_linear_layer(ratio, perturbed, within):
     reported = train_all(tiny_setup(made("cofedmid", ratio=ratio, **ONLY_NOISE)))[0].facts()
     assert reported["perturbed parameters"] == perturbed
     assert reported["perturbed parameters in the final linear layer"] == within
-    assert "remarks" not in reported if says is None else says in reported["remarks"][0]
+    assert ("remarks" in reported) == (perturbed == within)
 
 
 @pytest.mark.parametrize(
@@ -342,40 +330,6 @@ def test_what_the_coordinator_sends_is_counted_item_by_item(params, sent):
     assert reported["bytes from the coordinator a member"] == sent
     bound = reported.get("bytes from the coordinator a member, (N + 2) T of section 5.5")
     assert bound == (None if params.get("mode") else (3 + 2) * 3)
-
-
-FEW = {"m_max": 0.5, "m_min": 0.01, **ONLY_PARTITION}
-
-
-@pytest.mark.parametrize(
-    ("params", "changes", "said"),
-    [
-        (FEW, {"n_classes": 100, "clients": 10}, "in 4 of 20 rounds, the first of them round 17: in the last one that takes 100"),
-        (FEW, {"n_classes": 100, "clients": 100}, None),
-        ({"m_min": 0.5}, {"rounds": 8}, "Of 8 rounds the last one alone recycles"),
-    ],
-)  # fmt: skip
-def test_what_the_federation_is_too_small_for_is_told_beforehand(params, changes, said):
-    remarks = made("cofedmid", **params).remarks(coalition_facts(**changes))
-    assert remarks == [] if said is None else len(remarks) == 1 and said in remarks[0]
-
-
-def test_early_and_late_are_the_first_and_last_third_of_the_rounds_that_recycle():
-    params = {"recycle_from": 3, "val_min": 4, "n_intervals": 3, "exp3_step": 1.0, "min_assigned": 1}
-    clients = [*tiny_clients(samples=40)[:2], *tiny_clients(samples=4)[2:]]
-    training, _ = train_all(tiny_setup(made("cofedmid", **params), THREE, clients=clients, rounds=13))
-    of_members = [training.parties.memory(k)["recycler"].rounds for k in THREE]
-    assert [[r.round for r in of_one] for of_one in of_members] == [list(range(3, 14))] * 3
-    reported = training.facts()
-    assert any("1 of 3 bandits had no samples to validate on" in r for r in reported["remarks"])  # a fifth of four is none
-    for when, third in (("early", slice(0, 3)), ("late", slice(8, 11))):
-        some = [r for of_one in of_members for r in of_one[third]]
-        assert reported[f"{when} draws of each loss interval"] == np.bincount([r.arm for r in some], minlength=3).tolist()
-        for name in ("probabilities", "proportions"):
-            mean = reported[f"{when} {name} of the loss intervals"]
-            assert mean == pytest.approx(np.mean([getattr(r, name) for r in some], axis=0)) and sum(mean) == pytest.approx(1)
-        assert reported[f"recycled share {when}"] == pytest.approx(np.mean([r.share for r in some]))
-    assert sum(reported["draws of each loss interval"]) == 33
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
@@ -405,12 +359,4 @@ def test_what_the_federation_does_not_have_is_refused_before_anything_is_trained
     facts = coalition_facts() if params else coalition_facts(participation=0.5)
     with pytest.raises(UserError, match=f"cofedmid: .*{said}"):
         made("cofedmid", **params).check(facts)
-    off = {"m_max": 0.5, "m_min": 0.2, "perturbation": False, **ONLY_PARTITION}
-    made("cofedmid", **{**params, **off}).check(facts)  # what a module that is off would need is not asked for
     made("cofedmid", recycle_from=20).check(coalition_facts())
-
-
-def test_a_member_with_nothing_left_to_train_on_is_refused():
-    clients = [replace(d, held_out=torch.ones(12, dtype=torch.bool) if k == 1 else None) for k, d in enumerate(tiny_clients())]
-    with pytest.raises(UserError, match="all 12 samples of client 1 are held out"):
-        train_all(tiny_setup(made("cofedmid"), (0, 1), clients=clients))

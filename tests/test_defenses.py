@@ -15,7 +15,7 @@ from parties import generator
 from pydantic import ValidationError
 from tiny import tiny_setup, train_all
 from torch import nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy
 
 from fedbench.core import Batch, Defense, MemberData, UserError
 from fedbench.core.federation.compose import Composite
@@ -149,8 +149,6 @@ def test_label_smoothing_mixes_targets_with_the_uniform_distribution(seed, stren
     smoothed = defense.transform(b, ctx)
     logits = ctx.model(b.x)
     torch.testing.assert_close(defense.loss(logits, smoothed, ctx), cross_entropy(logits, b.y, label_smoothing=strength))
-    mixed = made("mixup", alpha=1.0).transform(b, ctx)
-    torch.testing.assert_close(defense.transform(mixed, ctx).soft, (1 - strength) * mixed.soft + strength / CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -165,15 +163,15 @@ def test_hamp_soft_labels_are_those_of_the_authors(classes, gamma, p):
 # -- losses ----------------------------------------------------------------------------------------------------------
 
 
-@given(seeds, st.booleans())
+@given(seeds)
 @settings(max_examples=10)
-def test_hamp_loss_is_the_divergence_minus_the_entropy(seed, prepared):
+def test_hamp_loss_is_the_divergence_minus_the_entropy(seed):
     b, ctx, logits = batch(7, seed), member(two_layers()), logits_of(7, seed)
     params = {"gamma": 0.6, "alpha": 0.02}
     soft = made("hamp", **params).prepare(MemberData(b.x, b.y), ctx).soft
     p, q = logits.detach().softmax(1).numpy(), soft.double().numpy()
     kl, entropy = (q * np.log(q / p)).sum() / 7, -(p * np.log(p)).sum() / 7
-    b = replace(b, soft=soft) if prepared else b
+    b = replace(b, soft=soft)
     assert made("hamp", **params).loss(logits, b, ctx).item() == pytest.approx(kl - 4 * 0.02 * entropy, rel=1e-5)
     released = made("hamp", reduction="mean", **params).loss(logits, b, ctx).item()
     assert released == pytest.approx(kl / 4 - 0.02 * entropy, rel=1e-5)  # the mean over samples and classes
@@ -219,9 +217,6 @@ def test_the_gradient_of_the_confidence_penalty_is_the_papers():
     # Pereyra et al., section 3: dH/dz_i = p_i (-log p_i - H)
     expected = (p - np.eye(CLASSES)[b.y.numpy()] - beta * p * (-np.log(p) - entropy)) / 8
     np.testing.assert_allclose(logits.grad.numpy(), expected, rtol=1e-9, atol=1e-12)
-    soft = 0.8 * one_hot(b.y, CLASSES).double() + 0.05
-    wanted = cross_entropy(logits, soft) - beta * entropy.mean()
-    torch.testing.assert_close(defense.loss(logits, replace(b, soft=soft), ctx), wanted)
 
 
 def three_layers() -> nn.Sequential:
@@ -310,9 +305,8 @@ def test_dropout_does_nothing_in_eval_mode_and_masks_each_step_anew_from_the_mem
         (lambda: made("mixup").transform(replace(batch(4), x=torch.zeros(4, 6).long()), member(two_layers())), "tokens"),
         (lambda: made("dp-sgd", augment_multiplicity=2).local_step(batch(4), member(two_layers().double())),
          "augment_multiplicity"),
-        (lambda: made("perturb", clip="none", scale="relative"), "units of clip"),
     ],
-    ids=["no-linear-layer", "too-few-layers", "soft-labels", "tokens", "flat-views", "relative-to-nothing"],
+    ids=["no-linear-layer", "too-few-layers", "soft-labels", "tokens", "flat-views"],
 )
 def test_what_a_defense_cannot_do_is_refused_by_name(refused, says):
     with pytest.raises((UserError, ValidationError), match=says):

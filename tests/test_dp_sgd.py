@@ -119,7 +119,6 @@ def test_epsilon_by_opacus_is_opacus_own_and_agrees_with_gaussian_composition_at
     prv = epsilon_after(1.5, Steps(300, 0.1, "prv"), 1e-5)
     assert opacus("prv", 1.5, 0.1, 300, 1e-5) == pytest.approx(prv, abs=0.05) and prv < opacus("rdp", 1.5, 0.1, 300, 1e-5)
     assert epsilon_after(5.0, Steps(120, 1.0, "prv"), 1e-5) == pytest.approx(epsilon(5.0, 120, 1e-5), abs=0.1)
-    assert noise_for(4.0, Steps(300, 0.1, "rdp"), 1e-5) < noise_for(4.0, Steps(300), 1e-5)  # sampling needs less noise
 
 
 # -- what is claimed -------------------------------------------------------------------------------------------------
@@ -185,7 +184,7 @@ def test_by_client_nothing_is_claimed_where_running_statistics_go_out_unclipped(
 
 
 @pytest.mark.parametrize(("params", "says"), [
-    ({"epsilon": 1.0, "sigma": 0.1}, "epsilon and sigma both set the noise"), ({"delta": 1.0}, "less than 1"),
+    ({"epsilon": 1.0, "sigma": 0.1}, "epsilon and sigma both set the noise"),
     ({"epsilon": 1.0, "mode": "client", "clip_update": "median"}, "a median of private norms supports no epsilon"),
     ({"mode": "client", "sampling": "poisson"}, "leave them out"),
 ])  # fmt: skip
@@ -194,11 +193,8 @@ def test_parameters_that_contradict_each_other_are_refused(params, says):
         made("dp-sgd", **params)
 
 
-@pytest.mark.parametrize(("params", "says"), [
-    ({"epsilon": 1e-4, "delta": 1e-9}, r"after 5,000 steps: .* multiplier of 10,000 it is 0.03\d+ \(accountant exact\)"),
-    ({"epsilon": 0.1, "delta": 1e-6, "sampling": "poisson", "accountant": "rdp"}, r"it is 0.14 \(accountant rdp\).*: prv"),
-])  # fmt: skip
-def test_an_epsilon_that_no_noise_reaches_is_refused_before_training(params, says):
-    with pytest.raises(UserError, match=says):
-        made("dp-sgd", **params).check(facts_of(9, rounds=100, local_epochs=50))
-    made("dp-sgd", **{**params, "epsilon": 1.0}).check(facts_of(9, rounds=100, local_epochs=50))
+def test_an_epsilon_that_no_noise_reaches_is_refused_before_training():
+    facts = facts_of(9, rounds=100, local_epochs=50)
+    with pytest.raises(UserError, match=r"after 5,000 steps: .* multiplier of 10,000 it is 0.03\d+ \(accountant exact\)"):
+        made("dp-sgd", epsilon=1e-4, delta=1e-9).check(facts)
+    made("dp-sgd", epsilon=1.0, delta=1e-9).check(facts)

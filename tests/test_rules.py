@@ -93,7 +93,6 @@ RULES = {
         "multi-krum", {"variant": "released"}, lambda r, f: slow_released_multi_krum(r, f, 4), lambda f: 2 * f + 3,
     ),
     "atm": ("atm", {}, slow_atm, lambda f: 2 * f + 1),
-    "atm-given": ("atm", {"kappa": 2}, lambda r, f: slow_atm(r, 2), lambda f: 5),
     "norm-clipping": ("norm-clipping", {}, lambda r, f: slow_clipped(r, np.median(np.linalg.norm(r, axis=1))), lambda f: 1),
     "norm-clipping-fixed": ("norm-clipping", {"bound": 0.5}, lambda r, f: slow_clipped(r, 0.5), lambda f: 1),
     "server-dp-quiet": ("server-dp", {"clip": 0.7, "sigma": 0}, lambda r, f: slow_clipped(r, 0.7), lambda f: 1),
@@ -134,22 +133,18 @@ def test_a_rule_equals_its_slow_reference_and_leaves_its_rows_as_they_were(name,
     assert torch.equal(rows, before)
 
 
-@given(seed=shapes["seed"], k=shapes["k"], p=shapes["p"], huge=st.booleans())
+@given(seed=shapes["seed"], k=shapes["k"], p=shapes["p"])
 @settings(max_examples=25)
-def test_geometric_median_minimises_the_sum_of_distances(seed, k, p, huge):
+def test_geometric_median_minimises_the_sum_of_distances(seed, k, p):
     rows = draw_rows(seed, k, p)
-    if huge and k > 2:
-        rows[0] *= 1e18
-    found = step_of(made("geometric-median"), rows).double().numpy()
-    exact = rows.double().numpy()[int(huge and k > 2) :]
-    far = rows[0].double().numpy() / np.linalg.norm(rows[0].double()) if len(exact) < k else 0 * found  # its pull is a direction
+    found, exact = step_of(made("geometric-median"), rows).double().numpy(), rows.double().numpy()
     z = exact.mean(axis=0)
     for _ in range(300):
         pull = [1 / max(np.linalg.norm(z - row), 1e-6) for row in exact]
-        z = (sum(w * row for w, row in zip(pull, exact, strict=True)) + far) / sum(pull)
+        z = sum(w * row for w, row in zip(pull, exact, strict=True)) / sum(pull)
 
     def total(point):
-        return sum(np.linalg.norm(point - row) for row in exact) - point @ far
+        return sum(np.linalg.norm(point - row) for row in exact)
 
     assert total(found) <= total(z) + 1e-4
 
@@ -191,12 +186,6 @@ def test_atm_removes_the_orthogonal_row_and_collinear_rows_share_the_places():
     honest = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5, 7.0])[:, None] * torch.tensor([1.0, 1.0, 0.0])
     rows = torch.cat([honest[:2], torch.tensor([[0.0, 0.0, 50.0]]), honest[2:]])
     assert torch.allclose(step_of(made("atm"), rows, 1), honest.mean(dim=0), atol=1e-6)
-
-
-def test_atm_takes_a_zero_row_for_orthogonal_to_every_other():
-    rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.6, -0.8], [0.6, 0.8]])  # mean angles: pi/2, 1.14, 1.45, 1.45
-    close(step_of(made("atm"), rows, 1), [(1 + 0.6) / 2, 0.0])
-    assert torch.isfinite(step_of(made("atm"), torch.zeros(5, 3), 1)).all()
 
 
 # ---- rules that look at the model -------------------------------------------------------------------------------
@@ -299,7 +288,7 @@ def test_fang_averages_the_rows_that_do_not_raise_error_or_loss(reject, f):
     ("rule", "params", "f", "least", "text"),
     [
         ("krum", {}, 2, 7, "krum with f = 2 needs at least 2f + 3 = 7 rows a round and has 6"),
-        ("multi-krum", {}, 1, 5, "2f + 3 = 5"), ("multi-krum", {"keep": 9}, 0, 9, "keep = 9 rows a round and has 8"),
+        ("multi-krum", {"keep": 9}, 0, 9, "keep = 9 rows a round and has 8"),
         ("trimmed-mean", {"b": 5}, 0, 11, "b = 5 needs at least 2b + 1 = 11"),
         ("atm", {}, 2, 5, "kappa = 2 needs at least 2 kappa + 1 = 5"), ("bulyan", {}, 2, 11, "4f + 3 = 11"),
         ("fang", {}, 2, 5, "2f + 1 = 5"), ("median", {}, 2, 5, "median needs more honest than malicious rows, and 2 of 4"),
