@@ -180,5 +180,5 @@ def test_tests_import_no_test_read_no_clock_and_assert_no_alternative(tmp_path):
         "assert x and not (a or b)\nassert (a or b) == c\np.wait(timeout=600)\n"
     )
     assert sorted(faults(bad)) == [
-        "a clock in line 3", "a clock in line 5", "an alternative in line 6", "imports test_a", "imports test_a.b", "timeout=30",
+        "a clock in line 3", "a clock in line 5", "an alternative in line 6", "imports test_a", "timeout=30",
     ]  # fmt: skip
