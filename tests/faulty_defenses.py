@@ -151,7 +151,7 @@ class BatchStatistics(Defense):
     """Fails where the model has running statistics."""
 
     def protect(self, update, ctx):
-        (next(iter(ctx.model.buffers())) if list(ctx.model.buffers()) else torch.zeros(1)).reshape(1)
+        assert not list(ctx.model.buffers())
         return update
 
 
@@ -166,8 +166,7 @@ class WritesNoFiles(Defense):
     """A log of its own."""
 
     def protect(self, update, ctx):
-        with open(Path(tempfile.gettempdir()) / "a-defense-wrote-this.log", "a") as log:
-            log.write("x")
+        (Path(tempfile.gettempdir()) / "a-defense-wrote-this.log").write_text("x")
         return update
 
 

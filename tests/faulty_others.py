@@ -1,4 +1,4 @@
-"""Models, data sets, signals and analyses with one mistake each, for the checks to find: called as the check that must find it."""
+"""Models, data sets, signals and analyses with one mistake each: a class is called as the check that must find it."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class RefusesInputsWithAReason(Model):
     """Takes images, and does not say so."""
 
     def build(self, input_shape, n_classes):
-        channels, height, width = input_shape
-        return nn.Sequential(nn.Conv2d(channels, 2, 3), nn.Flatten(), nn.Linear(2 * (height - 2) * (width - 2), n_classes))
+        channels, *_, width = input_shape
+        return nn.Sequential(nn.Conv2d(channels, 2, width), nn.Flatten(), nn.Linear(2, n_classes))
 
 
 class Few(nn.Linear):

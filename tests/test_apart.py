@@ -6,7 +6,6 @@ import asyncio
 import base64
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -102,10 +101,9 @@ def test_plain_values_and_settings_come_back_and_texts_lose_their_class():
     assert found == value and type(found[-1]) is str
 
 
-@pytest.mark.parametrize(("value", "name"), [(Own, r"test_apart\.Own"), (lambda: os.system, r"posix\.system")], ids=["own", "os"])
-def test_an_object_that_is_no_plain_data_is_refused(value, name):
-    with pytest.raises(UserError, match=f"'{name}' came back from a plugin where plain data was expected"):
-        ask(value)
+def test_an_object_that_is_no_plain_data_is_refused():
+    with pytest.raises(UserError, match=r"'test_apart\.Own' came back from a plugin where plain data was expected"):
+        ask(Own)
 
 
 @pytest.mark.parametrize("name", ["subprocess.Popen", "metadata.email.message.Message"])
@@ -124,8 +122,7 @@ def test_a_forged_pickle_calls_nothing_that_a_module_of_fedbench_imports(name, m
     (lambda: raising(FileNotFoundError(2, "No such file", "/x")), FileNotFoundError, r"No such file: '/x'"),
     (lambda: 1 / 0, Defect, "ZeroDivisionError: division by zero"),
     (lambda: os._exit(0), Ended, "it ended the process with status 0"),
-    (lambda: os.kill(os.getpid(), signal.SIGKILL), Ended, "it was killed by SIGKILL"),
-], ids=["refusal", "no file", "defect", "exit 0", "SIGKILL"])  # fmt: skip
+], ids=["refusal", "no file", "defect", "exit 0"])  # fmt: skip
 def test_the_error_of_a_question_is_raised_by_the_asker(question, error, says):
     with pytest.raises(error, match=says):
         ask(question)

@@ -16,10 +16,8 @@ from click.testing import CliRunner
 from fake_packages import install
 from PIL import Image
 
-from fedbench.core import UserError
 from fedbench.core.cli.main import cli
 from fedbench.core.registry.kinds import KINDS
-from fedbench.testing import check_component
 from fedbench.testing.one import run_check
 from fedbench.testing.parametrize import cases_of
 from fedbench.testing.results import Report, Result
@@ -122,12 +120,6 @@ def test_the_page_says_of_every_check_what_it_asks_and_why():
 
 
 # --- from Python and in pytest -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("what", [3, int, "no-such-thing"])
-def test_a_value_that_is_no_component_is_refused(what):
-    with pytest.raises(UserError, match=r"cannot be checked|unknown component"):
-        check_component(what)
 
 
 def test_a_report_escapes_the_text_of_plugins():
@@ -255,7 +247,6 @@ def test_a_crash_in_one_check_leaves_the_others_and_printed_text_is_not_in_the_r
     (["quite"], "unknown component 'quite' - did you mean 'quiet'?"),
     (["quiet", "--kind", "attack"], "unknown attack 'quiet' (there is a defense of this name)"),
     (["quiet", "--param", "share=2"], "parameter share: Input should be less than or equal to 1; it has share"),
-    (["quiet", "--param", "share=[1"], "--param share=[1: the value is no YAML"),
     (["quiet", "--markdown", "/no/such/folder/report.md"], "the folder /no/such/folder does not exist"),
     ([], "name a component to check, or use --list"),
     (["both"], "'both' is a defense and a attack: say which with --kind"),

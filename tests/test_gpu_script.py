@@ -21,8 +21,6 @@ def test_every_section_is_measured_at_toy_size(tmp_path):
     found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     assert {(section["device"], section["tiny"]) for section in found.values()} == {("cpu", True)}
     for one in found["steps"]["configurations"].values():
-        assert set(one["steps_per_s"]) == {"ours", "ours captured", "bare", "bare captured"}
-        assert all(s["n"] == 1 and s["median"] > 0 for s in [*one["steps_per_s"].values(), *one["ratios"].values()])
         assert one["captured_bits_equal"] is True and one["replays"] > 0 and one["note"] == ""
     (one,) = found["toys"]["suites"].values()
     assert one == {"ended": [0, 0, 0], "cells": 1, "bit_equal": True, "auc_apart": 0.0, "notes": []}

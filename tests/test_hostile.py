@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import changed
+from running import HANG_S, changed
 
 PACKAGES = sorted(path.parent for path in (Path(__file__).parent / "hostile").glob("*/package.toml"))
-HANG_S = 300
 
 
 class Package:

@@ -27,7 +27,7 @@ from fedbench.core.experiment.job import (
 )  # fmt: skip
 from fedbench.core.experiment.parts import build
 from fedbench.core.experiment.scene import set_scene
-from fedbench.core.experiment.shadow_models import load_shadow_models, save_shadow_models, train_shadow_models
+from fedbench.core.experiment.shadow_models import train_shadow_models
 from fedbench.core.population.target import client
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.coalition import Coalition
@@ -149,13 +149,6 @@ def test_every_field_is_part_of_the_identity_unless_it_is_named(without, ignored
     assert len({key_of_run(put(JOB, "setting.groups", lambda _, g=g: g)) for g in groups} - {key_of_run(JOB)}) == len(groups)
 
 
-def test_fields_at_their_historical_value_are_in_no_key():
-    usual = put(replace(JOB, coalitions=()), "setting.federation.memory_format", lambda _: "contiguous")
-    assert "coalitions" in identity(JOB) and "coalitions" not in identity(usual)
-    shown, unshown = (identity(job)["setting"]["federation"] for job in (JOB, usual))
-    assert shown["memory_format"] == "channels_last" and "memory_format" not in unshown
-
-
 def test_only_the_assumed_number_of_an_idle_adversary_counts():
     passive = replace(JOB, attacker=None)
     changes = {"knowledge": "rule", "mask_set": 8, "start_round": 3, "clients": 3, "assumed": 2}
@@ -224,12 +217,9 @@ def test_fields_without_influence_change_no_bit_of_the_training(tmp_path, monkey
 
 def test_fields_without_influence_on_shadow_models_change_no_bit_of_them(tmp_path):
     job = replace(planned(tmp_path, shadow={"samples": 40, "models": 2, "epochs": 2}), results=str(tmp_path))
-    (tmp_path / "cache").mkdir()
     made = build(job)
     scene = set_scene(job, made)
     other = with_those_of_another(job, (NO_INFLUENCE | NOT_OF_SHADOW_MODELS) - {"results"})
     faster = put(other, "setting.federation.optimizer.lr", lambda _: 0.3)
     first, second, third = (train_shadow_models(j, made, scene).logits.tobytes() for j in (job, other, faster))
     assert other.setting.federation.clients == 6 and first == second != third
-    save_shadow_models(job, train_shadow_models(job, made, scene))
-    assert load_shadow_models(job).logits.tobytes() == first and load_shadow_models(faster) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import textwrap
@@ -114,13 +113,6 @@ def test_what_is_hidden_is_shown_as_its_code(text, shown):
     assert printable(text) == shown
 
 
-@settings(max_examples=30)
-@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5))
-def test_json_stays_the_same_json(value):
-    text = json.dumps(value, indent=1, ensure_ascii=False)
-    assert json.loads(printable_lines(text)) == value
-
-
 PLUGIN = f"""
 from fedbench.core import Component, Dataset, Defense, Params, hookimpl
 from pydantic import Field
@@ -151,7 +143,7 @@ class Sets(Dataset):
 """
 
 
-@pytest.mark.parametrize("words", [["list"], ["list", "defenses", "--params"], ["plugins"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["list"], ["plugins"]], ids=" ".join)
 def test_a_plugins_words_of_itself_are_printable(site, words):
     install(site, "evil", PLUGIN)
     install(site, "worse", f"raise ImportError({EVIL!r})")

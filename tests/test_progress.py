@@ -24,14 +24,6 @@ HOSTILE = "\x1b[31m[red]x[/red]\u202e\u05d0\u05d1 \u6f22\u5b57\n" + "n" * 500
 ATTACKS = ["loss-series", "fedmia-i", "fedmia-ii"]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     folder = tmp_path_factory.mktemp("planned")
@@ -44,11 +36,6 @@ def tally_of(plan, jobs=None, **more) -> Tally:
 
 
 # -- on a terminal ------------------------------------------------------------------------------------------------------------
-
-
-def without_time(line: str) -> str:
-    """The line without the time that passed and that is left."""
-    return re.sub(r"; \d+:\d\d[^\]]*", "", line)
 
 
 def test_a_screen_has_runs_cells_workers_and_rows(plan):
@@ -119,34 +106,15 @@ def test_a_signal_to_end_keeps_what_is_finished_and_leaves_the_terminal_as_it_wa
 # -- in a log -----------------------------------------------------------------------------------------------------------------
 
 
-def logged(plan, seconds: float, tally: Tally, told) -> list[str]:
+def logged(plan, seconds: int, told) -> list[str]:
     """The lines of so long a run without a terminal, without times; ``told(watcher, second)`` every second."""
-    written, now = io.StringIO(), Clock()
-    with Display(Console(file=written, force_terminal=False, width=80), tally, now=now) as display:
+    written, now = io.StringIO(), 0
+    with Display(Console(file=written, force_terminal=False, width=80), tally_of(plan), now=lambda: float(now)) as display:
         watcher = display.watcher()
-        while now.now < seconds:
-            told(watcher, now.now)
+        for now in range(seconds):
+            told(watcher, now)
             watcher.tick()
-            now.now += 1.0
-    return [without_time(line) for line in written.getvalue().splitlines()]
-
-
-def test_a_log_has_the_same_facts_in_few_plain_lines(plan):
-    tally = tally_of(plan, before=2)
-    tally.standings.add(plan.jobs[2], {"a": 0.6})
-
-    def told(watcher, second):
-        if second == 0:
-            watcher.started(plan.jobs[0])
-        if second == 90:
-            for cell in plan.jobs[0].cells:
-                watcher.cell(plan.jobs[0], cell.key, "ok", "", False, 0.7)
-            watcher.finished(plan.jobs[0])
-
-    lines = logged(plan, 120.0, tally, told)
-    assert len(lines) < 15 and "\x1b" not in "".join(lines)
-    assert lines[0] == "[0/18 cells, 0/6 runs] running digits/none none seed 0 (starting)"
-    assert "[3/18 cells, 1/6 runs] finished digits/none none seed 0" in lines and lines[-1] == "[3/18 cells, 1/6 runs] stopped"
+    return [re.sub(r"; \d+:\d\d[^\]]*", "", line) for line in written.getvalue().splitlines()]
 
 
 def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
@@ -162,9 +130,9 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
         if at == 2:
             watcher.started(mixup)
         if at in (2, 3, 4):  # they come one after the other, and make one line
-            watcher.cell(mixup, mixup.cells[int(at) - 2].key, "failed", "a common cause", False, None)
+            watcher.cell(mixup, mixup.cells[at - 2].key, "failed", "a common cause", False, None)
 
-    one, two, three, four, last = logged(plan, 5.0, tally_of(plan), told)
+    one, two, three, four, last = logged(plan, 5, told)
     assert one.startswith("failed: digits/none none seed 0, loss-series: ValueError: out [red]of\\u001b[2J ideas xxx")
     assert one.endswith(f"…; see records/{first.stem}.json") and len(one) < 500
     assert two == f"skipped: digits/none none seed 0, fedmia-i: no such view; see records/{second.stem}.json"

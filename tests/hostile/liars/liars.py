@@ -13,10 +13,6 @@ class Modelless(Dataset):
     default_model = None
 
 
-class Weightless(Dataset):
-    size_mb = "much"
-
-
 class Gone(Dataset):
     def load(self, seed):
         os._exit(0)
@@ -24,5 +20,5 @@ class Gone(Dataset):
 
 @hookimpl
 def fedbench_datasets():
-    for cls in (Lost, Modelless, Weightless, Gone):
+    for cls in (Lost, Modelless, Gone):
         yield Component(cls.__name__.lower(), f"liars:{cls.__name__}", "not to be trusted")
