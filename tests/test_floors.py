@@ -139,6 +139,7 @@ def test_another_packages_floor_is_no_row_where_a_suite_does_not_name_it(site, t
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_remarks_are_printed_by_every_command_with_the_defense_and_kept_by_its_records(site, tmp_path, call):
     install(site, "talking", PACKAGE)
     both = {"name": "grad-noise", "label": "both", "then": ["talks"]}

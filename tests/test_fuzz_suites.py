@@ -15,6 +15,7 @@ def test_a_suite_that_once_cost_minutes_or_gigabytes_is_refused_readably(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_mutant_is_a_suite_or_is_refused_readably(tmp_path, registry, seed):

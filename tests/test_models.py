@@ -301,6 +301,7 @@ def run(folder, model: str, status: int) -> dict[tuple[str, str, int], dict]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_recurrent_model_runs_with_gradient_attacks_and_dp_sgd(site, tmp_path):
     install(site, "recurrent", PACKAGE)
     note = "per-sample gradients in {} mode were taken one by one: vmap cannot go through the model (RuntimeError: "

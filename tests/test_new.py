@@ -147,7 +147,8 @@ def test_packages_of_every_kind_use_the_public_contract_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["defense", *(pytest.param(k, marks=pytest.mark.nightly) for k in KINDS if k != "defense")])
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
 def test_installed_by_pip_it_passes_its_tests_and_gets_its_place_on_a_board(kind, tmp_path):
     new(kind, f"new-{kind}", "--into", tmp_path, "--author", "Jo Doe")
     folder, site = tmp_path / f"fedbench-new-{kind}", tmp_path / "site"

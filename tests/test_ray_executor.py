@@ -180,6 +180,7 @@ def request(job, **needs) -> Request:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_node_computes_the_bytes_that_one_machine_computes_also_after_its_process_was_killed(done, job, here, tmp_path):
     said = serve(request(job))
     assert next(said) == ("started", None)
