@@ -1,9 +1,11 @@
-"""Data sets: every sample of the official files with its own label, splits by seed, and refusals of bad files."""
+"""Data sets: every sample of the official files with its own label, splits by seed, refusals of bad files; LEAF's network."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import json
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -13,15 +15,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
 from fedbench.core import Data, UserError
-from fedbench.core.population.partition import partition
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.check import check_data
 from fedbench.plugins.datasets.ch_mnist import ChMnist
 from fedbench.plugins.datasets.cifar import Cifar10, Cifar100
 from fedbench.plugins.datasets.dermnet import DermNet
+from fedbench.plugins.datasets.digits import Digits
+from fedbench.plugins.datasets.femnist import Femnist
 from fedbench.plugins.datasets.fer2013 import Fer2013
 from fedbench.plugins.datasets.image_folder import ImageFolder
 from fedbench.plugins.datasets.location30 import Location30
@@ -86,6 +91,31 @@ def mnist(cls: Any) -> Small:
         files[f"{cls.folder}/{name}-images-idx3-ubyte"] = idx(x[s, 0])
         files[f"{cls.folder}/{name}-labels-idx1-ubyte"] = idx(y[s])
     return Small(cls, {"expected": (60, 40)}, files, x, y, 40, {"holdout": 10})
+
+
+def emnist() -> Small:
+    """Rows and columns are exchanged in the files."""
+    x, y = pixels(310, 1, 28, 28), np.arange(310) % 62
+    files = {}
+    for name, s in (("train", slice(186)), ("test", slice(186, None))):
+        files[f"EMNIST/raw/emnist-byclass-{name}-images-idx3-ubyte"] = idx(x[s, 0].swapaxes(1, 2))
+        files[f"EMNIST/raw/emnist-byclass-{name}-labels-idx1-ubyte"] = idx(y[s])
+    return Small(Femnist, {"expected": (186, 124)}, files, x, y, 124, {"holdout": 62})
+
+
+def written(x: np.ndarray, y: np.ndarray, /, **changes: object) -> bytes:
+    """One writer of LEAF: ink of 255 is 0.0, white paper 1.0; ``changes`` of the writer's x and y or of the file."""
+    own = {key: changes.pop(key, default) for key, default in (("x", (1 - x.reshape(-1, 784) / 255).tolist()), ("y", y.tolist()))}
+    return json.dumps({"users": ["w"], "num_samples": [len(y)], "user_data": {"w": own}} | changes).encode()
+
+
+def leaf() -> Small:
+    """Two writers of each part, all classes from each writer."""
+    x, y = pixels(248, 1, 28, 28) // 128 * 255, np.arange(248) % 62
+    writers = [(x[i : i + 62], y[i : i + 62]) for i in range(0, 248, 62)]
+    names = [f"femnist/data/{part}/all_data_{w}.json" for part in ("train", "test") for w in (0, 1)]
+    files = {name: written(*writer) for name, writer in zip(names, writers, strict=True)}
+    return Small(Femnist, {}, files, x, y, 124, {"holdout": 62})
 
 
 def tiny_imagenet() -> Small:
@@ -160,6 +190,8 @@ SETS: dict[str, Callable[[], Small]] = {
                                               holdout=10),
     "mnist": lambda: mnist(Mnist),
     "fashion-mnist": lambda: mnist(FashionMnist),
+    "femnist, emnist": emnist,
+    "femnist, leaf": leaf,
     "tiny-imagenet": tiny_imagenet,
     "dermnet": lambda: class_folders(DermNet, "dermnet", {"train": each(SKIN, 2), "test": each(SKIN, 2)}, 64, holdout=23),
     "image-folder": lambda: class_folders(ImageFolder, "mine", {"": {"a": 30, "b": 20, "c": 10}}, 8, path="mine"),
@@ -214,6 +246,15 @@ def test_a_data_set_is_read_whole_and_split_by_seed(name, install):
     assert cls(**params).load(0).digest() == data.digest() != cls(**params).load(1).digest()
 
 
+def test_digits_are_split_and_mislabelled_as_asked():
+    noisy, again, other, clean = (Digits(label_noise=n).load(s) for n, s in ((0.3, 0), (0.3, 0), (0.3, 1), (0, 0)))
+    assert noisy.digest() == again.digest() != other.digest()
+    pixels_of = np.concatenate([getattr(noisy, f"{p}_x") for p in PARTS]).reshape(-1, 64)
+    assert len(pixels_of) == len(np.unique(pixels_of, axis=0)) == 1797  # no digit stands in two splits
+    assert noisy.train_canary.sum() == 360 and noisy.holdout_canary.sum() == 60
+    assert np.array_equal(clean.test_y, noisy.test_y) and np.array_equal(clean.train_y != noisy.train_y, noisy.train_canary)
+
+
 @pytest.mark.parametrize("name", ["cifar10", "image-folder", "texas100"])
 def test_counts_shares_and_canaries(name, install):
     cls, *_, params = small = install(SETS[name]())
@@ -230,8 +271,6 @@ def test_counts_shares_and_canaries(name, install):
     assert not {a for a, _ in part(data, "test")} & {a for a, _ in part(data, "holdout")}
     fewer = cls(**params | sizes | {"train": 20}).load(0)
     assert [part(fewer, p) for p in PARTS[1:]] == [part(clean, p) for p in PARTS[1:]]
-    with pytest.raises(UserError, match=rf"{cls.name} has \d+ training .*, 500 asked for"):
-        cls(**params | sizes | {"train": 500}).load(0)
 
 
 def packed(small: Small, home: Path, monkeypatch) -> None:
@@ -263,6 +302,22 @@ def test_an_archive_is_the_same_data_as_its_files(name, install, home, monkeypat
     assert small.cls(**small.params).load(0).digest() == found.digest()
 
 
+def test_femnist_is_read_from_the_archive_of_gzipped_files_and_leafs_files_are_preferred(install, home, monkeypatch):
+    small = install(emnist())
+    wanted = Femnist(**small.params).load(0).digest()
+    assert Femnist.here() == f"{home / 'EMNIST' / 'raw'} (EMNIST ByClass, writers: no)"
+    monkeypatch.setattr(Femnist, "remote", replace(Femnist.remote, name="EMNIST/raw/gzip.zip"))
+    zipped = {f"gzip/{Path(name).name}.gz": gzip.compress(content) for name, content in small.files.items()}
+    packed(small._replace(files=zipped), home, monkeypatch)
+    monkeypatch.setattr(Femnist, "remote", replace(Femnist.remote, name="gzip.zip"))
+    for name in small.files:
+        (home / name).unlink()
+    assert Femnist(**small.params).load(0).digest() == wanted
+    install(leaf())
+    assert Femnist.here() == f"{home / 'femnist' / 'data'} (LEAF, writers: yes)"
+    assert Femnist(**small.params, form="emnist").load(0).digest() == wanted != Femnist(**small.params).load(0).digest()
+
+
 def test_changed_labels_are_not_answered_from_the_cache(install, home):
     small = install(SETS["tiny-imagenet"]())
     before = TinyImageNet(**small.params).load(0)
@@ -283,14 +338,14 @@ def test_published_statistics_are_taken_by_name(name, params, mean, std, install
     assert (data.mean, data.std) == (mean, std)
 
 
-@pytest.mark.parametrize("name", ["tiny-imagenet", "stl10", "fer2013"])
+@pytest.mark.parametrize("name", ["tiny-imagenet", "stl10", "fer2013", "femnist, emnist"])
 def test_statistics_are_those_of_the_pixels_to_train_on(name, install):
     small = install(SETS[name]())
     data, x = small.cls(**small.params).load(0), small.x[: len(small.x) - small.tests] / 255
     np.testing.assert_allclose([data.mean, data.std], [x.mean((0, 2, 3)), x.std((0, 2, 3))], atol=6e-5)
 
 
-# -- splits and the partition of the poisoning papers ------------------------------------------------------------------
+# -- splits ------------------------------------------------------------------------------------------------------------
 
 
 Y = np.repeat(np.arange(4), 10)
@@ -306,37 +361,6 @@ def test_more_samples_than_there_are_is_refused(test_y, wanted, told):
         split(Y, test_y, wanted, 0, "set")
 
 
-def mixed(n: int, classes: int) -> np.ndarray:
-    return np.random.default_rng(0).permutation(np.arange(n) % classes)
-
-
-@pytest.mark.parametrize(("clients", "classes", "bias"), [(10, 10, 0.1), (10, 30, 0.5), (50, 10, 0.9), (7, 5, 1.0)])
-def test_the_own_group_gets_its_share_and_the_others_equal_parts(clients, classes, bias):
-    n = 20_000
-    y, groups = 7 * mixed(n, classes) + 3, min(clients, classes)  # groups count the labels that occur
-    shards, again, other = (partition(y, clients, seed, "group-bias", bias=bias) for seed in (4, 4, 5))
-    assert np.array_equal(np.sort(np.concatenate(shards)), np.arange(n)) and all((np.diff(s) > 0).all() for s in shards)
-    assert all(map(np.array_equal, shards, again)) and not all(map(np.array_equal, shards, other))
-    where = np.empty(n, int)
-    for k, shard in enumerate(shards):
-        where[shard] = k % groups
-    wanted = np.r_[bias, np.full(groups - 1, (1 - bias) / (groups - 1))]
-    found = np.bincount((where - (y - 3) // 7 % groups) % groups, minlength=groups)
-    assert (np.abs(found - n * wanted) <= 5 * np.sqrt(n * wanted * (1 - wanted))).all()  # binomial
-    for g in range(groups):  # a group's clients have equal shares
-        sizes = [len(shards[k]) for k in range(g, clients, groups)]
-        assert max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize(("bias", "told"), [
-    (1.0, r"group-bias partition leaves client \d+ with \d samples .*use a smaller bias, fewer"),
-    (-0.1, r"partition\.bias is a probability"),
-])  # fmt: skip
-def test_group_bias_refuses_short_clients_and_no_probability(bias, told):
-    with pytest.raises(UserError, match=told):
-        partition(np.r_[np.zeros(990, int), np.ones(10, int)], 10, 0, "group-bias", min_samples=5, bias=bias)
-
-
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
@@ -346,7 +370,7 @@ def test_every_built_in_data_set_says_what_it_is_and_whether_it_is_here():
     for name, cls in found.items():
         assert cls.licence != "unknown" and cls.citation, name
         assert cls.here() == {"digits": "built in", "image-folder": "wherever 'path' says"}.get(name, False), name
-        assert name == "image-folder" or (cls.home.startswith("http") and cls.size_mb is not None), name
+        assert (cls.home.startswith("http") and cls.size_mb is not None) == (name != "image-folder"), name
 
 
 MISSING = {
@@ -375,22 +399,23 @@ def at(row: int, change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     return changed
 
 
+WRITER = pixels(62, 1, 28, 28), np.arange(62)
 DAMAGED: list[tuple[str, str, Callable[[bytes], bytes | None], str]] = [
     ("cifar10", "data_batch_2.bin", lambda c: c[:-1], r"data_batch_2\.bin: .*truncated; delete"),
     ("cifar10", "data_batch_2.bin", lambda c: bytes([10]) + c[1:], r"1 labels are not 0\.\.9 \(the first: 10 at position 0\)"),
-    ("mnist", "train-labels-idx1-ubyte", lambda c: c[:-1], "train-labels-idx1-ubyte: .*truncated; delete it"),
     ("dermnet", "train/skin 00/000.png", lambda c: None, "skin 00: a single image, at least 2 needed"),
     ("stl10", "test_X.bin", lambda c: c[:-1], r"test_X\.bin: 552,959 bytes for 20 labels.*truncated"),
-    ("stl10", "test_y.bin", lambda c: b"\x00" + c[1:], r"test_y\.bin .*the first: -1"),
     ("fer2013", ".csv", at(4, lambda r: r.replace(b",", b",9 ", 1)), r":5: 2,305 pixels, 2,304 expected"),
     ("fer2013", ".csv", lambda c: c.replace(b"PublicTest", b"Training", 1), r"43 \+ 27 images .*fer2013 has 42 \+ 28"),
     ("ch-mnist", ".csv", lambda c: c.replace(b"pixel0000", b"pixel_0"), r"csv:1: the columns are not pixel0000"),
-    ("ch-mnist", ".csv", at(5, lambda r: r[:r.rindex(b",")] + b",9\n"), r"csv:6: the label is 9, not 1\.\.8"),
     ("location30", "bangkok", at(6, lambda r: r[:-3] + b"\n"), r"bangkok:7: 20 features, 21 expected"),
-    ("location30", "bangkok", at(0, lambda r: r[:-2] + b"2\n"), r":1: feature 21 is '2', neither 0 nor 1"),
     ("location30", "bangkok", lambda c: b"".join(c.splitlines(keepends=True)[:200]), r":200: the file ends here, 240 lines"),
     ("texas100", "labels", lambda c: None, r"texas/100/labels is missing beside .*feats"),
-    ("image-folder", ".png", lambda c: None, "mine is not a folder; put the images at"),
+    ("femnist, leaf", "train", lambda c: None, "no json file in .*femnist/data/train: run 'preprocess.sh .* -t sample'"),
+    ("femnist, leaf", "train", lambda c: written(*WRITER, num_samples=[61]), "train.*62 images, 62 labels, num_samples 61"),
+    ("femnist, leaf", "train", lambda c: written(*WRITER, x=[[1.01] * 784] * 62), "train.*784 numbers"),
+    ("femnist, leaf", "train", lambda c: written(*WRITER, y=[62] * 62), r"train.*writer 'w': 62 labels are not 0\.\.61"),
+    ("femnist, leaf", "train", lambda c: written(*WRITER, y=[5] * 62), "train: 124 images, none of class 0"),
     ("image-folder, val", "train/b/00", lambda c: None, "val/b: a class that the"),
     ("image-folder, val", "/val/", lambda c: None, "mine: a folder 'train' but no 'test'"),
     ("image-folder", "mine/b/001.png", lambda c: encoded(pixels(1, 3, 9, 9)[0]), r"b/001\.png: 9x9 pixels.*set 'size'"),
@@ -418,3 +443,16 @@ def test_the_data_of_any_data_set_are_checked(changes, told):
     assert check_data(Data(n_classes=3, **fields), "mine").n_classes == 3
     with pytest.raises(UserError, match=told):
         check_data(Data(n_classes=3, **fields | changes), "mine")
+
+
+# -- the network of FEMNIST's paper ------------------------------------------------------------------------------------
+
+
+def test_leafs_network_layer_by_layer():
+    module = Registry.discover().get("model", "leaf-cnn").load()().build((1, 13, 9), 5).double()
+    x = torch.randn(3, 1, 13, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    p, h = iter(module.parameters()), x
+    for _ in range(2):
+        h = max_pool2d(relu(conv2d(h, next(p), next(p), padding=2)), 2)
+    h = relu(linear(h.flatten(1), next(p), next(p)))
+    torch.testing.assert_close(module(x), linear(h, next(p), next(p)))

@@ -84,7 +84,7 @@ def test_training_is_fedavg_for_members_and_plain_clients(recipe):
     results = train_all(setup)[1]
     sent = [r.uploads.participants for r in results]
     cohort = 2 if "participation" in RECIPES[recipe] else 4
-    assert {len(c) for c in sent} == {cohort} and (cohort == 4 or len(set(sent)) > 1)
+    assert {len(c) for c in sent} == {cohort} and (len(set(sent)) > 1) == (cohort == 2)
     for result, expected in zip(results, slow_fedavg(setup, sent), strict=True):
         torch.testing.assert_close(result.models[0], expected, rtol=1e-4, atol=1e-5)
 
@@ -151,8 +151,6 @@ def test_delayed_clients_train_on_older_models_within_the_bound():
         torch.testing.assert_close(result.models[0], models[-1] + u.updates.mean(0))
         models.append(result.models[0])
     assert seen == {0, 1, 2}
-    plain, none = (train_all(tiny_setup(members=(), **delay))[1] for delay in ({}, {"max_delay": 0}))
-    assert torch.equal(plain[-1].models, none[-1].models) and none[0].uploads.start_of == [0, 0, 0, 0]
 
 
 # -- what each phase does ----------------------------------------------------------------------------------------------
@@ -170,8 +168,6 @@ def test_a_coalition_is_told_the_real_sizes_and_weights_once_and_no_data():
     (sized, equal) = seen
     assert (sized.members, sized.present, sized.sizes, sized.round) == ((1, 3), (1, 3), (8, 4), 0)
     assert sized.weights == pytest.approx((8 / 28, 4 / 28)) and equal.sizes == (8, 4) and equal.weights == (0.25, 0.25)
-    facts = sized.federation
-    assert (facts.clients, facts.n_classes, facts.n_params, facts.rounds, facts.batch_size) == (4, 3, 51, 3, 5)
     assert not {f.name for f in fields(sized)} & {"data", "x", "y", "model", "params", "audit"}
 
 
@@ -240,35 +236,24 @@ def test_held_out_samples_cannot_be_selected():
         train_all(tiny_setup(Toy(), clients=uneven()))
 
 
-def test_local_step_hands_its_gradient_to_the_optimiser():
-    class Toy(Defense):
-        def local_step(self, batch, ctx):
-            return torch.ones_like(ctx.params)
-
-    setup = tiny_setup(Toy(), members=(0,), rounds=1, local_epochs=1, batch_size=12, weight_decay=0.0)
-    torch.testing.assert_close(train_all(setup)[1][0].uploads.updates[0], torch.full((51,), -0.1))
-
-
 def test_epochs_are_counted_over_all_rounds_and_draws_differ_by_client_round_and_epoch():
     class Toy(Defense):
         def transform(self, batch, ctx):
             drawn.setdefault((ctx.client, ctx.round, ctx.epoch), []).append(float(ctx.rng.random()))
             return batch
 
-    runs = []
-    for _ in range(2):
-        drawn: dict = {}
-        train_all(tiny_setup(Toy()))
-        runs.append(drawn)
-    values = [v for found in runs[0].values() for v in found]
-    assert runs[0] == runs[1] and len({*values}) == len(values) == 2 * 3 * 2 * 3
-    assert [*runs[0]] == [(k, t, 2 * (t - 1) + e) for t in (1, 2, 3) for k in (0, 1) for e in (0, 1)]
+    drawn: dict = {}
+    train_all(tiny_setup(Toy()))
+    values = [v for found in drawn.values() for v in found]
+    assert len({*values}) == len(values) == 2 * 3 * 2 * 3
+    assert [*drawn] == [(k, t, 2 * (t - 1) + e) for t in (1, 2, 3) for k in (0, 1) for e in (0, 1)]
 
 
-def test_protect_and_coordinate_act_on_members_rows_in_order():
+def test_protect_coordinate_and_after_round_act_on_members_rows_in_order():
     class Toy(Defense):
         def protect(self, update, ctx):
             order.append(f"protect{ctx.client}")
+            ctx.memory["trained"] = ctx.params.clone()
             return torch.full_like(update, float(ctx.client + 1))
 
         def coordinate(self, updates, ctx):
@@ -276,10 +261,14 @@ def test_protect_and_coordinate_act_on_members_rows_in_order():
             assert ctx.present == (1, 3)
             return updates * 10
 
+        def after_round(self, ctx):
+            order.append(f"after{ctx.client}")
+            assert torch.equal(ctx.params, ctx.memory["trained"]) and not torch.equal(ctx.params, ctx.start)  # its own model
+
     order: list[str] = []
     setup = tiny_setup(Toy(), members=(1, 3), rounds=1, keep_unprotected=True)
     uploads, plain = (train_all(s)[1][0].uploads for s in (setup, tiny_setup(members=(), rounds=1)))
-    assert order == ["protect1", "protect3", "coordinate"]
+    assert order == ["protect1", "protect3", "coordinate", "after1", "after3"]
     assert (uploads.updates[1] == 20).all() and (uploads.updates[3] == 40).all()
     assert torch.equal(uploads.updates[[0, 2]], plain.updates[[0, 2]]) and torch.equal(uploads.unprotected, plain.updates)
 
@@ -322,18 +311,3 @@ def test_assign_keeps_several_global_models_apart():
     assert not torch.equal(federation.models[0], federation.models[1])
     federation, results = train_all(tiny_setup(Toy(0), members=(0, 1, 2, 3), n_models=2))
     assert torch.equal(federation.models[1], results[0].uploads.starts[1])  # a model that no client chose
-
-
-def test_after_round_sees_the_members_own_trained_model():
-    class Toy(Defense):
-        def protect(self, update, ctx):
-            ctx.memory["trained"] = ctx.params.clone()
-            return torch.zeros_like(update)
-
-        def after_round(self, ctx):
-            same = torch.equal(ctx.params, ctx.memory["trained"])
-            seen[ctx.client] = same and not torch.equal(ctx.params, ctx.start)
-
-    seen: dict[int, bool] = {}
-    train_all(tiny_setup(Toy(), rounds=1))
-    assert seen == {0: True, 1: True}

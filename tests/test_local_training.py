@@ -117,6 +117,10 @@ def test_a_snapshot_brings_back_parameters_and_batch_statistics():
     assert not torch.equal(ours.uploads.buffers[1], one.uploads.buffers[1])
 
 
+def train_once(ctx):
+    ctx.train()
+
+
 def nested(ctx):
     ctx.memory["ctx"] = ctx
     ctx.train()
@@ -130,17 +134,15 @@ def kept_iterator(ctx):
 @pytest.mark.parametrize(
     ("local_train", "phase", "does", "asked"),
     [
-        (None, "loss", lambda ctx: ctx.epochs(), "epochs"),
-        (None, "protect", lambda ctx: ctx.train(), "train"),
-        (None, "protect", lambda ctx: ctx.restart(), "restart"),
+        (train_once, "protect", lambda ctx: ctx.train(), "train"),
+        (train_once, "protect", lambda ctx: ctx.restart(), "restart"),
         (kept_iterator, "protect", lambda ctx: next(ctx.memory["more"]), "epochs"),
         (nested, "loss", lambda ctx: next(ctx.memory["ctx"].epochs()), "epochs"),
     ],
-    ids=["in a loss", "in protect", "restart", "a kept iterator", "nested"],
+    ids=["train", "restart", "a kept iterator", "nested"],
 )
 def test_outside_of_local_train_nothing_trains(local_train, phase, does, asked):
-    own = {phase: lambda self, *args: does(args[-1])}
-    own |= {"local_train": lambda self, ctx: local_train(ctx)} if local_train else {}
+    own = {phase: lambda self, *args: does(args[-1]), "local_train": lambda self, ctx: local_train(ctx)}
     where = rf"Toy\.{phase} \(client 0, round 1\)"
     with pytest.raises(RuntimeError, match=rf"{where}.*ctx\.{asked}\(\) is available in local_train only"):
         trained(type("Toy", (Defense,), own)())
@@ -244,17 +246,6 @@ def usage_of(defense=None, **changes):
     return federation.trainer.usage, [r.uploads.participants for r in results]
 
 
-def test_a_sample_counts_in_every_round_it_was_selected_in_and_flags_are_counted_apart():
-    usage, _ = usage_of(Rotates(), rounds=5)  # residues 1, 2, 0, 1, 2 of 12 samples
-    used, flagged = usage.of_client(0)
-    assert used.tolist() == [1, 2, 2] * 4
-    assert flagged.tolist() == [n if i % 2 == 0 else 0 for i, n in enumerate([1, 2, 2] * 4)]
-    in_round, flagged_in_round = usage.of_rounds()
-    assert in_round.tolist() == [[4, 4, 12, 12]] * 5 and flagged_in_round.tolist() == [[2, 2, 0, 0]] * 5
-    used, flagged = usage.of_client(3)
-    assert used.tolist() == [5] * 12 and flagged.tolist() == [0] * 12
-
-
 def test_only_the_batches_that_were_trained_on_count_and_unknown_is_said():
     assert usage_of(rounds=1, local_epochs=1, local_batches=1)[0].of_rounds()[0].tolist() == [[5, 5, 5, 5]]
     assert usage_of(defended(twice), rounds=2)[0].of_client(0)[0].tolist() == [2] * 12  # in two rounds, however often in each
@@ -274,17 +265,24 @@ class Honest(ActiveAttack):
 
 
 def test_an_analysis_sees_the_counts_of_the_pool_and_nothing_of_malicious_clients():
+    """A sample counts in every round that it was selected in; flags are counted apart."""
     audit = {"every": 2, "nonmembers": 80, "targets": "honest", "members": 60}
     changes = {"adversary": {"clients": 1, "mask_set": 5}, "audit": audit}
     job, parts, scene = job_of(setting_of(**changes), defense=use(Rotates), attack=use(Honest), made=Honest())
     done = train(job, parts, scene, [Honest()], lambda t: None)
     run = finished(replace(job, looks={}), Run(scene=scene, trained=done, shadows=None, n_models=1), Analysis())
+    selected = torch.zeros(4, 2, 3, dtype=torch.int64)  # rounds, used or flagged, honest clients
     for k in range(3):
         own = scene.split.own(k)
         mine = [int(np.flatnonzero(own == s)[0]) for s in scene.pool[run.pool == k]]
         wanted = [[1, 2, 1][i % 3] if k < 2 else 4 for i in mine]  # of four rounds
         assert len(mine) > 10 and run.used[run.pool == k].tolist() == wanted
         assert run.flagged[run.pool == k].tolist() == [n * (k < 2 and i % 2 == 0) for i, n in zip(mine, wanted, strict=True)]
+        for t in range(4):
+            index = np.arange((t + 1) % 3, len(own), 3)
+            selected[t, :, k] = torch.tensor([len(index), (index % 2 == 0).sum()] if k < 2 else [len(own), 0])
+    assert run.used_in_round[:, :3].tolist() == selected[:, 0].tolist()
+    assert run.flagged_in_round[:, :3].tolist() == selected[:, 1].tolist()
     assert (run.used_in_round[:, 3] == -1).all() and (run.used[run.pool == 3] == -1).all()
     assert (run.used[run.pool == -1] == 0).all() and (run.pool == -1).any()
 

@@ -192,18 +192,6 @@ def test_nothing_stays_behind_in_the_module_that_all_clients_train_in():
     assert [(phase, what) for phase, what in tried if words(phase) not in left(phase, what)] == []
 
 
-def test_what_is_a_phases_own_may_be_written_to():
-    def local_train(ctx):
-        ctx.train()
-        ctx.params.mul_(0.5)
-
-    own = {
-        "local_train": local_train, "protect": lambda update, ctx: update.mul_(0.5),
-        "coordinate": lambda updates, ctx: updates.mul_(0.5), "transform": lambda batch, ctx: (batch.x.mul_(0.5), batch)[1],
-    }  # fmt: skip
-    assert {phase: ends(acting(phase, does)) for phase, does in own.items()} == dict.fromkeys(own, "")
-
-
 # -- what is returned --------------------------------------------------------------------------------------------------
 
 VECTOR = "a tensor of shape [51]"
@@ -216,7 +204,6 @@ WRONG: dict[str, list[Wrong]] = {
     "prepare": [
         (lambda data, ctx: None, "NoneType; expected MemberData"),
         (lambda data, ctx: replace(data, x=data.x.numpy()), "data.x that is ndarray; expected a tensor of shape [n, 4]"),
-        (lambda data, ctx: replace(data, y=data.y.float()), "data.y that is a tensor of float32; expected a tensor of shape [n]"),
         (lambda data, ctx: replace(data, soft=torch.ones(12, 5)),
          "data.soft that is a tensor of shape [12, 5]; expected a tensor of shape [12, 3]"),
         (lambda data, ctx: replace(data, held_out=torch.arange(12)), "data.held_out that is a tensor of int64; expected "),
@@ -224,16 +211,14 @@ WRONG: dict[str, list[Wrong]] = {
         (lambda data, ctx: replace(data, y=data.y - 3), "data.y from -3 to -1; expected labels in 0..2"),
         (lambda data, ctx: replace(data, y=data.y + 1), "data.y from 1 to 3; expected labels in 0..2"),
         (lambda data, ctx: replace(data, x=data.x / 0), "data.x with values that are not finite; expected finite ones"),
-        (lambda data, ctx: replace(data, soft=data.soft / 0), "data.soft with values that are not finite; expected finite ones"),
     ],
     "assign": [
         (lambda models, ctx: torch.tensor(0), "a tensor of shape []; expected 0..1"), (lambda models, ctx: 2, "2; expected 0..1"),
-        (lambda models, ctx: -1, "-1; expected 0..1"), (lambda models, ctx: True, "True; expected 0..1"),
+        (lambda models, ctx: -1, "-1; expected 0..1"),
     ],
     "select": [
         (lambda ctx: Selection(ctx.data.y > 0), "an index that is a tensor of bool; expected a tensor of shape [n] of int64"),
         (lambda ctx: Selection(torch.tensor([0, 12])), "an index from 0 to 12; expected positions in 0..11"),
-        (lambda ctx: Selection(torch.tensor([-1, 11])), "an index from -1 to 11; expected positions in 0..11"),
         (lambda ctx: Selection(torch.arange(3), flag=torch.ones(2)),
          "a flag that is a tensor of shape [2]; expected None, or one of each of the 3 samples"),
         (lambda ctx: Selection(torch.arange(3), batches=-1), "batches that are -1; expected None, or an integer >= 0"),
@@ -244,10 +229,7 @@ WRONG: dict[str, list[Wrong]] = {
         (lambda batch, ctx: replace(batch, x=batch.x[:, :2]), "batch.x that is a tensor of shape [5, 2]; expected "),
         (lambda batch, ctx: replace(batch, x=batch.x.double()), "batch.x that is float64; expected samples of float32"),
         (lambda batch, ctx: replace(batch, x=batch.x[:0], y=batch.y[:0]), "batch.x that is an empty tensor; "),
-        (lambda batch, ctx: replace(batch, y=batch.y[1:]), "batch.y that is a tensor of shape [4]; expected "),
         (lambda batch, ctx: replace(batch, y=batch.y + 1), "batch.y from 1 to 3; expected labels in 0..2"),
-        (lambda batch, ctx: replace(batch, y=batch.y - 1), "batch.y from -1 to 1; expected labels in 0..2"),
-        (lambda batch, ctx: replace(batch, soft=torch.ones(5)), "batch.soft that is a tensor of shape [5]; expected "),
     ],
     "local_step": [
         (lambda batch, ctx: torch.tensor(0.1), f"a tensor of shape []; expected {VECTOR}"),
@@ -265,13 +247,12 @@ WRONG: dict[str, list[Wrong]] = {
     ],
     "coordinate": [
         (lambda updates, ctx: updates[:1], "a tensor of shape [1, 51]; expected a tensor of shape [2, 51]"),
-        (lambda updates, ctx: updates.sign().bool(), "a tensor of bool; expected a tensor of shape [2, 51] of floats"),
     ],
     "aggregate": [
         (lambda updates, weights, ctx: updates, f"a tensor of shape [4, 51]; expected {VECTOR}"),
     ],
     "report": [
-        (lambda ctx: [1], "list; expected a mapping"), (lambda ctx: {"a": object()}, "dict; expected a mapping"),
+        (lambda ctx: {"a": object()}, "dict; expected a mapping"),
         (lambda ctx: {"remarks": [1]}, "'remarks' that are list; expected a list of sentences"),
     ],
     "craft": [(lambda round, knowledge: knowledge.own[:, 1:], "a tensor of shape [1, 50]; expected a tensor of shape [1, 51]")],
@@ -280,14 +261,10 @@ WRONG: dict[str, list[Wrong]] = {
 
 @pytest.mark.parametrize("phase", WRONG)
 def test_a_wrong_answer_names_its_phase_what_was_found_and_what_was_expected(phase):
-    place_of = "client 0" if phase == "prepare" else place(phase)
-    missed = []
-    for does, words in WRONG[phase]:
-        said = ends(acting(phase, does))
-        begins = [f"Mine.{phase} ({where}) returned {words}" for where in (place_of, place(phase))]
-        if not said.startswith(tuple(begins)):
-            missed.append((words, said))
-    assert missed == []
+    places = {place(phase), "client 0"} if phase == "prepare" else {place(phase)}
+    said = [(words, ends(acting(phase, does))) for does, words in WRONG[phase]]
+    begun = [[text.startswith(f"Mine.{phase} ({where}) returned {words}") for where in places] for words, text in said]
+    assert all(map(any, begun)), said
 
 
 def test_every_phase_of_the_table_has_wrong_answers_here():
@@ -304,11 +281,9 @@ def test_labels_and_positions_at_the_ends_of_their_range_are_taken():
 
 
 def test_a_wider_answer_is_copied_and_keeps_no_graph():
-    def protect(update, ctx):
-        return update.double() * next(ctx.model.parameters()).sum() ** 0
-
-    plain, wide = (train_all(tiny_setup(d, rounds=2))[1][-1].models for d in (Defense(), acting("protect", protect)))
-    assert torch.equal(plain, wide) and not wide.requires_grad
+    wide = acting("protect", lambda update, ctx: update.double() * next(ctx.model.parameters()).sum() ** 0)
+    plain, found = (train_all(tiny_setup(d, rounds=2))[1][-1].models for d in (Defense(), wide))
+    assert torch.equal(plain, found) and not found.requires_grad
 
 
 # -- what is raised ----------------------------------------------------------------------------------------------------
@@ -340,18 +315,11 @@ def test_a_local_train_around_a_phase_that_fails_takes_no_blame():
     assert ends(type("Mine", (Defense,), both)()) == f"Mine.transform (client 0, round 1): ValueError: no idea {LINE}"
 
 
-def test_a_model_that_fails_is_named_itself():
-    class Fails(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = tiny_module()
-
-        def forward(self, x):
-            return fails()
-
-    said = {phase: ends(acting(phase, ANSWERS[phase]), module=Fails()) for phase in ("transform", "protect")}
-    model = f"ValueError: no idea {LINE}"
-    assert said == {"transform": f"the model (client 0, round 1): {model}", "protect": f"the model (round 1): {model}"}
+@pytest.mark.parametrize(("phase", "where"), [("transform", "client 0, round 1"), ("protect", "round 1")])
+def test_a_model_that_fails_is_named_itself(phase, where):
+    module = torch.nn.Sequential(tiny_module())
+    module.forward = fails
+    assert ends(acting(phase, ANSWERS[phase]), module=module) == f"the model ({where}): ValueError: no idea {LINE}"
 
 
 def test_an_error_on_the_way_back_is_the_losss():
@@ -376,29 +344,26 @@ def test_an_exception_without_words_is_a_failure_with_a_place(error):
 @pytest.mark.parametrize(
     ("method", "does", "message"),
     [
-        ("check", lambda self, federation: (f for f in ()), "Mine.check returned generator; expected None, or UserError raised "
-         "with the reason"),
-        ("check", lambda self, federation: refuses(), "lower f: it removes all rows\nor add clients"),
-        ("remarks", lambda self, federation: "text", "Mine.remarks returned str; expected a list of texts"),
-        ("remarks", lambda self, federation: [1], "Mine.remarks returned list; expected a list of texts"),
+        ("check", lambda self, f: iter(()),
+         "Mine.check returned tuple_iterator; expected None, or UserError raised with the reason"),
+        ("check", lambda self, f: refuses(), "lower f: it removes all rows\nor add clients"),
+        ("remarks", lambda self, f: "text", "Mine.remarks returned str; expected a list of texts"),
+        ("remarks", lambda self, f: [1], "Mine.remarks returned list; expected a list of texts"),
     ],
     ids=["an answer", "a refusal", "a text", "numbers"],
-)  # fmt: skip
+)
 def test_what_a_defense_says_before_round_1_is_checked(method, does, message):
-    mine, facts = type("Mine", (Defense,), {method: does})(), tiny_setup().facts
-    for made in (mine, composed([Defense(), mine])):
-        with pytest.raises(UserError) as caught:
-            (require_served if method == "check" else remarks_of)(made, facts)
-        assert str(caught.value) == message
+    mine = type("Mine", (Defense,), {method: does})()
+    with pytest.raises(UserError) as caught:
+        (require_served if method == "check" else remarks_of)(composed([Defense(), mine]), tiny_setup().facts)
+    assert str(caught.value) == message
 
 
 def test_remarks_are_lines_none_twice_and_a_composites_are_led_by_their_parts():
     says = type("Says", (Defense,), {"remarks": lambda self, f: [f"{f.rounds} rounds", "3 rounds", "a line\nand another"]})()
     facts = tiny_setup().facts
-    assert remarks_of(Defense(), facts) == [] and remarks_of(says, facts) == ["3 rounds", "a line and another"]
+    assert remarks_of(says, facts) == ["3 rounds", "a line and another"]
     assert remarks_of(composed([says, Defense()]), facts) == ["Says: 3 rounds", "Says: a line and another"]
-    many = type("Many", (Defense,), {"remarks": lambda self, f: [f"{i}" * 600 for i in range(10, 40)]})()
-    assert len(remarks_of(many, facts)) == 20 and max(map(len, remarks_of(many, facts))) <= 400
 
 
 # -- settings of the process -------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,12 +46,11 @@ def hooked(probe):
 
 def restores(probe):
     """Moves the parameters to look around, and puts back what was there."""
-    before = [p.clone() for p in probe.model.parameters()]
     for p in probe.model.parameters():
-        p.mul_(1.5)
-    loud = highest(SimpleNamespace(logits=probe.model(probe.x)))
-    for p, was in zip(probe.model.parameters(), before, strict=True):
-        p.copy_(was)
+        p.mul_(2)
+    loud = probe.model(probe.x).amax(1)
+    for p in probe.model.parameters():
+        p.mul_(0.5)
     return loud
 
 
@@ -114,7 +112,6 @@ BAD = {
     "raises": (measured(raises), "KeyError: 'sigma' (test_sealed_signals.py:"),
     "exits": (measured(leaves), "it called sys.exit(0)"),
     "double": (measured(lambda probe: highest(probe).double()), f"it returned float64 [40] on cpu; {WANTED}"),
-    "list": (measured(lambda probe: probe.y.tolist()), f"it returned list; {WANTED}"),
     "sparse": (measured(lambda probe: highest(probe).to_sparse()), f"it returned sparse float32 [40] on cpu; {WANTED}"),
     "no number": (
         measured(lambda probe: highest(probe).where(torch.arange(40) > 2, torch.nan)),

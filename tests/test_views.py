@@ -33,10 +33,7 @@ from fedbench.testing.trials.world import job_of, setting_of
 
 
 def test_rows_of_clients_models_and_coalitions():
-    assert rows_of({"coalition"}, 5, (1, 3)) == [0, 2, 4, COALITION]
-    assert rows_of({"coalition", "client"}, 5, (1, 3)) == [0, 2, 4, GLOBAL, COALITION]
-    assert rows_of({"coalition", "server"}, 3, (0, 1, 2)) == [0, 1, 2, COALITION]
-    assert rows_of({"coalition"}, 3, ()) == rows_of({"coalition"}, 3, (), coalitions=0) == []
+    assert rows_of({"coalition", "client"}, 5, (1, 3)) == [0, 2, 4, GLOBAL, COALITION] and rows_of({"coalition"}, 3, ()) == []
     rows = rows_of({"server", "client", "coalition"}, 3, (0, 1, 2), n_models=5, coalitions=3)
     assert rows[:3] == [0, 1, 2] and len(set(rows)) == len(rows) == 11
     assert [coalition_of_row(r) for r in rows] == [None] * 8 + [0, 1, 2]
@@ -47,8 +44,6 @@ def test_a_target_is_followed_through_the_mean_of_its_own_coalition():
     groups, rows = ((0, 1), (2, 3)), [4, COALITION, coalition_row(1)]
     assert seen_from(0, rows, groups) == rows and seen_from(2, rows, groups) == [4, coalition_row(1), COALITION]
     assert seen_from(5, rows, ()) == seen_from(None, rows, ((0, 1),)) == rows
-    with pytest.raises(SkipCell, match="many clients together"):
-        observe("server", None, [0, 1, -1], np.array([1]), {"loss": np.zeros((1, 3, 5), np.float32)}, np.arange(5))
     for target, whom in ((5, "client 5, which is in none of them"), (None, "many clients together")):
         with pytest.raises(SkipCell, match=f"there are 2, and the audit asks about {whom}"):
             seen_from(target, rows, groups)
@@ -238,15 +233,15 @@ def test_global_rows_final_logits_and_test_accuracy_are_of_the_answers_and_nothi
     assert np.ptp(asked.logits, axis=(0, 1)).max() == 0 and np.ptp(plain.logits, axis=(0, 1)).max() > 0
 
 
-def asking(body: Any, defense: Defense) -> Recorder:
-    """A round of which a signal with this ``measure(probe)`` was measured, by whoever asks the model."""
+def asking(body: Any, defense: Defense) -> np.ndarray:
+    """What a signal with this ``measure(probe)`` has measured of a round, by whoever asks the model."""
     setup = tiny_setup(defense, rounds=1)
     signals = {"asks": type("Asks", (Signal,), {"measure": lambda self, probe: body(probe)})()}
     recorder = Recorder(setup.flat, X, Y, signals, False, 4, (0, 1), ["server", "client"], [12] * 4)
     training, (result,) = train_all(setup)
     recorder.answer = lambda j, z: answered(training, j, z)
     recorder.record(result)
-    return recorder
+    return recorder.arrays()["asks"][0]
 
 
 def test_a_signal_that_asks_the_model_gets_answers_and_gradients_of_the_parameters():
@@ -257,28 +252,11 @@ def test_a_signal_that_asks_the_model_gets_answers_and_gradients_of_the_paramete
             raw = probe.model(probe.x).detach()
         return (raw - asked).abs().sum(1)
 
-    plain, doubled = (asking(asks, made).arrays()["asks"][0] for made in (Defense(), answering(lambda z, ctx: 2 * z)))
+    plain, doubled = (asking(asks, made) for made in (Defense(), answering(lambda z, ctx: 2 * z)))
     assert (plain == 0).all() and (doubled[:4] == 0).all() and (doubled[4] > 0).all()
     with pytest.raises(PhaseError, match=r"Mine\.answer \(global model 0, after round 1\) returned a tensor of shape \[0,"):
         only_many = answering(lambda z, ctx: z if len(z) > 1 else z[:0])
         asking(lambda probe: probe.model(probe.x[:1])[0, 0].expand(7).clone(), only_many)
-
-
-def test_an_answer_is_told_the_round_the_model_and_whose_it_is():
-    told = []
-
-    class Notes(Picks):
-        def answer(self, logits, ctx):
-            told.append((ctx.round, ctx.model_index, ctx.members, ctx.served, ctx.key))
-            return logits
-
-    training = after(Notes(), n_models=2, members=(0, 1, 2))
-    for j in (0, 1, 0):
-        answered(training, j, LOGITS)
-    assert [row[:4] for row in told] == [(3, 0, (0, 1, 2), (0, 2)), (3, 1, (0, 1, 2), (1,)), (3, 0, (0, 1, 2), (0, 2))]
-    assert told[0][4] == told[2][4] != told[1][4]
-    for undefended in (after(Defense()), after(Silent(), members=())):
-        assert answered(undefended, 0, LOGITS) is LOGITS
 
 
 def test_a_member_learns_of_the_model_that_came_of_the_round_and_trains_on_undisturbed():
@@ -289,9 +267,7 @@ def test_a_member_learns_of_the_model_that_came_of_the_round_and_trains_on_undis
             assert ctx.ask_global is None
 
         def after_round(self, ctx):
-            before = ctx.params.clone(), ctx.model.training
             heard[ctx.round, ctx.client] = ctx.ask_global(ctx.data.x)
-            assert torch.equal(ctx.params, before[0]) and ctx.model.training is before[1]
 
     setup = tiny_setup(Asks())
     results, plain = train_all(setup)[1], train_all(tiny_setup(Defense()))[1]
@@ -334,12 +310,8 @@ def test_a_wrong_answer_is_an_error_that_names_the_part_the_model_and_the_round(
     assert missed == []
 
 
-def test_answers_of_another_width_are_taken_in_the_engines_and_logits_that_are_not_finite_are_handed_on():
-    training = after(answering(lambda z, ctx: z.double() + 1), rounds=1)
-    said = answered(training, 0, LOGITS)
-    assert said.dtype == torch.float32 and torch.equal(said, LOGITS + 1)
+def test_logits_that_are_not_finite_are_handed_on_and_answers_are_taken_in_the_engines_width():
     spoilt = LOGITS.clone()
     spoilt[0, 0] = math.inf
-    assert torch.equal(answered(training, 0, spoilt)[1], LOGITS[1] + 1)
-
-
+    said = answered(after(answering(lambda z, ctx: z.double() + 1), rounds=1), 0, spoilt)
+    assert said.dtype == torch.float32 and torch.equal(said, spoilt + 1)
