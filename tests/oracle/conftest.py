@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -13,10 +15,20 @@ import pytest
 from oracle.stored import PARTS, load, save
 from oracle.toys import images_in
 
+import fedbench.plugins
+from fedbench.leaderboard.claims.load import shipped_papers
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--renew``."""
     parser.addoption("--renew", action="store_true", help="write tests/oracle/oracle.json anew and print what moved")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Suites go to the workers one by one, not all of the file to one of them."""
+    if getattr(config.option, "dist", "no") == "loadfile":
+        config.option.dist = "load"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,6 +51,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line("\n".join(moved[:200]) or "nothing moved")
     counts = Counter(line.split(": ")[0] for line in moved)
     terminalreporter.write_line(f"{len(moved)} kinds of numbers moved in {len(counts)} suites: {dict(counts)}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded() -> None:
+    """Load what processes forked from this one would load anew for each suite: modules of plugins, claims of papers."""
+    for module in pkgutil.walk_packages(fedbench.plugins.__path__, "fedbench.plugins."):
+        importlib.import_module(module.name)
+    shipped_papers()
 
 
 @pytest.fixture(scope="session")

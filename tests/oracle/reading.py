@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 CANDIDATES = ("ids", "kind")  # what an audit set is: which samples, and member, outside or inside each
-TIMES = re.compile(r"runtime|seconds|cpu|time\b", re.IGNORECASE)  # header of a board's column that is measured anew each time
+TIMES = re.compile(
+    r"runtime|seconds|cpu|time\b|faster|slower", re.IGNORECASE
+)  # in titles and claims of what is measured anew each time
 NUMBER = re.compile(r"[-+]?(?:\d+(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -105,7 +107,7 @@ def numbers(content: Any) -> Iterator[float]:
 
 
 def tables(board: str) -> Iterator[dict[str, Part]]:
-    """The numbers of each table of a Markdown board, in its order, without columns of times; not those of its provenance."""
+    """The numbers of each table of a Markdown board, in its order, without times; not those of its provenance."""
     rows: list[str] = []
     for line in [*board.partition("## Provenance")[0].splitlines(), ""]:
         if line.startswith("|"):
@@ -116,9 +118,11 @@ def tables(board: str) -> Iterator[dict[str, Part]]:
 
 
 def table(rows: list[list[str]]) -> Part:
-    """The numbers of one table, row by row."""
-    kept = [i for i, title in enumerate(rows[0]) if not TIMES.search(title)]
-    found = [n for row in rows[2:] for i in kept if i < len(row) for n in NUMBER.findall(row[i])]
+    """The numbers of one table, row by row, without columns of times and claims about them."""
+    left_out = {"difference"} if any(title.startswith("ours") and TIMES.search(title) for title in rows[0]) else set()
+    kept = [i for i, title in enumerate(rows[0]) if not TIMES.search(title) and title not in left_out]
+    rows = [row for row in rows[2:] if not TIMES.search(" ".join(row))]
+    found = [n for row in rows for i in kept if i < len(row) for n in NUMBER.findall(row[i])]
     return Part(digest(found), quartiles([float(n.replace(",", "")) for n in found]))
 
 

@@ -49,6 +49,9 @@ PARTS = {
     "papers/cofedmid_table11": ["cifar10"],
     "papers/cofedmid_wideresnet": ["cifar10-wrn"],
     "papers/cofedmid_figure1": ["cifar100"],
+    "cross_threats": ["digits-trajectory", "digits-insider"],
+    "overfitting": ["digits", "location30"],
+    "clustered": ["mnist-15", "mnist-clients"],
     "papers/cofedmid_figure4": ["clients5"],
     "papers/membershield_cifar10_cnn2": ["cnn2-beta1"],
     "papers/membershield_table12": ["cnn2", "mlp4"],
@@ -58,17 +61,46 @@ PARTS = {
     "tuned_baselines": ["digits"],
     "what_the_bugs_do": ["leaky-misaligned", "noniid-weights"],
 }
-# Methods that two suites share with the same parameters run once; of the others here, only what the suite alone has.
-_POISONED = {"none", "atm", "passive", "fedpoisonmia", "fedpoisonmia-greedy", "fedpoisonmia-random"}  # all: poisoning, table5
-_OVERFITTED = {"none", "membershield", "aof-dropout-0.5-l2", "kd", "threshold-loss", "knn", "threshold-loss-global"}  # all: cnn2
-_UNITED = {"none", "dp-sgd", "cofedmid", "cofedmid-cifar10", "avg-cosine", "fta-c", "seqmia", "fedmia-ii"}  # all: table1
+# Methods that suites share run all with all in one of them: `partial_defense`, papers/cofedmid_table1, `overfitting`,
+# `poisoning`, papers/fedpoisonmia_table5. The other suites keep what they alone have, with methods that show it.
+_POISONED = {"none", "atm", "passive", "fedpoisonmia", "fedpoisonmia-greedy", "fedpoisonmia-random"}
+_OVERFITTED = {"none", "membershield", "aof-dropout-0.5-l2", "threshold-loss", "knn", "threshold-loss-global"}
+_UNITED = {"none", "dp-sgd", "cofedmid", "cofedmid-cifar10", "avg-cosine", "fta-c", "seqmia", "seqmia-coalition"}
+_PARTIAL = {"none", "grad-noise", "dp-sgd", "cofedmid", "loss-series", "fta-l", "seqmia"}
+_CLUSTERED = {"none", "FedAvg", "ifca", "ifca-mir", "shadow", "lira-offline", "loss-series", "fta-l", "seqmia"}
 FEW = {name: _POISONED for name in PARTS if "fedpoisonmia" in name and not name.endswith("table5")}
 FEW |= {f"papers/membershield_{task}": _OVERFITTED for task in ("cifar10_vgg", "chmnist", "purchase100")}
-FEW |= {f"papers/cofedmid_{table}": _UNITED for table in ("table19_20", "wideresnet")}
+FEW |= {f"papers/cofedmid_{table}": _UNITED for table in ("table10", "table17_18", "table19_20", "wideresnet")}
+FEW |= {name: _PARTIAL for name in ("partial_defense_location30", "partial_defense_cifar10")}
+FEW |= {name: _CLUSTERED for name in ("clustered", "papers/ifca_mir_minority", "papers/ifca_mir_trajectory")}
 FEW |= {
-    "tuned_baselines": {"none", "grad-noise", "dp-sgd-hu", "dp-sgd-hu-views", "cofedmid", "loss-series", "avg-cosine-class"},
+    "papers/cofedmid_table5_9_cifar10": {"none", "cofedmid", "cofedmid-partition", "cofedmid-recycling", "fedmia-ii"},
+    "tuned_baselines": {"none", "grad-noise", "dp-sgd-hu", "avg-cosine-class"},
     "across_worlds": {"none", "membershield", "cofedmid", "atm", "loss-series", "fedpoisonmia", "stacked"},
 }
+# Of methods that differ from another in a number, and of attacks that the same suite has in another view, one is run.
+LESS = {
+    "papers/membershield_cifar10_cnn2": {
+        "aof-dropout-0.25", "aof-dropout-0.5", "aof-dropout-0.75", "aof-dropout-0.25-l2", "aof-dropout-0.75-l2", "dp-sgd", "kd",
+        "relaxloss", "adv-reg", "threshold-confidence-global", "threshold-entropy-global",
+        "threshold-modified-entropy-global", "threshold-entropy", "logistic-regression-global-colluder", "knn-global-colluder",
+    },
+    "overfitting": {
+        "confidence", "entropy", "modified-entropy", "regression", "knn", "global-confidence", "global-stacked",
+    },
+    "cofedmid_ablations": {
+        "limit-20", "limit-30", "decay-exponential", "loss-series", "avg-cosine", "fedmia-ii-coalition", "fta-c-coalition",
+        "fta-c", "seqmia",
+    },
+    "papers/fedmia_table2": {"data-augmentation+sampling-0.3", "data-augmentation+sampling-0.6", "blackbox-loss", "loss-series"},
+    "papers/cofedmid_table13_14": {"fedmia-ii", "fta-c"},
+}  # fmt: skip
+FLOORS = ("partial_defense", "overfitting", "poisoning", "clustered_digits", "across_worlds")
+
+
+def runs(name: str, method: str) -> bool:
+    """Whether the suite runs this defense or attack here too."""
+    return method in FEW[name] if name in FEW else method not in LESS.get(name, ())
 
 
 def toy(name: str, images, folder):
@@ -79,6 +111,8 @@ def toy(name: str, images, folder):
     spec |= {"tuning_seeds": spec["tuning_seeds"][:1]} if "tuning_seeds" in spec else {}
     spec["settings"] = [s for s in spec["settings"] if s["name"] in PARTS.get(name, [s["name"]])]
     for s in spec["settings"]:
+        if (name, s["name"]) == ("overfitting", "location30"):
+            s["defenses"] = ["none", "relaxloss-records", "memguard"]  # the others run in the first setting
         s["audit"]["every"] = 1
         if s["audit"].get("targets") == "honest":
             s["audit"] |= {"members": 10, "nonmembers": 10}
@@ -107,16 +141,21 @@ def toy(name: str, images, folder):
         elif "digits" in str(s["dataset"]):
             s["dataset"] = {"name": "digits", "params": {"test": 1400, "label_noise": 0.3}}
         else:
-            s["dataset"] = {"name": "image-folder", "params": {"path": str(images), "test": 20, "holdout": 20}}
+            size = {"size": 8} if s["model"] == "resnet18" else {}  # the largest model
+            s["dataset"] = {"name": "image-folder", "params": {"path": str(images), **size, "test": 20, "holdout": 20}}
         if "dirichlet" in str(s.get("partition")):
             s["partition"] = {"name": "dirichlet", "beta": 10.0}
-    for kind in ("defenses", "attacks") if name in FEW else ():
-        spec[kind] = [u for u in spec[kind] if (u if isinstance(u, str) else u.get("label", u["name"])) in FEW[name]]
+    for kind in ("defenses", "attacks"):
+        spec[kind] = [u for u in spec[kind] if runs(name, u if isinstance(u, str) else u.get("label", u["name"]))]
         for s in spec["settings"]:
-            s |= {kind: [label for label in s[kind] if label.partition("[")[0] in FEW[name]]} if kind in s else {}
+            s |= {kind: [label for label in s[kind] if runs(name, label.partition("[")[0])]} if kind in s else {}
+    if name not in FLOORS:
+        spec["floors"] = []
     for d in spec["defenses"]:
         if isinstance(d, dict) and "grid" in d:
-            d["grid"] = {k: v[-2:] if d["name"] == "dp-sgd" else v[:2] for k, v in d["grid"].items()}  # the least noise
+            d["grid"] = {
+                k: v[-2:] if d["name"] == "dp-sgd" else v[: 1 if "fedmia" in name else 2] for k, v in d["grid"].items()
+            }  # the least noise
         if isinstance(d, dict) and d.get("name") == "ifca-mir":
             d["params"] |= {"every": 1, "shadows": 1, "shadow_samples": 60, "epochs": 1}
     if "papers/cofedmid" in name:
@@ -129,9 +168,8 @@ def toy(name: str, images, folder):
 
 
 def united(spec):
-    """A suite of CoFedMID's, in place: no floors, one point of a sweep, and of the rows that a setting names those that are
+    """A suite of CoFedMID's, in place: one point of a sweep, and of the rows that a setting names those that are
     left."""
-    spec["floors"] = []
     for d in (d for d in spec["defenses"] if isinstance(d, dict)):
         d["grid"] = {k: v if k == "mode" else v[-1:] for k, v in d.get("grid", {}).items()}
         if d["name"] == "cofedmid" and d["params"].get("compensation", True):
