@@ -7,7 +7,7 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 
 # Imported once by the server; importing starts no threads and touches no GPU.
-_PRELOAD = [f"fedbench.core.execution.{name}" for name in ("with_parent", "worker", "forked")] + ["sklearn.datasets", "fedbench.core.execution.frozen"]
+_PRELOAD = [f"fedbench.core.execution.{name}" for name in ("with_parent", "worker", "forked", "frozen")]
 
 
 def context() -> ForkServerContext:
