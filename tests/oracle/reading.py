@@ -105,20 +105,21 @@ def numbers(content: Any) -> Iterator[float]:
 
 
 def tables(board: str) -> Iterator[dict[str, Part]]:
-    """The numbers of each table of a Markdown board, in its order, without times; not those of its provenance."""
+    """The numbers of each table of a Markdown board, in its order, without those of its provenance and of the papers' times."""
     rows: list[str] = []
     for line in [*board.partition("## Provenance")[0].splitlines(), ""]:
         if line.startswith("|"):
             rows.append(line)
         elif rows:
-            yield {"numbers": table([[cell.strip() for cell in row.strip("|").split("|")] for row in rows])}
+            cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+            if not any(title.startswith("ours") and TIMES.search(title) for title in cells[0]):  # is not there without times
+                yield {"numbers": table(cells)}
             rows = []
 
 
 def table(rows: list[list[str]]) -> Part:
     """The numbers of one table, row by row, without columns of times and claims about them."""
-    left_out = {"difference"} if any(title.startswith("ours") and TIMES.search(title) for title in rows[0]) else set()
-    kept = [i for i, title in enumerate(rows[0]) if not TIMES.search(title) and title not in left_out]
+    kept = [i for i, title in enumerate(rows[0]) if not TIMES.search(title)]
     rows = [row for row in rows[2:] if not TIMES.search(" ".join(row))]
     found = [n for row in rows for i in kept if i < len(row) for n in NUMBER.findall(row[i])]
     return Part(digest(found), quartiles([float(n.replace(",", "")) for n in found]))
