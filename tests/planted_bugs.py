@@ -28,7 +28,9 @@ OF_THE_ORACLE = {
     ),
     "evaluation on training data": (
         "core/experiment/train.py", "test_x = torch.from_numpy(scene.data.test_x).to(device)",
-        "test_x = torch.from_numpy(scene.data.train_x[: len(scene.data.test_x)]).to(device)", EVERYTHING, set(),
+        "from dataclasses import replace\n"
+        "    scene = replace(scene, data=replace(scene.data, test_x=scene.data.train_x, test_y=scene.data.train_y))\n"
+        "    test_x = torch.from_numpy(scene.data.test_x).to(device)", EVERYTHING, set(),
     ),
     "non-members drawn from the training set": (
         "core/population/audit.py", "equal = rng.choice(free, share, replace=False)",
