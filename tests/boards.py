@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbench.core import FinishedRun, Number, Table
+from fedbench.core import FinishedRun, Number
 from fedbench.core.metrics import score_groups
 from fedbench.core.metrics.decision import decision_report
 from fedbench.core.population.target import EVERYBODY
@@ -126,12 +126,6 @@ def board(folder, plots=False, **more):
     return render(blocks_of(folder, plots, folds=True, **more))
 
 
-def table_of(folder, title, **more):
-    """The one table of a folder's board with this title."""
-    (found,) = (b for b in blocks_of(folder, **more) if isinstance(b, Table) and b.title == title)
-    return found
-
-
 def rows_of(text, after):
     """Cells of the first Markdown table after a line that starts with ``after``."""
     lines = text[re.search(rf"^{re.escape(after)}", text, re.M).start() :].splitlines()
@@ -147,6 +141,12 @@ def rows_of(text, after):
 RULES = ("none", "median", "atm")
 ACTIVE = ("gradient-ascent", "fedpoisonmia")
 ACCURACY = {None: 0.8, "gradient-ascent": 0.7, "fedpoisonmia": 0.6}  # of the undefended federation; a rule loses 0.1
+
+
+def decision_of(by_round, member, rng):
+    """What a target's record says of an attack that decides."""
+    facts = {k: v for k, v in vars(decision_report(by_round, member, 0.0, rng)).items() if k != "best_index"}
+    return DecisionScores(best_round=10, **facts)
 
 
 class Poisoned(Folder):
@@ -172,8 +172,7 @@ class Poisoned(Folder):
             member = arrays[f"t{t.target}_kind"] == 0
             shift = {"atm": 0.3}.get(defense, 1.0) * np.where(member, 1, -1)
             by_round = rng.normal(size=(self.rounds, len(member))) + shift
-            facts = {k: v for k, v in vars(decision_report(by_round, member, 0.0, rng)).items() if k != "best_index"}
-            t.decision = DecisionScores(best_round=10, **facts)
+            t.decision = decision_of(by_round, member, rng)
         accuracy = ACCURACY[attack if attack in ACTIVE else None] - 0.1 * (defense != "none")
         correct = np.random.default_rng(seed).random(N_TEST) < accuracy
         return {**arrays, "test_correct": correct}, scored, correct
@@ -191,11 +190,6 @@ def fairness_of(defense, seed):
         numbers |= {f"accuracy:{name}": Number(rng.uniform(0.7, 0.9)), f"clients:{name}": Number(k)}
         numbers[f"n_test:{name}"] = Number(100 * k)
     return numbers | {kind: Number(rng.uniform(0.02, 0.2), 0.01) for kind in GAPS}
-
-
-def violations_of(violated, clients=200):
-    """What the analysis of violations found."""
-    return Found(numbers={"violated": Number(violated), "clients": Number(clients)})
 
 
 class Clustered(Folder):
@@ -217,7 +211,9 @@ class Clustered(Folder):
 
     def analyses(self, defense, attack, seed):
         found = {"group-fairness": Found(numbers=fairness_of(defense, seed))}
-        return found | ({"violations": violations_of(10 * seed)} if attack == "shadow" else {})
+        return found | (
+            {"violations": Found(numbers={"violated": Number(10 * seed), "clients": Number(200)})} if attack == "shadow" else {}
+        )
 
     def history(self, defense, seed):
         more = {"clusters": [3, 1] if seed % 2 else [1, 3], "moved": 0} if defense == "ifca" else {}
@@ -232,9 +228,7 @@ class Clustered(Folder):
             member = arrays[f"t{t.target}_kind"] == 0
             rng = np.random.default_rng([seed, abs(t.target), *defense.encode()])
             shift = {-11: 1.5}.get(t.target, 0.3) * np.where(member, 1, -1)
-            report = decision_report(rng.normal(size=(1, len(member))) + shift, member, 0.0, rng)
-            facts = {k: v for k, v in vars(report).items() if k != "best_index"}
-            t.decision = DecisionScores(best_round=30, **facts)
+            t.decision = decision_of(rng.normal(size=(1, len(member))) + shift, member, rng)
         return arrays, scored, correct
 
 
@@ -246,17 +240,3 @@ def finished_run(**change):
         "predicted": np.zeros(8, int), "test_group": np.zeros(8, int), "rng": lambda purpose: np.random.default_rng(0),
     }  # fmt: skip
     return FinishedRun(**{**fields, **change})
-
-
-def worlds(root, leaks, views=("server",), seeds=range(6)):
-    """A folder with a setting for each entry of ``leaks``, seen from each of ``views``."""
-    folder = Folder(root, {})
-    for setting, leak in leaks.items():
-        folder.leak = leak
-        for view in views:
-            for seed in seeds:
-                for defense in leak:
-                    attack = f"fedmia-{view}"
-                    stem = "-".join(map(escape_stem, (setting, view, defense, str(seed))))
-                    folder.add(defense, attack, seed, setting=setting, view=view, stem=stem)
-    return folder

@@ -15,7 +15,22 @@ from pathlib import Path
 import numpy as np
 from edits import put
 
+from fedbench.core.cli.main import main
 from fedbench.core.store.integrity import components_of, keys_of, sealed
+from fedbench.core.store.reading import load_records
+from fedbench.core.store.trust import read_trust
+
+
+def exported(results, folder, *only):
+    """The bundle of a results folder, or of a part of it."""
+    assert main(["export", str(results), "-o", str(folder / "b.zip"), *only]) == 0
+    return folder / "b.zip"
+
+
+def levels(folder):
+    """(defense, attack) -> level of trust."""
+    trust = read_trust(folder)
+    return {(r.record.defense.name, r.record.attack.name): trust.of(r).level for r in load_records(folder)}
 
 
 def files_of(bundle):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -20,23 +19,6 @@ from fedbench.leaderboard.statistics.sheet import Own, Part
 CANDIDATES = 50  # of each class in a world, which has AUCs and no scores
 
 
-@dataclass
-class Stub:
-    """A complete row of a world."""
-
-    label: str
-    entries: dict = field(default_factory=dict)
-    complete: bool = True
-
-    @property
-    def floor(self):
-        return self.label in FLOORS
-
-    @property
-    def undefended(self):
-        return self.label == "none"
-
-
 def world(aucs, error=1e-6, labels=None, names=None):
     """A contest of complete rows with one target a seed. ``aucs`` [rows, attacks, seeds], independent errors."""
     rows, attacks, seeds = np.shape(aucs)
@@ -44,7 +26,13 @@ def world(aucs, error=1e-6, labels=None, names=None):
     at = {(label, name): i * attacks + a for i, label in enumerate(labels) for a, name in enumerate(names)}
     nothing = Sample(0, np.zeros(1), np.zeros(1), np.zeros(1, int))
     pulls = np.zeros((len(at), CANDIDATES))
-    stubs = [Stub(label, {a: SimpleNamespace(complete=True) for a in names}) for label in labels]
+    stubs = [
+        SimpleNamespace(
+            label=label, entries={a: SimpleNamespace(complete=True) for a in names}, complete=True, floor=label in FLOORS,
+            undefended=label == "none",
+        )
+        for label in labels
+    ]  # fmt: skip
     contest = Contest(stubs, names, [(seed, 0) for seed in range(seeds)])
     contest.parts = [
         Part(

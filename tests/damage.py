@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import random
 from collections import Counter
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from bundles import arrays_of, rescored
 from edits import put
 from running import suite
 
@@ -143,8 +142,7 @@ def _other_arrays(files: Files, rng: random.Random) -> Files:
     """An array of another shape or type, of objects, or with other values, while the record's numbers stay."""
     name = rng.choice([name for name in files if name.endswith(".npz")])
     record = Path(name).with_suffix(".json").name
-    with np.load(io.BytesIO(files[name]), allow_pickle=False) as archive:
-        arrays = {array: archive[array] for array in archive.files}
+    arrays = arrays_of(files[name])
     which = rng.choice([n for n in arrays if n.partition("_")[2] in ("scores", "kind", "canary", "in_mix", "ids")])
     a = arrays[which]
     others = [
@@ -155,11 +153,8 @@ def _other_arrays(files: Files, rng: random.Random) -> Files:
         others = [*others[:2], np.full(len(a), np.nan), np.full(len(a), np.inf), np.zeros(len(a))]
     if which.endswith("_kind"):
         others = [*others[:2], a - 1, a + 1, np.zeros_like(a)]
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays | {which: rng.choice(others)})
-    content = json.loads(files[record])
-    content["digests"]["scores"] = hashlib.sha256(buffer.getvalue()).hexdigest()
-    return {name: buffer.getvalue(), record: sealed(content)}
+    made = rescored(files, record, **{which: rng.choice(others)})
+    return {name: made[name], record: made[record]}
 
 
 KINDS: dict[str, Change] = {

@@ -12,7 +12,6 @@ from boards import (
     N_MEMBERS,
     N_OFL,
     Clustered,
-    Folder,
     board,
     fairness_of,
     finished_run,
@@ -40,9 +39,9 @@ def analysis(name, **params):
     return component({c.name: c for c in fedbench_analyses()}[name])(**params)
 
 
-def run_of(seed=0, leak=(0.5, 0.5, 2.0), **change):
+def run_of(leak=(0.5, 0.5, 2.0), **change):
     """A run of three clients, the first two members; members of client k are easier by ``leak[k]`` under its model at the end."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     ease = rng.normal(size=(3, K + 1, len(POOL)))
     for k, more in enumerate(leak):
         ease[2, k, k == POOL] += more
@@ -58,7 +57,7 @@ def run_of(seed=0, leak=(0.5, 0.5, 2.0), **change):
         "pool_canary": CANARY, "outsider_of": np.full(len(POOL), -1), "pool_y": np.arange(len(POOL)) // 3 % 4,
         "assignment": np.zeros((3, K), int), "used": used, "flagged": used // 2, "used_in_round": in_round,
         "flagged_in_round": in_round // 4, "sizes": np.array([60, 60, 60]),
-        "rng": lambda purpose: np.random.default_rng([seed, *purpose.encode()]),
+        "rng": lambda purpose: np.random.default_rng([0, *purpose.encode()]),
     }  # fmt: skip
     return finished_run(**fields | change)
 
@@ -101,20 +100,16 @@ def test_data_usage_is_of_the_coalitions_samples_and_rounds_and_by_thirds_of_the
     np.testing.assert_allclose(found.arrays["coalition protected"], run.flagged_in_round[:, :2].sum(axis=1) / 120)
 
 
-def judged_of(target, outside=2500, inside=0, leak=3.0, seed=0):
+def judged_of(target):
     """Members of class 0 leak, those of the others do not."""
-    rng, kind = np.random.default_rng([seed, target]), np.repeat([0, 1, 2, -1], [60, outside, inside, 10])
+    rng, kind = np.random.default_rng([0, target]), np.repeat([0, 1, -1], [60, 2500, 10])
     y, zeros = np.arange(len(kind)) % 4, np.zeros(len(kind), int)
-    scores = rng.normal(size=len(kind)) + leak * ((kind == 0) & (y == 0))
+    scores = rng.normal(size=len(kind)) + 3 * ((kind == 0) & (y == 0))
     return Judged(target=target, group=None, scores=scores, kind=kind, owner=zeros, model_of=zeros, y=y)
 
 
-def judgement_of(targets=(0, 4), threshold=None, **change):
-    return Judgement(attack="x", threshold=threshold, targets=tuple(judged_of(t, **change) for t in targets))
-
-
 def test_tf01_by_class_counts_members_above_the_clients_threshold():
-    judgement = judgement_of()
+    judgement = Judgement(attack="x", threshold=None, targets=(judged_of(0), judged_of(4)))
     found = analysis("tf01-by-class").analyse(run_of(), judgement).arrays
     assert list(zip(found["client"], found["class"], strict=True)) == [(t, c) for t in (0, 4) for c in range(4)]
     for i, (t, c) in enumerate(zip(found["client"], found["class"], strict=True)):
@@ -202,10 +197,10 @@ def test_group_fairness_finds_the_accuracy_of_each_group_and_the_gaps():
     assert len(gaps) == 3 and gaps == {name: (fair[name], fair[f"{name}_se"]) for name in gaps}
 
 
-def said(rng, n=40, models=2):
+def said(rng, n=40):
     kind = rng.integers(-1, 3, n)
     return Judged(target=-10, group=0, scores=rng.normal(size=n), kind=kind, owner=np.where(kind == 0, rng.integers(0, 4, n), -1),
-                  model_of=rng.integers(0, models, n))  # fmt: skip
+                  model_of=rng.integers(0, 2, n))  # fmt: skip
 
 
 def test_violations_against_a_naive_count():
@@ -215,9 +210,7 @@ def test_violations_against_a_naive_count():
     found = analysis("violations").analyse(run, Judgement(attack="x", threshold=0.1, targets=targets))
     decided, kind, model = (np.concatenate([getattr(t, part) for t in targets]) for part in ("scores", "kind", "model_of"))
     decided = decided > 0.1
-    accuracy = [
-        (decided[(model == j) & (kind == 0)].mean() + (~decided[(model == j) & (kind > 0)]).mean()) / 2 for j in (0, 1)
-    ]
+    accuracy = [(decided[(model == j) & (kind == 0)].mean() + (~decided[(model == j) & (kind > 0)]).mean()) / 2 for j in (0, 1)]
     np.testing.assert_allclose(found.arrays["accuracy_of_model"], [*accuracy, np.nan])  # model 2 has no known accuracy
     count = sum(accuracy[assignment[k]] > bounds[k] for k in (0, 1))  # nor has its client; client 3 is malicious
     assert found.numbers["violated"] == Number(count, count_error(count, 3), "clients") and found.numbers["clients"].value == 3
@@ -273,25 +266,3 @@ def test_groups_stand_side_by_side_with_intervals_over_seeds(clustered):
     assert attacked["shadow: minority"] == shown(combined_interval([d.last_accuracy for d in said], ses), 3)
     spread = t_interval([10.0 * seed for seed in range(5)]).half_width
     assert attacked["shadow: violations"] == f"20.0 ± {spread:.1f} of 200"
-
-
-def test_loss_intervals_are_shown_early_and_late_as_means_over_seeds(tmp_path):
-    """What a bandit over three intervals reports, seed by seed."""
-    folder = Folder(tmp_path / "results", {"none": 1.0, "cofedmid": 0.0}, ("loss-series",))
-    for seed in (0, 1, 2):
-        late = {
-            "draws of each loss interval": [1, 1, 8], "proportions of the loss intervals": [0.8, 0.15, 0.05],
-            "probabilities of the loss intervals": [0.08 + 0.02 * seed, 0.1, 0.82 - 0.02 * seed],
-        }  # fmt: skip
-        facts = {f"early {name}": [0.3, 0.4, 0.3] for name in late} | {f"late {name}": values for name, values in late.items()}
-        more = {"draws of each loss interval": [9, 9, 12], "recycled share early": 0.08, "recycled share late": 0.03}
-        folder.add("none", "loss-series", seed, facts={})
-        folder.add("cofedmid", "loss-series", seed, facts=facts | more)
-    rows = {r["of each interval"]: r for r in rows_of(board(folder), "**Loss intervals that are recycled, early and late**")}
-    shown = {name: [row[str(j)] for j in (1, 2, 3)] for name, row in rows.items()}
-    early, late = ["0.30", "0.40", "0.30"], ["0.10", "0.10", "0.80"]
-    assert shown == {
-        "probability, early": early, "share of the draws, early": early, "share of the samples, early": early,
-        "probability, late": late, "share of the draws, late": late, "share of the samples, late": ["0.80", "0.15", "0.05"],
-    }  # fmt: skip
-    assert [rows[f"probability, {when}"]["recycled"] for when in ("early", "late")] == ["0.080", "0.030"]

@@ -28,21 +28,11 @@ from worlds import (
 from fedbench.core import Observations, SkipCell
 from fedbench.plugins.attacks.trajectory import within_class
 
-few = settings(max_examples=25, deadline=None)
 
-
-def observed(view: str = "server", target: int = 0, rounds: int | np.ndarray = 1, **signals: np.ndarray) -> Observations:
-    """Observations of these signals [R, M, n]."""
-    clients = next(iter(signals.values())).shape[1]
-    times = np.arange(1, rounds + 1) if isinstance(rounds, int) else rounds
-    names = {name.replace("_", "-"): a for name, a in signals.items()}
-    who = np.arange(clients) if view == "server" else np.array([-1])
-    return Observations(view=view, rounds=times, clients=who, target=target, signals=names)
-
-
-def one_round(measure: np.ndarray) -> Observations:
-    """``measure``: [M, n] in one round, row 0 the target's, as a negative loss."""
-    return observed(loss=-np.asarray(measure, float)[None])
+def observed(measure: np.ndarray, target: int = 0) -> Observations:
+    """``measure``: [R, M, n], as a negative loss."""
+    rounds, clients = (np.arange(n) for n in measure.shape[:2])
+    return Observations(view="server", rounds=rounds, clients=clients, target=target, signals={"loss": -measure})
 
 
 # --- logit signals ----------------------------------------------------------------------------------------------------
@@ -103,15 +93,18 @@ def mean(a: np.ndarray) -> np.ndarray:
 CLASS = {"normalise": "class"}
 DEFINITIONS = [
     *((name, params, measure, of) for params in ({}, CLASS) for name, measure, of in (
-        ("loss-series", "loss", mean), ("avg-cosine", "cosine", mean), ("fta-c", "confidence", slow_slope),
-        ("fta-l", "loss", slow_slope), ("fedmia-i", "loss", slow_fedmia), ("fedmia-ii", "cosine", slow_fedmia),
+        ("loss-series", "loss", mean), ("avg-cosine", "grad-cosine", mean), ("fta-c", "confidence", slow_slope),
+        ("fta-l", "loss", slow_slope), ("fedmia-i", "loss", slow_fedmia), ("fedmia-ii", "grad-cosine", slow_fedmia),
     )),
-    ("grad-norm", {"average": True}, "gradient", mean),
+    *(("fedmia", {"measure": measure}, measure, slow_fedmia) for measure in (
+        "loss", "confidence", "rescaled", "modified-entropy", "entropy", "max-prob", "std-prob", "grad-cosine", "grad-diff",
+    )),
+    ("grad-norm", {"average": True}, "gradient", mean), ("grad-diff", {}, "grad-diff", lambda a: a[-1, TARGET]),
     ("grad-norm", {"average": True, "inverted": True}, "gradient", lambda a: -mean(a)),
     ("grad-norm", {}, "gradient", lambda a: a[-1, TARGET]), ("blackbox-loss", {}, "loss", lambda a: a[-1, TARGET]),
     ("passive", {}, "margin", lambda a: a[-1, TARGET]), ("fedpoisonmia", {}, "margin", lambda a: a[-1, TARGET]),
-    ("grad-cosine", {}, "cosine", lambda a: a[-1, TARGET]), ("fta", {"signal": "loss"}, "loss", slow_slope),
-    ("fta", {"signal": "confidence"}, "confidence", slow_slope), ("fta", {"signal": "rescaled"}, "log odds", slow_slope),
+    ("grad-cosine", {}, "grad-cosine", lambda a: a[-1, TARGET]), ("fta", {"signal": "loss"}, "loss", slow_slope),
+    ("fta", {"signal": "confidence"}, "confidence", slow_slope), ("fta", {"signal": "rescaled"}, "rescaled", slow_slope),
 ]  # fmt: skip
 
 
@@ -119,8 +112,10 @@ DEFINITIONS = [
 def test_a_score_is_its_definition(name, params, measure, wanted):
     seen, p = SMALL.observations, np.exp(-SMALL.observations["loss"].astype(np.float64))
     a = {
-        "loss": np.log(p), "confidence": p, "log odds": np.log(p / (1 - p)), "cosine": slow_cosine(SMALL),
-        "margin": seen["margin"],
+        "loss": np.log(p), "confidence": p, "rescaled": np.log(p / (1 - p)), "grad-cosine": slow_cosine(SMALL),
+        "grad-diff": 2 * seen["grad-dot"].astype(np.float64) - seen["grad-sq"], "max-prob": seen["max-prob"],
+        "margin": seen["margin"], "std-prob": seen["std-prob"], "entropy": -seen["entropy"],
+        "modified-entropy": -seen["modified-entropy"],
         "gradient": -np.broadcast_to(seen["grad-sq"], p.shape).astype(np.float64),
     }[measure]  # fmt: skip
     if params == CLASS:
@@ -130,7 +125,7 @@ def test_a_score_is_its_definition(name, params, measure, wanted):
     np.testing.assert_allclose(SMALL.score(one), wanted(a), rtol=1e-4, atol=1e-6)
 
 
-@few
+@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 12), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_values_are_standardised_within_their_class_and_zero_where_equal_or_alone(rows, n, classes, random):
     y = [random.randrange(classes) for _ in range(n)]
@@ -140,22 +135,10 @@ def test_values_are_standardised_within_their_class_and_zero_where_equal_or_alon
     assert np.isnan(found[-1]).all()
 
 
-def test_gradient_scores_of_vectors_ignore_their_lengths_where_they_are_cosines():
-    rng = np.random.default_rng(0)
-    g, update = rng.normal(size=(5, 7)), rng.normal(size=(1, 3, 7))
-
-    def score(name, g=g, update=update):
-        sq = (g**2).sum(1)[None, None]
-        seen = observed(target=1, grad_dot=update @ g.T, grad_sq=sq, update_sq=(update**2).sum(2)[..., None])
-        return attack(name).score(seen, SMALL.audit())
-
-    mine = update[-1, 1]
-    cosine = [v @ mine / np.linalg.norm(v) / np.linalg.norm(mine) for v in g]
-    np.testing.assert_allclose(score("grad-cosine"), cosine)
-    np.testing.assert_allclose(score("grad-cosine", 1e3 * g, 1e-3 * update), cosine)
-    np.testing.assert_allclose(score("grad-diff"), [np.linalg.norm(mine) ** 2 - np.linalg.norm(mine - v) ** 2 for v in g])
-    np.testing.assert_allclose(score("fedmia-ii", 1e3 * g, 1e-3 * update), score("fedmia-ii"), rtol=1e-3)
-    assert (score("avg-cosine", g, 0 * update) == 0).all() and (score("avg-cosine", 0 * g) == 0).all()
+@pytest.mark.parametrize("zero", ["grad_sq", "update_sq"])
+def test_the_cosine_with_a_vector_of_no_length_is_zero(zero):
+    w = with_signals(SMALL, **{name: 0 * SMALL.observations[name.replace("_", "-")] for name in (zero, "grad_dot")})
+    assert (w.score(attack("avg-cosine")) == 0).all()
 
 
 @pytest.mark.parametrize("name", ["loss-series", "blackbox-loss", "fedmia-i"])
@@ -164,8 +147,6 @@ def test_loss_attacks_read_the_loss_before_the_defense_where_asked(name):
     w, asked = with_signals(SMALL, **{"loss@pre_defense": before}), attack(name, loss_on="pre_defense")
     assert asked.needs == {"loss@pre-defense"} and attack(name).needs == {"loss"}
     np.testing.assert_array_equal(w.score(asked), with_signals(SMALL, loss=before).score(attack(name)))
-    np.testing.assert_array_equal(w.score(attack(name)), SMALL.score(attack(name)))
-    assert not np.array_equal(w.score(asked), SMALL.score(attack(name)))
 
 
 # --- FedMIA -----------------------------------------------------------------------------------------------------------
@@ -176,18 +157,10 @@ def test_fedmia_is_its_equations_under_every_filter_with_absent_clients(kind, dd
     a = np.random.default_rng(0).normal(size=(3, 15, 40))
     a[:, 5, :20] += 15  # a client that trained on these candidates: every filter leaves it out
     a[1, 4:6], a[2, TARGET] = np.nan, np.nan
-    score = attack("fedmia-i", filter=kind, ddof=ddof).score(observed(target=TARGET, rounds=3, loss=-a), SMALL.audit())
+    score = attack("fedmia-i", filter=kind, ddof=ddof).score(observed(a, TARGET), SMALL.audit())
     np.testing.assert_allclose(score, slow_fedmia(a[:2], kind, ddof), rtol=1e-6)
-    others = observed(target=TARGET, rounds=3, loss=-np.repeat(a[:, :1], 5, axis=1))  # all alike: one half at their mean
+    others = observed(np.repeat(a[:, :1], 5, axis=1), TARGET)  # all alike: one half at their mean
     np.testing.assert_allclose(attack("fedmia-i", filter=kind, ddof=ddof).score(others, SMALL.audit()), 0.5)
-
-
-@few
-@given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=9), st.integers(-1000, 1000))
-def test_the_published_filter_never_fires_with_nine_others(others, target):
-    seen = one_round(np.array([[target], *([s] for s in others)]) / 100)
-    scores = [attack("fedmia-i", filter=f).score(seen, SMALL.audit()) for f in ("3sigma_pop", "none")]
-    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-9)
 
 
 @pytest.mark.parametrize(("n", "trained", "kind"), [(2, 0, "loo"), (4, 0, "3sigma_pop"), (12, 1, "3sigma_pop")])
@@ -196,16 +169,8 @@ def test_students_tail_is_the_predictive_distribution_of_the_clients_kept(n, tra
     others, target = rng.normal(size=(n, 50)), rng.normal(size=50)
     wanted = stats.t.cdf(target, n - 1, others.mean(axis=0), others.std(axis=0, ddof=1) * np.sqrt(1 + 1 / n))
     one = attack("fedmia-i", tail="student", guard=1e-30, filter=kind)
-    seen = one_round(np.vstack([target, others, np.full((trained, 50), 99.0)]))  # left out, and not counted
+    seen = observed(np.vstack([target, others, np.full((trained, 50), 99.0)])[None])  # left out, and not counted
     np.testing.assert_allclose(one.score(seen, SMALL.audit()), wanted, rtol=1e-9)
-
-
-@pytest.mark.parametrize(("measure", "paper"), [("loss", "fedmia-i"), ("grad-cosine", "fedmia-ii")])
-def test_lifting_the_papers_measurements_gives_the_papers_attacks(measure, paper):
-    params = {"filter": "loo", "tail": "student", "normalise": "class"}
-    lifted, own = attack("fedmia", measure=measure, **params), attack(paper, **params)
-    assert lifted.needs == own.needs
-    np.testing.assert_array_equal(SMALL.score(lifted), SMALL.score(own))
 
 
 def test_a_third_partys_signal_is_lifted_by_its_name_sign_and_guard():
@@ -230,7 +195,7 @@ SKIPPED = {
     "the same for all clients": ("fedmia", {"measure": "grad-norm"}, SMALL.observations, "does not depend on the client"),
     "all in the coalition": ("fedmia-ii", {}, alone("coalition"), "every client is in the coalition"),
     "a participant's view": ("fedmia-i", {}, alone("client"), "view 'client' shows no other client"),
-    "one other client": ("fedmia-i", {}, one_round(np.zeros((2, 20))), "two other clients"),
+    "one other client": ("fedmia-i", {}, observed(np.zeros((1, 2, 20))), "two other clients"),
     "one round, no slope": ("fta-l", {}, with_absence(SMALL, TARGET, 0, 1, 2, 3, 4).observations, "at least two"),
 }
 

@@ -20,9 +20,6 @@ from worlds import (
     attack,
     auc,
     colluder,
-    halved,
-    rich_world,
-    scored,
     shown,
     slow_net,
     taught,
@@ -35,7 +32,7 @@ from fedbench.plugins.attacks.crossfit import folds
 from fedbench.plugins.attacks.taught import balanced
 from fedbench.plugins.attacks.thresholds.choose import best_threshold, class_thresholds
 from fedbench.plugins.attacks.trained import knn
-from fedbench.plugins.attacks.trained.logistic_regression import INVERSE_PENALTIES, log_odds, regression
+from fedbench.plugins.attacks.trained.logistic_regression import log_odds, regression
 from fedbench.plugins.attacks.trained.newton import logistic_regressions
 from fedbench.plugins.attacks.trained.parts import three_parts
 from fedbench.plugins.attacks.trained.stacked_features import MEASURED, against, features
@@ -49,7 +46,7 @@ READS = {
 
 @pytest.fixture(scope="module")
 def leaky():
-    return rich_world(5.0, 160, 640, rounds=3)
+    return world(5.0, 160, 640, rounds=3)
 
 
 # --- thresholds -------------------------------------------------------------------------------------------------------
@@ -69,12 +66,11 @@ def test_the_threshold_has_the_largest_advantage_and_is_the_highest_such(drawn):
 
 
 def test_the_threshold_lies_between_two_values_and_classes_with_enough_lessons_have_their_own():
-    value, member = np.array([0.0, 1, 2, 3, 4, 9]), np.array([0, 1, 0, 1, 0, 1], bool)
-    assert best_threshold(value[:4], member[:4]) == 2.5  # as good as 0.5
-    assert best_threshold(value[:4], ~member[:4] & (value[:4] < 1)) == 3  # turned over: none is called a member
-    y = np.array([0, 0, 1, 1, 1, 2])
-    assert class_thresholds(value, member, y, np.arange(3), 1) == {0: 0.5, 1: 2.5}
-    assert class_thresholds(value, member, y, np.arange(3), 2) == {}
+    value, member = np.arange(4.0), np.array([0, 1, 0, 1], bool)
+    assert best_threshold(value, member) == 2.5  # as good as 0.5
+    assert best_threshold(value, value < 1) == 3  # turned over: none is called a member
+    of_class = [class_thresholds(value, member, np.array([0, 0, 1, 1]), np.arange(2), least) for least in (1, 2)]
+    assert of_class == [{0: 0.5, 1: 2.5}, {}]
 
 
 @pytest.mark.parametrize("name", READS)
@@ -102,10 +98,15 @@ def test_a_candidate_is_called_a_member_above_the_threshold_of_the_other_fold(cl
 
 
 def test_taught_by_a_half_the_other_half_is_judged_by_all_of_it(leaky):
-    first, value = halved(leaky), -shown(leaky).of_target("loss")[-1].astype(float)
-    score = scored(attack("threshold-loss", teacher="half"), leaky)
+    one, value = attack("threshold-loss", teacher="half"), -shown(leaky).of_target("loss")[-1].astype(float)
+    first = np.arange(len(value)) % 2 == 0
     for half in (first, ~first):
-        np.testing.assert_allclose(score[~half], value[~half] - best_threshold(value[half], leaky.member[half]))
+        lesson, asked = (replace(leaky.audit(), ids=leaky.ids[side], y=leaky.y[side]) for side in (half, ~half))
+        seen, shown_then = (shown(leaky, rows=np.flatnonzero(side)) for side in (half, ~half))
+        of_half = {"observations": seen, "ids": lesson.ids, "y": lesson.y, "member": leaky.member[half]}
+        one.fit([replace(colluder(leaky, client=TARGET), **of_half)], lesson)
+        wanted = value[~half] - best_threshold(value[half], leaky.member[half])
+        np.testing.assert_allclose(one.score(shown_then, asked), wanted)
 
 
 def test_the_loss_against_soft_labels_is_the_cross_entropy_with_them(leaky):
@@ -147,12 +148,11 @@ def test_the_penalty_is_the_one_that_is_right_most_often_on_what_it_has_not_seen
     x = rng.normal(size=(120, 8)) + 0.4 * member[:, None]
     right = np.zeros(10, int)
     for learnt, asked in three_parts(member, 11):
-        for i, c in enumerate(np.logspace(-4, 2, 10)):
+        for i, c in enumerate(np.logspace(-4, 2, 10)):  # TF-Privacy's grid
             model = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(x[learnt], member[learnt])
             right[i] += int((model.predict(x[asked]) == member[asked]).sum())
     assert 0 < right.argmax() < len(right) - 1, "this world tells nothing about the choice"
-    np.testing.assert_allclose(INVERSE_PENALTIES, np.logspace(-4, 2, 10))  # TF-Privacy's grid
-    best = LogisticRegression(C=INVERSE_PENALTIES[right.argmax()], solver="newton-cholesky", tol=1e-10).fit(x, member)
+    best = LogisticRegression(C=np.logspace(-4, 2, 10)[right.argmax()], solver="newton-cholesky", tol=1e-10).fit(x, member)
     np.testing.assert_allclose(log_odds(regression(x, member, 11), x), best.decision_function(x), rtol=1e-3, atol=1e-4)
     apart = x + 9 * member[:, None]  # a plane tells the kinds apart: one that knew no penalty would have no end
     (found,) = logistic_regressions(apart, member, np.array([100.0]), np.ones((1, 120), bool))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from running import invoke, records, suite
+from running import invoke, suite
 from tiny import tiny_clients, tiny_setup, train_all
 
 from fedbench.core import MEMBER, Defense
@@ -91,20 +91,3 @@ def test_shuffled_weights_are_the_same_weights_on_other_clients():
         changes = {"weight_order": order} if distinct else {}
         train_all(tiny_setup(Watch(), members=(), clients=clients, rounds=6, **changes))
         assert all(sorted(w) == pytest.approx([0.1, 0.2, 0.3, 0.4]) for w in seen) and (len(set(seen)) > 1) == distinct
-
-
-# -- F9: the labelled oracle -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_single_round_attack_reports_last_calibrated_and_oracle_with_its_null(tmp_path):
-    invoke(suite(tmp_path, attacks=["blackbox-loss", "loss-series"]), "--results", tmp_path / "r")
-    found = records(tmp_path / "r")
-    assert all(t["rounds"] is None and t["maximum"]["rounds"] == 1 for t in found["none", "loss-series", 0]["targets"])
-    for t in found["none", "blackbox-loss", 0]["targets"]:
-        r, values = t["rounds"], {group: t["groups"][group]["values"]["auc"]["value"] for group in ("mix", "ofl")}
-        assert r["last_auc"] == pytest.approx(values["mix"])
-        assert r["best_auc"] >= r["last_auc"] and r["best_round"] in (2, 4) and 0.3 < r["null_best_auc"] < 0.7
-        assert t["maximum"]["auc"] >= values["ofl"] - 1e-12 and t["maximum"]["rounds"] == 2
-    board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
-    assert "Single-round attacks by their round" in board

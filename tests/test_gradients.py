@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -29,15 +28,12 @@ from layered import (
     twice,
 )
 from parties import member_context
-from tiny import tiny_module, tiny_setup
 from torch import nn
 from torch.nn.functional import cross_entropy, dropout
 
 from fedbench.core import Batch, MemberData, norm, norms
-from fedbench.core.federation import bench
 from fedbench.core.numerics import clipped, gradients, layers, sums
 from fedbench.core.numerics.clipped import clipped_gradient
-from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.plugins.attacks.poisoning.angles import products
@@ -77,8 +73,9 @@ a_way = st.sampled_from(sorted(WAYS))
 def no_fallback():
     """A model of known layers needs no per-sample gradients."""
     refuse = AssertionError("per-sample gradients were instantiated")
-    with patch.object(gradients, "per_sample_gradients", side_effect=refuse), patch.object(
-        clipped, "per_sample_gradients", side_effect=refuse
+    with (
+        patch.object(gradients, "per_sample_gradients", side_effect=refuse),
+        patch.object(clipped, "per_sample_gradients", side_effect=refuse),
     ):
         yield
 
@@ -157,20 +154,12 @@ def test_awkward_models_have_the_same_gradients(name, way):
 def test_models_of_sequences_have_the_same_gradients(name, way, n, steps, chunk):
     x, y = samples(n, steps)
     model = filled(SEQUENCES[name]())
+    model.head.bias.requires_grad_(n % 2 == 0)
     if name == "rows":
         with no_fallback():
             WAYS[way](model, x, y, chunk=chunk)
     else:
         WAYS[way](model, x, y, chunk=chunk)
-
-
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("name", ["rows", "gru"])
-def test_per_sample_gradients_are_those_of_one_backward_pass_a_sample(name):
-    model, (x, y) = filled(SEQUENCES[name]()).eval(), samples(4, 5)
-    model.head.bias.requires_grad_(False)
-    for _ in range(2):  # the second call knows whether vmap goes through
-        torch.testing.assert_close(per_sample_gradients(model, x, y), one_backward_a_sample(model, x, y))
 
 
 def test_rows_that_a_later_chunk_moves_are_noticed():
@@ -271,20 +260,15 @@ def test_what_has_no_gradient_is_refused(name):
         call()
 
 
-def test_a_member_asks_its_context():
+def test_a_member_clips_gradients_of_soft_labels():
     model, x = cnn(), randn(4, 3, 8, 8)
     ctx, soft = member_context(model, MemberData(x, labels(4))), torch.softmax(randn(4, CLASSES), 1)
-    batch = Batch(x, labels(4), torch.arange(4))
-    assert torch.equal(ctx.clipped_gradient(batch, 0.5, views=2), clipped_gradient(model, x, labels(4), 0.5, 2))
     found = ctx.clipped_gradient(Batch(x, labels(4), torch.arange(4), soft=soft), 1e9)
     grads = torch.autograd.grad(cross_entropy(model(x), soft, reduction="sum"), list(model.parameters()))
     torch.testing.assert_close(found, torch.cat([g.flatten() for g in grads]))
 
 
 # -- norms of long vectors ---------------------------------------------------------------------------------------------
-
-def exactly(vector: torch.Tensor) -> float:
-    return float(np.linalg.norm(vector.numpy().astype(np.float64)))
 
 
 @given(st.integers(1, 5), st.sampled_from([1, 9, 1024, 1025, 5000]), st.sampled_from([0.0, 1e-30, 1e-18, 1.0, 1e18, 1e30]))
@@ -306,31 +290,4 @@ def test_a_row_that_is_not_finite_has_no_finite_norm():
 
 def test_products_of_long_rows_are_summed_in_float64():
     long = torch.full((1, 2**22), 1e-3)
-    assert products(long, long).item() == pytest.approx(exactly(long[0]) ** 2, rel=1e-5)
-
-
-# -- the adversary's bench ----------------------------------------------------------------------------------------------
-
-def chained(name: str = "sgd"):
-    """A federation of a plain chain of layers, and its adversary's bench."""
-    setup = tiny_setup(name=name, momentum=0.0 if name == "adam" else 0.9)
-    setup = replace(setup, flat=FlatModel(nn.Sequential(nn.Flatten(), tiny_module()), torch.device("cpu")))
-    return setup, bench.Bench(setup, setup.initial[0].clone(), setup.flat.buffers.clone(), 1)
-
-
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_a_bench_steps_as_autograd_would_bit_by_bit(name, monkeypatch):
-    setup, made = chained(name)
-    data = setup.clients[1]
-    found = made.step(data.x, data.y), made.train(data.x, data.y, epochs=2)
-    monkeypatch.setattr(bench.Chain, "of", lambda flat: None)
-    assert all(torch.equal(a, b) for a, b in zip(found, (made.step(data.x, data.y), made.train(data.x, data.y, 2)), strict=True))
-
-
-@pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_sample_steps_are_steps_of_one_sample(name, monkeypatch):
-    setup, made = chained(name)
-    data = setup.clients[0]
-    wanted = torch.stack([made.step(x, y) for x, y in zip(data.x.split(1), data.y.split(1), strict=True)])
-    monkeypatch.setattr(bench, "_CHUNK", 3)
-    torch.testing.assert_close(made.sample_steps(data.x, data.y), wanted, rtol=1e-3, atol=1e-6)
+    assert products(long, long).item() == pytest.approx(float(long.double().square().sum()), rel=1e-5)

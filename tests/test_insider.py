@@ -11,7 +11,8 @@ from fake_packages import install
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from running import called, changed, records
-from tiny import tiny_clients, tiny_insider, tiny_setup, train_all
+from tiny import tiny_clients, tiny_insider, tiny_module, tiny_setup, train_all
+from torch import nn
 
 from fedbench.core import ActiveAttack, Defense, Diverged, UserError
 from fedbench.core.federation.bench import Bench
@@ -86,10 +87,16 @@ def test_what_an_adversary_writes_to_is_its_own_and_its_tools_keep_their_model()
 # -- the adversary's tools ---------------------------------------------------------------------------------------------
 
 
-def test_a_bench_trains_as_a_client_does():
-    setup = tiny_setup(batch_size=5, rounds=1)
+def chained() -> nn.Module:
+    """The same network as a plain chain of layers, whose gradient needs no graph."""
+    return nn.Sequential(nn.Flatten(), tiny_module())
+
+
+@pytest.mark.parametrize("module", [tiny_module, chained])
+def test_a_bench_trains_as_a_client_does(module):
+    setup = tiny_setup(rounds=1, module=module())
     bench, data = Bench(setup, setup.initial[0].clone(), setup.flat.buffers.clone(), 1), setup.clients[2]
-    (result,) = train_all(tiny_setup(batch_size=5, rounds=1))[1]
+    (result,) = train_all(tiny_setup(rounds=1))[1]
     shuffle = torch.Generator().manual_seed(key_for(0, "shuffle", 1, 2) >> 1)
     torch.testing.assert_close(bench.train(data.x, data.y, 2, shuffle), result.uploads.updates[2], rtol=1e-4, atol=1e-6)
     first, both = bench.train(data.x[:5], data.y[:5]), bench.train(data.x[:6], data.y[:6])  # in their order: of five, and of one
@@ -97,9 +104,12 @@ def test_a_bench_trains_as_a_client_does():
 
 
 @settings(max_examples=10)
-@given(name=st.sampled_from(["sgd", "adam"]), decay=st.sampled_from([0.0, 0.01]), n=st.sampled_from([1, 4, 130]))
-def test_sample_steps_are_the_steps_on_each_sample_alone(name, decay, n):
-    setup = tiny_setup(name=name, weight_decay=decay)
+@given(
+    name=st.sampled_from(["sgd", "adam"]), decay=st.sampled_from([0.0, 0.01]), n=st.sampled_from([1, 4, 130]),
+    module=st.sampled_from([tiny_module, chained]),
+)  # fmt: skip
+def test_sample_steps_are_the_steps_on_each_sample_alone(name, decay, n, module):
+    setup = tiny_setup(name=name, weight_decay=decay, module=module())
     bench = Bench(setup, setup.initial[0], setup.flat.buffers.clone(), 1)
     x, y = torch.randn(n, 4, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 3
     rows = bench.sample_steps(x, y)

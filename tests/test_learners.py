@@ -16,7 +16,6 @@ from sklearn.neural_network import MLPClassifier
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedbench.plugins.attacks.adam import Adam
 from fedbench.plugins.attacks.hidden_layer import with_ones
 from fedbench.plugins.attacks.seqmia_net import HIDDEN
 from fedbench.plugins.attacks.seqmia_train import BATCH, train
@@ -176,17 +175,3 @@ def learnt(x: np.ndarray, y: np.ndarray, epochs: int, standardise: bool, generat
             cross_entropy(reference(samples[batch]), labels[batch]).backward()
             adam.step()
     return reference
-
-
-def test_adam_is_torchs():
-    theirs, ours = (nn.Linear(3, 2, dtype=torch.float64) for _ in range(2))
-    ours.load_state_dict(theirs.state_dict())
-    wanted, found = torch.optim.Adam(theirs.parameters(), weight_decay=1e-4), Adam(list(ours.parameters()), 1e-4)
-    for rate in (0.01, 0.01, 0.003):
-        x = torch.full((4, 3), rate, dtype=torch.float64)
-        wanted.param_groups[0]["lr"] = rate
-        wanted.zero_grad()
-        theirs(x).square().sum().backward()
-        wanted.step()
-        found.step(ours(x).square().sum(), rate)
-    torch.testing.assert_close(list(ours.parameters()), list(theirs.parameters()), rtol=1e-9, atol=1e-12)

@@ -15,9 +15,8 @@ import pytest
 from ruamel.yaml import YAML
 from running import invoke
 
-from fedbench.core import IFL, MEMBER, OFL, ActiveAttack
+from fedbench.core import MEMBER, OFL, ActiveAttack
 from fedbench.core.metrics import auc
-from fedbench.core.population.target import EVERYBODY
 from fedbench.core.registry.components import Registry
 from fedbench.core.store.reading import load_records
 
@@ -32,7 +31,6 @@ PARAMS = {
     "adaptive-membershield": {"theta": 0.1},  # no client here trains on the soft labels of its default
 }
 WEAK = {"shadow"}  # its net learns too little from the few shadow samples that digits has left
-OF_SETTING = {"clients": {0, 1, 2, 3}, "honest": {EVERYBODY.code}, "coalition": {0, 1}}  # the targets
 LARGEST_Z = 4.0
 
 
@@ -109,15 +107,3 @@ def test_an_attack_finds_nothing_where_there_is_nothing(attack, null):
 def test_the_same_federation_leaks_to_it(attack, leak):
     """Without this the test above would hold of an attack that never finds anything."""
     assert deviations(leak, attack) > LARGEST_Z
-
-
-@pytest.mark.parametrize("setting", OF_SETTING)
-def test_no_client_trained_on_the_members_of_the_null(setting, null, leak):
-    for records, trained_on in ((null, False), (leak, True)):
-        here = [r for r in records if r.record.setting == setting]
-        assert {t.target for r in here for t in r.record.targets} == OF_SETTING[setting]
-        for c in (r.candidates(t.target) for r in here for t in r.record.targets):
-            member = c.kind == MEMBER
-            assert ((c.ids[member] < 600) == trained_on).all()  # 600 training samples come first
-            assert (c.ids[c.kind == OFL] >= 600).all()
-            assert (c.kind == IFL).any() == (trained_on and setting != "honest")

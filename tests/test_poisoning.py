@@ -183,13 +183,9 @@ def test_fedpoisonmia_sends_the_best_mask_and_scale_within_the_benign_angles(obj
 
 
 def test_of_equal_scales_it_takes_the_least_mask():
-    """In the plane: benign rows at 0 and 60 degrees, poison at 120, the mask at 0. Up to 60 degrees from both is allowed."""
-    b0, b1, poison = (torch.tensor([math.cos(a), math.sin(a)], dtype=torch.float64) for a in np.radians([0, 60, 120]))
-    k = knowing(2 * b0[None], poison, torch.stack([b0, b1]))
-    sent = {objective: attack("fedpoisonmia", objective=objective).craft(1, k)[0].tolist() for objective in ("angle", "norm")}
-    assert sent["angle"] == pytest.approx([0.5, math.sqrt(0.75)]) and sent["norm"] == pytest.approx([1.5, math.sqrt(0.75)])
+    """With all of the mask the row is as long as with none of it."""
     wide, (mask, poison) = torch.tensor([[1.0, 2], [1, -2]]).double(), torch.tensor([[0.0, 1], [1, -0.5]]).double()
-    row = attack("fedpoisonmia", objective="norm").craft(1, knowing(mask[None], poison, wide))[0]  # with all of it as long
+    row = attack("fedpoisonmia", objective="norm").craft(1, knowing(mask[None], poison, wide))[0]
     assert torch.equal(row, poison)
 
 

@@ -9,10 +9,11 @@ import subprocess
 import sys
 
 import pytest
-from boards import Folder, sections_of
+from boards import Folder, Poisoned, blocks_of, sections_of
+from claim_boards import STRENGTHS, TUNING, Cells
 from fake_packages import install
 
-from fedbench.core import Figure
+from fedbench.core import Figure, Image
 from fedbench.core.cli.main import main
 from fedbench.core.words.narrow import columns
 from fedbench.leaderboard.board import MarkdownBoard
@@ -151,3 +152,13 @@ def test_a_figure_that_cannot_be_drawn_says_so(section, draw, reason):
     assert easel.finished([image]) == [] and reason in said[0]
     with pytest.raises(NotDrawn, match=reason):
         easel.finished([easel.image(Figure("x", "x", draw), section)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("own", "made"), [
+    ("accuracy", lambda root: Poisoned(root).fill()), ("tuned", lambda root: Cells(root, {"iid": STRENGTHS}, tuning=TUNING)),
+    ("sweep", lambda root: Folder(root, {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3}, n_ofl=400).fill()),
+])  # fmt: skip
+def test_the_figures_of_a_board_are_drawn(own, made, tmp_path):
+    blocks = blocks_of(made(tmp_path / "r"), plots=True, analyses=["tuned", "sweep"])
+    assert {min(b.files).partition("-")[0] for b in blocks if isinstance(b, Image)} == {"roc", "tradeoff", own}

@@ -7,11 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundles import arrays_of, edited, files_of, packed, pick, rekeyed, rescored, scores_of, with_scores, without
+from bundles import (
+    arrays_of,
+    edited,
+    exported,
+    files_of,
+    levels,
+    packed,
+    pick,
+    rekeyed,
+    rescored,
+    scores_of,
+    with_scores,
+    without,
+)
 
 from fedbench.core.cli.main import main
 from fedbench.core.store.reading import load_records, read_record
-from fedbench.core.store.trust import read_trust
 from fedbench.leaderboard.submissions.compare import compare
 from fedbench.leaderboard.submissions.installed import pip_command
 from fedbench.leaderboard.submissions.sampling import sampled
@@ -20,21 +32,13 @@ from fedbench.leaderboard.submissions.sampling import sampled
 @pytest.fixture(scope="module")
 def bundle(finished, tmp_path_factory):
     """One attack on two rows with one seed each; read-only."""
-    path = tmp_path_factory.mktemp("bundle") / "b.zip"
-    assert main(["export", str(finished), "-o", str(path), "--only", "attack=loss-series"]) == 0
-    return path
+    return exported(finished, tmp_path_factory.mktemp("bundle"), "--only", "attack=loss-series")
 
 
 @pytest.fixture
 def claims(bundle, tmp_path):
     assert main(["import", str(bundle), "-o", str(tmp_path / "claims")]) == 0
     return tmp_path / "claims"
-
-
-def levels(folder):
-    """Defense -> level of trust."""
-    trust = read_trust(folder)
-    return {r.record.defense.name: trust.of(r).level for r in load_records(folder)}
 
 
 def changed(loaded, **fields):
@@ -137,7 +141,7 @@ def test_a_reproduced_folder_is_claimed_again_elsewhere_and_measured_here_when_r
     assert set(levels(tmp_path / "elsewhere").values()) == {"claimed"}
     suite = next(p for p in (claims / "suites").glob("*.yaml") if "given" not in p.name)
     assert call("run", suite, "--results", claims, "--no-plots", "--rerun", "always", "--only", "defense=none")[0] == 0
-    assert levels(claims) == {"none": "measured here", "grad-noise": "reproduced"}
+    assert {d: level for (d, _), level in levels(claims).items()} == {"none": "measured here", "grad-noise": "reproduced"}
 
 
 # --- what is installed ------------------------------------------------------------------------------------------------
@@ -175,5 +179,3 @@ def test_a_cell_of_other_code_is_stale_and_explained(of_another, change, reason,
     status, words = call("reproduce", of_another(change))
     assert (status, "2 cells stale" in words) == (1, True)
     assert reason in words
-
-

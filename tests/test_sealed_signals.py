@@ -19,9 +19,9 @@ from fedbench.core.signals.logits import Loss, Margin
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 
 
-def measured(does: Any) -> type[Signal]:
+def measured(does: Any, **declared: bool) -> type[Signal]:
     """A signal with this ``measure(probe)``."""
-    return type("Mine", (Signal,), {"measure": lambda self, probe: does(probe)})
+    return type("Mine", (Signal,), {"measure": lambda self, probe: does(probe), **declared})
 
 
 def highest(probe):
@@ -100,24 +100,51 @@ class Late(Signal):
         return highest(probe) if self.calls < 8 else None
 
 
+class Grows(Signal):
+    """Longer with every round."""
+
+    vector, calls = True, 0
+
+    def measure(self, probe):
+        self.calls += 1
+        return probe.logits[:, :1].repeat(1, self.calls)
+
+
 FINE = {
     "in place": measured(in_place), "hooked": measured(hooked), "restores": measured(restores),
     "a subclass": measured(lambda probe: highest(probe).as_subclass(Strange)),
 }  # fmt: skip
 WANTED = "expected float32 [40] on cpu"
 BAD = {
-    "zeroes": (measured(zeroes_unseen), "it changed the model's parameters; work on a copy, or put back what was there"),
-    "statistics": (measured(statistics), "it changed the model's buffers; "),
-    "mode": (measured(left_in_training), "it changed the model's mode: it is no longer in eval mode; "),
-    "raises": (measured(raises), "KeyError: 'sigma' (test_sealed_signals.py:"),
-    "exits": (measured(leaves), "it called sys.exit(0)"),
-    "double": (measured(lambda probe: highest(probe).double()), f"it returned float64 [40] on cpu; {WANTED}"),
-    "sparse": (measured(lambda probe: highest(probe).to_sparse()), f"it returned sparse float32 [40] on cpu; {WANTED}"),
+    "zeroes": (measured(zeroes_unseen), "round 1: it changed the model's parameters; work on a copy, or put back what was there"),
+    "statistics": (measured(statistics), "round 1: it changed the model's buffers; "),
+    "mode": (measured(left_in_training), "round 1: it changed the model's mode: it is no longer in eval mode; "),
+    "raises": (measured(raises), "round 1: KeyError: 'sigma' (test_sealed_signals.py:"),
+    "exits": (measured(leaves), "round 1: it called sys.exit(0)"),
+    "double": (measured(lambda probe: highest(probe).double()), f"round 1: it returned float64 [40] on cpu; {WANTED}"),
+    "sparse": (measured(lambda probe: highest(probe).to_sparse()), f"round 1: it returned sparse float32 [40] on cpu; {WANTED}"),
     "no number": (
         measured(lambda probe: highest(probe).where(torch.arange(40) > 2, torch.nan)),
-        "3 of its 40 numbers are not finite, though the logits are",
+        "round 1: 3 of its 40 numbers are not finite, though the logits are",
     ),
-    "late": (Late, f"it returned NoneType; {WANTED}"),
+    "undeclared": (measured(lambda probe: probe.logits), f"round 1: it returned float32 [40, 3] on cpu; {WANTED}"),
+    "no vector": (
+        measured(highest, vector=True),
+        "before round 1: it returned float32 [16] on cpu; expected float32 [16, d] on cpu, d >= 1, since its `vector`",
+    ),
+    "empty": (
+        measured(lambda probe: probe.logits[:, :0], vector=True),
+        "before round 1: it returned float32 [16, 0] on cpu; expected float32 [16, d] on cpu",
+    ),
+    "partly no number": (
+        measured(lambda probe: probe.logits.where(torch.arange(3) > 0, torch.nan), vector=True),
+        "before round 1: 16 of its 16 vectors are not finite, though the logits are",
+    ),
+    "longer": (
+        Grows,
+        "round 1: it returned float32 [40, 2] on cpu; expected float32 [40, 1] on cpu, as long as its first answer",
+    ),
+    "late": (Late, f"round 2: it returned NoneType; {WANTED}"),
 }
 
 
@@ -147,17 +174,14 @@ def undisturbed():
 def test_a_signal_changes_no_other_numbers_and_one_that_fails_names_itself(name, undisturbed):
     cls, message = BAD.get(name) or (FINE[name], "")
     alone, expected = undisturbed
-    beside, models = recorded(
-        loss=Loss(), mine=cls(), margin=Margin(), loss_at_pre_defense=Loss(), highest=measured(highest)()
-    )
+    beside, models = recorded(loss=Loss(), mine=cls(), margin=Margin(), loss_at_pre_defense=Loss(), highest=measured(highest)())
     mine, theirs = beside.arrays(), alone.arrays()
     assert torch.equal(models, expected) and {f"loss{PRE_DEFENSE}", "grad-dot"} < {*theirs}
     for other, values in theirs.items():
         np.testing.assert_array_equal(mine[other], values, err_msg=other)
     if name in BAD:
-        when = "round 2" if cls is Late else "round 1"
         assert "mine" not in mine and beside.failed.keys() == {"mine"}
-        assert beside.failed["mine"].startswith(f"signal 'mine' (mine 1.0): {when}: {message}")
+        assert beside.failed["mine"].startswith(f"signal 'mine' (mine 1.0): {message}")
         return
     assert not beside.failed
     if name == "restores":
@@ -280,6 +304,14 @@ PLUGIN = """
     def reader(name, *needs):
         def score(self, observations, audit):
             assert set(observations.signals) == {*needs}, observations.signals
+            for a in (*observations.signals.values(), observations.rounds, audit.y, audit.ids):
+                try:
+                    a[:] = 7
+                except ValueError as error:
+                    assert "read-only" in str(error)
+                else:
+                    raise AssertionError("it can write to what it is shown")
+            audit.rng.random(99), audit.randn(99)
             return np.nanmean(observations.of_target(needs[0]), axis=0)
         return type(name, (Attack,), {"needs": frozenset(needs), "score": score, "__module__": __name__})
 
@@ -331,7 +363,8 @@ def seals(site):
 
 
 def test_other_cells_of_a_run_change_no_score_and_failures_cost_their_own(seals, tmp_path):
-    """Signals and an analysis that set what the whole process shares, beside a defense that draws from it."""
+    """Signals and an analysis that set what the whole process shares, attacks that try to write to what they are shown and draw
+    from their generators, beside a defense that draws from the process's."""
     alone, beside = tmp_path / "alone", tmp_path / "beside"
     attacks, foreign = ["loss-series", "avg-cosine", "learns", "blind"], ["readssets", "readsfails", "peeks", "powerful"]
     invoke(suite(tmp_path, defenses=["draws"], attacks=attacks), "--results", alone)

@@ -16,7 +16,9 @@ from bundles import (
     arrays_of,
     edited,
     entry,
+    exported,
     files_of,
+    levels,
     packed,
     pick,
     rekeyed,
@@ -29,33 +31,21 @@ from bundles import (
 )
 from running import fingerprint, invoke, suite
 
-from fedbench.core.cli.main import main
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.trust import read_trust
 from fedbench.leaderboard.citation import board_id
 
 
 @pytest.fixture(scope="module")
 def bundle(finished, tmp_path_factory):
     """The bundle of the shared results; read-only."""
-    path = tmp_path_factory.mktemp("bundle") / "b.zip"
-    assert main(["export", str(finished), "-o", str(path)]) == 0
-    return path
+    return exported(finished, tmp_path_factory.mktemp("bundle"))
 
 
 @pytest.fixture(scope="module")
 def small(finished, tmp_path_factory):
     """The bundle of one run with two cells; read-only."""
-    path = tmp_path_factory.mktemp("small") / "b.zip"
-    assert main(["export", str(finished), "-o", str(path), "--only", "defense=grad-noise"]) == 0
-    return path
-
-
-def levels(folder):
-    """(defense, attack) -> level of trust."""
-    trust = read_trust(folder)
-    return {(r.record.defense.name, r.record.attack.name): trust.of(r).level for r in load_records(folder)}
+    return exported(finished, tmp_path_factory.mktemp("small"), "--only", "defense=grad-noise")
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------
@@ -167,19 +157,23 @@ FILES = {  # of the record of one cell and its scores
 }  # fmt: skip
 MIX = "targets/0/groups/mix/values"
 RECORDS = [  # what is put where in a record, and the reason of the refusal
-    ("suite", "other", "is of suite 'other', not 'tiny'"), ("history/0/accuracy", 0.01, "of one run, but have other rounds"),
-    (f"{MIX}/auc/value", 0.5, "auc is 0.5, its scores give"), (f"{MIX}/tf01/value", 0.1, "tf01 is 0.1, its scores give None"),
+    ("suite", "other", "is of suite 'other', not 'tiny'"),
+    ("history/0/accuracy", 0.01, "of one run, but have other rounds"),
+    (f"{MIX}/auc/value", 0.5, "auc is 0.5, its scores give"),
+    (f"{MIX}/tf01/value", 0.1, "tf01 is 0.1, its scores give None"),
     (f"{MIX}/auc/error", 0.001, "the error of auc is 0.001, its scores give"),
     (f"{MIX}/luck", {"value": 1.0, "error": None}, "fedbench does not know: luck"),
     ("pooled/ofl/values/auc/value", 0.5, "pooled, ofl: auc is 0.5, its scores give"),
-    ("pooled/mix/n_members", 10**6, "members is 1000000"), ("targets/0/groups/ifl", ..., "its scores give mix, ofl, ifl"),
+    ("pooled/mix/n_members", 10**6, "members is 1000000"),
+    ("targets/0/groups/ifl", ..., "its scores give mix, ofl, ifl"),
     ("utility/accuracy", 0.123, "test accuracy is"),
     ("targets/0/maximum/advantage", 0.9, "the largest advantage is 0.9, its scores give"),
 ]
 SCORES = [  # the change of an array, and the reason of the refusal
     ("t0_scores", lambda a: np.where(a == a.max(), np.nan, a), "values that are not finite"),
     ("t0_scores", lambda a: None, "the array 't0_scores' is missing"),
-    ("t0_kind", np.zeros_like, "its scores give none"), ("t0_kind", lambda a: a + 9, "holds values outside -1..2"),
+    ("t0_kind", np.zeros_like, "its scores give none"),
+    ("t0_kind", lambda a: a + 9, "holds values outside -1..2"),
     ("t0_ids", np.zeros_like, "among its candidates twice"),
     ("t0_ids", lambda a: a[::-1], "of one run, but have other candidates of target 0"),
     ("test_correct", np.zeros_like, "test accuracy is"),
@@ -213,8 +207,7 @@ def bundle_of_rounds(tmp_path_factory):
     """Single rounds and decisions."""
     root = tmp_path_factory.mktemp("rounds")
     invoke(suite(root, defenses=["grad-noise"], attacks=["blackbox-loss", "passive"]), "--results", root / "r")
-    assert main(["export", str(root / "r"), "-o", str(root / "b.zip")]) == 0
-    return root / "b.zip"
+    return exported(root / "r", root)
 
 
 @pytest.mark.slow
@@ -354,5 +347,3 @@ def test_the_id_of_a_board_is_made_of_its_records_and_rules(finished, part, monk
     ids = {board_id(records), board_id(records[:1]), board_id(load_records(part)), board_id([*records, records[0]])}
     monkeypatch.setattr("fedbench.leaderboard.citation.rules_digest", lambda: "other rules")
     assert len(ids | {board_id(records)}) == 5
-
-

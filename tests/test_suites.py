@@ -45,7 +45,7 @@ def test_every_suite_is_valid_and_far_from_every_bound():
 
 
 LONG = [pytest.mark.slow, pytest.mark.nightly]
-QUICK = ("clustered_digits", "tuned_baselines")
+QUICK = ("clustered_digits", "overfitting", "tuned_baselines")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else LONG) for name in SUITES])

@@ -50,13 +50,6 @@ def chance_band(member: np.ndarray) -> float:
     return 4 * math.sqrt((m + n + 1) / (12 * m * n))
 
 
-def assert_chance(score: np.ndarray, member: np.ndarray) -> None:
-    assert abs(auc(score, member) - 0.5) < chance_band(member)
-    if (~member).sum() >= 2000 and member.sum() >= 1000:
-        allowed = np.sort(score[~member])[-1 - (~member).sum() // 1000]
-        assert (score[member] > allowed).mean() <= 0.006  # expected 0.0011; four standard deviations of 1,500 members
-
-
 @dataclass
 class World:
     """A synthetic federation: ``owner`` [n] is the client that trained on a sample, -1 for none."""
@@ -70,8 +63,8 @@ class World:
     def member(self) -> np.ndarray:
         return self.owner == TARGET
 
-    def audit(self, key: int = 7) -> Audit:
-        return Audit(key=key, device=torch.device("cpu"), ids=self.ids, y=self.y, n_classes=4, target_client=TARGET)
+    def audit(self) -> Audit:
+        return Audit(key=7, device=torch.device("cpu"), ids=self.ids, y=self.y, n_classes=4, target_client=TARGET)
 
     def score(self, attack: Attack) -> np.ndarray:
         """[n]: what an attack without a teacher says."""
@@ -79,7 +72,7 @@ class World:
 
 
 @cache
-def world(leak: float, members: int = 2000, strangers: int = 10_000, rounds: int = 6, clients: int = 6, seed: int = 0) -> World:
+def world(leak: float, members: int, strangers: int, rounds: int = 6, clients: int = 6, seed: int = 0) -> World:
     """Non-members are outsiders and the other clients' samples, half and half. ``leak``: what training on a sample adds
     to its margin per round and to its gradient's cosine, in units of the noise."""
     rng = np.random.default_rng(seed)
@@ -116,12 +109,6 @@ def with_signals(w: World, **changed: np.ndarray) -> World:
     return replace(w, observations=replace(w.observations, signals=signals))
 
 
-def with_fitted_members(w: World, factor: float) -> World:
-    """Gradients of the target's members are ``factor`` times as large as the others'."""
-    s, scale = w.observations.signals, np.where(w.member, factor, 1.0)
-    return with_signals(w, grad_sq=s["grad-sq"] * scale**2, grad_dot=s["grad-dot"] * scale)
-
-
 def without_round(w: World, r: int) -> World:
     keep = np.arange(len(w.observations.rounds)) != r
     signals = {name: a[keep] for name, a in w.observations.signals.items()}
@@ -142,11 +129,6 @@ SMALL = world(1.0, 40, 160, seed=5)
 # --- views and teachers -----------------------------------------------------------------------------------------------
 
 
-def rich_world(leak: float, members: int = 400, strangers: int = 1600, seed: int = 0, rounds: int = 4) -> World:
-    """A smaller one, for attacks that are taught."""
-    return world(leak, members, strangers, rounds=rounds, seed=seed)
-
-
 def shown(w: World, view: str = "server", client: int = TARGET, rows: np.ndarray | None = None) -> Observations:
     """What a view shows of a client's samples. The global model has learnt all samples: of each it says what its owner's says."""
     seen = w.observations
@@ -155,9 +137,7 @@ def shown(w: World, view: str = "server", client: int = TARGET, rows: np.ndarray
     if view == "server":
         return replace(seen, target=client, signals=signals)
     owner, n = np.maximum(w.owner, 0)[pick], len(pick)
-    one = {
-        name: a[:, owner, np.arange(n)][:, None] if a.shape[1:3] == (6, n) else a[:, :1] for name, a in signals.items()
-    }
+    one = {name: a[:, owner, np.arange(n)][:, None] if a.shape[1:3] == (6, n) else a[:, :1] for name, a in signals.items()}
     return replace(seen, view="client", clients=np.array([-1]), target=0, signals=one)
 
 
@@ -167,43 +147,11 @@ def colluder(w: World, view: str = "server", client: int = COLLUDER) -> Colluder
     return Colluder(client=client, observations=shown(w, view, client), ids=w.ids, y=w.y, member=member, defended=False)
 
 
-def taught(attack, w: World, key: int = 7):
+def taught(attack, w: World):
     """The attack, after the lessons that its parameters ask for; None of them for a threshold without a teacher."""
     if attack.colluders:
-        attack.fit([colluder(w, attack.view, k) for k in (0, 1, 3)[: attack.colluders]], replace(w.audit(key), target_client=-1))
+        attack.fit([colluder(w, attack.view, k) for k in (0, 1, 3)[: attack.colluders]], replace(w.audit(), target_client=-1))
     return attack
-
-
-def halved(w: World) -> np.ndarray:
-    """[n] bool: a random half of the members and of the others."""
-    first = np.zeros(len(w.ids), bool)
-    for side in (w.member, ~w.member):
-        at = np.random.default_rng(4).permutation(np.flatnonzero(side))
-        first[at[: len(at) // 2]] = True
-    return first
-
-
-def scored(attack, w: World, key: int = 7) -> np.ndarray:
-    """[n] scores as the engine would get them, with either teacher."""
-    audit = w.audit(key)
-    if not getattr(attack, "knows_half", False):
-        return taught(attack, w, key).score(shown(w, attack.view), audit)
-    first, score = halved(w), np.empty(len(w.ids))
-    for half in (first, ~first):
-        seen, asked = (shown(w, attack.view, rows=np.flatnonzero(side)) for side in (half, ~half))
-        lesson, other = (replace(audit, ids=w.ids[side], y=w.y[side]) for side in (half, ~half))
-        shadow = Colluder(
-            client=TARGET, observations=seen, ids=lesson.ids, y=lesson.y, member=w.member[half], defended=False
-        )
-        attack.fit([shadow], lesson)
-        score[~half] = attack.score(asked, other)
-    return score
-
-
-def found(score: np.ndarray, w: World) -> float:
-    """AUC of the target's samples against outsiders': the global model has learnt those of the other clients as well."""
-    counted = w.member | (w.owner == -1)
-    return auc(score[counted], w.member[counted])
 
 
 # --- slow references --------------------------------------------------------------------------------------------------

@@ -19,68 +19,46 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-SHARES = {"steps": 0.35, "side_by_side": 0.15, "audit": 0.15, "toys": 0.35}  # of the budget; what one leaves, the next has
 SUITE = "fedmia_cifar100_gpu"
 
 
-class Report:
-    """The files of the sections, and the time that is left."""
+def write(args, section, found):
+    """What a section has so far, on which device."""
+    import torch
 
-    def __init__(self, folder: Path, budget: float, args: argparse.Namespace) -> None:
-        self.folder, self._args, self._end = folder, args, time.monotonic() + budget
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def left(self) -> float:
-        """Seconds of the budget."""
-        return self._end - time.monotonic()
-
-    def write(self, section: str, found: dict[str, Any]) -> None:
-        """What a section has so far, on which device."""
-        import torch
-
-        device = torch.device(self._args.device)
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-        facts = {"device": name, "torch": torch.__version__, "tiny": self._args.tiny}
-        path = self.folder / f"{section}.json"
-        path.with_suffix(".part").write_text(json.dumps({**facts, **found}, indent=1) + "\n")
-        path.with_suffix(".part").rename(path)
+    name = torch.cuda.get_device_name(args.device) if args.device.startswith("cuda") else "cpu"
+    facts = {"device": name, "torch": torch.__version__, "tiny": args.tiny}
+    part = args.output / f"{section}.part"
+    part.write_text(json.dumps({**facts, **found}, indent=1) + "\n")
+    part.rename(part.with_suffix(".json"))
 
 
-def steps(args: argparse.Namespace, report: Report, enough: Callable[[], bool]) -> None:
+def steps(args, left):
     """Steps/s by precision and memory format."""
     import torch
     from gpu_steps import Workload, measured
 
-    device, found = torch.device(args.device), dict[str, Any]()
-    for precision in ("fp32", "bf16"):
-        for memory_format in ("contiguous", "channels_last"):
-            if found and enough():
-                return
-            forget_peak(device)
-            work = Workload(device, args.tiny, precision, memory_format)
-            found[f"{precision} {memory_format}"] = measured(work, args.repeats, enough) | {"peak_memory_gib": peak(device)}
-            report.write("steps", {"configurations": found, "steps_a_round": work.steps})
+    device, found = torch.device(args.device), {}
+    for precision, memory_format in product(("fp32", "bf16"), ("contiguous", "channels_last")):
+        if found and left() < 0:
+            return
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+        work = Workload(device, args.tiny, precision, memory_format)
+        made = measured(work, 1 if args.tiny else 5, lambda: left() < 0)
+        found[f"{precision} {memory_format}"] = made | {"peak_memory_gib": peak(device)}
+        write(args, "steps", {"configurations": found, "steps_a_round": work.steps})
 
 
-def forget_peak(device: Any) -> None:
-    """Begin anew."""
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak(device: Any) -> float:
+def peak(device):
     """GiB: what torch reserved on the device at most; of a CPU, what the process had."""
     import torch
 
@@ -89,66 +67,59 @@ def peak(device: Any) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def side_by_side(args: argparse.Namespace, report: Report, enough: Callable[[], bool]) -> None:
+def side_by_side(args, left):
     """Rounds of 1, 2, 4, 8 processes at once on one card; ends where memory does."""
-    found: dict[str, Any] = {}
+    found, words = {}, again(args, "--child")
     for n in (1, 2) if args.tiny else (1, 2, 4, 8):
-        if found and enough():
-            break
-        children = [_child(args) for _ in range(n)]
+        if found and left() < 0:
+            return
+        children = [subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(n)]
         try:
-            ready = [c.stdout.readline().strip() == "ready" for c in children]  # type: ignore[union-attr]
             for c in children:
-                c.stdin.write("go\n")  # type: ignore[union-attr]
-                c.stdin.flush()  # type: ignore[union-attr]
-            said = [json.loads(c.stdout.readline() or "{}") for c in children]  # type: ignore[union-attr]
+                json.loads(c.stdout.readline())  # it is ready
+            for c in children:
+                print("go", file=c.stdin, flush=True)
+            said = [json.loads(c.stdout.readline()) for c in children]
+            rate = sum(s["steps"] / s["seconds"] for s in said)
+            found[str(n)] = {"steps_per_s": rate, "peak_memory_gib_each": max(s["peak_gib"] for s in said)}
         except (OSError, ValueError):
-            said, ready = [], [False]
+            found[str(n)] = {"failed": "a process ended early: out of memory?"}
         finally:
             for c in children:
                 c.kill()
                 c.wait()
-        if not all(ready) or not all(said):
-            found[str(n)] = {"failed": "a process ended early: out of memory?"}
-            break
-        found[str(n)] = {"steps_per_s": sum(s["steps"] / s["seconds"] for s in said),
-                         "peak_memory_gib_each": max(s["peak_gib"] for s in said)}  # fmt: skip
-        report.write("side_by_side", {"processes": found})
-    report.write("side_by_side", {"processes": found})
+        write(args, "side_by_side", {"processes": found})
+        if "failed" in found[str(n)]:
+            return
 
 
-def _child(args: argparse.Namespace) -> subprocess.Popen[str]:
-    return subprocess.Popen(_again(args, "--child"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def _again(args: argparse.Namespace, *more: str) -> list[str]:
-    """This script on the same device and size."""
-    words = [sys.executable, str(Path(__file__).resolve()), "--device", args.device, "--output", str(args.output)]
-    return [*words, "--repeats", str(args.repeats), *(["--tiny"] if args.tiny else []), *more]
-
-
-def child(args: argparse.Namespace) -> None:
+def child(args):
     """One of the runs side by side: trains for some seconds after it was told to."""
     import torch
-    from gpu_steps import Workload, ours, seconds
+    from gpu_steps import Workload, now, ours
 
-    torch.set_num_threads(1)
     device = torch.device(args.device)
     work = Workload(device, args.tiny)
     _, rounds = ours(work, captured=True)
-    next(rounds)
-    one = seconds(lambda: next(rounds), device)
-    print("ready", flush=True)
+
+    def seconds(n):
+        began = now(device)
+        for _ in range(n):
+            next(rounds)
+        return now(device) - began
+
+    seconds(1)
+    n = math.ceil((0.2 if args.tiny else 6.0) / seconds(1))  # alone: about so many seconds; side by side each takes longer
+    print(json.dumps("ready"), flush=True)
     sys.stdin.readline()
-    n = math.ceil((0.2 if args.tiny else 6.0) / one)  # alone: about so many seconds; side by side each takes longer
-    took = seconds(lambda: [next(rounds) for _ in range(n)], device)
+    took = seconds(n)
     print(json.dumps({"steps": n * work.steps, "seconds": took, "peak_gib": peak(device)}), flush=True)
 
 
-def audit(args: argparse.Namespace, report: Report, enough: Callable[[], bool]) -> None:
+def audit(args, left):
     """What an audited round takes beyond a plain one, over the training between two audits."""
     import torch
-    from gpu_steps import wait
+    from gpu_steps import now
     from running import suite
 
     from fedbench.core import UserError
@@ -163,102 +134,93 @@ def audit(args: argparse.Namespace, report: Report, enough: Callable[[], bool]) 
     try:
         job = build_plan(name, shorter, args.output, args.device).jobs[0]
     except UserError as why:
-        report.write("audit", {"skipped": str(why)})
+        write(args, "audit", {"skipped": str(why)})
         return
     settle(job, "start")  # deterministic, as a run is
-    parts = build(job)
-    scene, device, marks = set_scene(job, parts), torch.device(args.device), [time.perf_counter()]
-
-    def on_round(t: int) -> None:
-        wait(device)
-        marks.append(time.perf_counter())
-
-    train(job, parts, scene, [c.look for c in job.cells], on_round)
+    parts, device = build(job), torch.device(args.device)
+    scene, marks = set_scene(job, parts), [now(device)]
+    train(job, parts, scene, [c.look for c in job.cells], lambda t: marks.append(now(device)))
     took = [b - a for a, b in pairwise(marks)]
     plain = statistics.median(took[i] for i in (1, 3, 4))  # the first one warms up
     extra, every = statistics.median(took[i] - plain for i in (2, 5)), 10
-    report.write("audit", {
+    write(args, "audit", {
         "round_s": plain, "audit_s": extra, "every": every, "audit_over_training": extra / (every * plain), "n": 2,
         "suite": name,
     })  # fmt: skip
 
 
-def paper(args: argparse.Namespace) -> int:
-    """The paper's recipe and its board: again, it goes on from the runs that are done."""
-    words = [sys.executable, "-m", "fedbench.core.cli.main", "run", SUITE, "--set", "seeds=[0]", "--device", args.device]
-    return subprocess.run([*words, "--results", str(args.output / SUITE)]).returncode
-
-
-def toys(args: argparse.Namespace, report: Report, enough: Callable[[], bool]) -> None:
+def toys(args, left):
     """Every suite's toy version twice on the device and once on the CPU."""
-    from gpu_toys import all_toys
+    from gpu_toys import compared
+    from oracle.toys import images_in, toy
+    from running import suite
 
-    for found in all_toys(args.output / "toys", args.device, args.tiny, report.left):
-        report.write("toys", found)
-        if enough():
+    from fedbench.core.spec.shipped import shipped_suites
+
+    folder, found = args.output / "toys", {}
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    images = folder / "images" if any((folder / "images").iterdir()) else images_in(folder / "images")
+    names = ["tiny"] if args.tiny else sorted(shipped_suites(), key=lambda n: ("/" in n, n))
+    for name in names:
+        path = suite(folder) if args.tiny else toy(name, images, folder)
+        found[name] = compared(path, folder, args.device, left)
+        write(args, "toys", {"suites": found, "not_reached": [n for n in names if n not in found]})
+        if left() < 0:
             return
 
 
-SECTIONS = {"steps": steps, "side_by_side": side_by_side, "audit": audit, "toys": toys}
+SECTIONS = {"steps": (steps, 0.35), "side_by_side": (side_by_side, 0.15), "audit": (audit, 0.15), "toys": (toys, 0.35)}
+"""with their shares of the budget; what one leaves, the next has"""
 
 
-def section(args: argparse.Namespace) -> None:
-    """One of them, in this process: CUDA, once started, is lost in the processes that planning forks."""
-    report = Report(args.output, args.budget, args)
-    SECTIONS[args.section](args, report, lambda: report.left() < args.until)
+def again(args, *more):
+    """This script on the same device and size."""
+    words = [sys.executable, __file__, "--device", args.device, "--output", args.output]
+    return [*map(str, words), *(["--tiny"] if args.tiny else []), *more]
 
 
-def run(args: argparse.Namespace, sections: Sequence[str]) -> int:
-    """The sections in turn, each in a process of its own. One that fails is told, and the next one runs; 1 if one failed."""
+def run(args, sections):
+    """The sections in turn, each in a process of its own, as CUDA, once started, is lost in the processes that planning forks.
+    One that fails is told, and the next one runs; 1 if one failed."""
     end, failed = time.monotonic() + args.budget, 0
     for i, name in enumerate(sections):
         left = end - time.monotonic()
-        mine = left * SHARES[name] / sum(SHARES[n] for n in sections[i:])
-        words = _again(args, "--section", name, "--budget", f"{left:.0f}", "--until", f"{left - mine:.0f}")
+        mine = left * SECTIONS[name][1] / sum(SECTIONS[n][1] for n in sections[i:])
         try:
-            status: int | str = subprocess.run(words, timeout=max(left, 1.0)).returncode
+            status = subprocess.run(again(args, "--section", name, "--budget", str(mine)), timeout=max(left, 1.0)).returncode
         except subprocess.TimeoutExpired:
             status = "the budget ended"
         failed += status != 0
-        print(f"{name}: {args.output / name}.json" if status == 0 else f"{name}: ended with {status}", flush=True)
+        print(f"{name}: ended with {status}" if status else f"{name}: {args.output / name}.json", flush=True)
     return 1 if failed else 0
 
 
-def _inside(args: argparse.Namespace) -> int:
-    import torch
-
-    torch.set_num_threads(1)
-    if args.child:
-        child(args)
-    else:
-        section(args)
-    return 0
-
-
-def main() -> int:
+def main():
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--budget", type=float, default=450.0, help="seconds for all sections")
-    parser.add_argument("--repeats", type=int, default=5, help="turns of the four loops")
     parser.add_argument("--only", choices=SECTIONS, action="append", help="a section; several add up")
     parser.add_argument("--tiny", action="store_true", help="toy size")
     parser.add_argument("--paper", action="store_true", help="the paper's recipe instead, with its board")
-    for word, kind in (("--section", str), ("--until", float)):
-        parser.add_argument(word, type=kind, help=argparse.SUPPRESS)
+    parser.add_argument("--section", help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.output = args.output.absolute()
-    if args.section or args.child:
-        return _inside(args)
+    args.output.mkdir(parents=True, exist_ok=True)
     import torch
 
+    if args.section or args.child:
+        end = time.monotonic() + args.budget
+        torch.set_num_threads(1)
+        return child(args) if args.child else SECTIONS[args.section][0](args, lambda: end - time.monotonic())
     if args.device.startswith("cuda") and not torch.cuda.is_available():
         print("no CUDA device on this machine: nothing was measured (--device cpu --tiny tries the script)", file=sys.stderr)
         return 2
-    if args.paper:
-        return paper(args)
+    if args.paper:  # again, it goes on from the runs that are done
+        words = [sys.executable, "-m", "fedbench.core.cli.main", "run", SUITE, "--set", "seeds=[0]", "--device", args.device]
+        return subprocess.run([*words, "--results", args.output / SUITE]).returncode
     return run(args, args.only or list(SECTIONS))
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
 
 import pytest
 from running import changed, fingerprint
+from workloads import ratio
 
 pytestmark = pytest.mark.benchmark
 
@@ -36,32 +36,27 @@ def path(tmp_path_factory):
     )  # fmt: skip
 
 
-def seconds(path, results, *words: str) -> float:
+def seconds(path, results, *words):
     began = time.perf_counter()
-    call = [sys.executable, "-m", "fedbench.core.cli.main", "run", str(path), "--results", str(results), "--no-plots", *words]
+    call = [sys.executable, "-m", "fedbench.core.cli.main", "run", path, "--results", results, "--no-plots", *words]
     done = subprocess.run(call, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return time.perf_counter() - began
 
 
-def in_turn(path, folder, one: tuple[str, ...], other: tuple[str, ...]) -> list[float]:
-    """Time of ``one`` over time of ``other``, in pairs; their records are the same."""
-    ratios = []
+def compare(what, path, folder, one, other, between=lambda: None):
+    """Time of ``one`` over time of ``other``, in turn; their records are the same."""
+    taken = []
     for i in range(REPEATS):
-        taken = [seconds(path, folder / f"{i}-{name}", *words) for name, words in (("one", one), ("other", other))]
+        first = seconds(path, folder / f"{i}-one", *one)
+        between()
+        taken.append((first, seconds(path, folder / f"{i}-other", *other)))
         assert fingerprint(folder / f"{i}-one") == fingerprint(folder / f"{i}-other")
-        ratios.append(taken[0] / taken[1])
-    return ratios
-
-
-def told(what: str, ratios: list[float]) -> str:
-    spread = f"{min(ratios):.2f}-{max(ratios):.2f}, n={len(ratios)}"
-    return f"\n{what}: {statistics.median(ratios):.2f} ({spread}, {RUNS} runs of {ROUNDS} rounds each)"
+    print(f"\n{what}, wall time: {ratio(*zip(*taken, strict=True))}, {RUNS} runs of {ROUNDS} rounds each")
 
 
 def test_two_local_workers_beside_one(path, tmp_path):
-    ratios = in_turn(path, tmp_path, ("--workers", "1"), ("--workers", "2"))
-    print(told("one local worker / two, wall time", ratios))
+    compare("one local worker / two", path, tmp_path, ("--workers", "1"), ("--workers", "2"))
 
 
 def test_one_ray_node_beside_local(path, tmp_path, monkeypatch):
@@ -70,16 +65,14 @@ def test_one_ray_node_beside_local(path, tmp_path, monkeypatch):
 
     for name, value in AUTHENTICATION.items():
         monkeypatch.setenv(name, value)
-    trainings = tmp_path / "cache-bench" / "fedbench" / "trainings"
     node = Node("bench", tmp_path, cpus=2)
+
+    def forget():
+        """What one repetition trained would spare the next its training."""
+        shutil.rmtree(tmp_path / "cache-bench" / "fedbench" / "trainings", ignore_errors=True)
+
+    ray = ("--executor", "ray", "--ray-address", node.address)
     try:
-        ray = ("--executor", "ray", "--ray-address", node.address)
-        ratios = []
-        for i in range(REPEATS):
-            local = seconds(path, tmp_path / f"{i}-local", "--workers", "2")
-            shutil.rmtree(trainings, ignore_errors=True)  # what one repetition trained would spare the next its training
-            ratios.append(local / seconds(path, tmp_path / f"{i}-ray", *ray))
-            assert fingerprint(tmp_path / f"{i}-local") == fingerprint(tmp_path / f"{i}-ray")
+        compare("two local workers / one Ray node with two cores", path, tmp_path, ("--workers", "2"), ray, forget)
     finally:
         node.end()
-    print(told("local, two workers / one Ray node with two cores, wall time", ratios))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
-import time
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from workloads import CLIENTS, MODELS, in_turn, ratio
 
-from fedbench.core.models.cnn_small import SmallCNN
-from fedbench.core.models.mlp import MLP
 from fedbench.core.numerics.gradients import gradient_features
 
 pytestmark = pytest.mark.benchmark
 
-CLIENTS, SAMPLES = 10, 64
+SAMPLES = 64
 
 
 def naive(model, x, y, updates):
@@ -29,24 +25,14 @@ def naive(model, x, y, updates):
     return out
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn-small"])
-def test_features_next_to_the_naive_loop(benchmark, name):
-    model, shape = {"mlp": (MLP(), (1, 8, 8)), "cnn-small": (SmallCNN(), (3, 32, 32))}[name]
+@pytest.mark.parametrize("name", MODELS)
+def test_features_next_to_the_naive_loop(name):
+    model, shape = MODELS[name]
     module = model.build(shape, 10).eval()
     g = torch.Generator().manual_seed(0)
     x, y = torch.rand(SAMPLES, *shape, generator=g), torch.randint(0, 10, (SAMPLES,), generator=g)
     updates = torch.randn(CLIENTS, sum(p.numel() for p in module.parameters()), generator=g)
-    torch.testing.assert_close(gradient_features(module, x, y, updates).dot, naive(module, x, y, updates), rtol=1e-3, atol=1e-3)
-    ratios = []
-    for _ in range(5):
-        began = time.perf_counter()
-        naive(module, x, y, updates)
-        middle = time.perf_counter()
-        gradient_features(module, x, y, updates)
-        ratios.append((middle - began) / (time.perf_counter() - middle))
-    benchmark.pedantic(gradient_features, (module, x, y, updates), rounds=3)
-    benchmark.extra_info |= {
-        "naive_over_features_median": round(statistics.median(ratios), 1), "min": round(min(ratios), 1),
-        "max": round(max(ratios), 1), "n": len(ratios), "clients": CLIENTS, "samples": SAMPLES, "threads": 1,
-    }  # fmt: skip
-    print(f"\n{name}: {benchmark.extra_info}")
+    work = module, x, y, updates
+    torch.testing.assert_close(gradient_features(*work).dot, naive(*work), rtol=1e-3, atol=1e-3)
+    taken = in_turn({"naive": lambda: naive(*work), "features": lambda: gradient_features(*work)}, 5)
+    print(f"\n{name}, a naive loop / features: {ratio(taken['naive'], taken['features'])}")

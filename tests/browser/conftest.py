@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 
 import pytest
-from boards import Folder
+from claim_boards import Cells
 from site_boards import hostile, marked, site
 from visits import Visit
 
@@ -48,16 +47,8 @@ def visit(browser):
 def shown(tmp_path_factory):
     """A site of one board: two settings, five defenses (one a floor), two attacks, three seeds."""
     root = tmp_path_factory.mktemp("shown")
-    folder = Folder(root / "demo", LEAK)
-
-    def key(*parts):
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-    for setting in ("iid", "skewed"):
-        for seed in (0, 1, 2):
-            for defense, attack in ((d, a) for d in LEAK for a in folder.attacks):
-                folder.add(defense, attack, seed, setting=setting, stem=f"{setting}-{defense}-{attack}-{seed}",
-                           key=key(setting, defense, attack, seed), run_key=key(setting, defense, seed))  # fmt: skip
+    rows = {label: (leak, 0.8 - 0.05 * leak) for label, leak in LEAK.items()}
+    folder = Cells(root / "demo", {"iid": rows, "skewed": rows}, attacks=("fedmia-ii", "loss-series"), seeds=range(3))
     site(root / "site", marked(folder))
     return root / "site"
 
