@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 CANDIDATES = ("ids", "kind")  # what an audit set is: which samples, and member, outside or inside each
-TIMES = re.compile(r"runtime|seconds|cpu|time\b|faster|slower", re.IGNORECASE)  # what is measured anew each time
+TIMES = re.compile(r"runtime|seconds|cpu|time\b|faster|slower|longer", re.IGNORECASE)  # what is measured anew each time
 NUMBER = re.compile(r"[-+]?(?:\d+(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
