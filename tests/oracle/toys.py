@@ -61,8 +61,8 @@ PARTS = {
     "tuned_baselines": ["digits"],
     "what_the_bugs_do": ["leaky-misaligned", "noniid-weights"],
 }
-# Methods that suites share run all with all in one of them: `partial_defense`, papers/cofedmid_table1, `overfitting`,
-# `poisoning`, papers/fedpoisonmia_table5. The other suites keep what they alone have, with methods that show it.
+# Methods that suites share run all with all in `partial_defense`, papers/cofedmid_table1, `poisoning` and
+# papers/fedpoisonmia_table5. The other suites keep what they alone have, with methods that show it.
 _POISONED = {"none", "atm", "passive", "fedpoisonmia", "fedpoisonmia-greedy", "fedpoisonmia-random"}
 _OVERFITTED = {"none", "membershield", "aof-dropout-0.5-l2", "threshold-loss", "knn", "threshold-loss-global"}
 _UNITED = {"none", "dp-sgd", "cofedmid", "cofedmid-cifar10", "avg-cosine", "fta-c", "seqmia", "seqmia-coalition"}
