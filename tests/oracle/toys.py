@@ -83,7 +83,7 @@ LESS = {
     "papers/membershield_cifar10_cnn2": {
         "aof-dropout-0.25", "aof-dropout-0.5", "aof-dropout-0.75", "aof-dropout-0.25-l2", "aof-dropout-0.75-l2", "dp-sgd", "kd",
         "relaxloss", "adv-reg", "threshold-confidence-global", "threshold-entropy-global",
-        "threshold-modified-entropy-global", "threshold-entropy", "logistic-regression-global-colluder", "knn-global-colluder",
+        "threshold-modified-entropy-global", "logistic-regression-global-colluder", "knn-global-colluder",
     },
     "overfitting": {
         "confidence", "entropy", "modified-entropy", "regression", "knn", "global-confidence", "global-stacked",
