@@ -328,7 +328,7 @@ def test_the_server_is_one_party_whatever_the_coalitions():
 
 
 @pytest.mark.parametrize(
-    ("groups", "told"),  # of each of two models: the members that answer, and whom of them it serves
+    ("groups", "told"),  # two lists with one entry a model: members that answer, members that it serves
     [
         (((0, 1), (2, 3)), [((0, 1), (0, 1)), ((2, 3), (2, 3))]), (((0, 1, 2),), [((0, 1, 2), (0, 1)), ((0, 1, 2), (2,))]),
         ((), []),

@@ -88,7 +88,7 @@ def test_what_an_adversary_writes_to_is_its_own_and_its_tools_keep_their_model()
 
 
 def chained() -> nn.Module:
-    """The same network as a plain chain of layers, whose gradient needs no graph."""
+    """The same network as a sequence of layers; its gradient is computed without autograd."""
     return nn.Sequential(nn.Flatten(), tiny_module())
 
 

@@ -40,7 +40,7 @@ def federation(rounds):
 
 
 def by_hand(module, f, t, cohort):
-    """A round of these clients, whose samples come in the order in which the harness takes them."""
+    """One round of these clients in plain PyTorch, with batches in the order of the harness."""
     orders = [torch.Generator().manual_seed(key_for(0, "shuffle", t, k) >> 1) for k in cohort]
     visits = [(f.setup.clients[k], torch.randperm(SAMPLES, generator=g)) for k, g in zip(cohort, orders, strict=True)]
     bare(module, visits, BATCH, lr=LR)

@@ -58,7 +58,7 @@ PARTS = {
     "papers/membershield_cifar10_vgg": ["vgg16-beta1"],
     "papers/membershield_chmnist": ["cnn3-beta1"],
     "papers/membershield_purchase100": ["mlp4-beta1"],
-    "tuned_baselines": ["digits"],
+    "tuned_baselines": ["digits", "cifar10"],
     "what_the_bugs_do": ["leaky-misaligned", "noniid-weights"],
 }
 # Methods that suites share run all with all in `partial_defense`, papers/cofedmid_table1, `poisoning` and
@@ -75,7 +75,7 @@ FEW |= {name: _PARTIAL for name in ("partial_defense_location30", "partial_defen
 FEW |= {name: _CLUSTERED for name in ("clustered", "papers/ifca_mir_minority", "papers/ifca_mir_trajectory")}
 FEW |= {
     "papers/cofedmid_table5_9_cifar10": {"none", "cofedmid", "cofedmid-partition", "cofedmid-recycling", "fedmia-ii"},
-    "tuned_baselines": {"none", "grad-noise", "dp-sgd-hu", "avg-cosine-class"},
+    "tuned_baselines": {"none", "grad-noise", "dp-sgd-hu", "dp-sgd-hu-views", "avg-cosine-class"},
     "across_worlds": {"none", "membershield", "cofedmid", "atm", "loss-series", "fedpoisonmia", "stacked"},
 }
 # Of methods that differ from another in a number, and of attacks that the same suite has in another view, one is run.
@@ -84,18 +84,28 @@ LESS = {
         "aof-dropout-0.25", "aof-dropout-0.5", "aof-dropout-0.75", "aof-dropout-0.25-l2", "aof-dropout-0.75-l2", "dp-sgd", "kd",
         "relaxloss", "adv-reg", "threshold-confidence-global", "threshold-entropy-global",
         "threshold-modified-entropy-global", "logistic-regression-global-colluder", "knn-global-colluder",
+        "logistic-regression-global", "knn-global",
     },
     "overfitting": {
         "confidence", "entropy", "modified-entropy", "regression", "knn", "global-confidence", "global-stacked",
     },
     "cofedmid_ablations": {
         "limit-20", "limit-30", "decay-exponential", "loss-series", "avg-cosine", "fedmia-ii-coalition", "fta-c-coalition",
-        "fta-c", "seqmia",
+        "fta-c", "seqmia", "seqmia-coalition", "avg-cosine-class",
     },
-    "papers/fedmia_table2": {"data-augmentation+sampling-0.3", "data-augmentation+sampling-0.6", "blackbox-loss", "loss-series"},
+    "fedmia_cifar100_gpu": {"blackbox-loss", "grad-cosine", "grad-norm", "grad-diff", "fedmia-i"},
+    "papers/cofedmid_figure3": {"seqmia"},
+    "papers/fedmia_table2": {
+        "data-augmentation+sampling-0.3", "data-augmentation+sampling-0.6", "mixup", "perturb", "blackbox-loss", "loss-series",
+    },
     "papers/cofedmid_table13_14": {"fedmia-ii", "fta-c"},
 }  # fmt: skip
-FLOORS = ("partial_defense", "overfitting", "poisoning", "clustered_digits", "across_worlds")
+# In a second setting run the defenses that the first has not.
+SECOND = {
+    ("overfitting", "location30"): ["none", "relaxloss-records", "memguard"],
+    ("tuned_baselines", "cifar10"): ["none", "dp-sgd-hu-views"],
+}
+FLOORS = ("partial_defense", "poisoning", "clustered_digits")
 
 
 def runs(name: str, method: str) -> bool:
@@ -111,8 +121,8 @@ def toy(name: str, images, folder):
     spec |= {"tuning_seeds": spec["tuning_seeds"][:1]} if "tuning_seeds" in spec else {}
     spec["settings"] = [s for s in spec["settings"] if s["name"] in PARTS.get(name, [s["name"]])]
     for s in spec["settings"]:
-        if (name, s["name"]) == ("overfitting", "location30"):
-            s["defenses"] = ["none", "relaxloss-records", "memguard"]  # the others run in the first setting
+        if (name, s["name"]) in SECOND:
+            s["defenses"] = SECOND[name, s["name"]]
         s["audit"]["every"] = 1
         if s["audit"].get("targets") == "honest":
             s["audit"] |= {"members": 10, "nonmembers": 10}
@@ -141,8 +151,10 @@ def toy(name: str, images, folder):
         elif "digits" in str(s["dataset"]):
             s["dataset"] = {"name": "digits", "params": {"test": 1400, "label_noise": 0.3}}
         else:
-            size = {"size": 8} if s["model"] == "resnet18" else {}  # the largest model
-            s["dataset"] = {"name": "image-folder", "params": {"path": str(images), **size, "test": 20, "holdout": 20}}
+            s["dataset"] = {"name": "image-folder", "params": {"path": str(images), "test": 20, "holdout": 20}}
+            if s["model"] == "resnet18":  # the largest model
+                s["dataset"]["params"] |= {"size": 8, "test": 10, "holdout": 60}
+                s["federation"]["clients"] = 3
         if "dirichlet" in str(s.get("partition")):
             s["partition"] = {"name": "dirichlet", "beta": 10.0}
     for kind in ("defenses", "attacks"):
@@ -152,10 +164,9 @@ def toy(name: str, images, folder):
     if name not in FLOORS:
         spec["floors"] = []
     for d in spec["defenses"]:
-        if isinstance(d, dict) and "grid" in d:
-            d["grid"] = {
-                k: v[-2:] if d["name"] == "dp-sgd" else v[: 1 if "fedmia" in name else 2] for k, v in d["grid"].items()
-            }  # the least noise
+        if isinstance(d, dict) and "grid" in d:  # of DP-SGD the least noise, which learns something in two rounds
+            kept = slice(-2, None) if d["name"] == "dp-sgd" else slice(1 if "fedmia" in name else 2)
+            d["grid"] = {k: v[kept] for k, v in d["grid"].items()}
         if isinstance(d, dict) and d.get("name") == "ifca-mir":
             d["params"] |= {"every": 1, "shadows": 1, "shadow_samples": 60, "epochs": 1}
     if "papers/cofedmid" in name:
