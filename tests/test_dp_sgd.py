@@ -8,7 +8,6 @@ import warnings
 import pytest
 import torch
 from defense_cases import made, member, two_layers
-from opacus.accountants import create_accountant
 from parties import facts_of, generator
 from pydantic import ValidationError
 from tiny import tiny_clients, tiny_setup, train_all
@@ -85,6 +84,8 @@ def test_views_are_shifts_and_mirrors_of_their_own_sample():
 
 
 def opacus(accountant: str, sigma: float, rate: float, count: int, delta: float) -> float:
+    from opacus.accountants import create_accountant  # 50 MB
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         asked = create_accountant(mechanism=accountant)
