@@ -12,10 +12,8 @@ from fedbench.core.contract.board import Block, Bullets, Figure, Fold, Image, No
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.ask import long_patience, patience
 from fedbench.core.registry.components import Registry
-from fedbench.core.registry.use import ComponentUse, UseMaker
-from fedbench.core.store.canonical import canonical
 from fedbench.core.words.explain import named
-from fedbench.leaderboard.figures.easel import Easel
+from fedbench.leaderboard.figures.files import image_of
 from fedbench.leaderboard.statistics.findings import labels
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.findings import findings_table
@@ -32,8 +30,6 @@ class Drawer:
     """whether it comes with the harness, which knows what its figures are called"""
     who: str = ""
     """name and package"""
-    use: ComponentUse | None = None
-    """what the analysis is made of"""
 
     @property
     def tells(self) -> tuple[str, ...]:
@@ -67,9 +63,7 @@ def _drawer(entry: Any, registry: Registry) -> Drawer:
         cls = found.load()
         with at_work(str(found), patience()):
             made = cls(**params)
-        use = UseMaker()(found, params, _label(entry))
-        own = found in registry.own("analysis")
-        return Drawer(label=_label(entry), analysis=made, own=own, who=str(found), use=use)
+        return Drawer(label=_label(entry), analysis=made, own=found in registry.own("analysis"), who=str(found))
     except UserError as error:
         return Drawer(label=_label(entry), analysis=None, reason=str(error))
     except BaseException as error:  # somebody's constructor
@@ -77,37 +71,32 @@ def _drawer(entry: Any, registry: Registry) -> Drawer:
         return Drawer(label=_label(entry), analysis=None, reason=named(error))
 
 
-def drawn(drawer: Drawer, section: Section, easel: Easel | None) -> list[Block]:
-    """Its tables and, where there is an ``easel``, images; the generic table of its findings, and why, where it cannot be
-    drawn."""
+def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
+    """Its tables and, with ``plots``, images; the generic table of its findings, and why, where it cannot be drawn."""
     if drawer.analysis is None:
         found = findings_table(section, drawer.label)
         return [_instead(drawer.label, drawer.reason), *found] if found else []
     try:
         with at_work(drawer.who, None if drawer.own else long_patience()):
-            return [b for block in drawer.analysis.draw(section, drawer.label) for b in _finished(block, drawer, section, easel)]
+            return [b for block in drawer.analysis.draw(section, drawer.label) for b in _finished(block, drawer, section, plots)]
     except BaseException as error:  # somebody's code
         pass_on_interrupt(error)
-        return _bare(drawer, section, named(error))
-
-
-def _bare(drawer: Drawer, section: Section, reason: str) -> list[Block]:
-    return [_instead(drawer.label, reason), *findings_table(section, drawer.label)]
+        return [_instead(drawer.label, named(error)), *findings_table(section, drawer.label)]
 
 
 def _instead(label: str, reason: str) -> Note:
     return Note((Words("The analysis "), label, Words(" could not be drawn, so its bare numbers are shown: "), reason))
 
 
-def _finished(block: Block, drawer: Drawer, section: Section, easel: Easel | None) -> list[Block]:
+def _finished(block: Block, drawer: Drawer, section: Section, plots: bool) -> list[Block]:
     if isinstance(block, Numbers):
         return [*findings_table(section, block.label)]
     if isinstance(block, Figure):
         figure = block if drawer.own else replace(block, kind=f"{drawer.label}-{block.kind}")  # no other figure's file
-        return [_image(figure, drawer, section, easel)] if easel is not None else []
+        return [image_of(figure, section)] if plots else []
     if isinstance(block, Fold):
         _check_text(block.summary)
-        return [Fold(block.summary, tuple(b for inner in block.blocks for b in _finished(inner, drawer, section, easel)))]
+        return [Fold(block.summary, tuple(b for inner in block.blocks for b in _finished(inner, drawer, section, plots)))]
     if not isinstance(block, get_args(Block)) or isinstance(block, Image):
         raise TypeError(f"it drew a {type(block).__name__}, not a block of a board")
     if isinstance(block, Table):
@@ -116,14 +105,6 @@ def _finished(block: Block, drawer: Drawer, section: Section, easel: Easel | Non
         for text in block.items if isinstance(block, Bullets) else (block.text,):
             _check_text(text)
     return [block]
-
-
-def _image(figure: Figure, drawer: Drawer, section: Section, easel: Easel) -> Image:
-    """Ours are drawn beside this process. Somebody else's is drawn here, where whoever forked this process for it watches."""
-    code = "" if drawer.use is None else canonical(drawer.use.identity())
-    if not drawer.own:
-        return easel.image_here(figure, section, code)
-    return easel.image(figure, section, code, lambda reason: _bare(drawer, section, reason))
 
 
 def _check(table: Table) -> None:

@@ -11,14 +11,12 @@ from fedbench.core.contract.report import Report, Summary
 from fedbench.core.store.files import write_atomically
 from fedbench.leaderboard.citation import CITATION, citation
 from fedbench.leaderboard.document import Source, document, source_of
-from fedbench.leaderboard.figures.earlier import FIGURES
 from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.tables.summary import summary
 
 
 class MarkdownBoard(Report):
-    """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too. ``board-id.json``: what its id is made of;
-    ``figures.json``: what its figures were drawn from."""
+    """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too. ``board-id.json``: what its id is made of."""
 
     _last: tuple[Path, Source] | None = None  # what was written last: its summary is asked for next
 
@@ -33,8 +31,6 @@ class MarkdownBoard(Report):
             for name, content in image.files.items():
                 if not ((folder / name).is_file() and (folder / name).read_bytes() == content):
                     write_atomically(folder / name, content)
-        if plots and (earlier := self._source(results).earlier) is not None:
-            write_atomically(folder / FIGURES, earlier.content())
         write_atomically(folder / CITATION, citation(self._source(results).newest[0]))
         write_atomically(folder / "board.md", text.encode())
         return folder / "board.md"

@@ -17,14 +17,12 @@ from fedbench.core.store.results import Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, images_last
 from fedbench.leaderboard.citation import CITATION, board_id
 from fedbench.leaderboard.figures.decisions import decision_figure
-from fedbench.leaderboard.figures.earlier import Earlier
-from fedbench.leaderboard.figures.easel import Easel
+from fedbench.leaderboard.figures.files import image_of
 from fedbench.leaderboard.figures.roc import roc_figure
 from fedbench.leaderboard.figures.tradeoff import tradeoff_figure
 from fedbench.leaderboard.statistics.build import build_sections, newest
 from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.saved import Saved, drop_oldest
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.submissions.marks import Marks
 from fedbench.leaderboard.tables.across import across_settings
@@ -51,8 +49,7 @@ from fedbench.leaderboard.tables.setting import setting_bullets
 class Source:
     """What a document is made of. ``superseded``: how many records were left out; ``published``: the suite's entries of
     published numbers; ``analyses``: those the suite names, None: the built-in ones; ``marks``: how far the records can be
-    trusted; ``plan``: the id of the stored suite; ``earlier``: the figures that need not be drawn again; ``remember``: keep
-    what is worked out for later boards."""
+    trusted; ``plan``: the id of the stored suite."""
 
     records: Sequence[LoadedRecord]
     title: str
@@ -61,8 +58,6 @@ class Source:
     analyses: Sequence[Any] | None = None
     marks: Marks | None = None
     plan: str | None = None
-    earlier: Earlier | None = None
-    remember: bool = False
 
     @cached_property
     def newest(self) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
@@ -87,7 +82,6 @@ def source_of(results: Path) -> Source:
         records=records, title=str(marker.get("title") or f"Leaderboard: {suites}"), superseded=superseded,
         published=marker.get("published") or marker.get("reference") or (), analyses=marker.get("analyses"),
         marks=Marks.of_folder(results), plan=next(iter(marker.get("plans", [])[-1:]), None),
-        earlier=Earlier(results / "leaderboard"), remember=True,
     )  # fmt: skip
 
 
@@ -103,15 +97,12 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
     trust = source.marks.of_row if source.marks is not None and source.marks.needed(current) else None
     if not sections:
         blocks.append(Note(Words("All records are of tuning seeds, which no table counts: run the suite's other seeds, too.")))
-    easel = Easel(source.earlier) if plots else None
-    contests = [s.contest for section in sections for s in (section, section.tuning) if s is not None]
-    saved = [Saved(contest) for contest in contests if source.remember]
     fronts: list[Block] = [FRONT_READING] if sections else []
     own: list[Block] = []  # one by one: what the other tables need of a section is known then, without its scores
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
             own += _introduced(section, sections)
-        own += _section(section, analyses, easel, trust)
+        own += _section(section, analyses, plots, trust)
         fronts += front_blocks(section)
     blocks += [*fronts, *mixed_note(current)]
     if left_out := source.superseded + len(old):
@@ -123,10 +114,7 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
     blocks += [*folded(claims_blocks(sections)), *folded(unscored_blocks(sections))]
     end = "Packages, versions, commits, machine and data behind the board"
     blocks += folded(provenance_blocks(current, _origin(source, current)), end)
-    for one in saved:
-        one.save()
-    drop_oldest()
-    blocks = in_words(easel.finished(blocks) if easel is not None else blocks)
+    blocks = in_words(blocks)
     return blocks if folds else opened(blocks)
 
 
@@ -160,15 +148,15 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
 
 
 def _section(
-    section: Section, analyses: Sequence[Drawer], easel: Easel | None, trust: Callable[[Row], Words] | None
+    section: Section, analyses: Sequence[Drawer], plots: bool, trust: Callable[[Row], Words] | None
 ) -> list[Block]:
     """Tables first, images last."""
-    found, seen = images_last([b for a in analyses if a.place == "attacks" for b in drawn(a, section, easel)])
-    costs, trade_offs = images_last([b for a in analyses if a.place == "costs" for b in drawn(a, section, easel)])
+    found, seen = images_last([b for a in analyses if a.place == "attacks" for b in drawn(a, section, plots)])
+    costs, trade_offs = images_last([b for a in analyses if a.place == "costs" for b in drawn(a, section, plots)])
     heading = (Words("Coalition "), section.coalition, Words(", "), section.view, Words(" view"))
     figures = [
-        *_images([tradeoff_figure(section), roc_figure(section)], section, easel), *trade_offs,
-        *_images([decision_figure(section)], section, easel), *seen,
+        *_images([tradeoff_figure(section), roc_figure(section)], section, plots), *trade_offs,
+        *_images([decision_figure(section)], section, plots), *seen,
     ]  # fmt: skip
     return [
         Heading(3, heading),
@@ -187,5 +175,5 @@ def _section(
     ]  # fmt: skip
 
 
-def _images(figures: Sequence[Figure | None], section: Section, easel: Easel | None) -> list[Block]:
-    return [easel.image(figure, section) for figure in figures if figure is not None and easel is not None]
+def _images(figures: Sequence[Figure | None], section: Section, plots: bool) -> list[Block]:
+    return [image_of(figure, section) for figure in figures if figure is not None and plots]

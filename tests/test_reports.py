@@ -1,23 +1,20 @@
-"""Reports by name, what the terminal shows of a board, `fedbench show`, and figures that are drawn beside it."""
+"""Reports by name, what the terminal shows of a board, `fedbench show`, and its figures."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 
 import pytest
-from boards import Folder, Poisoned, blocks_of, sections_of
+from boards import Folder, Poisoned, blocks_of
 from claim_boards import STRENGTHS, TUNING, Cells
 from fake_packages import install
 
-from fedbench.core import Figure, Image
+from fedbench.core import Image
 from fedbench.core.cli.main import main
 from fedbench.core.words.narrow import columns
 from fedbench.leaderboard.board import MarkdownBoard
-from fedbench.leaderboard.figures.easel import Easel, NotDrawn
 
 LONG = "a-defense-of-a-name-that-is-far-too-long-for-a-table-" + "x" * 60 + "-end"
 
@@ -130,28 +127,6 @@ def test_show_lists_cells_with_the_key_of_each_and_one_record_in_full(results, c
 
 
 # ---------------------------------------------------------------- figures
-
-
-def broken(style):
-    raise ValueError("no ink")
-
-
-def killed(style):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.fixture(scope="module")
-def section(tmp_path_factory):
-    return sections_of(Folder(tmp_path_factory.mktemp("figures") / "r", {"none": 1.0, "mixup": 0.8}).fill((0,)))[0]
-
-
-@pytest.mark.parametrize(("draw", "reason"), [(broken, "no ink"), (killed, "SIGKILL")])
-def test_a_figure_that_cannot_be_drawn_says_so(section, draw, reason):
-    easel, said = Easel(), []
-    image = easel.image(Figure("x", "x", draw), section, "code", lambda why: said.append(why) or [])
-    assert easel.finished([image]) == [] and reason in said[0]
-    with pytest.raises(NotDrawn, match=reason):
-        easel.finished([easel.image(Figure("x", "x", draw), section)])
 
 
 @pytest.mark.slow

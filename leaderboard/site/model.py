@@ -17,7 +17,6 @@ from fedbench.leaderboard.site.texts import lines
 from fedbench.leaderboard.statistics.beside import Ours, Pair
 from fedbench.leaderboard.statistics.build import of_tuning
 from fedbench.leaderboard.statistics.published import Match, match
-from fedbench.leaderboard.statistics.saved import Saved
 from fedbench.leaderboard.statistics.section import Section
 from fedbench.leaderboard.tables.provenance import mixed_note, provenance_blocks
 from fedbench.leaderboard.tables.published import quantity_name
@@ -59,11 +58,8 @@ def _sections(source: Source, cells: Cells) -> tuple[list[dict[str, Any]], list[
     sections: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     for i, section in enumerate(source.sections):
-        saved = Saved(section.contest) if source.remember else None
         sections.append(section_of(section, cells.settings[section.suite, section.setting], len(rows), cells))
         rows += rows_of(section, i, cells, trust)
-        if saved is not None:
-            saved.save()
     return sections, rows
 
 
