@@ -16,9 +16,9 @@ extensions = ["myst_parser"]
 root_doc = "docs/index"
 source_suffix = {".md": "markdown"}
 include_patterns = ["docs/**.md", "leaderboard/boards/*.md", *_BESIDE]
-# docs/simulations: what commands print, without titles. The rest is not walked at all.
+# Not walked at all.
 exclude_patterns = [
-    ".*", "docs/simulations", "build", "results", "data", "tests", "core", "plugins", "suites", "testing", "examples",
+    ".*", "build", "results", "data", "tests", "core", "plugins", "suites", "testing", "examples",
 ]  # fmt: skip
 myst_heading_anchors = 4
 html_theme = "furo"
@@ -50,5 +50,5 @@ def with_paths(text: str, folder: Path) -> str:
 
 def _in_the_site(target: Path) -> bool:
     path = target.relative_to(ROOT).as_posix() if target.is_relative_to(ROOT) else ""
-    inside = path.startswith(("docs/", "leaderboard/boards/")) and not path.startswith("docs/simulations/")
+    inside = path.startswith(("docs/", "leaderboard/boards/"))
     return path in _BESIDE or (inside and target.suffix in (".md", ".png"))

@@ -6,8 +6,7 @@
 * ``{{board | setting | coalition | view | table | row | column}}`` is the number in that place of the committed board;
   ``<!-- from: board | setting | coalition | view | table -->`` on a line of its own gives the first parts for what follows,
   and ``{{row | column}}`` then is enough. A last part ``±`` adds the interval, ``text`` takes the place as it is.
-* ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board; ``{{simulated: name | row | column}}``
-  a place of a table in ``docs/simulations/name.md``, whose rows are named by as many columns as tell them apart.
+* ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board.
 * ``<!-- claims: paper -->`` on a line of its own is the table of that paper's claims (``leaderboard/claims/paper.yaml``), with
   what every committed board says of them, and what the boards differ in.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own must hold, and is not printed: what a
@@ -120,9 +119,6 @@ def value(text: str, base: tuple[str, ...]) -> str:
         if found is None:
             raise Mistake(f"nothing in {board}.md is like {pattern}")
         return found[1]
-    if text.startswith("simulated:"):
-        name, row, column = parts(text.removeprefix("simulated:"))
-        return number(place(simulation(name), row, column, f"docs/simulations/{name}.md"), ())
     wanted = parts(text)
     form = wanted[-1:] if wanted[-1] in ("±", "text") else ()
     wanted = wanted[: len(wanted) - len(form)]
@@ -226,22 +222,6 @@ def _cells(lines: list[str]) -> Iterator[list[str]]:
         if not line.startswith("|"):
             return
         yield [cell.strip() for cell in line.strip("|").split("|")]
-
-
-@cache
-def simulation(name: str) -> Table:
-    """All tables of a simulation's printed output together."""
-    path = DOCS / "simulations" / f"{name}.md"
-    if not path.is_file():
-        raise Mistake(f"there is no {path.name} in docs/simulations")
-    lines, found = path.read_text(encoding="utf-8").splitlines(), {}
-    for i, line in enumerate(lines):
-        if line.startswith("|") and (i == 0 or not lines[i - 1].startswith("|")):
-            header, _, *rows = _cells(lines[i:])
-            keys = next(n for n in range(1, len(header) + 1) if len({tuple(row[:n]) for row in rows}) == len(rows))
-            for row in rows:
-                found[", ".join(row[:keys])] = dict(zip(header, row, strict=True))
-    return found
 
 
 def main() -> int:

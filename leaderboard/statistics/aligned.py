@@ -5,7 +5,7 @@ thousand together. Each unit's scores are standardised by the mean and deviation
 of the *others*: judged by a mean that it pulled at, it would stand lower than a member like it, and there would be leaks where
 there are none. Without a leak the rate is right whatever the scores. With one, units should be alike but for place and scale:
 where their tails differ, the longest hold the threshold, which is too high for the members of some units and too low for those
-of others. How far off that is: ``python -m fedbench.leaderboard.simulations.tf01_small``.
+of others. How far off that is: ``python -m fedbench.leaderboard.simulation``.
 """
 
 from __future__ import annotations

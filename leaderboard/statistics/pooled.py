@@ -3,7 +3,7 @@
 Every unit has its own scale, its own tails and too few non-members for 0.1 %, so nothing but ranks is compared between them: in
 each unit the threshold is its own j-th largest non-member, whose expected FPR is j / (N + 1) whatever the scores (conformal
 prediction; Vovk, Gammerman & Shafer 2005, ch. 2). Where that is above the wanted FPR, a straight line leads from there to it, in
-the logit of the TPR over the logarithm of the FPR. How well all of it does: ``python -m fedbench.leaderboard.simulations.tf01``.
+the logit of the TPR over the logarithm of the FPR. How well all of it does: ``python -m fedbench.leaderboard.simulation``.
 """
 
 from __future__ import annotations
