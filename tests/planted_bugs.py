@@ -19,11 +19,11 @@ OF_THE_ORACLE = {
         "plugins/attacks/fta.py", "return -slope(", "return slope(", EVERYTHING, {"fta-l"},
     ),
     "noise times 0.9": (
-        "plugins/defenses/cofedmid/perturbation.py", "dtype=torch.float64) * sigma", "dtype=torch.float64) * sigma * 0.9",
+        "plugins/defenses/cofedmid/planning.py", "dtype=torch.float64) * sigma", "dtype=torch.float64) * sigma * 0.9",
         {"cofedmid"}, EVERY_ATTACK,
     ),
     "the labels of mixup unmixed": (
-        "plugins/defenses/mixup.py", "soft = keep * target + (1 - keep) * target[partner]", "soft = target", {"mixup"},
+        "plugins/defenses/mixing.py", "soft = keep * target + (1 - keep) * target[partner]", "soft = target", {"mixup"},
         EVERY_ATTACK,
     ),
     "evaluation on training data": (

@@ -25,7 +25,7 @@ from fedbench.core.population.groups import deform
 from fedbench.core.population.target import EVERYBODY, client, group
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.plugins.datasets.digits import Digits
-from fedbench.plugins.defenses.free_rider import FreeRider
+from fedbench.plugins.defenses.plain import FreeRider
 from fedbench.testing.jobs import given_use, judge, use
 from fedbench.testing.trials.world import job_of, setting_of
 

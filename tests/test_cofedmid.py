@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core import Batch, MemberData, UserError
 from fedbench.core.federation.guard import remarks_of
-from fedbench.plugins.defenses.cofedmid import exp3
+from fedbench.plugins.defenses.cofedmid import recycling
 
 # -- the plan of classes ---------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ def test_rivals_of_the_bandit_recycle_a_tenth_at_random_or_going_round_the_losse
 
 
 def test_exp3_step_by_hand():
-    b = exp3.Exp3(0.2, np.full(4, 5000.0), 0.5)  # no run is too long for the weights
+    b = recycling.Exp3(0.2, np.full(4, 5000.0), 0.5)  # no run is too long for the weights
     b.rewards = [0.0, 1.0, 2.0, 3.0, 4.0]  # r20 = .8, r80 = 3.2
     assert b.probabilities().tolist() == pytest.approx([0.25] * 4)
     b.learn(2, 2.6)  # scaled: 2 * 1.8 / 2.4 - 1 = .5; p .25
@@ -171,9 +171,9 @@ def test_exp3_step_by_hand():
 
 def test_rewards_are_scaled_by_percentiles_and_clipped():
     history = [0.0, 1.0, 2.0, 3.0, 4.0]
-    scaled = [exp3.scale_reward(r, history) for r in (-9.0, 0.8, 2.0, 3.2, 9.0)]
+    scaled = [recycling.scale_reward(r, history) for r in (-9.0, 0.8, 2.0, 3.2, 9.0)]
     assert scaled == pytest.approx([-1, -1, 0, 1, 1])
-    assert exp3.scale_reward(9.0, history[:4]) == exp3.scale_reward(9.0, [1.0] * 8) == 0  # too short, or no spread
+    assert recycling.scale_reward(9.0, history[:4]) == recycling.scale_reward(9.0, [1.0] * 8) == 0  # too short, or no spread
 
 
 def test_the_bandit_is_paid_the_fall_of_the_validation_loss_with_the_step_of_auer_et_al():

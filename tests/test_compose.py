@@ -17,11 +17,11 @@ from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.federation.answering import answered
 from fedbench.core.federation.coalitions import allied, merged
 from fedbench.core.federation.compose import Composite, composed
-from fedbench.plugins.defenses.cofedmid import CoFedMID
+from fedbench.plugins.defenses.cofedmid.defense import CoFedMID
 from fedbench.plugins.defenses.dp_sgd import DPSGD
-from fedbench.plugins.defenses.grad_noise import GradNoise
-from fedbench.plugins.defenses.mixup import Mixup
-from fedbench.plugins.defenses.relaxloss import RelaxLoss
+from fedbench.plugins.defenses.losses import RelaxLoss
+from fedbench.plugins.defenses.mixing import Mixup
+from fedbench.plugins.defenses.uploads import GradNoise
 
 
 class EveryPhase(Defense):

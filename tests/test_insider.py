@@ -19,8 +19,8 @@ from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.diverged import DivergedByAdversary
 from fedbench.core.numerics.rng import key_for
-from fedbench.plugins.defenses.grad_noise import GradNoise
-from fedbench.plugins.defenses.rules.trimmed_mean import TrimmedMean
+from fedbench.plugins.defenses.rules.medians import TrimmedMean
+from fedbench.plugins.defenses.uploads import GradNoise
 
 
 def crafting(craft: Any, level: str = "own") -> ActiveAttack:

@@ -29,8 +29,8 @@ from fedbench.core.numerics.chain import Chain
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.normalise import Normalised
 from fedbench.core.numerics.replay import CpuOperations
-from fedbench.plugins.defenses.grad_noise import GradNoise
-from fedbench.plugins.defenses.mixup import Mixup
+from fedbench.plugins.defenses.mixing import Mixup
+from fedbench.plugins.defenses.uploads import GradNoise
 
 C, CPU = 5, torch.device("cpu")
 Make = Callable[[], Any]

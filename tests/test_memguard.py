@@ -16,8 +16,7 @@ from torch import nn
 from fedbench.core import Defense, MemberData
 from fedbench.core.experiment.evaluate import predicted_by
 from fedbench.core.federation.answering import answered
-from fedbench.plugins.defenses.memguard_net import trained
-from fedbench.plugins.defenses.memguard_noise import crafted, used
+from fedbench.plugins.defenses.memguard import crafted, trained, used
 
 SMALL = {"hidden": (16, 8), "epochs": 400, "steps": 40}
 

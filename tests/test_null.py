@@ -21,7 +21,7 @@ from fedbench.core.experiment.train import Trained, kinds_of, train
 from fedbench.core.experiment.verdict import Verdict
 from fedbench.core.metrics import combined_interval, tpr_at_fpr
 from fedbench.core.spec.suite import Adversary
-from fedbench.plugins.defenses.cofedmid import CoFedMID
+from fedbench.plugins.defenses.cofedmid.defense import CoFedMID
 
 PLAIN = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "seqmia")
 CLASS = ("loss-series", "fedmia-ii")

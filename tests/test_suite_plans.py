@@ -16,7 +16,7 @@ from fedbench.core.execution.planned import settings_asked
 from fedbench.core.execution.plugin_checks import declaration_mistake
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.spec.written import written_out
-from fedbench.plugins.defenses.none import NoDefense
+from fedbench.plugins.defenses.plain import NoDefense
 
 # -- several coalitions at once ----------------------------------------------------------------------------------------
 

@@ -103,9 +103,7 @@ def _told(run: FinishedRun, values: dict[str, np.ndarray], r: int, k: int) -> fl
     """How far the best threshold on one of the numbers tells the client's members."""
     row = run.rows.index(k)
     seen = [a[r, row] for a in values.values()]
-    return max(
-        advantage(a[members_of(run, k) & np.isfinite(a)], a[outsiders_of(run, k) & np.isfinite(a)]) for a in seen
-    )
+    return max(advantage(a[members_of(run, k) & np.isfinite(a)], a[outsiders_of(run, k) & np.isfinite(a)]) for a in seen)
 
 
 def _side(run: FinishedRun, values: np.ndarray, models: list[tuple[int, int]], whose: Whose, edges: np.ndarray) -> _Side:
@@ -120,9 +118,7 @@ def _side(run: FinishedRun, values: np.ndarray, models: list[tuple[int, int]], w
 
 def _distances(name: str, sides: list[_Side], size: int, rng: np.random.Generator) -> dict[str, Number]:
     whole = [s.counts(size) for s in sides]
-    drawn = [
-        total_variation(*(s.counts(size, rng.poisson(1.0, (s.bins.shape[1],))) for s in sides)) for _ in range(_REPEATS)
-    ]
+    drawn = [total_variation(*(s.counts(size, rng.poisson(1.0, (s.bins.shape[1],))) for s in sides)) for _ in range(_REPEATS)]
     shares = sum(whole) / sum(w.sum() for w in whole)
     null = [total_variation(*(rng.multinomial(s.samples, shares) for s in sides)) for _ in range(_REPEATS)]
     return {

@@ -170,9 +170,7 @@ def _aucs(section: Section) -> Table:
     groups = section.groups
     columns = [_column(a, group) for a in section.attacks for group in groups]
     every = [(a, g) for a in section.attacks for g in range(len(groups))]
-    rows = [
-        (_name(r), *(value(r.entries[a].of_group(groups, g).interval("auc", "ofl")) for a, g in every)) for r in section.rows
-    ]
+    rows = [(_name(r), *(value(r.entries[a].of_group(groups, g).interval("auc", "ofl")) for a, g in every)) for r in section.rows]
     caption = Words(" as measured, against outside non-members (the tables above take the groups together)")
     return Table(title="AUC by group of clients", caption=caption, columns=(_DEFENSE, *columns), rows=tuple(rows))
 

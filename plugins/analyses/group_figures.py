@@ -67,9 +67,7 @@ def _moved(row: AuditedRound) -> float:
     return np.nan if row.moved is None else float(row.moved)
 
 
-def _over_rounds(
-    axis: Axes, style: Style, section: Section, of: Callable[[AuditedRound], float], dash: int = 0
-) -> None:
+def _over_rounds(axis: Axes, style: Style, section: Section, of: Callable[[AuditedRound], float], dash: int = 0) -> None:
     """Mean over the seeds that audited the same rounds as the row's first; a row without values draws nothing."""
     order = sorted(section.rows, key=lambda r: (r.undefended, r.label))  # the colours of the section's other figures
     for i, row in enumerate(order):

@@ -19,9 +19,7 @@ class PairedDifferences(Analysis):
     place = "costs"
 
     class Params(Params):
-        pairs: list[tuple[str, str]] = Field(
-            [], max_length=50, description="labels of two defenses: the first minus the second"
-        )
+        pairs: list[tuple[str, str]] = Field([], max_length=50, description="labels of two defenses: the first minus the second")
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """A row a pair; a pair of which a defense is not in the section is left out."""

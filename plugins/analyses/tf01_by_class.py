@@ -188,9 +188,7 @@ def _pooled(defense: str, attack: str, found: list[Findings | None]) -> Iterator
             of_class[label] = None if np.isnan(hits) else (int(hits), int(of))
         there = [a for a in mine if len(a["class"])]
         members, others = (min(int(of(a[name])) for a in there) for name, of in (("members", np.sum), ("non-members", np.min)))
-        yield _Pooled(
-            defense=defense, attack=attack, client=k, of_class=of_class, members=members, others=others
-        )
+        yield _Pooled(defense=defense, attack=attack, client=k, of_class=of_class, members=members, others=others)
 
 
 def _footnotes(rows: list[_Pooled]) -> tuple[Words, ...]:

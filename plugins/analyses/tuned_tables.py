@@ -103,7 +103,8 @@ def comparison(section: Section, found: Sequence[Strengths], compared: str) -> B
     duels = {(d.first, d.second): d for d in section.duels([(a, b) for *_, a, b in asked])}
     rows = tuple(
         (Words(at), name, value(d.worst), Words(verdict(d)), value(d.accuracy))
-        for at, name, a, b in asked if (d := duels.get((a, b))) is not None
+        for at, name, a, b in asked
+        if (d := duels.get((a, b))) is not None
     )
     columns = (
         Column(name=Words("chosen"), align="left"), Column(name=Words("minus"), align="left"),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 
-def mislabel(
-    y: np.ndarray, share: float, n_classes: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def mislabel(y: np.ndarray, share: float, n_classes: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """``(labels, canary)``: exactly round(share * n) random samples get a uniformly drawn WRONG label.
 
     y: [n] int -> labels [n] int64, canary [n] bool. Canaries audit the most vulnerable samples rather than the

@@ -46,9 +46,7 @@ class Fer2013(ImageSet):
             1 / 18, gt=0, description="outside non-members, never trained on; a count, or a share of all below 1"
         )
         channels: Literal[1, 3] = Field(1, description="3 repeats the grey channel three times")
-        normalise: Literal["own", "half"] = Field(
-            "own", description="mean and standard deviation: of all images, or 0.5 and 0.5"
-        )
+        normalise: Literal["own", "half"] = Field("own", description="mean and standard deviation: of all images, or 0.5 and 0.5")
 
     @classmethod
     def _places(cls) -> list[Path]:

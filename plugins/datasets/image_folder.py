@@ -27,18 +27,14 @@ class ImageFolder(ImageSet):
     citation = "the data's own"
 
     class Params(Base):
-        path: str = Field(
-            min_length=1, description="the folder; a relative path starts at the data folder ($FEDBENCH_DATA)"
-        )
+        path: str = Field(min_length=1, description="the folder; a relative path starts at the data folder ($FEDBENCH_DATA)")
         size: int | None = Field(
             None, ge=4, le=1024, description="side of the square the images are resized to, in pixels; null: as they are"
         )
         fit: Literal["stretch", "crop"] = Field(
             "stretch", description="how an oblong image becomes square: stretched, or its middle cropped"
         )
-        channels: Literal[1, 3] | None = Field(
-            None, description="1 converts to grey, 3 to RGB; null: as they are, all alike"
-        )
+        channels: Literal[1, 3] | None = Field(None, description="1 converts to grey, 3 to RGB; null: as they are, all alike")
         normalise: Literal["own", "imagenet", "half"] = Field(
             "own",
             description="channel mean and standard deviation: of the training folder's pixels (of all images where there "

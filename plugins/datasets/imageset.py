@@ -104,9 +104,7 @@ class ImageSet(Dataset):
         )
 
 
-def folder_arrays(
-    who: type[ImageSet], folders: Sequence[Path], **decoding: Any
-) -> Arrays:
+def folder_arrays(who: type[ImageSet], folders: Sequence[Path], **decoding: Any) -> Arrays:
     """Arrays of one or two class-folder trees (train, test), decoded once. The test tree's classes are those of train.
 
     Raises ``UserError`` for a wrong class or image count, a training class with a single image, and unreadable files.
@@ -159,8 +157,6 @@ def _test_tree(folder: Path, names: list[str]) -> Labelled:
     tree = class_folders(folder)
     unknown = sorted(set(tree.names) - set(names))
     if unknown:
-        raise UserError(
-            f"{folder / unknown[0]}: a class that the training folder does not have; add it there or remove it here"
-        )
+        raise UserError(f"{folder / unknown[0]}: a class that the training folder does not have; add it there or remove it here")
     position = np.array([names.index(n) for n in tree.names])
     return Labelled(tree.files, position[tree.y], names)

@@ -17,9 +17,7 @@ class Resplit(Base):
     holdout: int | float = Field(
         0.25, gt=0, description="outside non-members, never trained on; a count, or a share of all below 1"
     )
-    label_noise: float = Field(
-        0.0, ge=0, le=1, description="share of mislabelled canaries in train and hold-out, as a fraction"
-    )
+    label_noise: float = Field(0.0, ge=0, le=1, description="share of mislabelled canaries in train and hold-out, as a fraction")
 
     @field_validator("test", "holdout")
     @classmethod

@@ -30,9 +30,7 @@ class Split:
     holdout: np.ndarray
 
 
-def split(
-    train_y: np.ndarray, test_y: np.ndarray | None, want: Wanted, seed: int, name: str, things: str = "images"
-) -> Split:
+def split(train_y: np.ndarray, test_y: np.ndarray | None, want: Wanted, seed: int, name: str, things: str = "images") -> Split:
     """Disjoint splits in which each class keeps its share; ``holdout`` and ``test`` do not depend on ``want.train``.
 
     With a test pool the hold-out is set aside from it (docs/methods/protocol.md: never trained on, never used for test

@@ -9,48 +9,58 @@ _HERE = "fedbench.plugins.defenses"
 
 @hookimpl
 def fedbench_defenses():
-    yield Component("none", f"{_HERE}.none:NoDefense", "plain FedAvg: nobody defends", "McMahan et al., AISTATS 2017")
-    yield Component("free-rider", f"{_HERE}.free_rider:FreeRider", "members upload nothing: the floor of every board", floor=True)
+    yield Component("none", f"{_HERE}.plain:NoDefense", "plain FedAvg: nobody defends", "McMahan et al., AISTATS 2017")
+    yield Component("free-rider", f"{_HERE}.plain:FreeRider", "members upload nothing: the floor of every board", floor=True)
     yield Component(
-        "placebo", f"{_HERE}.placebo:Placebo", "members train plainly in another order: the noise of every board", floor=True
+        "placebo", f"{_HERE}.plain:Placebo", "members train plainly in another order: the noise of every board", floor=True
     )
     yield Component(
-        "grad-sparse", f"{_HERE}.grad_sparse:GradSparse", "upload only the large entries of each tensor's update",
+        "grad-sparse",
+        f"{_HERE}.uploads:GradSparse",
+        "upload only the large entries of each tensor's update",
         "Aji & Heafield, EMNLP 2017",
     )
     yield Component(
-        "grad-noise", f"{_HERE}.grad_noise:GradNoise", "Gaussian noise on each member's update",
+        "grad-noise",
+        f"{_HERE}.uploads:GradNoise",
+        "Gaussian noise on each member's update",
         "Zhu et al., CVPR 2025 (FedMIA)",
     )
     yield Component(
-        "dp-sgd", f"{_HERE}.dp_sgd:DPSGD", "clip each example's gradient (or each update) and add noise",
+        "dp-sgd",
+        f"{_HERE}.dp_sgd:DPSGD",
+        "clip each example's gradient (or each update) and add noise",
         "Abadi et al., CCS 2016",
     )
     yield Component(
-        "mixup", f"{_HERE}.mixup:Mixup", "train on convex combinations of pairs of samples", "Zhang et al., ICLR 2018"
+        "mixup", f"{_HERE}.mixing:Mixup", "train on convex combinations of pairs of samples", "Zhang et al., ICLR 2018"
     )
     yield Component(
-        "relaxloss", f"{_HERE}.relaxloss:RelaxLoss", "hold the training loss at a target level",
+        "relaxloss",
+        f"{_HERE}.losses:RelaxLoss",
+        "hold the training loss at a target level",
         "Chen, Yu & Fritz, ICLR 2022",
     )
     yield Component(
-        "hamp", f"{_HERE}.hamp:HAMP", "high-entropy soft labels and an entropy bonus (training phase)",
+        "hamp",
+        f"{_HERE}.losses:HAMP",
+        "high-entropy soft labels and an entropy bonus (training phase)",
         "Chen & Pattabiraman, NDSS 2024",
     )
     yield Component(
-        "label-smoothing", f"{_HERE}.label_smoothing:LabelSmoothing", "targets that share some probability with all classes",
+        "label-smoothing", f"{_HERE}.losses:LabelSmoothing", "targets that share some probability with all classes",
         "Szegedy et al., CVPR 2016",
     )  # fmt: skip
     yield Component(
-        "confidence-penalty", f"{_HERE}.confidence_penalty:ConfidencePenalty", "reward the entropy of the predictions",
+        "confidence-penalty", f"{_HERE}.losses:ConfidencePenalty", "reward the entropy of the predictions",
         "Pereyra et al., ICLR workshop 2017",
     )  # fmt: skip
     yield Component(
-        "weight-decay", f"{_HERE}.weight_decay:WeightDecay", "an L2 penalty on the last fully connected layers",
+        "weight-decay", f"{_HERE}.losses:WeightDecay", "an L2 penalty on the last fully connected layers",
         "Krogh & Hertz, NeurIPS 1991",
     )  # fmt: skip
     yield Component(
-        "dropout", f"{_HERE}.dropout:Dropout", "zero inputs of the last fully connected layers at random, in training",
+        "dropout", f"{_HERE}.losses:Dropout", "zero inputs of the last fully connected layers at random, in training",
         "Srivastava et al., JMLR 2014",
     )  # fmt: skip
     yield Component(
@@ -58,31 +68,31 @@ def fedbench_defenses():
         "Jia et al., CCS 2019",
     )  # fmt: skip
     yield Component(
-        "cofedmid", f"{_HERE}.cofedmid:CoFedMID",
+        "cofedmid", f"{_HERE}.cofedmid.defense:CoFedMID",
         "coalition: class partition, sample recycling, noise that cancels in the aggregate",
         "Bai et al., CoFedMID",
     )  # fmt: skip
     yield Component(
-        "perturb", f"{_HERE}.perturb:Perturb", "clip each member's update and add Gaussian noise",
+        "perturb", f"{_HERE}.uploads:Perturb", "clip each member's update and add Gaussian noise",
         "Zhu et al., CVPR 2025 (FedMIA)",
     )  # fmt: skip
     yield Component(
-        "quantize", f"{_HERE}.quantize:Quantize", "upload each tensor's update in a few bits an entry",
+        "quantize", f"{_HERE}.uploads:Quantize", "upload each tensor's update in a few bits an entry",
         "Zhu et al., CVPR 2025 (FedMIA)",
     )  # fmt: skip
     yield Component(
-        "data-augmentation", f"{_HERE}.data_augmentation:DataAugmentation",
+        "data-augmentation", f"{_HERE}.augmentation:DataAugmentation",
         "show images shifted, mirrored, rotated and relit", "Shorten & Khoshgoftaar, Journal of Big Data 2019",
     )  # fmt: skip
     yield Component(
-        "data-sampling", f"{_HERE}.data_sampling:DataSampling", "train on a part of the batches each round",
+        "data-sampling", f"{_HERE}.augmentation:DataSampling", "train on a part of the batches each round",
         "Zhu et al., CVPR 2025 (FedMIA)",
     )  # fmt: skip
     yield Component(
-        "instahide", f"{_HERE}.instahide:InstaHide", "train on sign-masked mixtures of images", "Huang et al., ICML 2020"
+        "instahide", f"{_HERE}.mixing:InstaHide", "train on sign-masked mixtures of images", "Huang et al., ICML 2020"
     )
     yield Component(
-        "membershield", f"{_HERE}.membershield:MemberShield",
+        "membershield", f"{_HERE}.early_stopping:MemberShield",
         "soft labels, and early stopping that keeps the global model where no epoch beats it",
         "Ahmed et al., Neural Networks 2025 (MemberShield)",
     )  # fmt: skip
@@ -99,20 +109,20 @@ def fedbench_defenses():
         "Nasr et al., CCS 2018",
     )  # fmt: skip
     yield Component(
-        "fedavg", f"{_HERE}.rules.fedavg:FedAvg", "server: the mean of the rows, weighted by data or equally",
+        "fedavg", f"{_HERE}.rules.means:FedAvg", "server: the mean of the rows, weighted by data or equally",
         "McMahan et al., AISTATS 2017",
     )  # fmt: skip
     yield Component(
-        "server-dp", f"{_HERE}.rules.server_dp:ServerDP", "server: clip each row and add Gaussian noise to the mean",
+        "server-dp", f"{_HERE}.rules.means:ServerDP", "server: clip each row and add Gaussian noise to the mean",
         "McMahan et al., ICLR 2018",
     )  # fmt: skip
     yield Component(
-        "top-k", f"{_HERE}.rules.top_k:TopK", "server: average each row's largest entries",
+        "top-k", f"{_HERE}.rules.means:TopK", "server: average each row's largest entries",
         "Aji & Heafield, EMNLP 2017",
     )  # fmt: skip
-    yield Component("median", f"{_HERE}.rules.median:Median", "server: the median of every coordinate", "Yin et al., ICML 2018")
+    yield Component("median", f"{_HERE}.rules.medians:Median", "server: the median of every coordinate", "Yin et al., ICML 2018")
     yield Component(
-        "trimmed-mean", f"{_HERE}.rules.trimmed_mean:TrimmedMean", "server: every coordinate's mean without its extremes",
+        "trimmed-mean", f"{_HERE}.rules.medians:TrimmedMean", "server: every coordinate's mean without its extremes",
         "Yin et al., ICML 2018",
     )  # fmt: skip
     yield Component(
@@ -136,26 +146,26 @@ def fedbench_defenses():
         "Mo et al., ICCV 2025",
     )  # fmt: skip
     yield Component(
-        "norm-clipping", f"{_HERE}.rules.norm_clipping:NormClipping", "server: no row counts for more than a bound",
+        "norm-clipping", f"{_HERE}.rules.means:NormClipping", "server: no row counts for more than a bound",
         "Sun et al., 2019",
     )  # fmt: skip
     yield Component(
-        "geometric-median", f"{_HERE}.rules.geometric_median:GeometricMedian", "server: the point nearest to all rows",
+        "geometric-median", f"{_HERE}.rules.medians:GeometricMedian", "server: the point nearest to all rows",
         "Pillutla et al., IEEE TSP 2022",
     )  # fmt: skip
     yield Component(
-        "bulyan", f"{_HERE}.rules.bulyan:Bulyan", "server: Krum's choice, then the values near the median",
+        "bulyan", f"{_HERE}.rules.krum:Bulyan", "server: Krum's choice, then the values near the median",
         "El Mhamdi et al., ICML 2018",
     )  # fmt: skip
     yield Component(
-        "ifca", f"{_HERE}.clustered.ifca:IFCA", "several global models: every client trains the one that fits its data",
+        "ifca", f"{_HERE}.ifca:IFCA", "several global models: every client trains the one that fits its data",
         "Ghosh et al., NeurIPS 2020",
     )  # fmt: skip
     yield Component(
-        "ifca-mir", f"{_HERE}.clustered.ifca_mir:IFCAMIR",
+        "ifca-mir", f"{_HERE}.ifca_mir:IFCAMIR",
         "IFCA whose clients weigh a model's fit against its risk of membership inference", "Jung et al., ARTMAN 2025",
     )  # fmt: skip
     yield Component(
-        "local-only", f"{_HERE}.clustered.local_only:LocalOnly", "every client trains alone and shares nothing",
+        "local-only", f"{_HERE}.ifca:LocalOnly", "every client trains alone and shares nothing",
         "Ghosh et al., NeurIPS 2020",
     )  # fmt: skip

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, logsigmoid, one_hot
 
 from fedbench.core import Batch, Defense, FactValue, Federation, MemberContext, MemberData, Params, ReportContext
-from fedbench.plugins.defenses.stopping import with_validation_part
+from fedbench.plugins.defenses.early_stopping import with_validation_part
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 

@@ -1,17 +1,160 @@
-"""MemGuard: whoever asks the model is answered with noise that leaves a membership classifier guessing."""
+"""MemGuard: answers to queries carry noise that brings a membership classifier to 1/2."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedbench.core import AnswerContext, CoalitionContext, Defense, FactValue, MemberContext, MemberData, Params, ReportContext
-from fedbench.plugins.defenses.memguard_net import Classifier, trained
-from fedbench.plugins.defenses.memguard_noise import crafted, used
+from fedbench.plugins.attacks.adam import Adam
+
+RATE = 1e-3
+
+
+class Classifier:
+    """g = sigmoid(h): a confidence vector to the probability that its sample was trained on.
+
+    In float64: a search that stops where h changes its sign must not depend on how many samples are searched at once.
+    The weights are drawn by Glorot's uniform rule, as the authors' are.
+    """
+
+    def __init__(self, classes: int, hidden: Sequence[int], order: str, generator: torch.Generator, device: torch.device) -> None:
+        self._sorted = order == "sorted"
+        widths = [classes, *hidden, 1]
+        self.layers: list[tuple[nn.Parameter, nn.Parameter]] = []
+        for into, out in pairwise(widths):
+            w = torch.rand(into, out, generator=generator, dtype=torch.float64) * 2 - 1
+            w = w * (6 / (into + out)) ** 0.5
+            b = torch.zeros(out, dtype=torch.float64)
+            self.layers.append((nn.Parameter(w.to(device)), nn.Parameter(b.to(device))))
+
+    def h(self, p: torch.Tensor) -> torch.Tensor:
+        """[n]: g's logit on confidence vectors ``p`` [n, C] float64."""
+        x = p.sort(dim=1, descending=True).values if self._sorted else p
+        for i, (w, b) in enumerate(self.layers):
+            x = torch.addmm(b, x.relu() if i else x, w)
+        return x.squeeze(1)
+
+
+def trained(lessons: Sequence[torch.Tensor], params: Any, key: int) -> Classifier | None:
+    """A classifier that learnt from every member's ``lessons`` [2m, C], logits on its own samples, then on as many references;
+    None without any."""
+    if not lessons:
+        return None
+    device = lessons[0].device
+    generator = torch.Generator().manual_seed(key >> 1)
+    g = Classifier(lessons[0].shape[1], params.hidden, params.order, generator, device)
+    p = torch.cat(list(lessons)).softmax(1)
+    inside = torch.cat([torch.arange(len(z), device=device) < len(z) // 2 for z in lessons]).double()
+    weight = torch.cat([torch.full((len(z),), 1 / (len(z) * len(lessons)), device=device).double() for z in lessons])
+    weights = [t for layer in g.layers for t in layer]
+    with torch.enable_grad():
+        adam = Adam(weights, weight_decay=0.0)
+        for _ in range(params.epochs):
+            adam.step((binary_cross_entropy_with_logits(g.h(p), inside, reduction="none") * weight).sum(), RATE)
+    for t in weights:
+        t.requires_grad_(False)
+    return g
+
+
+STEP = 0.1  # of a step of phase I along the gradient's direction, in logits
+C2 = 10.0  # weight of the predicted label
+C3 = tuple(10.0**i for i in range(-1, 6))  # weights of the distance, tried upwards as long as they succeed
+SURE = 1e-5  # from 1/2: an answer is as good as it gets
+GRID = 0.01  # logits, to which the coin looks: what lies below it may be the rounding of a forward pass in other chunks
+
+
+def crafted(logits: torch.Tensor, g: Classifier, steps: int) -> torch.Tensor:
+    """[n, C] in the dtype of ``logits`` [n, C]: phase I, the logits z + e of the largest weight of the distance that turned g's
+    decision without changing the label; z where there is none.
+
+    Minimises |h(softmax(z + e))| + c2 max(0, max_{j != l} (z_j + e_j) - z_l - e_l) + c3 |softmax(z + e) - softmax(z)|_1 by
+    steps along the gradient's direction, at most ``steps`` for each c3, each sample by itself.
+    Source: Jia et al., CCS 2019, section 4 (phase I) and algorithm 1; the constants are theirs.
+    """
+    z = logits.double()
+    label = z.argmax(1)
+    first = g.h(z.softmax(1))
+    best = logits.clone()
+    open_ = torch.nonzero((first.sigmoid() - 0.5).abs() > SURE).reshape(-1)
+    for c3 in C3:
+        if not len(open_):
+            break
+        x, turned = _descend(z[open_], label[open_], first[open_], g, c3, steps)
+        x = x.to(logits)
+        turned &= _leads(x, label[open_])
+        open_ = open_[turned]
+        best[open_] = x[turned]
+    return best
+
+
+def _descend(
+    z: torch.Tensor, label: torch.Tensor, first: torch.Tensor, g: Classifier, c3: float, steps: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """([n, C] where each sample's search ended, [n] whether g's decision had turned there with the label as it was)."""
+    x, s = z.clone(), z.softmax(1)
+    turned = torch.zeros(len(z), dtype=torch.bool, device=z.device)
+    live = torch.arange(len(z), device=z.device)  # who is done is not computed on
+    for step in range(steps + 1):
+        with torch.enable_grad():
+            here = x[live].requires_grad_()
+            p = here.softmax(1)
+            h, true = g.h(p), label[live][:, None]
+            behind = here.scatter(1, true, -torch.inf).amax(1) - here.gather(1, true).squeeze(1)
+            loss = h.abs() + C2 * behind.relu() + c3 * (p - s[live]).abs().sum(1)
+            (gradient,) = torch.autograd.grad(loss.sum(), here)
+        done = (h.detach() * first[live] <= 0) & (behind.detach() < 0)
+        turned[live[done]] = True
+        live, gradient = live[~done], gradient[~done]
+        if step == steps or not len(live):
+            break
+        x[live] -= STEP * gradient / gradient.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    return x, turned
+
+
+def _leads(x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """[n] bool: whether the label's logit, and its probability, are above all others in the very dtype of the answer."""
+    true = label[:, None]
+    ahead = [v.gather(1, true).squeeze(1) > v.scatter(1, true, -torch.inf).amax(1) for v in (x, x.softmax(1))]
+    return ahead[0] & ahead[1]
+
+
+def used(logits: torch.Tensor, noisy: torch.Tensor, g: Classifier, budget: float, key: int) -> torch.Tensor:
+    """[n, C]: phase II, each sample's ``noisy`` answer with probability p, else its ``logits``.
+
+    p = 0 where the noise brings g no nearer to 1/2, else min(budget / d, 1) with d the L1 distance of the two softmaxes: the
+    expected distance is at most ``budget``. The coin follows from ``key`` and the sample's own logits: whoever asks again
+    gets the same answer, and cannot average the noise away.
+    Source: Jia et al., CCS 2019, section 4 (phase II); their coin is thrown once for each sample, too.
+    """
+    return torch.where((coins(logits, key) < chance(logits, noisy, g, budget))[:, None], noisy, logits)
+
+
+def chance(logits: torch.Tensor, noisy: torch.Tensor, g: Classifier, budget: float) -> torch.Tensor:
+    """[n] float64: p of phase II."""
+    before, after = (z.double().softmax(1) for z in (logits, noisy))
+    off, near = ((g.h(p).sigmoid() - 0.5).abs() for p in (before, after))
+    distance = (before - after).abs().sum(1)
+    return torch.where(near < off, (budget / distance.clamp(min=1e-30)).clamp(max=1.0), 0.0)
+
+
+def coins(logits: torch.Tensor, key: int) -> torch.Tensor:
+    """[n] float64, uniform on [0, 1) over keys, from ``key`` and each row of ``logits``, rounded to
+    ``GRID``, whatever is added to a whole row."""
+    z = logits.double()
+    rows = ((z - z.amax(1, keepdim=True)) / GRID).round().clamp(min=-1e15).long().cpu().numpy()
+    salt = key.to_bytes(8, "little")
+    drawn = [int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=6, key=salt).digest(), "little") for row in rows]
+    return torch.from_numpy(np.array(drawn, dtype=np.float64) / 2**48).to(logits.device)
 
 
 class MemGuard(Defense):

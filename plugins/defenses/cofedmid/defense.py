@@ -21,9 +21,10 @@ from fedbench.core import (
     Selection,
     UserError,
 )
-from fedbench.plugins.defenses.cofedmid import compensation, facts, partition, perturbation, planning, remarks
-from fedbench.plugins.defenses.cofedmid.params import CoFedMIDParams
+from fedbench.plugins.defenses.cofedmid import planning, recycling, reports
+from fedbench.plugins.defenses.cofedmid.planning import CoFedMIDParams
 from fedbench.plugins.defenses.cofedmid.recycling import Recycler
+from fedbench.plugins.defenses.early_stopping import hold_out
 
 
 class CoFedMID(Defense):
@@ -52,7 +53,6 @@ class CoFedMID(Defense):
     TinyImageNet (Table 19): m_max 1, ratio .3; CIFAR-10 (Table 17): m_max 1, sigma .01, ratio .01.
     """
 
-    capturable = frozenset({"loss"})
     Params = CoFedMIDParams
     params: CoFedMIDParams
     classes: np.ndarray | None = None  # [T, d, N] bool of the coalition's plan
@@ -69,7 +69,7 @@ class CoFedMID(Defense):
             planning.class_limits(p, federation.n_classes)
         if p.compensation:
             planning.first_recycling(p, federation.rounds)
-        if remarks.shared_noise(p) and federation.participation < 1 and not p.allow_absent:
+        if reports.shared_noise(p) and federation.participation < 1 and not p.allow_absent:
             raise UserError(
                 f"cofedmid: with participation {federation.participation:g} members can be absent, and the "
                 "noise of the others does not cancel: set participation 1, perturbation false or allow_absent true"
@@ -77,7 +77,7 @@ class CoFedMID(Defense):
 
     def remarks(self, federation: Federation) -> Sequence[str]:
         """Noise that will not cancel, classes that no coalition can cover, and modules that will do nothing."""
-        return remarks.before(self.params, federation)
+        return reports.before(self.params, federation)
 
     # before round 1: the coordinator
 
@@ -86,17 +86,17 @@ class CoFedMID(Defense):
         self.row = {client: i for i, client in enumerate(ctx.members)}
         if p.mode == "collaborative" and p.partition:
             self.classes = planning.plan_classes(p, ctx)
-        if remarks.shared_noise(p) and not p.noise_resample:
+        if reports.shared_noise(p) and not p.noise_resample:
             self.fixed_noise = self._shared_noise(ctx)
 
     # before round 1: a member
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         p, n = self.params, len(data.y)
-        ctx.memory["final layer"] = perturbation.in_final_layer(ctx.model, perturbation.tail(p.ratio, ctx.federation.n_params))
+        ctx.memory["final layer"] = planning.in_final_layer(ctx.model, planning.tail(p.ratio, ctx.federation.n_params))
         if p.compensation and data.held_out is None:  # else a validation part is there already
             count = min(max(round(p.val_fraction * n), p.val_min), n // 5)
-            held = partition.hold_out(data.y.cpu().numpy(), count, ctx.rng)
+            held = hold_out(data.y.cpu().numpy(), count, ctx.rng)
             data = replace(data, held_out=torch.from_numpy(held).to(data.y.device))
         if p.partition and n and not len(data.trainable):
             raise UserError(
@@ -117,12 +117,12 @@ class CoFedMID(Defense):
         recycled = np.zeros_like(usable)
         if p.compensation and usable.any() and ctx.round >= planning.first_recycling(p, ctx.federation.rounds):
             recycled = Recycler.of(p, ctx).choose(p, ctx, usable, assigned)
-        if assigned.sum() < facts.fewest(p, ctx.federation):  # C22: a step or two on a handful is not what was assigned
+        if assigned.sum() < reports.fewest(p, ctx.federation):  # C22: a step or two on a handful is not what was assigned
             assigned = np.zeros_like(assigned)
-            facts.count(ctx.memory, "missed")
+            reports.count(ctx.memory, "missed")
         index = np.flatnonzero(assigned | recycled)
-        facts.count(ctx.memory, "asked")
-        facts.count(ctx.memory, "idle", by=not len(index))
+        reports.count(ctx.memory, "asked")
+        reports.count(ctx.memory, "idle", by=not len(index))
         device = ctx.data.y.device
         return Selection(torch.from_numpy(index).to(device), torch.from_numpy(recycled[index]).to(device))
 
@@ -132,7 +132,7 @@ class CoFedMID(Defense):
             planned: np.ndarray = self.classes[ctx.round - 1, self.row[ctx.client]]
             return planned
         m = planning.sizes(self.params, ctx.federation)[ctx.round - 1]
-        return partition.assign_random(ctx.federation.n_classes, 1, m, ctx.rng)[0]
+        return planning.assign_random(ctx.federation.n_classes, 1, m, ctx.rng)[0]
 
     def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
         """C16: assigned and recycled samples come in the same shuffled batches: [sum CE + sum over recycled CR] / B."""
@@ -140,17 +140,17 @@ class CoFedMID(Defense):
         if batch.flag is None or not self.params.confidence:
             return loss
         p = self.params
-        extra = compensation.confidence_regulariser(logits, batch.y, p.mu, p.detach_soft, p.kl_reduction)
+        extra = recycling.confidence_regulariser(logits, batch.y, p.mu, p.detach_soft, p.kl_reduction)
         return loss + (extra * batch.flag).sum() / len(batch.y)
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         """In the independent mode every member adds noise of its own."""
         p = self.params
-        if not remarks.own_noise(p):
+        if not reports.own_noise(p):
             return update
         noise = ctx.memory.get("noise")
         if noise is None:
-            noise = perturbation.draw(p.sigma, 1, self._columns(ctx.federation), ctx.generator)[0]
+            noise = planning.draw(p.sigma, 1, self._columns(ctx.federation), ctx.generator)[0]
             if not p.noise_resample:
                 ctx.memory["noise"] = noise
         return self._perturbed(update[None], noise[None])[0]
@@ -162,9 +162,9 @@ class CoFedMID(Defense):
     # every round: the coalition
 
     def coordinate(self, updates: torch.Tensor, ctx: CoalitionContext) -> torch.Tensor:
-        if not remarks.shared_noise(self.params):
+        if not reports.shared_noise(self.params):
             return updates
-        facts.count(ctx.memory, "absent", by=len(ctx.present) < len(ctx.members))
+        reports.count(ctx.memory, "absent", by=len(ctx.present) < len(ctx.members))
         noise = self._shared_noise(ctx) if self.params.noise_resample else self.fixed_noise
         return self._perturbed(updates, noise[[self.row[client] for client in ctx.present]])
 
@@ -174,20 +174,20 @@ class CoFedMID(Defense):
         C18: a scalar a member, fresh every round, as the paper's two numbers a member and round have room for; ``noise:
         vector`` and ``noise_resample: false`` are the other readings of "N(0, sigma^2 I)" and "precompute".
         """
-        raw = perturbation.draw(self.params.sigma, len(ctx.members), self._columns(ctx.federation), ctx.generator)
-        return perturbation.project(raw, torch.tensor(ctx.weights, dtype=torch.float64))
+        raw = planning.draw(self.params.sigma, len(ctx.members), self._columns(ctx.federation), ctx.generator)
+        return planning.project(raw, torch.tensor(ctx.weights, dtype=torch.float64))
 
     def _columns(self, federation: Federation) -> int:
-        return 1 if self.params.noise == "scalar" else perturbation.tail(self.params.ratio, federation.n_params)
+        return 1 if self.params.noise == "scalar" else planning.tail(self.params.ratio, federation.n_params)
 
     def _perturbed(self, updates: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """[n, P]: with ``noise`` [n, 1] or [n, P'] on the last P' parameters."""
         perturbed = updates.clone()
-        perturbed[:, updates.shape[1] - perturbation.tail(self.params.ratio, updates.shape[1]) :] += noise.to(updates)
+        perturbed[:, updates.shape[1] - planning.tail(self.params.ratio, updates.shape[1]) :] += noise.to(updates)
         return perturbed
 
     # after the last round
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
         """What the bandits drew early and late, what was recycled, sent and left out, and what a reader must know."""
-        return facts.facts_of(self.params, self.classes, ctx)
+        return reports.facts_of(self.params, self.classes, ctx)

@@ -7,8 +7,7 @@ import torch
 from pydantic import Field
 
 from fedbench.core import Defense, Federation, Params, ServerContext
-from fedbench.plugins.defenses.rules.geometry import angles, combine
-from fedbench.plugins.defenses.rules.limits import expected, require
+from fedbench.plugins.defenses.rules.geometry import angles, combine, expected, require
 
 TIE = 1e-6  # radians; arccos near 1 is good to 1.5e-8 in float64
 

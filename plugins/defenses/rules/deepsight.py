@@ -11,8 +11,7 @@ from sklearn.cluster import HDBSCAN
 from torch.nn.functional import log_softmax
 
 from fedbench.core import Defense, FactValue, Federation, Params, ReportContext, ServerContext, UserError, norms
-from fedbench.plugins.defenses.rules.geometry import clipped_mean, cosines
-from fedbench.plugins.defenses.rules.limits import require_majority
+from fedbench.plugins.defenses.rules.geometry import clipped_mean, cosines, require_majority
 
 LARGEST = 80.0  # log of a probability ratio: no row makes a distance infinite
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Defense, Federation, ServerContext, UserError
-from fedbench.plugins.defenses.rules.limits import ExpectsMalicious, expected, require
+from fedbench.plugins.defenses.rules.geometry import ExpectsMalicious, expected, require
 
 Reject = Literal["err", "lfr", "union"]
 WORST = 1e30  # what a loss that is not finite counts as: leaving its cause out is an improvement, not NaN
@@ -49,9 +49,7 @@ def rejected(impact: np.ndarray, f: int, reject: Reject) -> set[int]:
     return {"err": set(by_error), "lfr": set(by_loss), "union": {*by_error, *by_loss}}[reject]
 
 
-def fang(
-    updates: torch.Tensor, f: int, reject: Reject, evaluate: Callable[[torch.Tensor], tuple[float, float]]
-) -> torch.Tensor:
+def fang(updates: torch.Tensor, f: int, reject: Reject, evaluate: Callable[[torch.Tensor], tuple[float, float]]) -> torch.Tensor:
     """[P]: the mean of the rows [K, P] that are not rejected; raises ``UserError`` when all are."""
     if f == 0:
         return updates.mean(dim=0)

@@ -1,4 +1,4 @@
-"""IFCA: every client joins the cluster whose model fits its data best, and trains that model."""
+"""Clustered federations: IFCA, where each client trains the model that fits its data, and local training."""
 
 from __future__ import annotations
 
@@ -99,3 +99,17 @@ class IFCA(Defense):
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]: the mean of one cluster's rows [n, P]."""
         return weights @ updates if self.params.weights == "size" else updates.mean(dim=0)
+
+
+class LocalOnly(Defense):
+    """Every client trains a model of its own; clients that learn alone are what a federation is compared with.
+
+    The limit of clustering with one cluster a client: the averages are over one row each.
+    Source: the baseline of Ghosh et al., NeurIPS 2020 (IFCA), section 6, "local model".
+    """
+
+    n_models = 0
+
+    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
+        """The client's own model, whatever the others' [s, P] are worth to it."""
+        return ctx.client

@@ -1,17 +1,80 @@
-"""What a run of CoFedMID reports."""
+"""What a reader must know of a CoFedMID run: remarks before training, facts after it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedbench.core import FactValue, Federation, ReportContext
-from fedbench.plugins.defenses.cofedmid import perturbation, planning
-from fedbench.plugins.defenses.cofedmid.params import CoFedMIDParams
+from fedbench.plugins.defenses.cofedmid import planning
+from fedbench.plugins.defenses.cofedmid.planning import CoFedMIDParams
 from fedbench.plugins.defenses.cofedmid.recycling import Recycled
-from fedbench.plugins.defenses.cofedmid.remarks import not_cancelling
+
+
+def shared_noise(p: CoFedMIDParams) -> bool:
+    """Whether the coalition plans noise together, so that it may cancel."""
+    return p.perturbation and p.sigma > 0 and p.mode == "collaborative"
+
+
+def own_noise(p: CoFedMIDParams) -> bool:
+    """Whether every member adds noise that nobody cancels."""
+    return p.perturbation and p.sigma > 0 and p.mode == "independent" and p.independent_noise == "raw"
+
+
+def before(p: CoFedMIDParams, federation: Federation) -> list[str]:
+    """From public facts alone, before anything is trained."""
+    asked = (not_cancelling, _absent, _does_nothing, _never_covered)
+    return [sentence for ask in asked for sentence in ask(p, federation)]
+
+
+def not_cancelling(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
+    """Why noise stays in the global model in every round (C20)."""
+    noise = f"noise of deviation {p.sigma:g} on the last {100 * p.ratio:g} % of the parameters"
+    if own_noise(p):
+        yield f"In the independent mode nobody cancels a member's {noise}: it stays in the global model, by the member's weight."
+    if shared_noise(p) and federation.aggregation != "mean":
+        yield (
+            f"The coalition's {noise} cancels in the weighted mean alone: whatever else the server's rule "
+            f"{federation.aggregation} makes of the updates leaves some of it in the global model, in each of "
+            f"{federation.rounds} rounds."
+        )
+    if shared_noise(p) and federation.weights == "shuffled":
+        yield (
+            f"The server weighs each client by another one's number of samples, which the coalition does not know: unless all "
+            f"clients have equally many, its {noise} does not cancel in any of {federation.rounds} rounds."
+        )
+
+
+def _absent(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
+    if shared_noise(p) and federation.participation < 1:
+        yield (
+            f"With participation {federation.participation:g} members can be absent: in such a round the noise of the others "
+            "does not cancel and stays in the global model."
+        )
+
+
+def _does_nothing(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
+    rounds, n_params = federation.rounds, federation.n_params
+    if p.compensation and p.recycle_from is None and planning.first_recycling(p, rounds) == rounds:
+        yield f"Of {rounds} rounds the last one alone recycles samples: set recycle_from."
+    if p.perturbation and n_params and not planning.tail(p.ratio, n_params):
+        yield f"ratio {p.ratio:g} of {n_params} parameters is not one of them: nothing is perturbed."
+
+
+def _never_covered(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
+    if not p.partition or p.mode == "independent":
+        return
+    n, sizes = federation.n_classes, planning.sizes(p, federation)
+    short = [t for t, m in enumerate(sizes, 1) if m * federation.clients < n]
+    if short:
+        yield (
+            f"All {federation.clients} clients together are too few to cover all {n} classes in {len(short)} of "
+            f"{federation.rounds} rounds, the first of them round {short[0]}: in the last one that takes "
+            f"{math.ceil(n / sizes[-1])} members with {sizes[-1]} {'class' if sizes[-1] == 1 else 'classes'} each."
+        )
 
 
 def count(memory: dict[str, Any], name: str, by: int = 1) -> None:
@@ -36,7 +99,7 @@ def facts_of(p: CoFedMIDParams, classes: np.ndarray | None, ctx: ReportContext) 
         found |= _recycling(p, ctx)
     found |= _overhead(p, ctx.federation)
     if p.perturbation:
-        found["perturbed parameters"] = perturbation.tail(p.ratio, ctx.federation.n_params)
+        found["perturbed parameters"] = planning.tail(p.ratio, ctx.federation.n_params)
         found["perturbed parameters in the final linear layer"] = _final_layer(ctx)[0]
     if said := [*_on_noise(p, ctx), *_on_classes(classes, ctx), *_on_members(p, ctx)]:
         found["remarks"] = said
@@ -93,7 +156,7 @@ def _overhead(p: CoFedMIDParams, federation: Federation) -> dict[str, FactValue]
     if p.mode == "independent":
         return {"bytes from the coordinator a member": 0}
     labels = sum(planning.sizes(p, federation)) if p.partition else 0
-    numbers = 1 if p.noise == "scalar" else perturbation.tail(p.ratio, federation.n_params)
+    numbers = 1 if p.noise == "scalar" else planning.tail(p.ratio, federation.n_params)
     noise = (numbers + 1) * (federation.rounds if p.noise_resample else 1) if p.perturbation else 0
     return {
         "bytes from the coordinator a member": labels + noise,
@@ -111,7 +174,7 @@ def _on_noise(p: CoFedMIDParams, ctx: ReportContext) -> Iterator[str]:
             f"In {absent} of {ctx.federation.rounds} rounds some members did not take part: the noise of the others did not "
             "cancel and stayed in the global model."
         )
-    n_perturbed, (within, size) = perturbation.tail(p.ratio, ctx.federation.n_params), _final_layer(ctx)
+    n_perturbed, (within, size) = planning.tail(p.ratio, ctx.federation.n_params), _final_layer(ctx)
     if p.perturbation and not n_perturbed:
         yield f"ratio {p.ratio:g} of {ctx.federation.n_params} parameters is not one of them: nothing was perturbed."
     elif p.perturbation and within == n_perturbed:

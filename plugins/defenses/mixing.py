@@ -1,8 +1,9 @@
-"""InstaHide: train on encodings, each a mixture of images under a random sign mask."""
+"""Defenses that train on mixtures of samples: mixup and InstaHide."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,6 +11,33 @@ from pydantic import Field, model_validator
 from torch.nn.functional import one_hot
 
 from fedbench.core import Batch, Defense, MemberContext, Params, UserError
+
+
+class Mixup(Defense):
+    """Mix each batch with a permutation of itself: x' = l x + (1-l) x[pi], targets likewise, l ~ Beta(alpha, alpha).
+
+    Cross-entropy is linear in the target, so the mixed target gives l CE(y) + (1-l) CE(y[pi]).
+    Source: Zhang et al. (ICLR 2018), equation 1; one l and one pi per batch as in their algorithm.
+    ``inputs: unmixed`` reproduces FedMIA's code, which mixes the labels alone: at a small alpha about half of its
+    batches train on randomly permuted labels.
+    """
+
+    class Params(Params):
+        alpha: float = Field(0.01, gt=0, description="Beta(alpha, alpha): below 1 mostly one of the pair, above 1 both")
+        inputs: Literal["mixed", "unmixed"] = Field("mixed", description="whether inputs are mixed like labels")
+
+    def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
+        keep = float(ctx.rng.beta(self.params.alpha, self.params.alpha))
+        partner = ctx.randperm(len(batch.y))
+        target = batch.soft
+        if target is None:
+            target = one_hot(batch.y, ctx.federation.n_classes).to(ctx.params.dtype)
+        soft = keep * target + (1 - keep) * target[partner]
+        if self.params.inputs == "unmixed":
+            return replace(batch, soft=soft)
+        if not batch.x.is_floating_point():
+            raise UserError("mixup: inputs of integers (tokens) cannot be mixed")
+        return replace(batch, x=keep * batch.x + (1 - keep) * batch.x[partner], soft=soft)
 
 
 class InstaHide(Defense):
@@ -79,9 +107,7 @@ class Plan:
         return [self.ring[(self.place[index] + s) % len(self.ring)] for s in self.shifts]
 
 
-def draw_plan(
-    n: int, usable: np.ndarray, k: int, bound: float, rng: np.random.Generator, device: torch.device
-) -> Plan:
+def draw_plan(n: int, usable: np.ndarray, k: int, bound: float, rng: np.random.Generator, device: torch.device) -> Plan:
     """Distinct partners, never the sample itself, each sample being partner k - 1 times: distinct shifts of a ring."""
     ring = rng.permutation(usable)
     place = np.zeros(n, np.int64)

@@ -1,0 +1,211 @@
+"""Defenses in the loss or the layers: soft labels, entropy terms, target loss, L2 penalty, dropout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn.functional import cross_entropy, log_softmax, nll_loss, one_hot
+
+from fedbench.core import Batch, Defense, MemberContext, MemberData, Params, UserError
+
+
+class LabelSmoothing(Defense):
+    """Cross-entropy against (1 - strength) one-hot + strength / C, C the number of classes.
+
+    Targets that another defense has made soft are smoothed like hard ones, so it goes with any defense that acts on the
+    batch or on the loss and knows soft targets.
+    Source: Szegedy et al. (CVPR 2016), section 7, with the uniform distribution over labels.
+    """
+
+    class Params(Params):
+        strength: float = Field(0.1, ge=0, lt=1, description="share of a target that is spread evenly over all classes")
+
+    def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
+        target = one_hot(batch.y, ctx.federation.n_classes) if batch.soft is None else batch.soft
+        even = self.params.strength / ctx.federation.n_classes
+        return replace(batch, soft=(1 - self.params.strength) * target.to(ctx.params.dtype) + even)
+
+
+class ConfidencePenalty(Defense):
+    """The loss is cross-entropy minus ``strength`` times the entropy of the prediction, both meaned over the batch.
+
+    Source: Pereyra et al. (ICLR workshop 2017), section 3; neither annealed nor thresholded, which that section also
+    tries. Soft targets are honoured.
+    """
+
+    class Params(Params):
+        strength: float = Field(0.1, ge=0, description="beta, weight of the entropy (in nats) of a prediction")
+
+    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+        log_p = log_softmax(logits, 1)
+        entropy = -(log_p.exp() * log_p).sum(1).mean()
+        return cross_entropy(logits, batch.y if batch.soft is None else batch.soft) - self.params.strength * entropy
+
+
+class HAMP(Defense):
+    """Train on soft labels of entropy >= gamma ln(C), and reward the entropy of the predictions.
+
+    The loss is KL(q || p) - C alpha H(p), meaned over the batch; ``reduction: mean`` divides it by C, which is the
+    authors' code (its KL is a mean over samples and classes): the same minimiser at a C times smaller rate.
+    Source: Chen & Pattabiraman (NDSS 2024), section IV; the test phase, which replaces outputs, is not part of it.
+    """
+
+    class Params(Params):
+        gamma: float = Field(0.5, ge=0, le=1, description="least entropy of a soft label, as a fraction of ln(classes)")
+        alpha: float = Field(0.005, ge=0, description="entropy weight as the authors state it (theirs: .001 to .01)")
+        reduction: Literal["batchmean", "mean"] = Field(
+            "batchmean", description="`batchmean`: the divergence; `mean`: also divided by the number of classes"
+        )
+
+    def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
+        return replace(data, soft=soft_labels(data.y, ctx.federation.n_classes, self.params.gamma))
+
+    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+        classes = logits.shape[1]
+        log_p = log_softmax(logits, 1)
+        target = batch.soft if batch.soft is not None else soft_labels(batch.y, classes, self.params.gamma)
+        kl = (torch.xlogy(target, target) - target * log_p).sum(1).mean()
+        entropy = -(log_p.exp() * log_p).sum(1).mean()
+        loss = kl - classes * self.params.alpha * entropy
+        return loss if self.params.reduction == "batchmean" else loss / classes
+
+
+def true_class_probability(classes: int, gamma: float) -> float:
+    """The largest multiple of .01 whose soft label (the rest spread evenly) has entropy >= gamma ln(classes).
+
+    At gamma near 1 no multiple may reach it; then 1/classes, the label of largest entropy.
+    """
+    for hundredths in range(100, 0, -1):
+        p = hundredths / 100
+        if p <= 1 / classes:
+            break
+        if _entropy(p, classes) >= gamma * math.log(classes):
+            return p
+    return 1 / classes
+
+
+def soft_labels(y: torch.Tensor, classes: int, gamma: float) -> torch.Tensor:
+    """[n, classes] target probabilities for the labels ``y`` [n]."""
+    p = true_class_probability(classes, gamma)
+    soft = torch.full((len(y), classes), (1 - p) / (classes - 1), device=y.device)
+    return soft.scatter_(1, y[:, None], p)
+
+
+def _entropy(p: float, classes: int) -> float:
+    rest = 1 - p
+    return -p * math.log(p) - (rest * math.log(rest / (classes - 1)) if rest > 0 else 0.0)
+
+
+class RelaxLoss(Defense):
+    """Keep the batch's mean cross-entropy near ``alpha``; flatten the posteriors of what is learnt too well.
+
+    Even epochs: |mean CE - alpha|. Odd epochs: mean CE while it exceeds alpha, else mean[(1 - correct) CE_soft - CE]:
+    ascent on correctly classified samples, and on the others a soft target that keeps the predicted p_y (at most
+    ``upper``) and spreads the rest evenly.
+    Source: Chen, Yu & Fritz (ICLR 2022), algorithm 1. Their code lets gradients flow through the soft target
+    (``detach: false``); an epoch counter that restarts every round (``parity: local``) never leaves the even branch
+    when a round has one epoch.
+    """
+
+    class Params(Params):
+        alpha: float = Field(1.0, ge=0, description="target of the mean training loss, in nats")
+        upper: float = Field(1.0, gt=0, le=1, description="largest true-class probability of a soft target")
+        parity: Literal["global", "local"] = Field("global", description="epochs counted over all rounds, or in each")
+        detach: bool = Field(True, description="whether soft targets are constants, without gradient")
+
+    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+        log_p = log_softmax(logits, 1)
+        ce = nll_loss(log_p, batch.hard_labels("relaxloss"), reduction="none")
+        epoch = ctx.epoch if self.params.parity == "global" else ctx.epoch % ctx.federation.local_epochs
+        if epoch % 2 == 0:
+            return (ce.mean() - self.params.alpha).abs()
+        wrong = logits.argmax(1) != batch.y
+        flattened = (wrong * self._soft_ce(log_p, batch.y) - ce).mean()
+        # torch.where rather than `if`: no wait for the device in every batch
+        return torch.where(ce.mean() > self.params.alpha, ce.mean(), flattened)
+
+    def _soft_ce(self, log_p: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """[B]: cross-entropy against p_y (at most ``upper``) on the true class and an even rest."""
+        p_true = log_p.gather(1, y[:, None]).exp().clamp(max=self.params.upper)
+        if self.params.detach:
+            p_true = p_true.detach()
+        rest = ((1 - p_true) / (log_p.shape[1] - 1)).expand_as(log_p)
+        return -(rest.scatter(1, y[:, None], p_true) * log_p).sum(1)
+
+
+def last_linear(model: nn.Module, count: int | None, who: str) -> list[nn.Linear]:
+    """The last ``count`` linear layers in the order in which the model names them; None: all.
+
+    Raises ``UserError``, in the name of ``who``, where the model has none or fewer.
+    """
+    found = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    if len(found) < (count or 1):
+        has = f"only {len(found)}" if found else "none"
+        raise UserError(
+            f"{who} acts on {f'the last {count}' if count else 'all'} fully connected layers (torch.nn.Linear); the model "
+            f"{type(model).__name__} has {has}: " + (f"use layers: {len(found)}" if found else "choose another model or defense")
+        )
+    return found if count is None else found[-count:]
+
+
+class WeightDecay(Defense):
+    """Adds ``strength`` times the sum of the squared weights of the last linear layers to the loss; biases are left out.
+
+    As Keras' ``l2`` regulariser does: the gradient is 2 strength w, and an adaptive optimiser rescales it with the rest.
+    The optimiser's own ``weight_decay``, which every client of a setting shares, adds weight_decay w to all parameters.
+    Source: MemberShield, section 7.2 ("AoF"): .01 on the last one to three fully connected layers.
+    """
+
+    class Params(Params):
+        strength: float = Field(0.01, ge=0, description="lambda, weight of the sum of squares")
+        layers: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+            1, description="how many of the last linear layers, or `all` of them"
+        )
+
+    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+        count = None if self.params.layers == "all" else self.params.layers
+        penalty = torch.stack([layer.weight.square().sum() for layer in last_linear(ctx.model, count, "weight-decay")]).sum()
+        return super().loss(logits, batch, ctx) + self.params.strength * penalty
+
+
+class Dropout(Defense):
+    """Each input of the last linear layers is zeroed with probability ``rate`` in a training step, the others are divided
+    by 1 - ``rate``, so that its expectation stays.
+
+    The model itself has no such layer: hooks stand on its layers while the member trains, and do nothing in eval mode, so
+    whatever is measured, sent or aggregated is the plain model's. Masks are drawn from the member's own generator.
+    Source: Srivastava et al. (JMLR 2014); MemberShield, section 7.2 ("AoF"): .25, .5, .75 before the last one to three
+    fully connected layers.
+    """
+
+    class Params(Params):
+        rate: float = Field(0.5, ge=0, lt=1, description="probability that an input of the layer is zeroed")
+        layers: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+            1, description="before how many of the last linear layers, or `all` of them"
+        )
+
+    def local_train(self, ctx: MemberContext) -> None:
+        count = None if self.params.layers == "all" else self.params.layers
+
+        def drop(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            if not layer.training:
+                return None
+            return (dropped(inputs[0], self.params.rate, ctx.generator), *inputs[1:])
+
+        hooks = [layer.register_forward_pre_hook(drop) for layer in last_linear(ctx.model, count, "dropout")]
+        try:
+            ctx.train()
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def dropped(x: torch.Tensor, rate: float, generator: torch.Generator) -> torch.Tensor:
+    """``x`` with each entry zero with probability ``rate``, else divided by 1 - ``rate``."""
+    keep = (torch.rand(x.shape, generator=generator) >= rate).to(x.device)
+    return x * keep / (1 - rate)
