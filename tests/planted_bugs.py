@@ -16,7 +16,7 @@ OF_THE_ORACLE = {
         EVERY_ATTACK,
     ),
     "a sign dropped": (
-        "plugins/attacks/fta.py", "return -slope(", "return slope(", EVERYTHING, {"fta-l"},
+        "plugins/attacks/trajectory.py", "return -slope(", "return slope(", EVERYTHING, {"fta-l"},
     ),
     "noise times 0.9": (
         "plugins/defenses/cofedmid/planning.py", "dtype=torch.float64) * sigma", "dtype=torch.float64) * sigma * 0.9",
@@ -37,17 +37,17 @@ OF_THE_ORACLE = {
         "equal = rng.choice(shards[(client + 1) % len(shards)], share, replace=False)", EVERYTHING, EVERY_ATTACK,
     ),
     "an attack that reads the wrong round": (
-        "plugins/attacks/loss_series.py", "negative_loss.of(observations), observations), audit)",
+        "plugins/attacks/trajectory.py", "negative_loss.of(observations), observations), audit)",
         "negative_loss.of(observations), observations), audit)[:1]", EVERYTHING, {"loss-series"},
     ),
 }  # fmt: skip
 
 # file of plugins/, what it says, what it says with the bug, the attacks that the gate is to name
 OF_THE_GATE = {
-    "none": ("attacks/fta.py", "slope", "slope", set()),
-    "a sign dropped": ("attacks/fta.py", "return -slope(", "return slope(", {"fta-l"}),
+    "none": ("attacks/trajectory.py", "slope", "slope", set()),
+    "a sign dropped": ("attacks/trajectory.py", "return -slope(", "return slope(", {"fta-l"}),
     "the audit lists misaligned": (
-        "attacks/loss_series.py", "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)",
+        "attacks/trajectory.py", "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)",
         "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)[..., ::-1]", {"loss-series"},
     ),
     "a client off by one": (

@@ -24,7 +24,7 @@ from worlds import (
 )
 
 from fedbench.core import Attack, SkipCell
-from fedbench.plugins.attacks.crossfit import folds
+from fedbench.plugins.attacks.taught import folds
 
 FOLLOWING = ["loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l"]  # the target's uploads, round by round
 PARAMS = {

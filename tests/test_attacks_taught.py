@@ -28,14 +28,11 @@ from worlds import (
     world,
 )  # fmt: skip
 
-from fedbench.plugins.attacks.crossfit import folds
-from fedbench.plugins.attacks.taught import balanced
-from fedbench.plugins.attacks.thresholds.choose import best_threshold, class_thresholds
-from fedbench.plugins.attacks.trained import knn
-from fedbench.plugins.attacks.trained.logistic_regression import log_odds, regression
-from fedbench.plugins.attacks.trained.newton import logistic_regressions
-from fedbench.plugins.attacks.trained.parts import three_parts
-from fedbench.plugins.attacks.trained.stacked_features import MEASURED, against, features
+from fedbench.plugins.attacks import classifiers
+from fedbench.plugins.attacks.logistic_regression import log_odds, logistic_regressions, regression, three_parts
+from fedbench.plugins.attacks.stacked import MEASURED, against, features
+from fedbench.plugins.attacks.taught import balanced, folds
+from fedbench.plugins.attacks.thresholds import best_threshold, class_thresholds
 
 CLASSES = 4
 READS = {
@@ -164,18 +161,29 @@ def test_knns_odds_are_those_of_the_distance_weighted_share_and_never_tie():
     rng = np.random.default_rng(0)
     x, asked = rng.normal(size=(60, 2)), rng.normal(size=(200, 2))
     member = x[:, 0] + 0.3 * rng.normal(size=60) > 0
-    odds = knn._neighbours(x, member, 5).odds(asked)
+    odds = classifiers._neighbours(x, member, 5).odds(asked)
     share = KNeighborsClassifier(5, weights="distance").fit(x, member).predict_proba(asked)[:, 1]
     mixed = (share > 0) & (share < 1)
     np.testing.assert_allclose(1 / (1 + np.exp(-odds[mixed])), share[mixed])
     assert (~mixed).sum() > 10 and len(np.unique(odds)) == 200
     assert odds[share == 1].min() > odds[mixed].max() and odds[share == 0].max() < odds[mixed].min()
-    assert np.isfinite(knn._neighbours(x, member, 5).odds(x)).all()  # a sample that lies on its neighbour
+    assert np.isfinite(classifiers._neighbours(x, member, 5).odds(x)).all()  # a sample that lies on its neighbour
     right = [
         sum((KNeighborsClassifier(k).fit(x[a], member[a]).predict(x[b]) == member[b]).sum() for a, b in three_parts(member, 2))
         for k in (3, 5, 7)
     ]
     assert min(right) < max(right) and attack("knn")._train(x, member, 2).k == (3, 5, 7)[int(np.argmax(right))]
+
+
+@pytest.mark.parametrize("name", ["random-forest", "mlp"])
+def test_scores_of_scikit_learns_classifiers_are_their_log_odds_and_follow_from_the_seed(name):
+    rng, member = np.random.default_rng(3), np.arange(80) % 2 == 0
+    x, asked = rng.normal(size=(80, 5)) + 0.8 * member[:, None], rng.normal(size=(40, 5))
+    made = attack(name)
+    model, p = made._train(x, member, 4), made._train(x, member, 4).predict_proba(asked)[:, 1]
+    wanted = p - 0.5 if name == "random-forest" else np.log(p / (1 - p))
+    np.testing.assert_allclose(made._log_odds(model, asked), wanted, rtol=1e-9, atol=1e-12)
+    assert not np.array_equal(made._log_odds(made._train(x, member, 5), asked), wanted)
 
 
 # --- nets on a series -------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from fedbench.core.numerics import clipped, gradients, layers, sums
 from fedbench.core.numerics.clipped import clipped_gradient
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import per_sample_gradients
-from fedbench.plugins.attacks.poisoning.angles import products
+from fedbench.plugins.attacks.poisoning.evasion import products
 
 BOUNDS = (1e-6, 0.5, 1.0, 1e9)  # times the median norm: all clipped to little, some clipped, none
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from worlds import attack
 
 from fedbench.core import ActiveAttack, Federation, Knowledge, SkipCell, UserError
-from fedbench.plugins.attacks.poisoning.labels import permuted, uniform, wrong_labels
+from fedbench.plugins.attacks.poisoning.base import permuted, uniform, wrong_labels
 
 ACTIVE = ["passive-trained", "gradient-ascent", "agrevader", "fedpoisonmia", "adaptive-atm"]
 CLASSES = 4

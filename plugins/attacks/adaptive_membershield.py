@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedbench.core import Observations
+from fedbench.plugins.attacks.logistic_regression import Standardised, log_odds, regression, standardised
 from fedbench.plugins.attacks.measures import Measure
-from fedbench.plugins.attacks.thresholds.base import Threshold
-from fedbench.plugins.attacks.trained.base import Standardised, standardised
-from fedbench.plugins.attacks.trained.logistic_regression import log_odds, regression
+from fedbench.plugins.attacks.taught import TaughtByRound
+from fedbench.plugins.attacks.thresholds import Threshold
 
 
 class AdaptiveMemberShield(Threshold):
@@ -72,7 +72,7 @@ class AdaptiveMemberShield(Threshold):
     def _answer(self, models: Any, fold: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         if not self._is_trained:
             return super()._answer(models, fold, x, y)
-        return self._each_by_its_own(models, fold, x, y)
+        return TaughtByRound._answer(self, models, fold, x, y)
 
     def _predict(self, model: Standardised, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return log_odds(model.model, model.of(x))

@@ -11,9 +11,7 @@ from pydantic import Field, model_validator
 from scipy.special import stdtr
 
 from fedbench.core import Audit, Observations, SkipCell
-from fedbench.plugins.attacks.loss_on import LossOn
-from fedbench.plugins.attacks.measures import MEASURES, Measure, of_others, of_target
-from fedbench.plugins.attacks.series import time_average
+from fedbench.plugins.attacks.measures import MEASURES, LossOn, Measure, measure_of, of_others, of_target, time_average
 from fedbench.plugins.attacks.trajectory import Followed, Trajectory
 
 
@@ -162,3 +160,24 @@ def student_tail(z: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 TAILS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {"normal": normal_tail, "student": student_tail}
+
+
+class LiftedFedMIA(FedMIA):
+    """FedMIA on the measurement ``measure``: one of the built-in ones, or any installed signal by its name.
+
+    Built-in measurements already point the right way (a higher one speaks for a member); of a signal, ``sign`` says
+    which way it points. ``grad-norm`` reads the global model alone and can be lifted only where the clients hold
+    different ones. Source: Zhu et al. (CVPR 2025), section 3.3, remark 3.
+    """
+
+    class Params(FedMIA.Params):
+        measure: str = Field(
+            "grad-cosine",
+            pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$",
+            description=f"what is tested: {', '.join(MEASURES)}, or the name of an installed signal",
+        )
+        sign: Literal[1, -1] = Field(1, description="-1 where a LOWER value of the signal speaks for a member")
+
+    @property
+    def lifted(self) -> Measure:
+        return measure_of(self.params.measure, self.params.sign)

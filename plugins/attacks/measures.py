@@ -1,13 +1,15 @@
-"""Measurements M_{k,t}(x) of a client's update on a sample, higher = member, [R, M, n]; FedMIA lifts any of them."""
+"""Measurements of a client's update on a sample, [R, M, n], higher = member, and series of them over the rounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
-from fedbench.core import Observations, SkipCell
+from fedbench.core import Observations, Params, SkipCell
 
 
 @dataclass(frozen=True)
@@ -82,3 +84,72 @@ def of_others(measured: np.ndarray, observations: Observations) -> np.ndarray:
     if measured.shape[1] == 1:
         raise SkipCell("this measurement does not depend on the client, so the others say nothing about the target")
     return np.delete(measured, observations.target, axis=1)
+
+
+def time_average(series: np.ndarray) -> np.ndarray:
+    """Mean over the rounds of [R, n], NaN left out; raises ``SkipCell`` when a candidate has no round at all."""
+    if np.isnan(series).all(axis=0).any():
+        raise SkipCell("the target took part in no audited round that this attack can use")
+    return np.asarray(np.nanmean(series, axis=0, dtype=np.float64))
+
+
+def slope(rounds: np.ndarray, series: np.ndarray) -> np.ndarray:
+    """Ordinary least-squares slope of [R, n] against the round numbers [R], NaN left out.
+
+    Raises ``SkipCell`` when a candidate has fewer than two rounds.
+    """
+    seen = ~np.isnan(series)
+    count = seen.sum(axis=0)
+    if (count < 2).any():
+        raise SkipCell("a slope needs at least two audited rounds with the target in them")
+    t = np.where(seen, np.asarray(rounds, np.float64)[:, None], 0.0)
+    t = np.where(seen, t - t.sum(axis=0) / count, 0.0)
+    return (t * np.where(seen, series, 0.0)).sum(axis=0) / (t * t).sum(axis=0)
+
+
+class LossOn(Params):
+    """Parameter of ``loss-series``, ``blackbox-loss`` and ``fedmia-i``.
+
+    ``pre_defense`` is the loss of the local model before the client protected its upload, which no server ever sees.
+    FedMIA's released code reads it in all three under sparsification and quantisation, which change the uploaded copy
+    alone. Noise it adds to the model itself before it measures: under ``perturb`` and ``grad-noise`` that code is
+    ``uploaded``.
+    """
+
+    loss_on: Literal["uploaded", "pre_defense"] = Field(
+        "uploaded", description="which local model: the uploaded one, or as it was before its protection (faithful)"
+    )
+
+    @property
+    def negative_loss(self) -> Measure:
+        """-CE on the chosen model, for every client."""
+        return MEASURES["loss"] if self.loss_on == "uploaded" else signal("loss@pre-defense", -1)
+
+
+def last_known(seen: np.ndarray) -> np.ndarray:
+    """[R] int: for each round of ``seen`` [R] bool itself, the last seen one before it or, before the first, the first.
+
+    Raises ``SkipCell`` where no round was seen.
+    """
+    if not seen.any():
+        raise SkipCell("the client took part in no audited round")
+    latest = np.maximum.accumulate(np.where(seen, np.arange(len(seen)), -1))
+    return np.where(latest < 0, np.argmax(seen), latest)
+
+
+def carried(series: np.ndarray) -> np.ndarray:
+    """[R, n] with each row of NaN replaced by the last row before it, the first ones by the first seen."""
+    return np.asarray(series[last_known(~np.isnan(series).any(axis=1))])
+
+
+def last_seen(series: np.ndarray) -> np.ndarray:
+    """The last row of [R, ...] without NaN; raises ``SkipCell`` when there is none."""
+    return np.asarray(series[last_round(series)])
+
+
+def last_round(series: np.ndarray) -> int:
+    """The position of the last row of [R, ...] without NaN; raises ``SkipCell`` when there is none."""
+    seen = np.flatnonzero(~np.isnan(series.reshape(len(series), -1)).any(axis=1))
+    if len(seen) == 0:
+        raise SkipCell("the target took part in no audited round that this attack can use")
+    return int(seen[-1])

@@ -1,8 +1,4 @@
-"""SeqMIA's attack net: an LSTM with attention over its own states, and its gradient, written out in NumPy.
-
-Sequences are a few rounds long and batches hold 100 samples: autograd, and a dozen tensors for every step in time, cost more
-than the products of matrices do. Everything lies transposed, samples last, so that a gate is one piece of memory.
-"""
+"""SeqMIA's attack net: an LSTM with attention over its own states, with its gradient and Adam in NumPy."""
 
 from __future__ import annotations
 
@@ -169,3 +165,28 @@ def _slopes(room: Room) -> None:
 def _drawn(shape: tuple[int, ...], width: int, generator: torch.Generator) -> np.ndarray:
     """Uniform between plus and minus one over the root of ``width``."""
     return np.asarray(torch.empty(shape).uniform_(-(width**-0.5), width**-0.5, generator=generator).numpy())
+
+
+class FlatAdam:
+    """Adam with weight decay in the gradient, on one array. Source: Kingma & Ba, ICLR 2015, algorithm 1."""
+
+    def __init__(self, flat: np.ndarray, weight_decay: float) -> None:
+        self._flat, self._weight_decay, self._steps = flat, weight_decay, 0
+        self._m, self._v, self._room = np.zeros_like(flat), np.zeros_like(flat), np.empty_like(flat)
+
+    def step(self, g: np.ndarray, rate: float, beta1: float = 0.9, beta2: float = 0.999) -> None:
+        """One step down ``g``, shaped as the array, which is overwritten."""
+        self._steps += 1
+        room, m, v = self._room, self._m, self._v
+        g += np.multiply(self._flat, self._weight_decay, out=room)
+        m *= beta1
+        m += np.multiply(g, 1 - beta1, out=room)
+        v *= beta2
+        g *= g
+        g *= 1 - beta2
+        v += g
+        np.sqrt(np.divide(v, 1 - beta2**self._steps, out=room), out=room)
+        room += 1e-8
+        np.divide(m, room, out=room)
+        room *= rate / (1 - beta1**self._steps)
+        self._flat -= room

@@ -1,13 +1,14 @@
-"""What single-round attacks share: a score in every audited round, of which the last one is the attack's."""
+"""Attacks that measure one round: Blackbox-Loss, Grad-Cosine, Grad-Diff and Grad-Norm."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from fedbench.core import Attack, Audit, Observations, SkipCell
-from fedbench.plugins.attacks.measures import MEASURES, Measure, of_target
+from fedbench.core import Attack, Audit, Observations, Params
+from fedbench.plugins.attacks.measures import MEASURES, LossOn, Measure, last_seen, of_target, time_average
 
 
 class SingleRound(Attack):
@@ -41,9 +42,67 @@ class SingleRound(Attack):
         return of_target(self.reads.of(observations), observations)
 
 
-def last_seen(series: np.ndarray) -> np.ndarray:
-    """The last row of [R, n] without NaN; raises ``SkipCell`` when there is none."""
-    seen = np.flatnonzero(~np.isnan(series).any(axis=1))
-    if len(seen) == 0:
-        raise SkipCell("the target took part in no audited round that this attack can use")
-    return np.asarray(series[seen[-1]])
+class BlackboxLoss(SingleRound):
+    """Score = -CE(L_{k,t}(x), y) on the target's uploaded model of one round.
+
+    Source: Yeom et al. (CSF 2018), adversary 2 (a loss threshold), the baseline of Zhu et al. (CVPR 2025), section 4.1.
+    """
+
+    class Params(LossOn):
+        pass
+
+    measure = "loss"
+
+    @property
+    def reads(self) -> Measure:
+        return self.params.negative_loss
+
+
+class GradCosine(SingleRound):
+    """Score = cos(g, I) with g = grad CE(G_t; x, y) and I = G_t - L_{k,t}.
+
+    Source: Li et al. (ICLR 2023), cosine attack; Zhu et al. (CVPR 2025), section 4.1 and equation 7.
+    """
+
+    measure = "grad-cosine"
+
+
+class GradDiff(SingleRound):
+    """Score = |I|^2 - |I - g|^2 = 2 <I, g> - |g|^2: how much taking the sample's gradient out shortens the update.
+
+    Source: Li et al. (ICLR 2023), gradient-difference attack, on the pseudo-gradient as it is, as in Zhu et al. (CVPR
+    2025), section 4.1.
+    """
+
+    measure = "grad-diff"
+
+
+class GradNorm(SingleRound):
+    """Score = -|g|^2 at the global model, whichever client is asked about: members are fitted, their gradients small.
+
+    It tells samples of the federation from others, not a client's from another client's, and needs no upload of the
+    target. Source: Nasr et al. (CCS 2018) as Zhu et al. (CVPR 2025), section 4.1, cite it.
+    """
+
+    class Params(Params):
+        average: bool = Field(False, description="mean over all audited rounds instead of the last one")
+        inverted: bool = Field(
+            False, description="faithful: FedMIA's code turns the average over a second time, so members score LOW"
+        )
+
+        @model_validator(mode="after")
+        def _only_the_average_is_inverted(self):
+            if self.inverted and not self.average:
+                raise ValueError("'inverted' belongs to the average: set average to true, or inverted to false")
+            return self
+
+    measure = "grad-norm"
+
+    def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
+        """[R, n]; None for the average, which uses the trajectory."""
+        return None if self.params.average else super().score_rounds(observations, audit)
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        if not self.params.average:
+            return super().score(observations, audit)
+        return (-1 if self.params.inverted else 1) * time_average(self._measured(observations))

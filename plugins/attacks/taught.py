@@ -1,17 +1,70 @@
-"""Attacks on one round that learn: a model for every audited round, and no candidate is scored by one that it taught."""
+"""Attacks that learn from a colluding client or from half of the candidates; no candidate is scored by a model it taught."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
+from threadpoolctl import threadpool_limits
 
 from fedbench.core import Attack, Audit, Colluder, Observations, Params, SkipCell
-from fedbench.plugins.attacks.crossfit import FOLDS, folds
-from fedbench.plugins.attacks.one_thread import one_thread
+from fedbench.plugins.attacks.measures import last_known, last_round
+
+FOLDS = 2
+
+
+class CrossFitted(Attack):
+    """Learns from one colluding client: its own models, its own members against the rest of the pool.
+
+    A sample may be in the colluder's pool and among the candidates; it is scored by the net that never saw it.
+    A subclass implements ``_features``, ``_learn`` and ``_logit``.
+    """
+
+    colluders = 1
+
+    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
+        """[n, ...] float32: what the net reads about each sample, labelled ``y`` [n], on the target's row."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement _features(observations, y)")
+
+    def _learn(self, x: np.ndarray, member: np.ndarray, generator: torch.Generator) -> Any:
+        """A net fitted to ``x`` [n, ...] and ``member`` [n] bool."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement _learn(x, member, generator)")
+
+    def _logit(self, net: Any, x: np.ndarray) -> np.ndarray:
+        """[n] float64: the net's score of ``x``, higher = member."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement _logit(net, x)")
+
+    def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
+        if not shadows:
+            raise SkipCell("no client other than the target is left to collude with the attacker")
+        shadow = shadows[0]
+        x, member = self._features(shadow.observations, shadow.y), np.asarray(shadow.member, bool)
+        self._key = audit.key
+        fold = folds(shadow.ids, self._key)
+        self._nets: list[Any] = []
+        for f in range(FOLDS):
+            seen = fold != f
+            if len(np.unique(member[seen])) < 2:
+                raise SkipCell("the colluding client has too few samples to learn from in each fold")
+            self._nets.append(self._learn(x[seen], member[seen], audit.generator))
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        x, fold = self._features(observations, audit.y), folds(audit.ids, self._key)
+        score = np.empty(len(fold), np.float64)
+        for f, net in enumerate(self._nets):
+            unseen = fold == f
+            score[unseen] = self._logit(net, x[unseen])
+        return score
+
+
+def folds(ids: np.ndarray, key: int) -> np.ndarray:
+    """[n] 0 or 1 by a keyed hash of the id alone, so that a sample is in one fold wherever it appears."""
+    secret = (key & (2**64 - 1)).to_bytes(8, "little")
+    return np.array([hashlib.blake2b(str(i).encode(), key=secret, digest_size=1).digest()[0] % FOLDS for i in ids])
 
 
 class Teaching(Params):
@@ -72,15 +125,6 @@ class Taught(Attack):
         return chosen
 
 
-class Lesson(NamedTuple):
-    """What one model learns from in one round: ``x`` [n, d], ``member`` [n] bool, labels ``y`` [n]; ``rng``: its own draws."""
-
-    x: np.ndarray
-    member: np.ndarray
-    y: np.ndarray
-    rng: np.random.Generator
-
-
 class TaughtByRound(Taught):
     """Score = what a model says that has learnt from the same round of its teacher; the last round of the target counts.
 
@@ -98,10 +142,6 @@ class TaughtByRound(Taught):
 
     def _answer(self, models: Sequence[Any], fold: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """[n]: the scores of ``x`` [n, d], higher = member; ``models[fold[i]]`` has not learnt from sample i."""
-        return self._each_by_its_own(models, fold, x, y)
-
-    def _each_by_its_own(self, models: Sequence[Any], fold: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """[n]: what the model of each sample's fold says of it."""
         score = np.empty(len(y), np.float64)
         for f, model in enumerate(models):
             mine = fold == f
@@ -119,22 +159,16 @@ class TaughtByRound(Taught):
         shadow, self._key = shadows[0], audit.key
         x, member, y = self._features(shadow.observations, shadow.y), np.asarray(shadow.member), np.asarray(shadow.y)
         lessons = self._lessons(shadow.ids, member)
-        taught = rounds_taught(x)
-        rounds = sorted({*taught})
+        teaching = last_known(~np.isnan(x).any(axis=(1, 2))).tolist()
+        rounds = sorted({*teaching})
         # draws of their own: what one model learns changes nothing in another
         draws = [rng.spawn(len(lessons)) for rng in audit.rng.spawn(len(rounds))]
-        each = [
-            Lesson(x[r, seen], member[seen], y[seen], own)
-            for r, of_round in zip(rounds, draws, strict=True) for seen, own in zip(lessons, of_round, strict=True)
-        ]  # fmt: skip
-        with one_thread():
-            learnt = iter(self._learn_each(each))
-        models = {r: list(islice(learnt, len(lessons))) for r in rounds}
-        self._models = [models[r] for r in taught]
-
-    def _learn_each(self, lessons: Sequence[Lesson]) -> list[Any]:
-        """A model for every lesson; a subclass that can learn several at once does so here."""
-        return [self._learn(*lesson) for lesson in lessons]
+        with threadpool_limits(limits=1):
+            learnt = {
+                r: [self._learn(x[r, seen], member[seen], y[seen], own) for seen, own in zip(lessons, of_round, strict=True)]
+                for r, of_round in zip(rounds, draws, strict=True)
+            }
+        self._models = [learnt[r] for r in teaching]
 
     def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
         """[R, n]; a row of NaN for a round without the target."""
@@ -143,26 +177,14 @@ class TaughtByRound(Taught):
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         x = self._features(observations, audit.y)
-        there = np.flatnonzero(~np.isnan(x).any(axis=(1, 2)))
-        if len(there) == 0:
-            raise SkipCell("the target took part in no audited round that this attack can use")
-        return self._round(int(there[-1]), x[there[-1]], audit)
+        last = last_round(x)
+        return self._round(last, x[last], audit)
 
     def _round(self, r: int, x: np.ndarray, audit: Audit) -> np.ndarray:
         if np.isnan(x).any():
             return np.full(len(x), np.nan)
-        with one_thread():
+        with threadpool_limits(limits=1):
             return self._answer(self._models[r], self._folds(audit.ids), x, np.asarray(audit.y))
-
-
-def rounds_taught(x: np.ndarray) -> list[int]:
-    """For each round of ``x`` [R, n, d], the one whose lessons are used: itself, or the last before it without NaN, or the
-    first there is. Raises ``SkipCell`` where there is none."""
-    there = ~np.isnan(x).any(axis=(1, 2))
-    if not there.any():
-        raise SkipCell("the teacher took part in no audited round")
-    latest = np.maximum.accumulate(np.where(there, np.arange(len(x)), -1))
-    return [int(r) for r in np.where(latest < 0, np.argmax(there), latest)]
 
 
 def balanced(member: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What the attacks on a trajectory share: whose uploads they follow, and whether a measurement is taken beside its class."""
+"""Attacks on a trajectory of models: Loss-Series, Avg-Cosine and FTA, with the parameters they share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Attack, Audit, Params
+from fedbench.core import Attack, Audit, Observations, Params
+from fedbench.plugins.attacks.measures import MEASURES, LossOn, of_target, slope, time_average
 
 
 class Followed(Params):
@@ -60,3 +61,86 @@ def within_class(measured: np.ndarray, y: np.ndarray) -> np.ndarray:
         alike = (own == own[..., :1]).all(axis=-1, keepdims=True) | (spread == 0)
         out[..., mine] = np.where(alike, 0.0, apart / np.where(alike, 1.0, spread))
     return out
+
+
+class LossSeries(Trajectory):
+    """Score = mean over audited rounds of -CE(L_{k,t}(x), y).
+
+    Source: Yeom et al. (CSF 2018) as CoFedMID (appendix D) uses it; not CS-MIA's learned series.
+    """
+
+    class Params(LossOn, Followed):
+        pass
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """The loss on the chosen model."""
+        return self.params.negative_loss.needs
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        return time_average(self._read(of_target(self.params.negative_loss.of(observations), observations), audit))
+
+
+class AvgCosine(Trajectory):
+    """Score = mean over audited rounds of cos(grad CE(G_t; x, y), G_t - L_{k,t}).
+
+    Source: Li et al. (ICLR 2023), over the audited rounds as in CoFedMID (appendix D).
+    """
+
+    needs = MEASURES["grad-cosine"].needs
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        return time_average(self._read(of_target(MEASURES["grad-cosine"].of(observations), observations), audit))
+
+
+class FTAC(Trajectory):
+    """Score = least-squares slope of p_y against the round number, on the target's uploaded models.
+
+    Source: Chang et al. (USENIX Security 2024), over the audited rounds as CoFedMID (appendix D) uses it. Their final
+    calibration by population percentiles is monotone, hence left out: it could only create ties.
+    """
+
+    needs = frozenset({"confidence"})
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        return slope(observations.rounds, self._read(observations.of_target("confidence"), audit))
+
+
+class FTAL(Trajectory):
+    """Score = minus the least-squares slope of the loss against the round number, on the target's uploaded models.
+
+    Source: Chang et al. (USENIX Security 2024), as FTA-C.
+    """
+
+    needs = frozenset({"loss"})
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        return -slope(observations.rounds, self._read(observations.of_target("loss"), audit))
+
+
+class FTA(Attack):
+    """Score = least-squares slope of a signal on the global model against the round number; of the loss, minus it.
+
+    A participant's attack. It sees one model a round, the same for every target, and so tells samples of the federation
+    from outsiders' (``ofl``); among other clients' samples (``ifl``) it can only be at chance. As published it reads
+    every round: audit every one (``audit: {every: 1}``).
+    There is no calibration by population percentiles: that rank among known outsiders is the same monotone map for
+    every candidate, which moves a threshold and can create ties, but changes no order, hence neither AUC nor TPR at a
+    fixed FPR. It would cost the known outsiders, who could then not be audited.
+    Source: Chang et al. (USENIX Security 2024). The variants on the target's uploads are ``fta-c`` and ``fta-l``.
+    """
+
+    class Params(Params):
+        signal: Literal["loss", "confidence", "rescaled"] = Field(
+            "loss", description="loss: -CE; confidence: p_y; rescaled: ln(p_y / (1 - p_y)), from the logits"
+        )
+
+    view = "client"
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """The signals it is computed from."""
+        return MEASURES[self.params.signal].needs
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        return slope(observations.rounds, of_target(MEASURES[self.params.signal].of(observations), observations))

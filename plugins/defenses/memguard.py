@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedbench.core import AnswerContext, CoalitionContext, Defense, FactValue, MemberContext, MemberData, Params, ReportContext
-from fedbench.plugins.attacks.adam import Adam
+from fedbench.plugins.attacks.networks import Adam
 
 RATE = 1e-3
 

@@ -10,12 +10,18 @@ import torch
 from pydantic import Field
 
 from fedbench.core import Knowledge, SkipCell
-from fedbench.plugins.attacks.poisoning.angles import least_cosine, products, unit_rows
-from fedbench.plugins.attacks.poisoning.correctness import Poisoning
-from fedbench.plugins.attacks.poisoning.labels import ABOUT_DRAW, Draw, wrong_labels
-from fedbench.plugins.attacks.poisoning.rows import Jitter, benign_rows, copies
-from fedbench.plugins.attacks.poisoning.scaling import SLACK, Objective, Segment, closest_scale, optimal_scale
-from fedbench.plugins.attacks.poisoning.selection import Masks, Search, greedy
+from fedbench.plugins.attacks.poisoning.base import ABOUT_DRAW, Draw, Jitter, Poisoning, benign_rows, copies, wrong_labels
+from fedbench.plugins.attacks.poisoning.evasion import least_cosine, products, unit_rows
+from fedbench.plugins.attacks.poisoning.selection import (
+    SLACK,
+    Masks,
+    Objective,
+    Search,
+    Segment,
+    closest_scale,
+    greedy,
+    optimal_scale,
+)
 
 
 class FedPoisonMIA(Poisoning):

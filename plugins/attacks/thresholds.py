@@ -1,4 +1,4 @@
-"""What the threshold attacks share: a measurement of one round minus a threshold that a teacher's samples have chosen."""
+"""Attacks that compare one signal of one round with a threshold that a teacher's samples choose."""
 
 from __future__ import annotations
 
@@ -10,9 +10,34 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedbench.core import Audit, Colluder, Observations
-from fedbench.plugins.attacks.measures import MEASURES, Measure, of_target
+from fedbench.plugins.attacks.measures import MEASURES, Measure, of_target, signal
 from fedbench.plugins.attacks.taught import TaughtByRound, Teaching
-from fedbench.plugins.attacks.thresholds.choose import best_threshold, class_thresholds
+
+
+def best_threshold(value: np.ndarray, member: np.ndarray) -> float:
+    """The tau of the largest TPR - FPR of "member iff value > tau", for ``value`` [n] and ``member`` [n] bool of both kinds.
+
+    tau lies half way between two neighbouring values, or is the largest value. Of several equally good ones the highest:
+    who is in doubt is no member. Where nothing beats an advantage of 0, nobody is one.
+    Source: Yeom et al., CSF 2018 (the advantage); Song & Mittal, USENIX Security 2021, section 3.2.1 (chosen on shadow data).
+    """
+    value, member = np.asarray(value, np.float64), np.asarray(member, bool)
+    levels, at = np.unique(value, return_inverse=True)
+    members = np.bincount(at[member], minlength=len(levels))
+    others = np.bincount(at[~member], minlength=len(levels))
+    # in whole numbers, so that equal advantages tie: what lies above each level, times the other side's size
+    above = (members.sum() - members.cumsum()) * others.sum() - (others.sum() - others.cumsum()) * members.sum()
+    best = int(np.flatnonzero(above == above.max())[-1])
+    return float(levels[best] if best == len(levels) - 1 else levels[best] / 2 + levels[best + 1] / 2)
+
+
+def class_thresholds(value: np.ndarray, member: np.ndarray, y: np.ndarray, classes: np.ndarray, least: int) -> dict[int, float]:
+    """The best threshold of each of ``classes``, from its samples alone (``y`` [n]).
+
+    A class with fewer than ``least`` members or non-members is left out: the threshold of all samples is for it.
+    """
+    counts = {c: (int((member & (y == c)).sum()), int((~member & (y == c)).sum())) for c in classes.tolist()}
+    return {c: best_threshold(value[y == c], member[y == c]) for c, sides in counts.items() if min(sides) >= least}
 
 
 @dataclass(frozen=True)
@@ -91,3 +116,49 @@ class Threshold(TaughtByRound):
         each = np.stack([model.at(y) for model in models])  # [folds, n]
         own, value = each[fold, np.arange(len(y))], x[:, 0]
         return value - np.where(value > own, each.min(axis=0), each.max(axis=0))
+
+
+class ThresholdConfidence(Threshold):
+    """Confidence in the label, as its log odds ln(p_y / (1 - p_y)): the same order as p_y, which is 1 in float32 early.
+
+    Source: Song & Mittal, USENIX Security 2021, section 3.2.1 (class-dependent thresholds); Salem et al., NDSS 2019.
+    """
+
+    measure = "rescaled"
+
+
+class ThresholdEntropy(Threshold):
+    """Minus the entropy of the prediction, which does not look at the label.
+
+    Source: Salem et al., NDSS 2019, adversary 3; Song & Mittal, USENIX Security 2021, section 3.2.1.
+    """
+
+    measure = "entropy"
+
+
+class ThresholdModifiedEntropy(Threshold):
+    """Minus the modified entropy: 0 where the prediction is sure and right, without bound where it is sure and wrong.
+
+    Source: Song & Mittal, USENIX Security 2021, section 3.2.2 and equation 6.
+    """
+
+    measure = "modified-entropy"
+
+
+class ThresholdLoss(Threshold):
+    """Minus the loss. Source: Yeom et al., CSF 2018, adversary 2, who take the mean training loss as threshold."""
+
+    measure = "loss"
+
+
+class LabelOnly(Threshold):
+    """Score = the signal ``robustness``: how well the label holds under augmentations and noise, of one round.
+
+    It reads predicted labels alone, so masking the confidences does not stop it. The signal has few values, and candidates
+    tie: they count one half in the AUC, and TF01 can be 0 for that alone.
+    Source: Choquette-Choo et al., ICML 2021, sections 3.3 (augmentations) and 3.4 (noise as distance to the boundary).
+    """
+
+    @property
+    def reads(self) -> Measure:
+        return signal("robustness")

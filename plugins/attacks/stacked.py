@@ -1,4 +1,4 @@
-"""Stacked: an ensemble over all signals and rounds that a view offers, taught by colluding clients."""
+"""Stacked: an ensemble on all signals and rounds of a view, learnt from colluding clients."""
 
 from __future__ import annotations
 
@@ -11,11 +11,69 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from fedbench.core import Audit, Colluder, Observations, SkipCell
-from fedbench.plugins.attacks.one_thread import one_thread
+from fedbench.plugins.attacks.logistic_regression import SMALLEST
+from fedbench.plugins.attacks.measures import MEASURES, Measure, carried, of_target, signal, slope
 from fedbench.plugins.attacks.taught import Taught, Teaching
-from fedbench.plugins.attacks.trained.stacked_features import NEEDS, features
+
+GUARD = 1e-8  # added to the other clients' variance, as FedMIA does
+
+
+def minus_log(name: str) -> Measure:
+    """-ln of a squared length."""
+    return Measure(frozenset({name}), lambda seen: -np.log(np.asarray(seen[name], np.float64) + SMALLEST))
+
+
+MEASURED: dict[str, Measure] = {
+    "logit-confidence": signal("logit-confidence"), "loss": signal("loss", -1), "margin": signal("margin"),
+    "max-prob": signal("max-prob"), "std-prob": signal("std-prob"), "entropy": signal("entropy", -1),
+    "modified-entropy": signal("modified-entropy", -1), "uniform-loss": signal("uniform-loss", -1),
+    "grad-cosine": MEASURES["grad-cosine"], "grad-diff": MEASURES["grad-diff"], "grad-norm": minus_log("grad-sq"),
+    "upload-grad-norm": minus_log("upload-grad-sq"),
+}  # fmt: skip
+NEEDS = frozenset().union(*(measure.needs for measure in MEASURED.values()))
+
+
+def series_of(observations: Observations) -> list[np.ndarray]:
+    """[R, n] each: every measurement on the target's row and, where other clients are seen, against theirs.
+
+    In a round without the client its last value before it stands in. Raises ``SkipCell`` where it never took part.
+    """
+    out = []
+    for measure in MEASURED.values():
+        measured = measure.of(observations)
+        mine = carried(of_target(measured, observations))
+        out.append(mine)
+        if len(observations.clients) > 2 and measured.shape[1] > 2:
+            out.append(against(mine, np.delete(measured, observations.target, axis=1)))
+    return out
+
+
+def against(mine: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """[R, n]: (value - mean) / deviation of ``mine`` [R, n] among ``others`` [R, M, n]; 0 in a round with fewer than two."""
+    there = ~np.isnan(others).any(axis=2)  # [R, M]
+    enough = there.sum(axis=1) >= 2
+    z = np.zeros_like(mine)
+    for r in np.flatnonzero(enough):
+        seen = others[r, there[r]]
+        z[r] = (mine[r] - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0, ddof=1) + GUARD)
+    return z
+
+
+def features(observations: Observations) -> np.ndarray:
+    """[n, d] float64: of every series its rounds, its mean, its slope and its spread."""
+    columns: list[np.ndarray] = []
+    for a in series_of(observations):
+        columns += [*a, a.mean(axis=0)]
+        if len(a) > 1:
+            columns += [slope(observations.rounds, a), a.std(axis=0)]
+    x = np.stack(columns, axis=1)
+    if not np.isfinite(x).all():
+        raise SkipCell("a signal is not finite, so that no classifier can read it")
+    return x
+
 
 BINS = 32  # a split lies between two of so many equal shares of the samples
 INVERSE_PENALTY = 1e-3  # hundreds of features that say much the same, of few members
@@ -67,13 +125,13 @@ class Stacked(Taught):
             once = np.sort(np.unique(ids, return_index=True)[1])
             ids, x, bins, member = ids[once], x[once], bins[once], member[once]
         seed = int(audit.rng.integers(2**31))
-        with one_thread():
+        with threadpool_limits(limits=1):
             self._models = [_ensemble(x[seen], bins[seen], member[seen], seed) for seen in self._lessons(ids, member)]
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         read, fold = _read(observations), self._folds(audit.ids)
         score = np.empty(len(fold), np.float64)
-        with one_thread():
+        with threadpool_limits(limits=1):
             for f, models in enumerate(self._models):
                 mine = fold == f
                 if mine.any():
@@ -92,23 +150,9 @@ def _ensemble(x: np.ndarray, bins: np.ndarray, member: np.ndarray, seed: int) ->
 
 def _read(observations: Observations) -> tuple[np.ndarray, np.ndarray]:
     """[n, d] twice: each feature's normal scores, and its bins."""
-    ranks = _middle_ranks(features(observations))
+    # twice the ranks from 0, whole numbers; ties share the middle one
+    ranks = (2 * rankdata(features(observations), axis=0) - 2).astype(np.int64)
     return _normal_scores(ranks), _binned(ranks)
-
-
-def _middle_ranks(x: np.ndarray) -> np.ndarray:
-    """[n, d] int: twice each value's rank in its column, from 0; ties share the middle one."""
-    columns = np.ascontiguousarray(x.T)
-    order = np.argsort(columns, axis=1)
-    value, place = np.take_along_axis(columns, order, axis=1), np.arange(len(x))
-    begins = np.ones(value.shape, bool)
-    np.not_equal(value[:, 1:], value[:, :-1], out=begins[:, 1:])
-    ends = np.append(begins[:, 1:], begins[:, :1], axis=1)
-    first = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
-    last = np.minimum.accumulate(np.where(ends, place, len(x))[:, ::-1], axis=1)[:, ::-1]
-    ranks = np.empty_like(first)
-    np.put_along_axis(ranks, order, first + last, axis=1)
-    return ranks.T
 
 
 def _normal_scores(ranks: np.ndarray) -> np.ndarray:

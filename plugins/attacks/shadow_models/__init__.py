@@ -1,1 +1,0 @@
-"""Attacks that compare the final model with shadow (reference) models."""

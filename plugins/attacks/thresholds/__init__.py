@@ -1,1 +1,0 @@
-"""Attacks that compare one signal of one round with a threshold."""
