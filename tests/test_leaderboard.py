@@ -29,7 +29,7 @@ from boards import (
 from claim_boards import Cells
 
 from fedbench.core import Fold, Note, UserError, Words, opened
-from fedbench.core.metrics import combined_interval, t_interval
+from fedbench.core.metrics import combined_interval, hypervolume, t_interval
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Measured
 from fedbench.core.store.remarks import remark_note
@@ -68,6 +68,18 @@ def luck(share, seeds=3):
 
 
 # ---------------------------------------------------------------- what a row's numbers are made of
+
+
+def test_a_defense_at_several_strengths_is_a_sweep_of_tf01_and_test_error(tmp_path):
+    leak = {"none": 2, "noise-0.1": 1, "noise-0.5": 0.5, "mixup": 1}
+    (section,) = sections_of(Folder(tmp_path / "results", leak, attacks=("fedmia-ii",), n_ofl=1000).fill())
+    (sweep,) = section.sweeps()
+    point = {d: (section.contest.tf01(d, "fedmia-ii").mean / 100, 1 - row_of(section, d).accuracy.mean) for d in leak}
+    rows = ["noise-0.5", "noise-0.1"]
+    assert sweep.family == "noise" and list(sweep.labels) == rows and point["none"] > point["noise-0.1"] > (0, 0)
+    assert sweep.points["fedmia-ii"] == pytest.approx(np.array([point[d] for d in rows]))
+    assert sweep.undefended["fedmia-ii"] == pytest.approx(np.array([point["none"]]))
+    assert sweep.hypervolume("fedmia-ii") == pytest.approx(hypervolume(np.array([point[d] for d in ["none", *rows]])))
 
 
 def test_intervals_are_over_seeds_and_targets_and_costs_are_paired_with_the_undefended_run(template):

@@ -302,6 +302,12 @@ def test_hypervolume_and_front_equal_brute_force(grid):
     assert M.pareto_front(points).tolist() == [not b for b in beaten]
 
 
+@pytest.mark.parametrize("points", [np.zeros((2, 3)), np.zeros(2), [[0.5, np.nan]]])
+def test_points_of_a_front_are_pairs_of_finite_numbers(points):
+    with pytest.raises(ValueError, match="finite and of shape"):
+        M.hypervolume(points)
+
+
 @given(st.sampled_from([3, 6, 12, 9000]), st.booleans(), st.integers(0, 99))
 @few
 def test_score_groups_are_the_metrics_of_their_candidates(n, narrow, seed):

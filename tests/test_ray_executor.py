@@ -157,6 +157,9 @@ def test_what_cannot_be_used_is_computed_again_and_the_task_that_sent_it_cancell
 def test_more_than_any_node_has_is_refused_with_what_each_has():
     with pytest.raises(UserError, match=r"limits\.cpus is 2, limits\.gpus is 1, .* but one has gpus: 0; two has cpus: 1"):
         require_room(Limits(cpus=2, gpus=1), NODES)
+    require_room(Limits(cpus=1, gpus=0.25, memory_gb=8), NODES)
+    with pytest.raises(ValueError, match="above 1 is a number of whole GPUs"):
+        Limits(gpus=1.5)
     require_room(Limits(cpus=1, gpus=1, memory_gb=8), NODES)
 
 

@@ -186,6 +186,11 @@ def test_limits_of_aligned_rates_stand_around_the_value_and_elsewhere_is_what_ot
 # ---------------------------------------------------------------- as a board shows it
 
 
+def test_a_rate_counts_as_many_units_as_it_has_samples_unless_told_otherwise():
+    samples = [unit(numpy_rng(0, "many"), 0, 9, 1200, 99) for _ in range(3)]
+    assert tf01_of(samples).n == 3 and tf01_of(samples, n=5).n == 5
+
+
 @pytest.mark.parametrize("n", [18, 19, 48])  # 2 / 49 x 49 is less than 2 by rounding
 def test_a_rate_for_a_choice_is_at_a_higher_false_positive_rate_where_nonmembers_are_few(n):
     samples = [unit(numpy_rng(0, "few"), 0, 9, n, 99)]
