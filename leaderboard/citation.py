@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable
 
 from fedbench.core.store.canonical import key_of
-from fedbench.core.store.integrity import content_digest
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.statistics.rules import rules_digest
 
@@ -28,4 +27,4 @@ def citation(records: Iterable[LoadedRecord]) -> bytes:
 
 def _digests(records: Iterable[LoadedRecord]) -> list[str]:
     """In an order that does not depend on the names of files."""
-    return sorted(content_digest(loaded.record) for loaded in records)
+    return sorted(loaded.record.digest for loaded in records)

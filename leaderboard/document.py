@@ -11,7 +11,6 @@ from typing import Any
 from fedbench.core.contract.board import Block, Figure, Fold, Heading, Note, Text, Words, opened
 from fedbench.core.store.marker import MARKER
 from fedbench.core.store.plans import ID
-from fedbench.core.store.proven import Proven
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, images_last
@@ -73,14 +72,13 @@ class Source:
 def source_of(results: Path) -> Source:
     """The records of the folder's last plan. Raises ``UserError`` for records that cannot be used, and for those whose numbers
     are not the ones that their scores give."""
-    proven = Proven(results)
-    records, superseded = Results(results).planned(load_records(results, proven))
-    require_recounted(records, proven)
+    records, superseded = Results(results).planned(load_records(results))
+    require_recounted(records)
     marker = Results(results).marker() if (results / MARKER).is_file() else {}
     suites = ", ".join(sorted({r.record.suite for r in records}))
     return Source(
         records=records, title=str(marker.get("title") or f"Leaderboard: {suites}"), superseded=superseded,
-        published=marker.get("published") or marker.get("reference") or (), analyses=marker.get("analyses"),
+        published=marker.get("published") or (), analyses=marker.get("analyses"),
         marks=Marks.of_folder(results), plan=next(iter(marker.get("plans", [])[-1:]), None),
     )  # fmt: skip
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 
 import numpy as np
 
-from fedbench.core import FinishedRun, Number
+from fedbench.core import CONTRACT_VERSION, FinishedRun, Number
 from fedbench.core.metrics import score_groups
 from fedbench.core.metrics.decision import decision_report
 from fedbench.core.population.target import EVERYBODY
+from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.files import npz_bytes
+from fedbench.core.store.integrity import keys_of, sealed
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Found, Measured, Record, RoundRow, Utility
 from fedbench.core.store.scores import DecisionScores, TargetScores
@@ -31,9 +34,33 @@ def use(label, name=None):
 
 PROVENANCE = {
     "fedbench": "0.1.0", "python": "3.11.7", "torch": "2.11.0", "numpy": "2.2.0", "git_commit": "0123456789abcdef",
-    "git_dirty": True, "platform": "Linux", "cpu": "A CPU", "device": "cpu", "dtype": "float32", "threads": 1,
-    "deterministic": True,
+    "git_dirty": True, "platform": "Linux", "cpu": "A CPU", "cpu_capability": "AVX2", "device": "cpu",
+    "dtype": "float32", "threads": 1, "deterministic": True,
 }  # fmt: skip
+
+
+def identified(fields):
+    """The fields of a record with an identity that they agree with; what the test calls ``key`` and ``run_key`` is part of it."""
+    empty = dict.fromkeys(("partition", "federation", "audit", "groups", "thresholds", "adversary"))
+    named = {"dataset": {"name": "gauss", "params": {}}, "model": {"name": "mlp", "params": {}}}
+    described = {**named, **empty, **fields["described"]}
+    defense, attack = (ComponentUse.model_validate(fields[kind]).identity() for kind in ("defense", "attack"))
+    machine = {**PROVENANCE, **fields["provenance"]}
+    run = {
+        "contract": CONTRACT_VERSION, "called": [fields["setting"], fields["run_key"]],
+        "seed": fields["seed"], "members": fields["members"],
+        "defense": defense,
+        "provenance": {name: machine[name] for name in ("torch", "dtype")}, "device": machine["device"].partition(" ")[0],
+        "digests": {name: digest for name, digest in fields["digests"].items() if name != "scores"},
+        "setting": {part: described[part] for part in ("partition", "federation", "audit", "groups", "thresholds")},
+        "targets": [t.target for t in fields.get("targets", ())], "attacker": described["adversary"] and attack,
+        **{kind: ComponentUse(**{**use(""), **described[kind]}).identity() for kind in ("dataset", "model")},
+        **({"tuning": True} if described.get("tuning") else {}),
+    }  # fmt: skip
+    identity = {"run": run, "attack": attack, "signals": {}, "analyses": {}}
+    run_key, key = keys_of(identity)
+    made = {"identity": identity, "run_key": run_key, "key": key}
+    return {**fields, **made, "described": described, "provenance": machine}
 
 
 class Folder:
@@ -77,8 +104,7 @@ class Folder:
             everyone = [np.concatenate([made[f"t{t}_{part}"] for t in targets]) for part in ("scores", "kind", "canary")]
             fields["pooled"] = score_groups(*everyone, np.random.default_rng(0))
             fields["digests"]["scores"] = hashlib.sha256(content).hexdigest()
-        record = Record(**{**fields, **change}, schema_version=3)  # the last one whose keys may be anything
-        path.write_text(record.model_dump_json(indent=1, exclude={"digest", "identity", "components"}))
+        path.write_bytes(sealed(json.loads(Record(**identified({**fields, **change})).model_dump_json())))
         return path
 
     def _measured(self, defense, attack, seed, targets, ids_from):
@@ -92,6 +118,7 @@ class Folder:
             canary = np.arange(len(kind)) % 20 == 0
             ids = np.arange(len(kind)) + 1000 * abs(t) + ids_from
             arrays |= {f"t{t}_scores": scores, f"t{t}_kind": kind, f"t{t}_ids": ids, f"t{t}_canary": canary}
+            arrays[f"t{t}_in_mix"] = np.ones(len(kind), np.bool_)
             groups = score_groups(scores, kind, canary, np.random.default_rng(0))
             scored.append(TargetScores(target=t, groups=groups))
         luck = np.random.default_rng(seed).random(N_TEST)

@@ -16,7 +16,7 @@ import numpy as np
 from edits import put
 
 from fedbench.core.cli.main import main
-from fedbench.core.store.integrity import components_of, keys_of, sealed
+from fedbench.core.store.integrity import keys_of, sealed
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.trust import read_trust
 
@@ -122,5 +122,4 @@ def rekeyed(files, name, change):
     content["run_key"], content["key"] = keys_of(content["identity"])
     content["digests"] |= run["digests"]
     content["defense"] |= {n: v for n, v in run["defense"].items() if n != "then"}
-    content["components"] = components_of(content["identity"])
     return renamed(files | {name: sealed(content)}, name, Path(name).stem[:-12] + content["key"][:12])

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from boards import Folder
 
 from fedbench.core.cli.main import main
+from fedbench.core.store.marker import write_marker
 
 HOSTILE = {
     "script": "<script>alert(1)</script>", "end": "</script><img src=x onerror=alert(1)>", "quotes": "\"'`;$(reboot)&amp;",
@@ -19,8 +20,7 @@ HOSTILE = {
 
 def marked(folder, title="Demo"):
     """The folder's root, with a marker that names its title."""
-    facts = {"schema_version": 2, "suite": "demo", "cells": [], "title": title}
-    (folder.root / "fedbench.json").write_text(json.dumps(facts))
+    write_marker(folder.root, {"suite": "demo", "cells": [], "title": title})
     return folder.root
 
 

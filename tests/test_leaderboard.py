@@ -30,6 +30,7 @@ from claim_boards import Cells
 
 from fedbench.core import Fold, Note, UserError, Words, opened
 from fedbench.core.metrics import combined_interval, hypervolume, t_interval
+from fedbench.core.store.marker import write_marker
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Measured
 from fedbench.core.store.remarks import remark_note
@@ -193,7 +194,7 @@ def test_only_the_latest_of_two_records_of_one_cell_and_the_last_plan_count(fold
     assert "failed" not in shown and "1 records of earlier code, parameters or plans are not shown." in shown
     assert rows_of(shown, "**Ranking**") == rows_of(board(template), "**Ranking**")
     plan = [r.path.stem for r in load_records(folder.root) if r.record.defense.name != "mixup"]
-    (folder.root / "fedbench.json").write_text(json.dumps({"schema_version": 1, "suite": "demo", "cells": plan}))
+    write_marker(folder.root, {"suite": "demo", "cells": plan})
     last = MarkdownBoard().write(folder.root, plots=False).read_text()
     assert "mixup" not in last and "7 records of earlier code, parameters or plans are not shown." in last
 

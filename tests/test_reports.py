@@ -13,6 +13,7 @@ from fake_packages import install
 
 from fedbench.core import Image
 from fedbench.core.cli.main import main
+from fedbench.core.store.marker import write_marker
 from fedbench.core.words.narrow import columns
 from fedbench.leaderboard.board import MarkdownBoard
 
@@ -44,7 +45,7 @@ def results(tmp_path):
     """Rows of long names, one of them with a failure, and the folder's marker."""
     folder = Folder(tmp_path / "results", {"none": 1.0, LONG: 0.2, f"{LONG}2": 0.9, "free-rider": 0.0}).fill((0, 1))
     folder.add(f"{LONG}2", folder.attacks[0], 0, "failed", reason="ValueError: " + "out of ideas " * 40)
-    (folder.root / "fedbench.json").write_text(json.dumps({"schema_version": 2, "suite": "demo", "cells": [], "title": "T"}))
+    write_marker(folder.root, {"suite": "demo", "cells": [], "title": "T"})
     return folder.root
 
 

@@ -151,8 +151,8 @@ FILES = {  # of the record of one cell and its scores
     "scores without a record": (lambda f, n: without(f, n), "belong to no record with scores"),
     "record without scores": (lambda f, n: without(f, scores_of(n)), "missing, though its record says 'ok'"),
     "model of another run": (lambda f, n: _always_right(f), "of one run, but have other test accuracy"),
-    "huge array": (lambda f, n: with_scores(f, n, _huge(f[scores_of(n)])), "is not a vector of plain numbers below"),
-    "Python objects": (lambda f, n: rescored(f, n, t0_scores=np.array([{}], object)), "is not a vector of plain numbers"),
+    "huge array": (lambda f, n: with_scores(f, n, _huge(f[scores_of(n)])), "expected a vector of "),
+    "Python objects": (lambda f, n: rescored(f, n, t0_scores=np.array([{}], object)), "expected a vector of "),
     "program before the arrays": (lambda f, n: with_scores(f, n, b"MZ" + f[scores_of(n)]), "bytes that belong to no array"),
 }  # fmt: skip
 MIX = "targets/0/groups/mix/values"

@@ -222,7 +222,6 @@ def _print_plan(plan: Any, folder: Path) -> None:
 
 def _execute(console: Console, jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequence[Any]) -> None:
     from fedbench.core.cli.progress import Display
-    from fedbench.core.execution.noting import noting
 
     tally = _tally(jobs, plan, found)
     cells = tally.cells
@@ -233,7 +232,7 @@ def _execute(console: Console, jobs: list[Any], executor: Any, plan: Any, folder
     )  # fmt: skip
     try:
         with Display(console, tally, plan.suite) as display:
-            executor.execute(jobs, noting(display.watcher(), folder))
+            executor.execute(jobs, display.watcher())
     except KeyboardInterrupt:
         said = f"interrupted: {tally.done} of {cells} cells are done and kept; the same command goes on from here"
         console.print(said, highlight=False)

@@ -14,7 +14,6 @@ from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, identit
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.store.canonical import canonical, key_of
-from fedbench.core.store.integrity import key_of_cell
 
 
 class Cells:
@@ -37,7 +36,7 @@ class Cells:
             used = {n: signals[own] for n, own in named if own in signals}
             added = {name: self._shared(value) for name, value in cell_identity(job, use, used, run).items() if name != "run"}
             notes = (*self._odd([job.dataset, job.model, job.defense, use, *job.analyses, *used.values()]), *said)
-            key = key_of_cell(job.run_key, added)
+            key = key_of({**added, "run": job.run_key})
             cells.append(Cell(
                 key=key, stem=stem_of(job, use, key), attack=use, look=self._look(made), identity={"run": run, **added},
                 notes=notes,

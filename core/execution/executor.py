@@ -21,7 +21,7 @@ class Watcher:
     judging: Callable[[Job, str], None] = lambda job, key: None
     """the attack of the cell of this key begins"""
     cell: Callable[[Job, str, str, str, bool, float | None], None] = lambda job, key, outcome, reason, by_adversary, auc: None
-    """a cell's record is there; ``auc``: as :func:`fedbench.core.store.brief.auc_of` takes it"""
+    """a cell's record is there; ``auc``: as :func:`fedbench.core.store.record.overall_auc` takes it"""
     traceback: Callable[[Job, str], None] = lambda job, text: None
     finished: Callable[[Job], None] = lambda job: None
     note: Callable[[str], None] = lambda text: None

@@ -20,7 +20,7 @@ from fedbench.core.execution.same_code import needs_of
 from fedbench.core.execution.shipped import unpack, unpack_log
 from fedbench.core.execution.worker import record_for
 from fedbench.core.experiment.job import Cell, Job
-from fedbench.core.store.brief import auc_of
+from fedbench.core.store.record import overall_auc
 from fedbench.core.store.results import Results
 from fedbench.core.words.explain import one_line
 
@@ -130,7 +130,7 @@ class Runs:
                 self._lost(ticket, run, f"what it sent cannot be used: {error}")
             else:
                 run.done.add(value.key)
-                self.watcher.cell(job, record.key, record.outcome, record.reason, record.by_adversary, auc_of(record.pooled))
+                self.watcher.cell(job, record.key, record.outcome, record.reason, record.by_adversary, overall_auc(record.pooled))
         elif kind == "refused":
             self._refused(ticket, run, event.node or "", value)
         elif kind == "lost":

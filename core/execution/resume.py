@@ -3,37 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fedbench.core.experiment.job import Job
-from fedbench.core.store.brief import Brief, read_brief
-from fedbench.core.store.proven import Proven
-from fedbench.core.store.reading import read_each
+from fedbench.core.store.reading import read_each, read_record
+from fedbench.core.store.record import overall_auc
 from fedbench.core.store.results import Results
-from fedbench.core.store.shared import Shared
 
 
-def recorded(jobs: Sequence[Job], store: Results) -> list[Brief]:
-    """How those cells of the jobs ended that have a record. Raises ``UserError`` with every one that cannot be used: it is never
-    silently replaced."""
-    proven, shared = Proven(store.root), Shared()
-    paths = (p for job in jobs for c in job.cells if (p := store.path(c.stem)).exists())
-    found = read_each(paths, lambda path: read_brief(path, proven, shared))
-    proven.save()
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellState:
+    """How the cell with the record at ``path`` ended. ``cpu``: the type of CPU that made it, None for a GPU; ``auc``: over all
+    targets."""
+
+    path: Path
+    outcome: str
+    reason: str
+    by_adversary: bool
+    complaints: tuple[str, ...]
+    cpu: str | None
+    auc: float | None
+
+    @property
+    def is_result(self) -> bool:
+        """Whether the cell needs no second try: it has scores, was skipped, or diverged because of an adversary."""
+        return self.outcome in ("ok", "skipped") or self.by_adversary
 
 
-def other_cpus(jobs: Sequence[Job], found: Sequence[Brief]) -> list[str]:
-    """The types of CPU, other than the one at hand, that made some of the records on a CPU: their last digits may differ."""
-    here = {job.provenance.cpu_type for job in jobs} | {job.provenance.cpu for job in jobs}  # before schema 3 the model alone
-    made = {brief.cpu for brief in found if brief.cpu is not None}
-    return sorted(made - here)
+def cell_state(path: Path) -> CellState:
+    """The state of one cell. Raises ``UserError`` for a record that cannot be used."""
+    r = read_record(path).record
+    return CellState(
+        path=path, outcome=r.outcome, reason=r.reason, by_adversary=r.by_adversary, complaints=tuple(r.complaints),
+        cpu=r.provenance.cpu_type if r.provenance.device == "cpu" else None, auc=overall_auc(r.pooled),
+    )  # fmt: skip
 
 
-def pending(jobs: list[Job], found: Sequence[Brief], rerun: str) -> list[Job]:
+def recorded(jobs: Sequence[Job], store: Results) -> list[CellState]:
+    """The states of those cells of the jobs that have a record. Raises ``UserError`` with every record that cannot be used: it is
+    never silently replaced."""
+    return read_each((p for job in jobs for c in job.cells if (p := store.path(c.stem)).exists()), cell_state)
+
+
+def other_cpus(jobs: Sequence[Job], found: Sequence[CellState]) -> list[str]:
+    """The types of CPU, other than that of this machine, that made some of the records: their last digits may differ."""
+    return sorted({state.cpu for state in found if state.cpu is not None} - {job.provenance.cpu_type for job in jobs})
+
+
+def pending(jobs: list[Job], found: Sequence[CellState], rerun: str) -> list[Job]:
     """The jobs cut down to the cells that ``rerun`` asks for: missing (of those ``found``), failed (and missing), always or
     never."""
-    good = {brief.path.stem: brief.is_result for brief in found}
+    good = {state.path.stem: state.is_result for state in found}
     cut = (replace(job, cells=tuple(c for c in job.cells if _wanted(good.get(c.stem), rerun))) for job in jobs)
     return [job for job in cut if job.cells]
 

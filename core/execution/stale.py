@@ -12,7 +12,6 @@ from fedbench.core.experiment.job import Cell
 from fedbench.core.store.canonical import canonical
 from fedbench.core.store.reading import read_bare, record_paths
 from fedbench.core.store.results import Results
-from fedbench.core.store.shared import Shared
 from fedbench.core.words.explain import one_line
 
 _MOST_LINES = 12
@@ -26,13 +25,12 @@ def why_stale(cells: Sequence[Cell], store: Results) -> list[str]:
     """Lines for people on those of the cells, all without a record, of which the folder holds one of the same setting,
     coalition, defense, attack and seed under another key; [] where there are none."""
     earlier = _newest(store.records) if cells else {}
-    shared = Shared()
     counts = Counter[str]()
     stale = 0
     for cell in cells:
         if (path := earlier.get(_names(cell.stem))) is not None:
             stale += 1
-            counts.update(_against(path, cell, shared))
+            counts.update(_against(path, cell))
     if not stale:
         return []
     lines = [f"{n} {'cell' if n == 1 else 'cells'}: {what}" for what, n in counts.most_common(_MOST_LINES)]
@@ -69,14 +67,12 @@ def _newest(records: Path) -> dict[str, Path]:
     return {_names(path.stem): path for path in paths}
 
 
-def _against(path: Path, cell: Cell, shared: Shared) -> list[str]:
+def _against(path: Path, cell: Cell) -> list[str]:
     """Why the record does not serve the cell."""
     try:
-        record = read_bare(path, shared).record
+        record = read_bare(path).record
     except UserError:
         return ["its earlier record cannot be used"]
-    if record.identity is None:
-        return [f"made by an earlier fedbench (record schema {record.schema_version}), which did not store why"]
     return differences(record.identity.model_dump(), cell.identity)
 
 

@@ -21,10 +21,8 @@ from fedbench.core.experiment.process import end_strays, keep_log_short, log_pat
 from fedbench.core.experiment.run import Run
 from fedbench.core.experiment.verdict import verdict
 from fedbench.core.metrics.kept import Kept
-from fedbench.core.store.brief import auc_of
 from fedbench.core.store.files import npz_bytes
-from fedbench.core.store.integrity import components_of
-from fedbench.core.store.record import Components, Found, Identity, Measured, Outcome, Record, RoundRow
+from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record, RoundRow, overall_auc
 from fedbench.core.store.results import Results
 
 
@@ -34,7 +32,7 @@ def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Me
         key=cell.key, run_key=job.run_key, outcome=outcome, reason=reason, suite=job.suite, setting=job.setting.name,
         coalition=job.coalition, members=list(job.members), seed=job.seed, defense=job.defense, attack=cell.attack,
         view=cell.look.view, described=job.described(), provenance=job.provenance, measured=measured,
-        identity=Identity.model_validate(cell.identity), components=Components.model_validate(components_of(cell.identity)),
+        identity=Identity.model_validate(cell.identity),
         **{"digests": job.digests, **more, "notes": [*cell.notes, *more.get("notes", ())]},
     )  # fmt: skip
 
@@ -57,7 +55,7 @@ def run_job(job: Job, report: Report) -> None:
             record, scores = _judged(job, cell, run, active, clock, report, kept)
         end_strays()
         results.write(cell.stem, record, scores)
-        report("cell", (cell.key, record.outcome, record.reason, record.by_adversary, auc_of(record.pooled)))
+        report("cell", (cell.key, record.outcome, record.reason, record.by_adversary, overall_auc(record.pooled)))
     keep_log_short()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_making_room
-from fedbench.core.store.integrity import broken_seal, sealed
+from fedbench.core.store.integrity import digest_mistake, sealed
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.locks import is_lock
 from fedbench.core.store.plans import stored_plans
@@ -41,7 +41,7 @@ def read_marker(root: Path) -> dict[str, Any]:
         raise UserError(f"{path}: unreadable (no schema_version and suite); {_RESTORE}")
     if version > SCHEMA_VERSION:
         raise UserError(f"{path}: schema {version} is newer than this fedbench understands ({SCHEMA_VERSION}); upgrade fedbench")
-    if (what := broken_seal(facts)) is not None:
+    if (what := digest_mistake(facts)) is not None:
         raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {_RESTORE}")
     cells = facts.setdefault("cells", [])
     plans = facts.setdefault("plans", [])

@@ -15,7 +15,7 @@ from typing import Any
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.files import write_making_room
-from fedbench.core.store.integrity import broken_seal, sealed
+from fedbench.core.store.integrity import digest_mistake, sealed
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.record import SCHEMA_VERSION
 
@@ -84,7 +84,7 @@ def read_plan(root: Path, plan: str) -> Asked:
     facts = parse_json(facts_path, _MAX_FACTS_BYTES, _REMEDY)
     if not isinstance(facts, dict) or type(facts.get("schema_version")) is not int:
         raise UserError(f"{facts_path}: not the facts of a plan; {_REMEDY}")
-    if (what := broken_seal(facts)) is not None:
+    if (what := digest_mistake(facts)) is not None:
         raise UserError(f"{facts_path}: damaged or changed since fedbench wrote it ({what}); {_REMEDY}")
     try:
         asked = Asked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -11,9 +12,10 @@ from fedbench.core.contract.candidates import Group
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.metrics.groups import Score
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.store.integrity import components_of
 from fedbench.core.store.scores import RecordPart, TargetScores
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 1
 
 # Everything a cell can end as. `ok` has scores; every other outcome has a reason.
 Outcome = Literal["ok", "failed", "timeout", "diverged", "skipped"]
@@ -67,7 +69,7 @@ class Measured(RecordPart):
     train_cpu_s: float
     """local training and aggregation only: the basis of relative runtime"""
     train_wall_s: float | None = None
-    """the same by the clock: far more than the CPU time where the machine was busy; None in records before schema 3"""
+    """the same by the clock: far more than the CPU time where the machine was busy"""
     signals_cpu_s: float
     """measuring what attacks and analyses read, seconds"""
     attack_cpu_s: float
@@ -95,8 +97,8 @@ class Provenance(RecordPart):
     """operating system, processor family and C library"""
     cpu: str
     """model of the processor"""
-    cpu_capability: str | None = None
-    """the vector instructions that torch uses here; with ``cpu`` what decides the last digits. None before schema 3"""
+    cpu_capability: str
+    """the vector instructions that torch uses here; with ``cpu`` what decides the last digits"""
     device: str
     """``cpu``, or ``cuda`` with the name of the GPU"""
     dtype: str
@@ -109,12 +111,7 @@ class Provenance(RecordPart):
     @property
     def cpu_type(self) -> str:
         """What one command gives the same bits on."""
-        return cpu_type_of(self.cpu, self.cpu_capability)
-
-
-def cpu_type_of(cpu: str, capability: str | None) -> str:
-    """The model of a processor with the vector instructions that torch uses on it, where they are known."""
-    return f"{cpu} ({capability})" if capability else cpu
+        return f"{self.cpu} ({self.cpu_capability})"
 
 
 class Identity(RecordPart):
@@ -147,8 +144,7 @@ class Record(RecordPart):
     """One cell = run x attack."""
 
     schema_version: int = SCHEMA_VERSION
-    """3 of a record that an earlier fedbench wrote in schema 1, 2 or 3: it has neither ``digest`` nor ``identity``, so that
-    nothing tells whether somebody changed it"""
+    """version of this format"""
     digest: str = ""
     """sha256 of the canonical JSON of all other fields, made where the record is written and checked where it is read"""
     key: str
@@ -202,7 +198,16 @@ class Record(RecordPart):
     """versions and machine"""
     measured: Measured
     """times and memory"""
-    identity: Identity | None = None
+    identity: Identity
     """what both keys are made of; they are made again on reading, and other fields that stand in it must agree"""
-    components: Components | None = None
-    """data set, model, signals and analyses with their packages; taken from ``identity`` in records of schema 4, None before"""
+
+    @property
+    def components(self) -> Components:
+        """Data set, model, signals and analyses, each with its package and version."""
+        return Components.model_validate(components_of(self.identity.model_dump()))
+
+
+def overall_auc(pooled: Mapping[Group, Score]) -> float | None:
+    """The AUC of a cell over all targets: against outside non-members, as boards compare; where there are none, against all."""
+    found = (pooled[group].value("auc") for group in ("ofl", "mix") if group in pooled)
+    return next((auc for auc in found if auc is not None), None)

@@ -1,4 +1,4 @@
-"""The numbers of a record counted again from the scores beside it: a board shows none that its scores do not give."""
+"""The metrics of a record, recomputed from the scores beside it: a board shows no number that its scores do not give."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from fedbench.core.contract.candidates import MEMBER, Group
 from fedbench.core.metrics.counts import allowed_false_positives, auc_of_counts, tpr_of_counts
 from fedbench.core.metrics.groups import Score, group_masks
 from fedbench.core.metrics.tpr import TF01_FPR, TF01_MIN_NONMEMBERS
-from fedbench.core.store.proven import Proven
 from fedbench.core.store.reading import LoadedRecord
 
 _TOLERANCE = 1e-9  # counts are exact; their quotients may be rounded in another order
-_CONFORMAL_SINCE = 3  # record schemas before counted TF01 by another rule
 
 
 @dataclass(frozen=True)
@@ -49,39 +47,34 @@ def recount(scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, in_mix: np
     return found
 
 
-def not_recounted(loaded: LoadedRecord, proven: Proven) -> list[str]:
-    """Every AUC, TF01, number of candidates or test accuracy of a record that its score file does not give. ``proven``: what is
-    known of its folder. Raises ``UserError`` for scores that cannot be used."""
-    if loaded.record.outcome != "ok" or (loaded.content and proven.holds("recounted", loaded.content)):
-        return []
-    found = list(_differences(loaded))
-    if loaded.content and not found:
-        proven.add("recounted", loaded.content)
-    return found
+def not_recounted(loaded: LoadedRecord) -> Iterator[str]:
+    """Every AUC, TF01, number of candidates or test accuracy of a record that its score file does not give.
 
-
-def _differences(loaded: LoadedRecord) -> Iterator[str]:
+    Raises ``UserError`` for scores that cannot be used.
+    """
     record = loaded.record
+    if record.outcome != "ok":
+        return
     judged, correct = loaded.everything()
-    parts = [(c.scores, c.kind, canary, c.in_mix) for c, canary in judged]
+    parts = [(c.scores, c.kind, c.canary, c.in_mix) for c in judged.values()]
     for target, part in zip(record.targets, parts, strict=True):
-        yield from _of_groups(loaded, f"target {target.target}", target.groups, recount(*part))
-    yield from _of_groups(loaded, "pooled", record.pooled, recount(*map(np.concatenate, zip(*parts, strict=True))))
+        yield from _of_groups(f"target {target.target}", target.groups, recount(*part))
+    yield from _of_groups("pooled", record.pooled, recount(*map(np.concatenate, zip(*parts, strict=True))))
     said = record.utility
     if said is not None and (said.n_test != len(correct) or abs(said.accuracy - correct.mean()) > _TOLERANCE):
         yield f"test accuracy is {said.accuracy!r} of {said.n_test}, its scores give {float(correct.mean())!r} of {len(correct)}"
 
 
-def _of_groups(loaded: LoadedRecord, where: str, said: dict[Group, Score], found: dict[Group, Recount]) -> Iterator[str]:
+def _of_groups(where: str, said: dict[Group, Score], found: dict[Group, Recount]) -> Iterator[str]:
     if said.keys() != found.keys():
         yield f"{where}: it has the groups {', '.join(said) or 'none'}, its scores give {', '.join(found) or 'none'}"
         return
     for name, score in said.items():
         again = found[name]
-        numbers: list[tuple[str, float | None, float | None]] = [("AUC", score.value("auc"), again.auc)]
-        if loaded.schema >= _CONFORMAL_SINCE:
-            numbers.append(("TF01", score.value("tf01"), again.tf01))
-        numbers += [("members", score.n_members, again.n_members), ("non-members", score.n_nonmembers, again.n_nonmembers)]
+        numbers = (
+            ("AUC", score.value("auc"), again.auc), ("TF01", score.value("tf01"), again.tf01),
+            ("members", score.n_members, again.n_members), ("non-members", score.n_nonmembers, again.n_nonmembers),
+        )  # fmt: skip
         for number, value, other in numbers:
             if not _same(value, other):
                 yield f"{where}, {name}: {number} is {value!r}, its scores give {other!r}"

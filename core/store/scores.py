@@ -94,4 +94,4 @@ class TargetScores(RecordPart):
     decision: DecisionScores | None = None
     """only of attacks with a threshold of their own"""
     maximum: MaximumScores | None = None
-    """the largest value over the rounds; None before schema 6"""
+    """the largest value over the rounds; None without outside non-members"""

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import write_atomically
-from fedbench.core.store.integrity import broken_seal, content_digest, sealed
+from fedbench.core.store.integrity import digest_mistake, sealed
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.marker import MARKER, TRUST, read_marker
 from fedbench.core.store.reading import LoadedRecord
@@ -46,7 +46,7 @@ class Trust:
 
     def of(self, loaded: LoadedRecord) -> Noted:
         """What is known of a record. One that was computed anew here since has no note any more."""
-        digest = content_digest(loaded.record)
+        digest = loaded.record.digest
         noted = self.notes.get(loaded.path.stem)
         if noted is not None and noted.digest == digest:
             return noted
@@ -60,7 +60,7 @@ def read_trust(root: Path) -> Trust:
     if not path.exists():
         return Trust({}, imported)
     content = parse_json(path, _MAX_BYTES, _REMEDY)
-    if not isinstance(content, dict) or type(content.get("schema_version")) is not int or broken_seal(content) is not None:
+    if not isinstance(content, dict) or type(content.get("schema_version")) is not int or digest_mistake(content) is not None:
         raise UserError(f"{path}: damaged or changed since fedbench wrote it; {_REMEDY}")
     try:
         notes = {stem: Noted(**note) for stem, note in content["records"].items()}
@@ -85,4 +85,4 @@ def write_trust(root: Path, notes: Mapping[str, Noted]) -> None:
 
 def claimed(records: Iterable[LoadedRecord], bundle: str) -> dict[str, Noted]:
     """Notes of records that came in a bundle."""
-    return {r.path.stem: Noted(level="claimed", digest=content_digest(r.record), bundle=bundle) for r in records}
+    return {r.path.stem: Noted(level="claimed", digest=r.record.digest, bundle=bundle) for r in records}

@@ -128,7 +128,7 @@ _Targets = Sequence[tuple[Candidates, np.ndarray]]
 
 def _judged(loaded: LoadedRecord) -> list[tuple[Candidates, dict[Group, np.ndarray]]]:
     """Each target's candidates, and who counts in which group."""
-    return [(c, group_masks(c.kind, canary, c.in_mix)) for c, canary in loaded.everything()[0]]
+    return [(c, group_masks(c.kind, c.canary, c.in_mix)) for c in loaded.everything()[0].values()]
 
 
 def _auc(seed: int, targets: _Targets) -> Value:

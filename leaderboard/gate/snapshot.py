@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedbench.core import UserError
-from fedbench.core.store.reading import RERUN, LoadedRecord
-from fedbench.core.words.explain import bounded
+from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.gate.identity import Identity, of_cell
 from fedbench.leaderboard.gate.measures import ACCURACY, Values, accuracy_of, definitions, values_of
@@ -65,7 +64,6 @@ def snapshot_of(results: Path) -> Snapshot:
     Raises ``UserError`` for records that cannot be used, that have no identity, or of several suites.
     """
     records = source_of(results).newest[0]
-    _require_identities(records)
     suites = sorted({r.record.suite for r in records})
     if len(suites) > 1:
         raise UserError(f"{results}: holds records of the suites {', '.join(suites)}; a baseline is of one")
@@ -88,15 +86,6 @@ def failures(snapshot: Snapshot) -> list[str]:
     ]  # fmt: skip
 
 
-def _require_identities(records: Sequence[LoadedRecord]) -> None:
-    bare = [r for r in records if r.record.identity is None]
-    if bare:
-        raise UserError(*bounded(
-            f"{r.path}: a record of schema {r.schema}, which does not say what it was made of, so nothing can be compared with "
-            f"it; {RERUN}" for r in bare
-        ))  # fmt: skip
-
-
 def _key(loaded: LoadedRecord) -> Key:
     r = loaded.record
     return Key(r.setting, r.coalition, r.defense.label, r.attack.label, r.view, adversary_of(loaded) or "")
@@ -114,11 +103,7 @@ def _by_key(records: Iterable[LoadedRecord], key_of: Callable[[LoadedRecord], Ke
 
 
 def _identities(records: Mapping[int, LoadedRecord]) -> dict[int, Identity]:
-    found = {}
-    for seed, loaded in records.items():
-        assert loaded.record.identity is not None, "asked for above"
-        found[seed] = of_cell(loaded.record.identity.model_dump())
-    return found
+    return {seed: of_cell(loaded.record.identity.model_dump()) for seed, loaded in records.items()}
 
 
 def _run_cell(key: Key, records: Mapping[int, LoadedRecord]) -> Cell:

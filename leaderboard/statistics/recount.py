@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedbench.core import UserError
-from fedbench.core.store.proven import Proven
-from fedbench.core.store.reading import RERUN, LoadedRecord
+from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.recount import not_recounted
+from fedbench.core.store.validity import RERUN
 
 
-def require_recounted(records: Iterable[LoadedRecord], proven: Proven | None = None) -> None:
-    """UserError naming every record whose AUC, TF01, numbers of candidates or test accuracy its score file does not give.
-    ``proven``: what is known of their folder."""
-    known, messages = proven or Proven(), []
-    for loaded in records:
-        found = not_recounted(loaded, known)
-        messages += [f"{loaded.path}: {what}: the record or its scores were changed; {RERUN}" for what in found]
+def require_recounted(records: Iterable[LoadedRecord]) -> None:
+    """UserError naming every record whose AUC, TF01, numbers of candidates or test accuracy its score file does not give."""
+    found = [(loaded.path, what) for loaded in records for what in not_recounted(loaded)]
+    messages = [f"{path}: {what}: the record or its scores were changed; {RERUN}" for path, what in found]
     if messages:
         raise UserError(*messages)
-    known.save()

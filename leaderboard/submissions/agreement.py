@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.core.store.reading import Candidates, LoadedRecord
+from fedbench.core.store.reading import LoadedRecord
 
 _OF_TARGET = ("scores", "kind", "ids", "canary", "owner", "in_mix")
 _OF_MAXIMUM = ("null_auc", "null_advantage")
@@ -49,13 +49,9 @@ def _said(loaded: LoadedRecord) -> Iterable[tuple[tuple[Any, ...], str, str]]:
     judged, correct = loaded.everything()
     yield run, "test samples", _digest(correct)
     section = ("section", r.suite, r.setting, r.coalition, r.view, r.seed)
-    for target, (candidates, canary) in zip(r.targets, judged, strict=True):
-        yield run, f"candidates of target {target.target}", _digest(*_without_scores(candidates), canary)
-        yield section, f"candidates of target {target.target}", _digest(candidates.ids)
-
-
-def _without_scores(c: Candidates) -> tuple[np.ndarray, ...]:
-    return c.kind, c.ids, c.in_mix
+    for target, c in judged.items():
+        yield run, f"candidates of target {target}", _digest(c.kind, c.ids, c.in_mix, c.canary)
+        yield section, f"candidates of target {target}", _digest(c.ids)
 
 
 def _digest(*arrays: np.ndarray) -> str:
@@ -68,8 +64,7 @@ def _digest(*arrays: np.ndarray) -> str:
 def repeated(loaded: LoadedRecord) -> list[str]:
     """Targets of a record with scores whose candidates are not all different samples: copies would pass for more evidence."""
     judged, _ = loaded.everything()
-    pairs = zip(loaded.record.targets, judged, strict=True)
-    twice = [t.target for t, (c, _) in pairs if len(np.unique(c.ids)) < len(c.ids)]
+    twice = [target for target, c in judged.items() if len(np.unique(c.ids)) < len(c.ids)]
     return [f"target {target}: a sample is among its candidates twice" for target in twice]
 
 

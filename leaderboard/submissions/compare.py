@@ -70,9 +70,8 @@ def compare(claimed: LoadedRecord, again: LoadedRecord) -> Compared:
 def _of_scores(claimed: LoadedRecord, again: LoadedRecord) -> Compared:
     (ours, correct), (theirs, other) = again.everything(), claimed.everything()
     same_targets = [t.target for t in claimed.record.targets] == [t.target for t in again.record.targets]
-    for (a, canary), (b, other_canary) in zip(ours, theirs, strict=False):
-        same = (np.array_equal(getattr(a, part), getattr(b, part)) for part in ("kind", "ids", "in_mix"))
-        same_targets &= all(same) and np.array_equal(canary, other_canary)
+    for a, b in zip(ours.values(), theirs.values(), strict=False):
+        same_targets &= all(np.array_equal(getattr(a, part), getattr(b, part)) for part in ("kind", "ids", "in_mix", "canary"))
     if not same_targets or len(correct) != len(other):
         return Compared("not reproduced", "the candidates or the test samples are others")
     found = [*_aucs(claimed, again), _accuracy(other, correct)]
@@ -87,14 +86,15 @@ def _of_scores(claimed: LoadedRecord, again: LoadedRecord) -> Compared:
 def _aucs(claimed: LoadedRecord, again: LoadedRecord) -> Iterator[_Difference]:
     """Of every group of every target."""
     (ours, _), (theirs, _) = again.everything(), claimed.everything()
-    for target, (a, canary), (b, _) in zip(claimed.record.targets, ours, theirs, strict=True):
-        for name, mask in group_masks(a.kind, canary, a.in_mix).items():
+    for target, a in ours.items():
+        b = theirs[target]
+        for name, mask in group_masks(a.kind, a.canary, a.in_mix).items():
             member, scores = a.kind[mask] == MEMBER, np.stack([b.scores[mask], a.scores[mask]])
             aucs, error = (auc(scores[0], member), auc(scores[1], member)), 0.0
             if member.sum() > 1 and (~member).sum() > 1:
                 _, c = auc_covariance(scores, member)
                 error = math.sqrt(max(0.0, float(c[0, 0] + c[1, 1] - 2 * c[0, 1])))
-            yield _Difference(f"AUC of target {target.target}, {name}", aucs[0], aucs[1], error)
+            yield _Difference(f"AUC of target {target}, {name}", aucs[0], aucs[1], error)
 
 
 def _accuracy(claimed: np.ndarray, again: np.ndarray) -> _Difference:

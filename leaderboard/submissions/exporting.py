@@ -12,7 +12,6 @@ from pathlib import Path
 
 from fedbench.core import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX
-from fedbench.core.store.integrity import PROTECTED_SINCE
 from fedbench.core.store.plans import plan_files, read_plan
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.record import SCHEMA_VERSION, Record
@@ -68,12 +67,6 @@ def _chosen(store: Results, only: Mapping[str, set[str]]) -> list[LoadedRecord]:
     chosen = [r for r in records if all(_named(r.record, kind) & names for kind, names in only.items())]
     if not chosen:
         raise UserError(f"{store.root}: --only leaves no record; `fedbench show {store.root}` lists them")
-    old = [r for r in chosen if r.schema < PROTECTED_SINCE]
-    if old:
-        raise UserError(
-            f"{store.root}: {len(old)} records are of schema {old[0].schema}, which nothing protects and nobody can check: "
-            "run their suite again, or leave them out with --only"
-        )
     if renamed := [r.path for r in chosen if r.path.stem not in stems_of_record(r.record)]:
         raise UserError(f"{renamed[0]}: does not have the name of the record in it: name it as it was")
     return chosen

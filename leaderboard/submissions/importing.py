@@ -17,11 +17,9 @@ from pathlib import Path
 
 from fedbench.core import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX
-from fedbench.core.store.integrity import PROTECTED_SINCE
 from fedbench.core.store.json_file import parse_bytes
 from fedbench.core.store.marker import MARKER, read_marker, write_marker
 from fedbench.core.store.plans import read_plan
-from fedbench.core.store.proven import Proven
 from fedbench.core.store.reading import LoadedRecord, read_all, record_paths
 from fedbench.core.store.stems import stems_of_record
 from fedbench.core.store.trust import claimed, write_trust
@@ -58,13 +56,13 @@ def import_bundle(bundle: Path, folder: Path, progress: Progress = lambda done, 
     folder = folder.resolve()  # a link to an empty folder cannot be replaced, the folder can
     folder.parent.mkdir(parents=True, exist_ok=True)
     with Archive(bundle) as archive:
-        manifest, proven = _manifest(archive), Proven(folder)
+        manifest = _manifest(archive)
         aside = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}import-", dir=folder.parent))
         try:
             _unpack(archive, manifest, aside)
             name = f"{one_line(bundle.name, 100)} (sha256 {_sha256(bundle)})"
             try:
-                found = _accepted(aside, manifest, name, progress, proven)
+                found = _accepted(aside, manifest, name, progress)
             except UserError as error:
                 raise UserError(*(_told(bundle, aside, message) for message in error.messages)) from error
             os.chmod(aside, 0o755)
@@ -106,10 +104,10 @@ def _unpack(archive: Archive, manifest: Manifest, aside: Path) -> None:
                 raise Refused(f"the digest of {file.path!r} is not the one that its manifest says")
 
 
-def _accepted(aside: Path, manifest: Manifest, bundle: str, progress: Progress, proven: Proven) -> Imported:
-    """The folder, with marker and notes; what passed is ``proven``. Raises ``UserError`` or :class:`Refused` for whatever a board
+def _accepted(aside: Path, manifest: Manifest, bundle: str, progress: Progress) -> Imported:
+    """The folder, with marker and notes. Raises ``UserError`` or :class:`Refused` for whatever a board
     could not stand for."""
-    records = read_all(record_paths(aside / "records"), proven)
+    records = read_all(record_paths(aside / "records"))
     _require_whole(aside, manifest, records)
     keys: dict[tuple[str, str], str] = {}
     for loaded in records:
@@ -118,7 +116,7 @@ def _accepted(aside: Path, manifest: Manifest, bundle: str, progress: Progress, 
         if (other := keys.setdefault(cell, loaded.path.name)) != loaded.path.name:
             raise Refused(f"records/{loaded.path.name} and records/{other} have one key")
     _require_numbers(records, progress)
-    require_recounted(records, proven)
+    require_recounted(records)
     if apart := disagreeing(records):
         more = f" and {len(apart) - 1} other pairs" if len(apart) > 1 else ""
         raise Refused(f"{apart[0]}{more}: a record or its scores were changed")
@@ -147,10 +145,8 @@ def _require_whole(aside: Path, manifest: Manifest, records: Iterable[LoadedReco
 
 
 def _require_own(loaded: LoadedRecord, manifest: Manifest) -> None:
-    """A record of this suite, protected, under its own name, with names that can be shown."""
+    """A record of this suite, under its own name, with names that can be shown."""
     record = loaded.record
-    if loaded.schema < PROTECTED_SINCE:
-        raise Refused(f"records/{loaded.path.name} is of schema {loaded.schema}, which nothing protects")
     if loaded.path.stem not in (own := stems_of_record(record)):
         raise Refused(f"records/{loaded.path.name} holds the record of another cell, {own[0]}")
     if record.suite not in manifest.suite.split(" + "):

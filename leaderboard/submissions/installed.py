@@ -11,7 +11,7 @@ from typing import Any
 from fedbench.core import UserError
 from fedbench.core.contract.hooks import CONTRACT_VERSION
 from fedbench.core.registry.digest import engine_digest, source_digest
-from fedbench.core.store.record import SCHEMA_VERSION, Record
+from fedbench.core.store.record import Record
 
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
@@ -20,15 +20,11 @@ Use = Mapping[str, Any]
 
 
 def why_stale(record: Record) -> tuple[str, ...]:
-    """What is another now than when the record was made: schema, engine, torch, the code of a component; () where nothing is.
+    """What is another now than when the record was made: engine, torch, the code of a component; () where nothing is.
 
     A package that is not installed here says nothing: see ``missing``.
     """
-    older = [f"record schema {record.schema_version}, now {SCHEMA_VERSION}"] if record.schema_version < SCHEMA_VERSION else []
-    if record.identity is None:
-        return (f"{older[0]}: it does not say what it was made of",) if older else ()
-    run = record.identity.run
-    found = [*older, *_versions(run)]
+    found = [*_versions(record.identity.run)]
     found += [text for kind, use in uses_of(record) if (text := _changed(kind, use)) is not None]
     return tuple(dict.fromkeys(found))
 
@@ -40,9 +36,7 @@ def missing(record: Record) -> dict[str, str]:
 
 
 def uses_of(record: Record) -> Iterator[tuple[str, Use]]:
-    """(kind, component) of everything that took part, those that follow a defense included; nothing of an early record."""
-    if record.identity is None:
-        return
+    """(kind, component) of everything that took part, those that follow a defense included."""
     run = record.identity.run
     for kind in ("dataset", "model", "defense"):
         yield from _chain(kind, run[kind])

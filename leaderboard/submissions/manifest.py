@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedbench.core.spec.suite import PublishedNumbers
-from fedbench.core.store.integrity import broken_seal, sealed
+from fedbench.core.store.integrity import digest_mistake, sealed
 from fedbench.core.store.record import SCHEMA_VERSION
 from fedbench.core.words.explain import one_line, printable
 from fedbench.leaderboard.submissions.archive import MAX_ENTRIES, Refused
@@ -64,7 +64,7 @@ def manifest_of(content: Any) -> Manifest:
     schema = content.get("schema_version")
     if type(schema) is not int or not 0 < schema <= SCHEMA_VERSION:
         raise Refused(f"record schema {one_line(repr(schema), 40)}, this fedbench reads up to {SCHEMA_VERSION}: upgrade fedbench")
-    if (what := broken_seal(content)) is not None:
+    if (what := digest_mistake(content)) is not None:
         raise Refused(f"its manifest was changed ({what})")
     try:
         manifest = Manifest.model_validate_json(json.dumps(content), strict=True)

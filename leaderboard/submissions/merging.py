@@ -15,7 +15,6 @@ from fedbench.core.store.canonical import canonical
 from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.marker import write_marker
 from fedbench.core.store.plans import plan_files
-from fedbench.core.store.proven import Proven
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import Results
 from fedbench.core.store.stems import stems_of_record
@@ -25,7 +24,7 @@ from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.submissions.importing import Progress, import_bundle
 
 # Two runs of one cell differ in these; the digest covers them.
-MAY_DIFFER = ("digest", "measured", "provenance", "schema_version")
+MAY_DIFFER = ("digest", "measured", "provenance")
 _MOST_FIELDS = 6
 _MOST_SHOWN = 20  # unequal records
 
@@ -54,7 +53,6 @@ def merge(sources: Sequence[Path], folder: Path, progress: Progress = lambda don
         parts = [_Part.of(path, aside / f"part{i}", progress) for i, path in enumerate(sources)]
         found = _united(parts, aside / "merged")
         os.replace(aside / "merged", folder)
-        _remember(parts, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return found
@@ -84,16 +82,6 @@ class _Part:
     def file(self, loaded: LoadedRecord) -> str:
         """A record, as the user finds it."""
         return f"{self.name}/records/{loaded.path.name}"
-
-
-def _remember(parts: Sequence[_Part], folder: Path) -> None:
-    """What passed its checks where it came from has passed them here, byte by byte the same."""
-    proven = Proven(folder)
-    for loaded in (loaded for part in parts for loaded in part.records):
-        proven.add("read", loaded.content)
-        if loaded.record.outcome == "ok":
-            proven.add("recounted", loaded.content)
-    proven.save()
 
 
 def _united(parts: Sequence[_Part], root: Path) -> Merged:

@@ -14,7 +14,6 @@ from fedbench.core.metrics.maximum import maximum
 from fedbench.core.metrics.registry import METRICS, metric
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.audit import shuffle_rng
-from fedbench.core.store.integrity import NAMES_MAXIMA_SINCE
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.core.store.scores import DecisionScores, TargetScores
 
@@ -39,16 +38,16 @@ def recompute(loaded: LoadedRecord) -> list[str]:
     record = loaded.record
     judged, correct = loaded.everything()
     found: list[str] = []
-    for target, (candidates, canary) in zip(record.targets, judged, strict=True):
-        again = _groups(record.seed, target.target, candidates, canary)
+    for target, candidates in zip(record.targets, judged.values(), strict=True):
+        again = _groups(record.seed, target.target, candidates)
         found += _of_groups(loaded, f"target {target.target}", target.groups, again)
         found += _of_rounds(f"target {target.target}", target, candidates)
         found += _of_maximum(loaded, target, candidates)
         if target.decision is not None:
             found += _of_decision(f"target {target.target}", target.decision, candidates)
     parts = ("scores", "kind", "ids", "in_mix", "canary")
-    everyone = Candidates(*(np.concatenate([getattr(c, part) for c, _ in judged]) for part in parts))
-    pooled = _groups(record.seed, _POOLED, everyone, np.concatenate([canary for _, canary in judged]))
+    everyone = Candidates(*(np.concatenate([getattr(c, part) for c in judged.values()]) for part in parts))
+    pooled = _groups(record.seed, _POOLED, everyone)
     found += _of_groups(loaded, "pooled", record.pooled, pooled)
     said, share = record.utility, float(correct.mean()) if len(correct) else math.nan
     if said is not None and (said.n_test != len(correct) or not _same(said.accuracy, share)):
@@ -61,11 +60,11 @@ def draws_differ(loaded: LoadedRecord) -> bool:
     return loaded.record.provenance.numpy != version("numpy")
 
 
-def _groups(seed: int, target: int, c: Candidates, canary: np.ndarray) -> dict[Group, Score]:
+def _groups(seed: int, target: int, c: Candidates) -> dict[Group, Score]:
     """As a run computes them, with the same draws."""
     keep = c.kind != EXCLUDED
     rng = numpy_rng(seed, "bootstrap", client=target)
-    return score_groups(c.scores[keep], c.kind[keep], canary[keep], rng, c.in_mix[keep])
+    return score_groups(c.scores[keep], c.kind[keep], c.canary[keep], rng, c.in_mix[keep])
 
 
 def _of_groups(loaded: LoadedRecord, where: str, said: dict[Group, Score], again: dict[Group, Score]) -> Iterator[str]:
@@ -113,7 +112,7 @@ def _of_maximum(loaded: LoadedRecord, said: TargetScores, c: Candidates) -> Iter
     where, rng = f"target {said.target}", shuffle_rng(loaded.record.seed, said.target)
     again = maximum(c.scores[None], c.kind, rng)
     if said.maximum is None or again is None:
-        if loaded.schema >= NAMES_MAXIMA_SINCE and (said.maximum is None) != (again is None):
+        if (said.maximum is None) != (again is None):
             yield f"{where}: its scores do not say {'why it has a' if again is None else 'that it has no'} maximum over rounds"
         return
     pairs = [("AUC", said.maximum.auc, again.auc), ("advantage", said.maximum.advantage, again.advantage)]

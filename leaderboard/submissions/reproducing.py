@@ -13,7 +13,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedbench.core import UserError
 from fedbench.core.store.files import write_atomically
-from fedbench.core.store.integrity import content_digest
 from fedbench.core.store.plans import SUITES
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import Results
@@ -127,7 +126,7 @@ def results(folder: Path, again: Again) -> list[Result]:
         said = compare(loaded, computed)
         level: Level = "not reproduced" if said.verdict == "not reproduced" else "reproduced"
         how = f"{said.verdict} with fedbench {metadata.version('fedbench')} on {computed.record.provenance.cpu_type}: {said.how}"
-        digest = content_digest(loaded.record)
+        digest = loaded.record.digest
         notes[stem] = Noted(level=level, digest=digest, bundle=trust.of(loaded).bundle, how=how)
         found.append(Result(stem, said.verdict, said.how))
     if notes:
@@ -157,7 +156,7 @@ def _why(loaded: LoadedRecord, cell: Any) -> str:
 
     if reasons := why_stale(loaded.record):
         return "; ".join(reasons)
-    if cell is not None and loaded.record.identity is not None:
+    if cell is not None:
         return "; ".join(differences(loaded.record.identity.model_dump(), cell.identity))
     return "the suite that came with it does not ask for this cell"
 
