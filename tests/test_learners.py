@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from fedbench.plugins.attacks.classifiers import RandomForest
 from fedbench.plugins.attacks.seqmia import BATCH, train
 from fedbench.plugins.attacks.seqmia_net import HIDDEN
 
@@ -67,3 +68,16 @@ def learnt(x: np.ndarray, y: np.ndarray, epochs: int, standardise: bool, generat
             cross_entropy(reference(samples[batch]), labels[batch]).backward()
             adam.step()
     return reference
+
+
+@pytest.mark.parametrize(("split", "features"), [("sqrt", 3), ("all", 10)])
+def test_a_forest_has_leaves_of_five_samples_and_splits_on_the_root_of_the_features_or_all(split, features):
+    x, y = series(200, 1, 10)
+    forest = RandomForest(trees=5, split=split)._train(x[:, 0], y, 0)
+    assert {tree.max_features_ for tree in forest.estimators_} == {features}
+    trees = [tree.tree_ for tree in forest.estimators_]
+    assert (
+        min(t.n_node_samples[t.children_left < 0].min() for t in trees)
+        <= 5
+        <= min(t.weighted_n_node_samples[t.children_left < 0].min() for t in trees)
+    )
