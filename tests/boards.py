@@ -23,6 +23,7 @@ from fedbench.leaderboard.document import Source, document
 from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.statistics.build import build_sections
 from fedbench.plugins.analyses.group_fairness import GAPS
+from fedbench.plugins.analyses.violations import count_error
 
 CLIENTS, MEMBERS = (0, 1, 2, 3), (1, 2)
 N_MEMBERS, N_OFL, N_IFL, N_TEST = 40, 60, 100, 400
@@ -214,7 +215,8 @@ def fairness_of(defense, seed):
     rng = np.random.default_rng([seed, *defense.encode()])
     numbers = {}
     for name, k in GROUPS.items():
-        numbers |= {f"accuracy:{name}": Number(rng.uniform(0.7, 0.9)), f"clients:{name}": Number(k)}
+        share = rng.uniform(0.7, 0.9)
+        numbers |= {f"accuracy:{name}": Number(share, (share * (1 - share) / (100 * k)) ** 0.5), f"clients:{name}": Number(k)}
         numbers[f"n_test:{name}"] = Number(100 * k)
     return numbers | {kind: Number(rng.uniform(0.02, 0.2), 0.01) for kind in GAPS}
 
@@ -239,7 +241,7 @@ class Clustered(Folder):
     def analyses(self, defense, attack, seed):
         found = {"group-fairness": Found(numbers=fairness_of(defense, seed))}
         return found | (
-            {"violations": Found(numbers={"violated": Number(10 * seed), "clients": Number(200)})} if attack == "shadow" else {}
+            {"violations": Found(numbers={"violated": Number(10 * seed, count_error(10 * seed, 200)), "clients": Number(200)})} if attack == "shadow" else {}
         )
 
     def history(self, defense, seed):

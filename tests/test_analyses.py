@@ -22,12 +22,13 @@ from boards import (
 from scipy import stats
 from worlds import component
 
-from fedbench.core import Judged, Judgement, Number, auc, exact_interval, tf01
+from fedbench.core import Findings, Judged, Judgement, Number, auc, exact_interval, tf01
 from fedbench.core.metrics import combined_interval, t_interval
 from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.plugins.analyses import fedbench_analyses
+from fedbench.plugins.analyses.common import interval_of
 from fedbench.plugins.analyses.fairness import fairness_report
-from fedbench.plugins.analyses.violations import count_error, over_seeds
+from fedbench.plugins.analyses.violations import count_error
 
 K, T, ROUNDS = 3, 12, np.array([4, 8, 12])
 POOL = np.repeat([0, 1, 2, -1, -2], [60, 60, 60, 90, 30])  # owners; outsiders; held out
@@ -220,9 +221,12 @@ def test_violations_against_a_naive_count():
 
 
 def test_no_violation_in_any_seed_is_not_none_for_certain():
-    never = over_seeds([(0, 200)] * 5)
-    assert over_seeds([]) is None and never.mean == 0 and 0.5 < never.half_width < 2
-    assert over_seeds([(60, 200)]).half_width == pytest.approx(1.96 * np.sqrt(200 * 0.3 * 0.7), rel=0.02)  # binomial
+    def violations(*counts):
+        return interval_of([Findings({"violated": Number(n, count_error(n, 200))}) for n in counts], "violated")
+
+    never = violations(0, 0, 0, 0, 0)
+    assert violations() is None and never.mean == 0 and 0.5 < never.half_width < 2
+    assert violations(60).half_width == pytest.approx(1.96 * np.sqrt(200 * 0.3 * 0.7), rel=0.02)  # binomial
 
 
 def test_migration_finds_the_exposure_of_each_client_in_the_groups():

@@ -15,7 +15,7 @@ from fedbench.core.metrics import auc, auc_covariance, t_interval
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.leaderboard.statistics.ranks import rank_ranges
 from fedbench.leaderboard.statistics.spread import Measured, p_value, smallest_shown
-from fedbench.plugins.analyses.paired_differences import PairedDifferences
+from fedbench.plugins.analyses.tuned import PairedDifferences
 
 KIND = np.repeat([MEMBER, OFL], 30)
 

@@ -46,7 +46,7 @@ def fedbench_analyses() -> Iterator[Component]:
         "losses and accuracies of every client's model and of the global one in a round", paper,
     )  # fmt: skip
     yield Component(
-        "paired-differences", f"{_HERE}.paired_differences:PairedDifferences",
+        "paired-differences", f"{_HERE}.tuned:PairedDifferences",
         "by how much one defense leaks more, and is more accurate, than another",
     )  # fmt: skip
     yield Component(

@@ -10,7 +10,6 @@ from pydantic import Field
 from fedbench.core import (
     Analysis,
     Block,
-    Column,
     Content,
     Findings,
     FinishedRun,
@@ -22,9 +21,9 @@ from fedbench.core import (
     Value,
     Words,
     auc,
-)
+)  # fmt: skip
 from fedbench.core import Params as Base
-from fedbench.plugins.analyses.sides import advantage, clients_of, members_of, outsiders_of
+from fedbench.plugins.analyses.common import advantage, clients_of, members_of, numbers, outsiders_of, seeds_of, shown, words
 
 MODELS = ("local", "global")
 WHAT = ("train loss", "test loss", "train accuracy", "test accuracy", "AUC", "advantage")
@@ -64,29 +63,27 @@ class ClientModels(Analysis):
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """A row a defense and client, means over seeds."""
-        rows = tuple(line for row in section.rows if self._shown(row.label) for line in _lines(section, row, label))
-        if rows:
-            rounds = sorted({int(n) for n in _rounds(section, label)})
+        rows = [row for row in section.rows if shown(row.label, self.params.defenses)]
+        lines = tuple(line for row in rows for line in _lines(section, row, label))
+        if lines:
+            rounds = sorted({f.numbers["round"].value or 0 for row in section.rows for f in seeds_of(section, row, label)})
             caption = Words(
-                f" of each client in round {', '.join(map(str, rounds))}: on its training samples and on outside non-members, "
-                "and AUC and advantage of the loss in that round alone (the threshold is chosen on the answers); means "
-                "over seeds"
+                f" of each client in round {', '.join(f'{r:g}' for r in rounds)}: on its training samples and on outside "
+                "non-members, and AUC and advantage of the loss in that round alone (the threshold is chosen on the answers); "
+                "means over seeds"
             )
-            columns = tuple(
-                Column(name=Words(f"{model} {what}"), direction="higher" if what == "test accuracy" else "none")
+            columns = (
+                numbers(f"{model} {what}", direction="higher" if what == "test accuracy" else "none")
                 for model in MODELS for what in WHAT
             )  # fmt: skip
-            names = (Column(name=Words("defense"), align="left"), Column(name=Words("client"), digits=0))
-            yield Table(title="Local and global models", caption=caption, columns=(*names, *columns), rows=rows)
-
-    def _shown(self, label: str) -> bool:
-        return not self.params.defenses or label in self.params.defenses
+            names = (words("defense"), numbers("client", digits=0))
+            yield Table(title="Local and global models", caption=caption, columns=(*names, *columns), rows=lines)
 
 
 def _of(run: FinishedRun, r: int, row: int, client: int) -> list[float]:
     """In the order of ``WHAT``; NaN where the client was absent."""
     loss, right = run.signals["loss"][r, row], run.signals["margin"][r, row] > 0
-    sides = [whose(run, client) & np.isfinite(loss) for whose in (members_of, outsiders_of)]
+    sides = [side(run, client) & np.isfinite(loss) for side in (members_of, outsiders_of)]
     if not all(side.any() for side in sides):
         return [np.nan] * len(WHAT)
     members, outsiders = (-loss[side] for side in sides)
@@ -95,22 +92,10 @@ def _of(run: FinishedRun, r: int, row: int, client: int) -> list[float]:
     return [*losses, *accuracies, float(told), advantage(members, outsiders)]
 
 
-def _found(section: Section, row: Row, label: str) -> list[Findings]:
-    every = (row.findings(label, seed) for seed in section.seeds)
-    return [f for f in every if f is not None and f"local {WHAT[0]}" in f.arrays]
-
-
-def _rounds(section: Section, label: str) -> Iterator[float]:
-    for row in section.rows:
-        for found in _found(section, row, label):
-            if (number := found.numbers.get("round")) is not None and number.value is not None:
-                yield number.value
-
-
 def _lines(section: Section, row: Row, label: str) -> Iterator[tuple[Content, ...]]:
-    found = _found(section, row, label)
-    for k in range(max((len(f.arrays[f"local {WHAT[0]}"]) for f in found), default=0)):
-        means = [_mean([f.arrays[f"{model} {what}"][k] for f in found]) for model in MODELS for what in WHAT]
+    found = [f.arrays for f in seeds_of(section, row, label, f"local {WHAT[0]}")]
+    for k in range(max((len(arrays[f"local {WHAT[0]}"]) for arrays in found), default=0)):
+        means = [_mean([arrays[f"{model} {what}"][k] for arrays in found]) for model in MODELS for what in WHAT]
         if any(m is not None for m in means):
             yield row.label, Value(mean=k), *(Value(mean=m) for m in means)
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Analysis, Block, Figure, Findings, FinishedRun, Judgement, Number, Numbers, Section, Style
-from fedbench.core import Params as Base
-from fedbench.plugins.analyses.sides import clients_of, members_of, outsiders_of
+from fedbench.core import Analysis, Block, Figure, Findings, FinishedRun, Judgement, Number, Numbers, Params, Section, Style
+from fedbench.plugins.analyses.common import clients_of, framed, in_order, members_of, outsiders_of, seeds_of, stroke
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -25,14 +24,15 @@ class GeneralisationError(Analysis):
     needs = frozenset({"margin"})
     by_default = False
 
-    class Params(Base):
+    class Params(Params):
         least: int = Field(5, ge=1, description="samples that a class needs on either side to count for a client")
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """``error`` [n] of each (client, class), with ``client`` and ``class``; ``mean`` of it, with its bootstrap error over
         samples, and ``gap``, the mean of the signed differences, which noise does not raise. Last audited round; None where no
         class has enough samples."""
-        counted, correct = _correct(run)
+        margin = run.signals["margin"][-1]  # [K', N]
+        counted, correct = np.isfinite(margin), margin > 0
         samples = np.ones(len(run.pool))
         pairs, differences = _differences(run, correct, counted, samples, self.params.least)
         if not pairs:
@@ -57,12 +57,6 @@ class GeneralisationError(Analysis):
             yield Figure("generalisation", "Generalisation error", partial(_draw, section, found))
 
 
-def _correct(run: FinishedRun) -> tuple[np.ndarray, np.ndarray]:
-    """([K', N] whether a local model's answer is known, and whether it is right), of the last audited round."""
-    margin = run.signals["margin"][-1]
-    return np.isfinite(margin), margin > 0
-
-
 def _differences(
     run: FinishedRun, correct: np.ndarray, counted: np.ndarray, times: np.ndarray, least: int,
     wanted: Collection[tuple[int, int]] | None = None,
@@ -72,8 +66,9 @@ def _differences(
     pairs, found = [], []
     for k in clients_of(run):
         row = run.rows.index(k)
+        sides = [side & counted[row] for side in (members_of(run, k), outsiders_of(run, k))]
         n, right = (
-            [np.bincount(run.pool_y[side], times[side] * weight[side], classes) for side in _sides(run, k, counted[row])]
+            [np.bincount(run.pool_y[side], times[side] * weight[side], classes) for side in sides]
             for weight in (np.ones(len(times)), correct[row])
         )
         for c in range(classes):
@@ -83,10 +78,6 @@ def _differences(
     return pairs, np.array(found)
 
 
-def _sides(run: FinishedRun, client: int, counted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return members_of(run, client) & counted, outsiders_of(run, client) & counted
-
-
 def _spread(drawn: np.ndarray) -> float:
     """Standard deviation over repeats of the mean over pairs; a pair that a repeat left empty does not count there."""
     return float(np.nanmean(drawn, axis=1).std())
@@ -94,27 +85,16 @@ def _spread(drawn: np.ndarray) -> float:
 
 def errors_of(section: Section, label: str) -> dict[str, np.ndarray]:
     """Row's label -> sorted errors of all clients, classes and seeds."""
-    found = {}
-    for row in section.rows:
-        every = [row.findings(label, seed) for seed in section.seeds]
-        mine = [f.arrays["error"] for f in every if f is not None and "error" in f.arrays]
-        if mine:
-            found[row.label] = np.sort(np.concatenate(mine))
-    return found
+    found = {row.label: [f.arrays["error"] for f in seeds_of(section, row, label, "error")] for row in section.rows}
+    return {name: np.sort(np.concatenate(errors)) for name, errors in found.items() if errors}
 
 
 def _draw(section: Section, found: dict[str, np.ndarray], style: Style) -> Canvas:
     figure = style.new_figure(6.4, 4.2)
     axis = figure.subplots()
-    order = sorted(section.rows, key=lambda r: (r.undefended, r.label))  # the colours of the section's other figures
-    for i, row in enumerate(order):
+    for i, row in enumerate(in_order(section)):
         if row.label in found:
-            axis.ecdf(
-                found[row.label], color="black" if row.undefended else style.colour(i), ls=style.dashes(i), lw=1.3,
-                label=style.literal(row.label),
-            )  # fmt: skip
+            axis.ecdf(found[row.label], lw=1.3, label=style.literal(row.label), **stroke(style, row, i))
     axis.set(xlabel="generalisation error of a class", ylabel="share of clients' classes", xlim=(0, 1))
     axis.grid(True, color="0.92", lw=0.6)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    figure.suptitle(f"Generalisation error (left: better), {style.literal(section.where, 90)}", fontsize=10)
-    return figure
+    return framed(figure, axis, style, section, "Generalisation error (left: better)")

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedbench.core import (
     Analysis,
+    AuditedRound,
     Block,
     ClientGroup,
     Column,
     Content,
+    Figure,
     Findings,
     FinishedRun,
-    Interval,
     Judgement,
     Number,
     Row,
     Section,
+    Style,
     Table,
     Text,
     Value,
     Words,
-    combined_interval,
     value,
 )
 from fedbench.plugins.analyses import violations
+from fedbench.plugins.analyses.common import framed, in_order, interval_of, numbers, seeds_of, words
 from fedbench.plugins.analyses.fairness import fairness_report
-from fedbench.plugins.analyses.group_figures import group_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 GAPS = {
     "demographic_parity": "demographic parity", "equal_opportunity": "equal opportunity", "equalised_odds": "equalised odds",
 }  # fmt: skip
 MAX_CLUSTERS = 6  # of which every size is printed
-_DEFENSE = Column(name=Words("defense"), align="left")
+_STROKES = (("-", "solid"), ("--", "dashed"), (":", "dotted"), ("-.", "dash-dotted"))  # one a group
 
 
 class GroupFairness(Analysis):
@@ -57,50 +63,24 @@ class GroupFairness(Analysis):
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """The groups under every defense, and under every attack; nothing where the setting has no groups."""
-        found = {row.label: found_in(section, row, label) for row in section.rows}
+        found = {row.label: seeds_of(section, row, label) for row in section.rows}
         if not section.groups or not any(found.values()):
             return
         yield _side_by_side(section, found)
         if section.deciding:
             yield _attacked(section)
         yield _aucs(section)
-        yield group_figure(section)
+        yield Figure("groups", "Groups of clients", partial(_draw, section))
 
 
 def _of_group(name: str, correct: np.ndarray, mine: np.ndarray, clients: int) -> dict[str, Number]:
     n = int(mine.sum())
     accuracy = float(correct[mine].mean()) if n else None
+    error = None if accuracy is None else float(np.sqrt(accuracy * (1 - accuracy) / n))
     return {
-        f"accuracy:{name}": Number(accuracy, None if accuracy is None else _share_error(accuracy, n)),
+        f"accuracy:{name}": Number(accuracy, error),
         f"clients:{name}": Number(clients, unit="clients"), f"n_test:{name}": Number(n, unit="samples"),
     }  # fmt: skip
-
-
-def _share_error(share: float, n: float) -> float:
-    return float(np.sqrt(share * (1 - share) / n))
-
-
-def found_in(section: Section, row: Row, label: str) -> list[Findings]:
-    """One a seed: that of the run which stands for the row's accuracy."""
-    return [f for seed in section.seeds if (f := row.findings(label, seed)) is not None]
-
-
-def group_accuracy(found: Sequence[Findings], name: str) -> Interval | None:
-    """Mean test accuracy of a group over seeds, with its 95 % interval; fractions."""
-    pairs = [(_value(f, f"accuracy:{name}"), _value(f, f"n_test:{name}")) for f in found]
-    known = [(accuracy, n) for accuracy, n in pairs if accuracy is not None and n]
-    return combined_interval([a for a, _ in known], [_share_error(a, n) for a, n in known]) if known else None
-
-
-def gap(found: Sequence[Findings], kind: str) -> Interval | None:
-    """Mean over seeds of one of ``GAPS``, with its 95 % interval."""
-    known = [(n.value, n.error) for f in found if (n := f.numbers.get(kind)) and n.value is not None and n.error is not None]
-    return combined_interval([v for v, _ in known], [e for _, e in known]) if known else None
-
-
-def _value(found: Findings, name: str) -> float | None:
-    number = found.numbers.get(name)
-    return number.value if number else None
 
 
 def cluster_sizes(row: Row) -> list[float]:
@@ -121,14 +101,14 @@ def _side_by_side(section: Section, found: dict[str, list[Findings]]) -> Table:
     rows = []
     for row in section.rows:
         mine = found[row.label]
-        accuracies = [value(group_accuracy(mine, group.name)) for group in section.groups]
-        gaps = [value(gap(mine, kind)) for kind in GAPS]
-        rows.append((_name(row), *accuracies, *gaps, _sizes(cluster_sizes(row)), Value(mean=moves(row))))
+        names = (*(f"accuracy:{group.name}" for group in section.groups), *GAPS)
+        cells = (value(interval_of(mine, name)) for name in names)
+        rows.append((_name(row), *cells, _sizes(cluster_sizes(row)), Value(mean=moves(row))))
     columns = (
-        _DEFENSE,
+        words("defense"),
         *(Column(name=(Words("accuracy "), g.name), direction="higher", digits=1, scale=100) for g in section.groups),
-        *(Column(name=Words(title), direction="lower") for title in GAPS.values()),
-        Column(name=Words("clients of each model")), Column(name=Words("moves"), digits=1),
+        *(numbers(title, direction="lower") for title in GAPS.values()),
+        numbers("clients of each model"), numbers("moves", digits=1),
     )  # fmt: skip
     caption = Words(
         ": test accuracy (%) of each group, and how far apart they are treated, 0 is fair (an absolute difference is above 0 "
@@ -149,7 +129,7 @@ def _sizes(sizes: Sequence[float]) -> Content:
 def _attacked(section: Section) -> Table:
     """Attack accuracy in each group, and the violations beside it where the clients have bounds."""
     groups = section.groups
-    columns: list[Column] = [_DEFENSE]
+    columns: list[Column] = [words("defense")]
     rows: list[list[Content]] = [[_name(row)] for row in section.rows]
     for attack in section.deciding:
         bounded = violations.bounded(section, attack)
@@ -172,7 +152,7 @@ def _aucs(section: Section) -> Table:
     every = [(a, g) for a in section.attacks for g in range(len(groups))]
     rows = [(_name(r), *(value(r.entries[a].of_group(groups, g).interval("auc", "ofl")) for a, g in every)) for r in section.rows]
     caption = Words(" as measured, against outside non-members (the tables above take the groups together)")
-    return Table(title="AUC by group of clients", caption=caption, columns=(_DEFENSE, *columns), rows=tuple(rows))
+    return Table(title="AUC by group of clients", caption=caption, columns=(words("defense"), *columns), rows=tuple(rows))
 
 
 def _column(attack: str, group: ClientGroup) -> Column:
@@ -181,3 +161,61 @@ def _column(attack: str, group: ClientGroup) -> Column:
 
 def _name(row: Row) -> Text:
     return (row.label, Words(" (undefended)")) if row.undefended else row.label
+
+
+def _draw(section: Section, style: Style) -> Canvas:
+    """One panel of bars an attack that decides, then two over the audited rounds."""
+    attacks, groups = section.deciding, section.groups
+    figure = style.new_figure(3.9 * (len(attacks) + 2), 3.6)
+    axes = figure.subplots(1, len(attacks) + 2, squeeze=False).ravel()
+    for axis, attack in zip(axes, attacks, strict=False):  # the last two are for the rounds
+        _bars(axis, style, section, attack, groups)
+    accuracy, moved = axes[len(attacks) :]
+    for g, _ in enumerate(groups):
+        _over_rounds(accuracy, style, section, partial(_percent, g), dash=g)
+    dashes = ", ".join(f"{_STROKES[g % len(_STROKES)][1]}: {style.literal(group.name)}" for g, group in enumerate(groups))
+    accuracy.set_title(f"test accuracy, % ({dashes})", fontsize=9)
+    _over_rounds(moved, style, section, _moved)
+    moved.set_title("clients moved since the last audited round", fontsize=9)
+    return framed(figure, accuracy, style, section, "Groups of clients, means over seeds", ncols=5)
+
+
+def _bars(axis: Axes, style: Style, section: Section, attack: str, groups: Sequence[ClientGroup]) -> None:
+    width = 0.8 / len(groups)
+    for g, group in enumerate(groups):
+        found = [r.entries[attack].of_group(groups, g).attack_accuracy() for r in section.rows]
+        x = np.arange(len(section.rows)) + (g - (len(groups) - 1) / 2) * width
+        axis.bar(
+            x, [v.mean - 0.5 if v else np.nan for v in found], width, bottom=0.5, color=style.colour(g),
+            label=style.literal(group.name), yerr=[v.half_width if v else np.nan for v in found],
+            error_kw={"elinewidth": 0.9, "capsize": 2},
+        )  # fmt: skip
+    axis.axhline(0.5, color="0.4", lw=0.8)
+    labels = [style.literal(r.label) for r in section.rows]
+    axis.set_xticks(range(len(section.rows)), labels, rotation=20, ha="right", fontsize=8)
+    axis.set_title(style.literal(f"MIA accuracy, {attack} (0.5: guessing)"), fontsize=9)
+    axis.legend(frameon=False, fontsize=8)
+
+
+def _percent(group: int, row: AuditedRound) -> float:
+    return 100 * row.group_accuracy[group] if row.group_accuracy else np.nan
+
+
+def _moved(row: AuditedRound) -> float:
+    return np.nan if row.moved is None else float(row.moved)
+
+
+def _over_rounds(axis: Axes, style: Style, section: Section, of: Callable[[AuditedRound], float], dash: int = 0) -> None:
+    """Mean over the seeds that audited the same rounds as the row's first; a row without values draws nothing."""
+    for i, row in enumerate(in_order(section)):
+        past = row.histories
+        rounds = [r.round for r in past[0]] if past else []
+        values = np.array([[of(r) for r in rows] for rows in past if [r.round for r in rows] == rounds])
+        if rounds and not np.isnan(values).all():
+            axis.plot(
+                rounds, values.mean(axis=0), color="black" if row.undefended else style.colour(i),
+                ls=_STROKES[dash % len(_STROKES)][0], marker=style.marker(i), ms=3.5, lw=1.2,
+                label=None if dash else style.literal(row.label),
+            )  # fmt: skip
+    axis.set_xlabel("round")
+    axis.grid(True, color="0.92", lw=0.6)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbench.core import Analysis, Block, Column, Content, Figure, Row, Section, Style, Table, Value, Words
+from fedbench.core import Analysis, Block, Content, Figure, Row, Section, Style, Table, Value, Words
+from fedbench.plugins.analyses.common import framed, numbers, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,8 +71,7 @@ def _mean(values: Sequence[object]) -> np.ndarray | None:
         return None
     if not len(arrays):
         return None
-    mean: np.ndarray = arrays.mean(0)
-    return mean
+    return np.asarray(arrays.mean(0))
 
 
 # ---------------------------------------------------------------- table
@@ -79,8 +79,8 @@ def _mean(values: Sequence[object]) -> np.ndarray | None:
 
 def _table(found: Sequence[Bandits]) -> Table:
     most = max(b.intervals for b in found)
-    head = (Column(name=Words("defense"), align="left"), Column(name=Words("of each interval"), align="left"))
-    columns = (*head, *(Column(name=Words(str(j + 1)), digits=2) for j in range(most)), Column(name=Words("recycled"), digits=3))
+    intervals = (numbers(str(j + 1), digits=2) for j in range(most))
+    columns = (words("defense"), words("of each interval"), *intervals, numbers("recycled"))
     rows = tuple(row for b in found for row in _rows(b, most))
     caption = Words(
         ", intervals of a member's losses from the lowest to the highest, in the first and the last third of the rounds that "
@@ -113,10 +113,7 @@ def _draw(section: Section, found: Sequence[Bandits], style: Style) -> Canvas:
         line[0].set_title(style.literal(b.label, 40), fontsize=9)
     for axis in axes[-1]:
         axis.set_xlabel("loss interval, lowest losses first")
-    handles, labels = axes[0][1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    figure.suptitle(f"Loss intervals, early and late, {style.literal(section.where, 90)}", fontsize=10)
-    return figure
+    return framed(figure, axes[0][1], style, section, "Loss intervals, early and late")
 
 
 def _panel(axis: Axes, style: Style, b: Bandits, fact: str) -> None:

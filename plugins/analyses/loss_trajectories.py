@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field
@@ -11,7 +12,6 @@ from pydantic import Field
 from fedbench.core import (
     Analysis,
     Block,
-    Column,
     Content,
     Courses,
     Figure,
@@ -19,20 +19,24 @@ from fedbench.core import (
     FinishedRun,
     Judgement,
     Number,
+    Params,
     Section,
+    Style,
     Table,
     Value,
     Words,
-    t_interval,
-    value,
-)
-from fedbench.core import Params as Base
-from fedbench.plugins.analyses.sides import clients_of, members_of, outsiders_of
-from fedbench.plugins.analyses.trajectory_figure import trajectory_figure
+)  # fmt: skip
+from fedbench.plugins.analyses.common import clients_of, framed, members_of, numbers, outsiders_of, over_seeds, words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+ACROSS = 4
+NAMES = {"members": "members", "inside": "non-members, inside", "outside": "non-members, outside"}
 
 
 class LossTrajectories(Analysis):
-    """Mean loss on each client's uploaded model, over the audited rounds: of its members, of other clients' samples, of nobody's.
+    """Mean loss on each client's uploaded model over the audited rounds: of its members, other clients' samples and outsiders.
 
     Samples with labels that are wrong on purpose (canaries) are apart from the others, where the data set has some. A section
     shows the means over the coalition's clients, of the undefended federation too; without a coalition over all clients.
@@ -41,12 +45,12 @@ class LossTrajectories(Analysis):
     needs = frozenset({"loss"})
     by_default = False
 
-    class Params(Base):
+    class Params(Params):
         defenses: tuple[str, ...] = Field((), description="labels of the defenses that a board shows; by default all")
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """``rounds`` [R], ``defends`` [K] and ``<part> <side>`` [R x K], round after round, NaN where not known; the last and the
-        largest gap of the defending clients (of all, where nobody defends) to either kind of non-members. None where no
+        largest gap of the defending clients (of all, where none defends) to either kind of non-members. None where no
         client has members and outsiders among the audited samples."""
         clients = clients_of(run)
         if not clients or not len(run.rounds):
@@ -70,7 +74,7 @@ class LossTrajectories(Analysis):
         rows = tuple(line for found in shown for line in _lines(found))
         if rows:
             yield _table(rows)
-            yield Figure("loss-trajectories", "Loss trajectories", partial(trajectory_figure, section, shown))
+            yield Figure("loss-trajectories", "Loss trajectories", partial(_draw, section, shown))
 
 
 def _of_part(run: FinishedRun, part: str) -> np.ndarray:
@@ -89,11 +93,11 @@ def _mean(loss: np.ndarray, side: np.ndarray) -> np.ndarray:
     return np.asarray(loss[:, side], np.float64).mean(axis=1) if side.any() else np.full(len(loss), np.nan)
 
 
-def _numbers(arrays: dict[str, np.ndarray], whom: np.ndarray) -> dict[str, Number]:
+def _numbers(arrays: dict[str, np.ndarray], about: np.ndarray) -> dict[str, Number]:
     """Gaps are non-members' loss minus members': above 0 members are easier."""
     numbers, n_rounds = {}, len(arrays["rounds"])
     for part in (p for p in Courses.PARTS if f"{p} members" in arrays):
-        means = {side: Courses.over_clients(arrays[f"{part} {side}"].reshape(n_rounds, -1), whom) for side in Courses.SIDES}
+        means = {side: Courses.over_clients(arrays[f"{part} {side}"].reshape(n_rounds, -1), about) for side in Courses.SIDES}
         for side in Courses.SIDES[1:]:
             last, largest, _ = _gaps(means[side] - means["members"], arrays["rounds"])
             numbers[f"{part} last gap {side}"] = Number(last, unit="nats")
@@ -117,32 +121,47 @@ def _lines(found: Courses) -> Iterator[tuple[Content, ...]]:
     }  # fmt: skip
     if not all(ends.values()):
         return
-    gaps = [
-        [_gaps(n - m, found.rounds) for n, m in zip(found.sides[side], found.sides["members"], strict=True)]
-        for side in Courses.SIDES[1:]
-    ]
-    cells: list[Content] = [_over_seeds(ends[side]) for side in Courses.SIDES]
-    for of_side in gaps:
-        last, largest, when = ([v for v in values if v is not None] for values in zip(*of_side, strict=True))
-        cells += [_over_seeds(last), _over_seeds(largest), Value(mean=float(np.mean(when))) if when else None]
+    cells: list[Content] = [over_seeds(ends[side]) for side in Courses.SIDES]
+    for side in Courses.SIDES[1:]:
+        gaps = [_gaps(n - m, found.rounds) for n, m in zip(found.sides[side], found.sides["members"], strict=True)]
+        last, largest, when = ([v for v in values if v is not None] for values in zip(*gaps, strict=True))
+        cells += [over_seeds(last), over_seeds(largest), Value(mean=float(np.mean(when))) if when else None]
     yield found.label, Words(found.part), *cells
 
 
-def _over_seeds(values: list[float]) -> Value:
-    if len(values) > 1:
-        return value(t_interval(values))
-    return Value(mean=float(values[0]) if values else None)
-
-
 def _table(rows: tuple[tuple[Content, ...], ...]) -> Table:
-    columns = [Column(name=Words("defense"), align="left"), Column(name=Words("samples"), align="left")]
-    columns += [Column(name=Words(f"{side}, last round")) for side in Courses.SIDES]
+    columns = [words("defense"), words("samples"), *(numbers(f"{side}, last round") for side in Courses.SIDES)]
     for side in Courses.SIDES[1:]:
-        columns += [Column(name=Words(f"{what} gap, {side}"), direction="lower", signed=True) for what in ("last", "largest")]
-        columns.append(Column(name=Words("in round"), digits=0))
+        columns += [numbers(f"{what} gap, {side}", direction="lower", signed=True) for what in ("last", "largest")]
+        columns.append(numbers("in round", digits=0))
     caption = Words(
         ": mean cross-entropy (nats) on the uploaded models of the coalition's clients, in the undefended row of the same "
-        "clients; inside: other clients' training samples; outside: nobody's. A gap is non-members minus members: above 0 "
+        "clients; inside: other clients' training samples; outside: of no client. A gap is non-members minus members: above 0 "
         "members are easier. Means over seeds with their 95 % interval; the largest gap is chosen on the answers"
     )
     return Table(title="Loss of members and non-members", caption=caption, columns=tuple(columns), rows=rows)
+
+
+def _draw(section: Section, found: Sequence[Courses], style: Style) -> Canvas:
+    """Small multiples on one scale, kind of sample by kind of sample."""
+    found = sorted(found, key=lambda course: Courses.PARTS.index(course.part))
+    across = min(ACROSS, len(found))
+    down = -(-len(found) // across)
+    figure = style.new_figure(2.5 * across + 0.6, 2.0 * down + 0.9)
+    axes = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+    for axis, course in zip(axes.ravel(), found, strict=False):
+        for i, (side, name) in enumerate(NAMES.items()):
+            known = ~np.isnan(course.sides[side])
+            n = known.sum(axis=0)
+            mean = np.where(known, course.sides[side], 0.0).sum(axis=0) / np.maximum(n, 1)
+            axis.plot(course.rounds[n > 0], mean[n > 0], color=style.colour(i), ls=style.dashes(i), lw=1.4, label=name)
+        suffix = "" if course.part == Courses.PARTS[0] else f" ({course.part})"
+        axis.set_title(style.literal(course.label, 24) + suffix, fontsize=8)
+        axis.grid(True, color="0.92", lw=0.6)
+    for axis in axes.ravel()[len(found) :]:
+        axis.set_visible(False)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("loss (nats)", fontsize=8)
+    for axis in axes[-1]:
+        axis.set_xlabel("round", fontsize=8)
+    return framed(figure, axes[0][0], style, section, "Loss on the target's model")

@@ -13,11 +13,9 @@ import numpy as np
 from fedbench.core import (
     Analysis,
     Block,
-    Column,
     Content,
     Findings,
     FinishedRun,
-    Interval,
     Judged,
     Judgement,
     Quote,
@@ -27,9 +25,8 @@ from fedbench.core import (
     Value,
     Words,
     auc,
-    t_interval,
-    value,
-)
+)  # fmt: skip
+from fedbench.plugins.analyses.common import numbers, over_seeds, words
 
 BASE = "ifca"  # clients follow their loss alone
 Change = tuple[float, float]
@@ -111,18 +108,16 @@ def _side(changes: list[Change]) -> tuple[Content, ...]:
     if not changes:
         return Words("0"), None, None, None
     before, after = np.array(changes).T
-    change = after - before
-    mean = t_interval(change.tolist()) if len(change) > 1 else Interval(float(change.mean()), float("nan"), 1, between=False)
-    return Value(mean=len(changes)), Value(mean=float(before.mean())), Value(mean=float(after.mean())), value(mean)
+    means = Value(mean=float(before.mean())), Value(mean=float(after.mean()))
+    return Value(mean=len(changes)), *means, over_seeds((after - before).tolist())
 
 
 def _table(base: Row, rows: list[tuple[Content, ...]]) -> Table:
     sides = [
-        column
-        for who in ("moved clients", "others")
+        column for clients in ("moved clients", "others")
         for column in (
-            Column(name=Words(who), digits=0), Column(name=Words("before"), direction="lower"),
-            Column(name=Words("after"), direction="lower"), Column(name=Words("change"), direction="lower", signed=True),
+            numbers(clients, digits=0), numbers("before", direction="lower"), numbers("after", direction="lower"),
+            numbers("change", direction="lower", signed=True),
         )
     ]  # fmt: skip
     caption = (
@@ -132,6 +127,5 @@ def _table(base: Row, rows: list[tuple[Content, ...]]) -> Table:
             "seeds, change with its 95 % interval over clients x seeds"
         ),
     )  # fmt: skip
-    names = (Column(name=Words("defense"), align="left"), Column(name=Words("attack"), align="left"))
     title = "Does migration lower the risk, or move it?"
-    return Table(title=title, caption=caption, columns=(*names, *sides), rows=tuple(rows))
+    return Table(title=title, caption=caption, columns=(words("defense"), words("attack"), *sides), rows=tuple(rows))

@@ -16,7 +16,6 @@ from fedbench.core import (
     TF01_MIN_NONMEMBERS,
     Analysis,
     Block,
-    Column,
     Content,
     Findings,
     FinishedRun,
@@ -32,6 +31,7 @@ from fedbench.core import (
     tf01,
 )
 from fedbench.core import Params as Base
+from fedbench.plugins.analyses.common import numbers, seeds_of, shown, words
 
 _MOST_COLUMNS = 20  # classes; of more, a table shows the lowest, the median and the highest
 
@@ -85,14 +85,14 @@ class TF01ByClass(Analysis):
         """A row a defense, attack and client; a column a class, seeds pooled."""
         every = [
             one for row in section.rows for attack in section.attacks
-            for one in _pooled(row.label, attack, [row.entries[attack].findings(label, s) for s in section.seeds])
+            for one in _pooled(row.label, attack, seeds_of(section, row.entries[attack], label, "found"))
         ]  # fmt: skip
         clients = [{one.client for one in every if one.defense == label} for label in {one.defense for one in every}]
         rows = [
             one for one in every
             # the undefended federation was asked about every client, a coalition's rows about its own
             if one.client in set.intersection(*clients)
-            and self._shown(self.params.defenses, one.defense) and self._shown(self.params.attacks, one.attack)
+            and shown(one.defense, self.params.defenses) and shown(one.attack, self.params.attacks)
         ]  # fmt: skip
         if any(hits is not None for row in rows for hits in row.of_class.values()):
             yield self._table(rows)
@@ -103,20 +103,17 @@ class TF01ByClass(Analysis):
                 f"needs {TF01_MIN_NONMEMBERS:,}."
             ))  # fmt: skip
 
-    def _shown(self, wanted: tuple[str, ...], label: str) -> bool:
-        return not wanted or label in wanted
-
     def _table(self, rows: list[_Pooled]) -> Table:
         classes = sorted({c for row in rows for c in row.of_class})
         many = len(classes) > _MOST_COLUMNS
         shown = ["lowest class", "median class", "highest class"] if many else [f"class {c}" for c in classes]
         columns = [
-            Column(name=Words("defense"), align="left"), Column(name=Words("attack"), align="left"),
-            Column(name=Words("client"), digits=0), Column(name=Words("members"), digits=0),
-            Column(name=Words("non-members"), digits=0),
+            words("defense"), words("attack"),
+            numbers("client", digits=0), numbers("members", digits=0),
+            numbers("non-members", digits=0),
         ]  # fmt: skip
         shares = ["all classes", *shown]
-        columns += [Column(name=Words(name), unit="%", direction="lower", digits=2, scale=100) for name in shares]
+        columns += [numbers(name, unit="%", direction="lower", digits=2, scale=100) for name in shares]
         whose = "outside non-members" if self.params.nonmembers == "outside" else "outside and inside non-members"
         of = "the client's" if self.params.threshold == "client" else "the class's"
         caption = Words(
@@ -177,8 +174,8 @@ def _share(counted: tuple[int, int] | None) -> Content:
     return Value(mean=hits / of, ends=(low, high), suffix=Words(f" ({of})"))
 
 
-def _pooled(defense: str, attack: str, found: list[Findings | None]) -> Iterator[_Pooled]:
-    seeds = [f.arrays for f in found if f is not None and "found" in f.arrays]
+def _pooled(defense: str, attack: str, found: list[Findings]) -> Iterator[_Pooled]:
+    seeds = [f.arrays for f in found]
     for k in sorted({int(k) for a in seeds for k in a["client"]}):
         mine = [{name: values[a["client"] == k] for name, values in a.items()} for a in seeds]
         of_class: dict[int, tuple[int, int] | None] = {}

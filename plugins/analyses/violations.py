@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,14 @@ from fedbench.core import (
     Entry,
     Findings,
     FinishedRun,
-    Interval,
     Judgement,
     Number,
     Section,
     Table,
-    Value,
     Words,
-    combined_interval,
-)
+    value,
+)  # fmt: skip
+from fedbench.plugins.analyses.common import interval_of, seeds_of, words
 
 NAME = "violations"
 
@@ -60,7 +59,7 @@ class Violations(Analysis):
             rows = tuple((r.label, *(count(section, r.entries[a], label) for a in attacks)) for r in section.rows)
             yield Table(
                 title="Violations", caption=Words(": clients whose model an attack reads more accurately than they tolerate"),
-                columns=(Column(name=Words("defense"), align="left"), *map(column, attacks)), rows=rows,
+                columns=(words("defense"), *map(column, attacks)), rows=rows,
             )  # fmt: skip
 
 
@@ -85,11 +84,6 @@ def count_error(violated: float, clients: float) -> float:
     return float(clients * np.sqrt(p * (1 - p) / (clients + 2)))
 
 
-def over_seeds(found: Sequence[tuple[float, float]]) -> Interval | None:
-    """Mean number over seeds, each (violated, clients), with its 95 % interval, never narrower than the binomial one."""
-    return combined_interval([v for v, _ in found], [count_error(*f) for f in found]) if found else None
-
-
 def bounded(section: Section, attack: str, label: str = NAME) -> bool:
     """Whether some row has violations under the attack."""
     return any(_per_seed(section, row.entries[attack], label) for row in section.rows)
@@ -101,18 +95,15 @@ def column(attack: str) -> Column:
 
 
 def count(section: Section, entry: Entry, label: str = NAME) -> Content:
-    """``10.0 ± 2.1 of 200``."""
+    """``10.0 ± 2.1 of 200``: mean over seeds with its 95 % interval, never narrower than the binomial one."""
     found = _per_seed(section, entry, label)
-    interval = over_seeds(found)
+    interval = interval_of(found, "violated")
     if interval is None:
         return None
-    low, high = (int(of(clients for _, clients in found)) for of in (min, max))
-    of = f" of {low:,}" if low == high else f" of {low:,} to {high:,}"
-    return Value(mean=interval.mean, half_width=interval.half_width, suffix=Words(of))
+    clients = [f.numbers["clients"].value or 0 for f in found]
+    low, high = int(min(clients)), int(max(clients))
+    return value(interval, Words(f" of {low:,}" if low == high else f" of {low:,} to {high:,}"))
 
 
-def _per_seed(section: Section, entry: Entry, label: str) -> list[tuple[float, float]]:
-    """(violated, clients) of each seed that has them."""
-    found = [f.numbers for seed in section.seeds if (f := entry.findings(label, seed)) is not None]
-    pairs = [(n["violated"].value, n["clients"].value) for n in found if {"violated", "clients"} <= n.keys()]
-    return [(v, c) for v, c in pairs if v is not None and c is not None]
+def _per_seed(section: Section, entry: Entry, label: str) -> list[Findings]:
+    return [f for f in seeds_of(section, entry, label) if {"violated", "clients"} <= f.numbers.keys()]
