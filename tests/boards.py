@@ -240,9 +240,9 @@ class Clustered(Folder):
 
     def analyses(self, defense, attack, seed):
         found = {"group-fairness": Found(numbers=fairness_of(defense, seed))}
-        return found | (
-            {"violations": Found(numbers={"violated": Number(10 * seed, count_error(10 * seed, 200)), "clients": Number(200)})} if attack == "shadow" else {}
-        )
+        violated = Number(10 * seed, count_error(10 * seed, 200))
+        bounds = {"violations": Found(numbers={"violated": violated, "clients": Number(200)})}
+        return found | (bounds if attack == "shadow" else {})
 
     def history(self, defense, seed):
         more = {"clusters": [3, 1] if seed % 2 else [1, 3], "moved": 0} if defense == "ifca" else {}

@@ -22,21 +22,14 @@ from torch.nn.functional import conv2d, linear, max_pool2d, relu
 from fedbench.core import Data, UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.check import check_data
-from fedbench.plugins.datasets.ch_mnist import ChMnist
-from fedbench.plugins.datasets.cifar import Cifar10, Cifar100
-from fedbench.plugins.datasets.dermnet import DermNet
+from fedbench.plugins.datasets.cifar import Cifar10, Cifar100, Stl10
 from fedbench.plugins.datasets.digits import Digits
 from fedbench.plugins.datasets.femnist import Femnist
-from fedbench.plugins.datasets.fer2013 import Fer2013
-from fedbench.plugins.datasets.image_folder import ImageFolder
-from fedbench.plugins.datasets.location30 import Location30
+from fedbench.plugins.datasets.folders import DermNet, ImageFolder, TinyImageNet
 from fedbench.plugins.datasets.mnist import FashionMnist, Mnist
-from fedbench.plugins.datasets.purchase100 import Purchase100
-from fedbench.plugins.datasets.records import Shape
-from fedbench.plugins.datasets.splits import Wanted, split
-from fedbench.plugins.datasets.stl10 import Stl10
-from fedbench.plugins.datasets.texas100 import Texas100
-from fedbench.plugins.datasets.tiny_imagenet import TinyImageNet
+from fedbench.plugins.datasets.sampling import Wanted, split
+from fedbench.plugins.datasets.tables import ChMnist, Fer2013
+from fedbench.plugins.datasets.tabular import Location30, Purchase100, Shape, Texas100
 
 pytestmark = pytest.mark.usefixtures("home")
 PARTS = ("train", "test", "holdout")

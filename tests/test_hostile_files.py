@@ -15,8 +15,8 @@ from PIL import Image
 
 from fedbench.core import UserError, archive_files, check_size, decode_images, unpack
 from fedbench.core.toolkit.images import SUFFIXES
-from fedbench.plugins.datasets.image_folder import ImageFolder
-from fedbench.plugins.datasets.location30 import Location30
+from fedbench.plugins.datasets.folders import ImageFolder
+from fedbench.plugins.datasets.tabular import Location30
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n0 0 8 8 rectfill\nshowpage\n"
 MIB = 1 << 20

@@ -30,34 +30,34 @@ def fedbench_datasets():
         "Xiao et al., arXiv 2017",
     )  # fmt: skip
     yield Component(
-        "tiny-imagenet", f"{_HERE}.tiny_imagenet:TinyImageNet", "110,000 colour images 64x64, 200 classes; downloaded",
+        "tiny-imagenet", f"{_HERE}.folders:TinyImageNet", "110,000 colour images 64x64, 200 classes; downloaded",
         "Le and Yang, CS 231N 2015",
     )  # fmt: skip
     yield Component(
-        "dermnet", f"{_HERE}.dermnet:DermNet", "19,500 photographs of skin diseases at 64x64, 23 classes; brought by you",
+        "dermnet", f"{_HERE}.folders:DermNet", "19,500 photographs of skin diseases at 64x64, 23 classes; brought by you",
         "Dermnet; FedMIA's version, CVPR 2025",
     )  # fmt: skip
     yield Component(
-        "image-folder", f"{_HERE}.image_folder:ImageFolder", "any folder of class folders, resized and split by seed",
+        "image-folder", f"{_HERE}.folders:ImageFolder", "any folder of class folders, resized and split by seed",
     )  # fmt: skip
     yield Component(
-        "texas100", f"{_HERE}.texas100:Texas100", "67,330 hospital stays, 6,169 binary features, 100 classes; downloaded",
+        "texas100", f"{_HERE}.tabular:Texas100", "67,330 hospital stays, 6,169 binary features, 100 classes; downloaded",
         "Shokri et al., IEEE S&P 2017",
     )  # fmt: skip
     yield Component(
-        "purchase100", f"{_HERE}.purchase100:Purchase100",
+        "purchase100", f"{_HERE}.tabular:Purchase100",
         "197,324 customers' purchases, 600 binary features, 100 classes; downloaded", "Shokri et al., IEEE S&P 2017",
     )  # fmt: skip
     yield Component(
-        "location30", f"{_HERE}.location30:Location30",
+        "location30", f"{_HERE}.tabular:Location30",
         "5,010 people's check-ins in Bangkok, 446 binary features, 30 classes; downloaded", "Shokri et al., IEEE S&P 2017",
     )  # fmt: skip
     yield Component(
-        "stl10", f"{_HERE}.stl10:Stl10", "13,000 labelled colour images 96x96, 10 classes; downloaded (2.6 GB)",
+        "stl10", f"{_HERE}.cifar:Stl10", "13,000 labelled colour images 96x96, 10 classes; downloaded (2.6 GB)",
         "Coates et al., AISTATS 2011",
     )  # fmt: skip
     yield Component(
-        "fer2013", f"{_HERE}.fer2013:Fer2013", "35,887 faces 48x48, grey, 7 expressions; brought by you",
+        "fer2013", f"{_HERE}.tables:Fer2013", "35,887 faces 48x48, grey, 7 expressions; brought by you",
         "Goodfellow et al., ICONIP 2013",
     )  # fmt: skip
     yield Component(
@@ -66,7 +66,7 @@ def fedbench_datasets():
         "Caldas et al., arXiv 2018; Cohen et al., IJCNN 2017",
     )  # fmt: skip
     yield Component(
-        "ch-mnist", f"{_HERE}.ch_mnist:ChMnist",
+        "ch-mnist", f"{_HERE}.tables:ChMnist",
         "5,000 tiles of colorectal tissue at 64x64, grey, 8 classes; downloaded, or Kaggle's table brought by you",
         "Kather et al., Scientific Reports 2016",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: the official binary version, or class folders."""
+"""CIFAR-10, CIFAR-100 and STL-10: the official binary versions; CIFAR also from class folders."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import numpy as np
 from pydantic import Field
 
 from fedbench.core import Arrays, Remote, UserError, cached, check_labels, check_size, data_folder, fetch, file_lines, unpack
-from fedbench.plugins.datasets.imageset import HALF, ImageSet, Statistics, check_counts, folder_arrays
+from fedbench.plugins.datasets.imageset import HALF, ImageSet, Statistics, check_counts, folder_arrays, moments
+from fedbench.plugins.datasets.sampling import Resplit
 
 _PIXELS = (3, 32, 32)
 _MOST_BYTES = 400_000_000  # unpacked: 184 MB of records and some text
+_MOST_STL_BYTES = 4_000_000_000  # unpacked: 3.1 GB, of which 2.8 GB are the unlabelled images
+_MOST_FILE_BYTES = 300_000_000  # of the four files that are read; the largest has 221 MB
+_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 # FedMIA's code normalises CIFAR-10 and CIFAR-100 with these; the deviations are the mean over images of each image's
 # own, smaller than those of all pixels.
 _FEDMIA: Statistics = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
@@ -52,10 +56,7 @@ class _Cifar(ImageSet):
             return folder_arrays(type(self), [folders, folders.parent / "test"], channels=3)
         if not binary.exists():
             unpack(self._archive(root), root, self.folder, _MOST_BYTES)
-        files = [binary / n for n in (*self.train_files, self.test_file)]
-        absent = [f for f in files if not f.exists()]
-        if absent:
-            raise UserError(f"{absent[0]} is missing: delete {binary} and run again, or {self.remote.how_to_get(root)}")
+        files = _present(binary, (*self.train_files, self.test_file), self.remote)
         return cached(self.name, [self.name, *file_lines(files, root)], lambda: self._read(files))
 
     def _archive(self, root: Path) -> Path:
@@ -129,3 +130,78 @@ class Cifar100(_Cifar):
     test_file = "test.bin"
     label_bytes = 2
     own = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # computed from the 50,000 training images
+
+
+class Stl10(ImageSet):
+    """13,000 labelled colour images 96x96, 10 classes: the official 5,000 + 8,000 merged and split by seed.
+
+    By default 60 % to train on, as FedPoisonMIA's code (docs/methods/federation.md#data-sets); the other 40 % are test and
+    hold-out in equal parts. Read from ``stl10_binary`` (downloaded; of it only the four files of labelled images are needed).
+    """
+
+    name = "stl10"
+    default_model = "resnet20"
+    n_classes = 10
+    expected = (5_000, 8_000)
+    size_mb = 2640.4
+    home = "https://cs.stanford.edu/~acoates/stl10/"
+    licence = "none stated; the images are from ImageNet, the authors ask to be cited"
+    citation = "A. Coates, H. Lee, A. Y. Ng: An analysis of single-layer networks in unsupervised feature learning. " \
+        "AISTATS, 2011"  # fmt: skip
+    folder: ClassVar[str] = "stl10_binary"
+    remote: ClassVar[Remote] = Remote(
+        "stl10_binary.tar.gz", ("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",),
+        "md5:91f7769df0f17e558f3565bffb0c7dfb", 2_640_397_119,
+    )  # fmt: skip
+
+    class Params(Resplit):
+        test: int | float = Field(0.2, gt=0, description="test images, clean labels; a count, or a share of all below 1")
+        holdout: int | float = Field(
+            0.2, gt=0, description="outside non-members, never trained on; a count, or a share of all below 1"
+        )
+        normalise: Literal["own", "half"] = Field(
+            "own", description="channel mean and standard deviation: of all labelled images, or 0.5 and 0.5"
+        )
+
+    @classmethod
+    def _places(cls) -> list[Path]:
+        return [data_folder() / cls.folder, data_folder() / cls.remote.name]
+
+    def _statistics(self, arrays: Arrays) -> Statistics:
+        return super()._statistics(arrays) if self.params.normalise == "own" else HALF
+
+    def _arrays(self) -> Arrays:
+        root = data_folder()
+        folder = root / self.folder
+        if not folder.exists():
+            unpack(fetch(self.remote, root), root, self.folder, _MOST_STL_BYTES)
+        files = _present(folder, _FILES, self.remote)
+        return cached(self.name, [self.name, *file_lines(files, root)], lambda: self._read(files))
+
+    def _read(self, files: list[Path]) -> Arrays:
+        (train_x, train_y), (test_x, test_y) = (self._part(*files[i : i + 2]) for i in (0, 2))
+        check_counts(type(self), str(files[0].parent), len(train_y), len(test_y))
+        x = np.concatenate([train_x, test_x])
+        return {"train_x": x, "train_y": np.concatenate([train_y, test_y]), **moments(x)}
+
+    def _part(self, images: Path, labels: Path) -> tuple[np.ndarray, np.ndarray]:
+        """Images as channel, COLUMN, row, one byte each; labels 1..10, one byte each (the data set's web page)."""
+        for file in (images, labels):
+            check_size(file, _MOST_FILE_BYTES)
+        raw, y = np.fromfile(images, np.uint8), np.fromfile(labels, np.uint8).astype(np.int64) - 1
+        size = int(np.prod((3, 96, 96)))
+        if len(y) == 0 or len(raw) != size * len(y):
+            raise UserError(
+                f"{images}: {len(raw):,} bytes for {len(y):,} labels in {labels.name}, {size:,} an image: truncated; delete "
+                f"{images.parent} and run again, or {self.remote.how_to_get(data_folder())}"
+            )
+        check_labels(y, 10, f"{labels} (classes counted from 0)")
+        return raw.reshape(-1, *(3, 96, 96)).transpose(0, 1, 3, 2), y
+
+
+def _present(folder: Path, names: tuple[str, ...], remote: Remote) -> list[Path]:
+    """Files of an unpacked archive. Raises ``UserError`` where one is missing."""
+    absent = [name for name in names if not (folder / name).exists()]
+    if absent:
+        raise UserError(f"{folder / absent[0]} is missing: delete {folder} and run again, or {remote.how_to_get(folder.parent)}")
+    return [folder / name for name in names]

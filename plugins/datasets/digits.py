@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Data, Dataset, UserError
-from fedbench.core import Params as Base
-from fedbench.plugins.datasets.canaries import mislabel
+from fedbench.core import Data, Dataset, Params, UserError
+from fedbench.plugins.datasets.sampling import mislabel
 
 
 class Digits(Dataset):
@@ -22,7 +21,7 @@ class Digits(Dataset):
     home = "https://archive.ics.uci.edu/dataset/80"
     size_mb = 0.0
 
-    class Params(Base):
+    class Params(Params):
         test: int = Field(397, ge=1, le=1795, description="test samples, clean labels")
         holdout: int = Field(200, ge=1, le=1795, description="outside non-members, never trained on")
         label_noise: float = Field(
@@ -52,13 +51,6 @@ class Digits(Dataset):
         train_y, train_canary = mislabel(y[train], p.label_noise, 10, rng)
         hold_y, hold_canary = mislabel(y[hold], p.label_noise, 10, rng)
         return Data(
-            train_x=x[train],
-            train_y=train_y,
-            test_x=x[test],
-            test_y=y[test],
-            holdout_x=x[hold],
-            holdout_y=hold_y,
-            n_classes=10,
-            train_canary=train_canary,
-            holdout_canary=hold_canary,
-        )
+            train_x=x[train], train_y=train_y, test_x=x[test], test_y=y[test], holdout_x=x[hold], holdout_y=hold_y, n_classes=10,
+            train_canary=train_canary, holdout_canary=hold_canary,
+        )  # fmt: skip

@@ -5,24 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import zipfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Arrays, Remote, UserError, cached, check_labels, data_folder, fetch, file_lines
-from fedbench.plugins.datasets.imageset import ImageSet
+from fedbench.core import Arrays, Remote, UserError, cached, check_labels, check_size, data_folder, fetch, file_lines
+from fedbench.plugins.datasets.imageset import ImageSet, check_counts, moments
+from fedbench.plugins.datasets.mnist import idx_array
 
 _SIDE = 28
-_UINT8 = 8  # the idx format's code of the element type
 _MOST_BYTES = 300_000_000  # of one of LEAF's files: 100 writers, about 0.15 GB; as lists it takes several times that
-_MOST_IMAGES = 1_000_000  # of LEAF's train or test: 805,263 in all
-_CHUNK = 10_000  # images
-_DAMAGED = (OSError, EOFError, zlib.error, zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError)
+_MOST_IDX_BYTES = 600_000_000  # of one of EMNIST's files; the largest has 547 MB
 
 
 class Femnist(ImageSet):
@@ -43,7 +39,7 @@ class Femnist(ImageSet):
 
     name = "femnist"
     default_model = "leaf-cnn"
-    n_classes = 62
+    n_classes: ClassVar[int] = 62
     expected = (697_932, 116_323)  # of EMNIST ByClass
     size_mb = 561.8
     home = "https://www.nist.gov/itl/products-and-services/emnist-dataset"
@@ -92,7 +88,7 @@ class Femnist(ImageSet):
                 f"{train[0].parent}: {len(y):,} images, none of class {absent[0]} of 0..{self.n_classes - 1}: prepare a larger "
                 "part of LEAF's data (--sf)"
             )
-        return {"train_x": x, "train_y": y, "test_x": test_x, "test_y": test_y, **_moments(x)}
+        return {"train_x": x, "train_y": y, "test_x": test_x, "test_y": test_y, **moments(x)}
 
     def _from_emnist(self) -> Arrays:
         source = _emnist() if _unpacked() else fetch(self.remote, _emnist())
@@ -101,52 +97,24 @@ class Femnist(ImageSet):
         return cached(self.name, lines, lambda: self._read_emnist(source))
 
     def _read_emnist(self, source: Path) -> Arrays:
-        (x, y), (test_x, test_y) = (self._part(source, part, n) for part, n in zip(("train", "test"), self.expected, strict=True))
-        return {"train_x": x, "train_y": y, "test_x": test_x, "test_y": test_y, **_moments(x)}
+        (x, y), (test_x, test_y) = (self._part(source, *_stems(part)) for part in ("train", "test"))
+        check_counts(type(self), str(source), len(y), len(test_y))
+        return {"train_x": x, "train_y": y, "test_x": test_x, "test_y": test_y, **moments(x)}
 
-    def _part(self, source: Path, part: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = _stems(part)
-        x, y = read_part(source, images, (n, _SIDE, _SIDE)), read_part(source, labels, (n,)).astype(np.int64)
-        check_labels(y, self.n_classes, f"{source} ({labels})")
-        return upright(x)[:, None], y
-
-
-def upright(x: np.ndarray) -> np.ndarray:
-    """[n, side, side] with rows and columns of every image exchanged, in place: EMNIST stores them column by column."""
-    for i in range(0, len(x), _CHUNK):
-        x[i : i + _CHUNK] = x[i : i + _CHUNK].swapaxes(1, 2).copy()
-    return x
+    def _part(self, source: Path, images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
+        """Images, of which the files hold rows and columns exchanged, and labels."""
+        x, y = (idx_array(lambda s=stem: _opened(source, s), f"{source} ({stem})", _MOST_IDX_BYTES) for stem in (images, labels))
+        if x.shape[1:] != (_SIDE, _SIDE) or y.shape != x.shape[:1]:
+            raise UserError(f"{source}: {images} holds {list(x.shape)}, {labels} {list(y.shape)}: delete them and run again")
+        check_labels(y.astype(np.int64), self.n_classes, f"{source} ({labels})")
+        return np.ascontiguousarray(x.swapaxes(1, 2))[:, None], y.astype(np.int64)
 
 
-def read_part(source: Path, stem: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The idx file ``stem`` of bytes of that very shape: in the folder ``source``, or gzipped in the archive ``source``.
-
-    Read into one array, never more than it holds. Raises ``UserError`` for anything else.
-    """
-    header = bytes((0, 0, _UINT8, len(shape))) + np.array(shape, ">u4").tobytes()
-    found = np.empty(shape, np.uint8)
-    view, have = found.data.cast("B"), 0
-    try:
-        with _opened(source, stem) as f:
-            alike = f.read(len(header)) == header
-            while alike and have < len(view) and (got := f.readinto(view[have:])):  # type: ignore[attr-defined]
-                have += got
-            whole = alike and have == len(view) and not f.read(1)
-    except _DAMAGED as error:
-        raise UserError(f"{source}: {stem} cannot be read ({type(error).__name__}: {error}); delete it and run again") from error
-    if not whole:
-        raise UserError(f"{source}: {stem} is not the idx file of bytes {list(shape)} of EMNIST ByClass; delete it and run again")
-    return found
-
-
-@contextmanager
-def _opened(source: Path, stem: str) -> Iterator[IO[bytes]]:
+def _opened(source: Path, stem: str) -> Any:
+    """The idx file ``stem`` in the folder ``source``, or gzipped in the archive ``source``."""
     if source.is_dir():
-        with open(source / stem, "rb") as f:
-            yield f
-    else:
-        with zipfile.ZipFile(source) as z, z.open(f"gzip/{stem}.gz") as packed, gzip.open(packed) as g:
-            yield g  # type: ignore[misc]
+        return open(source / stem, "rb")
+    return gzip.open(zipfile.ZipFile(source).open(f"gzip/{stem}.gz"))
 
 
 def read_writers(files: list[Path], n_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -155,66 +123,37 @@ def read_writers(files: list[Path], n_classes: int) -> tuple[np.ndarray, np.ndar
     Each file: ``users`` (names), ``num_samples`` (optional), ``user_data`` (name -> ``x``: lists of 784 numbers 0..1, row by
     row, 1 = white, and ``y``: class numbers). Raises ``UserError`` naming file and writer.
     """
-    x: list[np.ndarray] = []
-    y: list[np.ndarray] = []
-    room = _MOST_IMAGES
-    for file in files:
-        for where, data in _writers(file):
-            pixels, labels = _samples(data, where)
-            check_labels(labels, n_classes, where)
-            room -= len(labels)
-            if room < 0:
-                raise UserError(f"{file}: more than {_MOST_IMAGES:,} images: not LEAF's FEMNIST")
-            x.append(pixels)
-            y.append(labels)
-    if not x:
+    found = [_samples(data, where, count, n_classes) for file in files for where, data, count in _writers(file)]
+    if not found:
         raise UserError(f"{files[0].parent}: no writer in {len(files)} json files; prepare LEAF's data again")
-    return np.concatenate(x), np.concatenate(y)
+    return tuple(np.concatenate(part) for part in zip(*found, strict=True))
 
 
-def _writers(file: Path) -> Iterator[tuple[str, Any]]:
-    """(for messages: file and writer, the writer's data) of one file."""
+def _writers(file: Path) -> Iterator[tuple[str, Any, int | None]]:
+    """(for messages: file and writer, the writer's data, how many images it is said to have) of one file."""
+    check_size(file, _MOST_BYTES)
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES:,} bytes")
         content = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{file}: cannot be read ({type(error).__name__}: {error}); prepare it again") from error
-    users, data = (content.get(key) if isinstance(content, dict) else None for key in ("users", "user_data"))
-    if not isinstance(users, list) or not isinstance(data, dict) or sorted(map(str, users)) != sorted(data):
-        raise UserError(f"{file}: not LEAF's format: 'users' must list the names in 'user_data', each once; prepare it again")
-    counts = content.get("num_samples", [None] * len(users))
-    if not isinstance(counts, list) or len(counts) != len(users):
-        raise UserError(f"{file}: 'num_samples' must have one count per user; prepare it again")
-    for user, count in zip(map(str, users), counts, strict=True):
-        found = data[user]
-        where = f"{file}: writer '{user[:40]}'"
-        if not isinstance(found, dict) or not all(isinstance(found.get(key), list) for key in "xy"):
-            raise UserError(f"{where}: no lists 'x' and 'y'; prepare it again")
-        if len(found["x"]) != len(found["y"]) or count not in (None, len(found["y"])):
-            raise UserError(f"{where}: {len(found['x'])} images, {len(found['y'])} labels, num_samples {count}; prepare it again")
-        if found["y"]:
-            yield where, found
+        counts = content.get("num_samples") or [None] * len(content["users"])
+        every = [(user, content["user_data"][user], count) for user, count in zip(content["users"], counts, strict=True)]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{file}: not LEAF's format ({type(error).__name__}: {error}); prepare it again") from error
+    for user, data, count in every:
+        yield f"{file}: writer '{str(user)[:40]}'", data, count
 
 
-def _samples(data: dict[str, list], where: str) -> tuple[np.ndarray, np.ndarray]:
+def _samples(data: Any, where: str, count: int | None, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
     try:
-        x, y = np.asarray(data["x"]), np.asarray(data["y"])
-    except ValueError as error:  # lists of unequal lengths
-        raise UserError(f"{where}: {error}; prepare it again") from error
-    if x.dtype.kind not in "iuf" or x.shape != (len(y), _SIDE * _SIDE) or not 0 <= x.min() <= x.max() <= 1:
+        x, y = np.asarray(data["x"], np.float64), np.asarray(data["y"], np.int64)
+    except (ValueError, LookupError, TypeError, OverflowError) as error:
+        raise UserError(f"{where}: no lists of numbers 'x' and 'y' ({error}); prepare it again") from error
+    if len(x) != len(y) or count not in (None, len(y)):
+        raise UserError(f"{where}: {len(x)} images, {len(y)} labels, num_samples {count}; prepare it again")
+    x = x.reshape(len(y), -1)
+    if (x.shape[1] != _SIDE * _SIDE and len(y)) or not ((x >= 0) & (x <= 1)).all():
         raise UserError(f"{where}: images must be {_SIDE * _SIDE} numbers 0..1 each; prepare it again")
-    if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise UserError(f"{where}: labels must be whole numbers; prepare it again")
-    return np.rint(255 * (1 - x)).astype(np.uint8).reshape(-1, 1, _SIDE, _SIDE), y.astype(np.int64)
-
-
-def _moments(x: np.ndarray) -> Arrays:
-    """``mean`` and ``std`` [1] of grey uint8 images in units of 0..1, to 4 decimals; by chunks, since there are many."""
-    chunks = (x[i : i + _CHUNK] for i in range(0, len(x), _CHUNK))
-    share, levels = sum(np.bincount(c.ravel(), minlength=256) for c in chunks) / x.size, np.arange(256) / 255
-    mean = share @ levels
-    return {"mean": np.array([mean]).round(4), "std": np.sqrt([share @ (levels - mean) ** 2]).clip(1 / 255).round(4)}
+    check_labels(y, n_classes, where)
+    return np.rint(255 * (1 - x)).astype(np.uint8).reshape(-1, 1, _SIDE, _SIDE), y
 
 
 def _leaf() -> Path:

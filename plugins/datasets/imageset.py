@@ -14,20 +14,20 @@ from fedbench.core import (
     Data,
     Dataset,
     Labelled,
+    Params,
     UserError,
     cached,
     class_folders,
     data_folder,
     decode_images,
     file_lines,
-)
-from fedbench.core import Params as Base
-from fedbench.plugins.datasets.canaries import mislabel
-from fedbench.plugins.datasets.splits import Wanted, rng_for, split
+)  # fmt: skip
+from fedbench.plugins.datasets.sampling import drawn
 
 # (mean, std) a channel, of pixels in 0..1.
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 HALF: Statistics = ((0.5,) * 3, (0.5,) * 3)
+_CHUNK = 10_000  # images
 _FEWEST_STEPS = 1 / 255  # of the standard deviation: images of one colour stay finite
 
 
@@ -45,7 +45,7 @@ class ImageSet(Dataset):
     home: ClassVar[str] = ""
     size_mb: ClassVar[float | None] = None  # to download; None: not ours to say
 
-    class Params(Base):
+    class Params(Params):
         train: int | None = Field(
             None, ge=1, description="training images, drawn by seed, each class keeping its share; null: all"
         )
@@ -78,30 +78,9 @@ class ImageSet(Dataset):
         return tuple(arrays["mean"].tolist()), tuple(arrays["std"].tolist())
 
     def load(self, seed: int) -> Data:
-        a, p, who = self._arrays(), self.params, self.name
-        test_x, test_y = (a["test_x"], a["test_y"]) if "test_y" in a else (a["train_x"], a["train_y"])
-        found = split(a["train_y"], a.get("test_y"), Wanted(p.train, p.test, p.holdout), seed, who)
-        n_classes = int(a["train_y"].max()) + 1
-        train = slice(None) if found.train is None else found.train
-        noisy = [
-            mislabel(y, p.label_noise, n_classes, rng_for(seed, f"noise-{part}"))
-            for part, y in (("t", a["train_y"][train]), ("h", test_y[found.holdout]))
-        ]
-        (train_y, train_canary), (hold_y, hold_canary) = noisy
+        a = self._arrays()
         mean, std = self._statistics(a)
-        return Data(
-            train_x=a["train_x"][train],
-            train_y=train_y,
-            test_x=test_x[found.test],
-            test_y=test_y[found.test],
-            holdout_x=test_x[found.holdout],
-            holdout_y=hold_y,
-            n_classes=n_classes,
-            train_canary=train_canary,
-            holdout_canary=hold_canary,
-            mean=mean,
-            std=std,
-        )
+        return drawn(a, self.params, seed, self.name, mean=mean, std=std)
 
 
 def folder_arrays(who: type[ImageSet], folders: Sequence[Path], **decoding: Any) -> Arrays:
@@ -135,10 +114,13 @@ def decode_trees(trees: Sequence[Labelled], **decoding: Any) -> Arrays:
 
 def moments(x: np.ndarray) -> Arrays:
     """``mean`` and ``std`` [C] of uint8 images in units of 0..1, to 4 decimals, from exact histograms."""
-    levels = np.arange(256) / 255
-    shares = [np.bincount(x[:, c].ravel(), minlength=256) / x[:, c].size for c in range(x.shape[1])]
-    mean = np.array([s @ levels for s in shares])
-    std = np.sqrt([s @ (levels - m) ** 2 for s, m in zip(shares, mean, strict=True)])
+    levels, counts = np.arange(256) / 255, np.zeros((x.shape[1], 256), np.int64)
+    for start in range(0, len(x), _CHUNK):  # counting takes eight times the images' memory
+        for c, count in enumerate(counts):
+            count += np.bincount(x[start : start + _CHUNK, c].ravel(), minlength=256)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    mean = np.array([share @ levels for share in shares])
+    std = np.sqrt([share @ (levels - m) ** 2 for share, m in zip(shares, mean, strict=True)])
     return {"mean": mean.round(4), "std": np.maximum(std, _FEWEST_STEPS).round(4)}
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from fedbench.plugins.datasets.imageset import ImageSet, Statistics, check_count
 _STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _MOST_BYTES = 64_000_000  # of one unpacked file; the largest has 47,040,016
 _UINT8 = 8  # the idx format's code of the element type
+_DAMAGED = (OSError, EOFError, zlib.error, zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError)
 
 
 class Mnist(ImageSet):
@@ -107,26 +110,24 @@ def _check(x: np.ndarray, y: np.ndarray, images: Path, labels: Path) -> None:
 
 
 def read_idx(file: Path) -> np.ndarray:
-    """The uint8 array of an idx file (.gz or not). Raises ``UserError`` for anything else.
+    """The uint8 array of an idx file (.gz or not). Raises ``UserError`` for anything else."""
+    return idx_array(lambda: gzip.open(file) if file.suffix == ".gz" else open(file, "rb"), str(file), _MOST_BYTES)
+
+
+def idx_array(opened: Callable[[], Any], where: str, most: int) -> np.ndarray:
+    """The uint8 array of an idx file of at most ``most`` bytes. Raises ``UserError`` naming the place ``where``.
 
     Format (the data set's web page): two zero bytes, type code, number of dimensions, the dimensions as big-endian
     32-bit integers, the elements.
     """
-    raw = _bytes_of(file)
+    try:
+        with opened() as f:
+            raw = f.read(most + 1)
+    except _DAMAGED as error:
+        raise UserError(f"{where}: cannot be read ({type(error).__name__}: {error}); delete it and run again") from error
     dims = raw[3] if len(raw) > 3 and raw[:3] == bytes((0, 0, _UINT8)) else 0
     header = 4 + 4 * dims
     shape = tuple(np.frombuffer(raw[4:header], ">u4").tolist()) if dims and len(raw) >= header else ()
     if not shape or len(raw) - header != np.prod(shape, dtype=object):
-        raise UserError(f"{file}: not a whole idx file of bytes ({len(raw):,} bytes): truncated; delete it and run again")
+        raise UserError(f"{where}: not a whole idx file of at most {most:,} bytes: delete it and run again")
     return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
-
-
-def _bytes_of(file: Path) -> bytes:
-    try:
-        with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as f:
-            raw = f.read(_MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{file}: cannot be read ({type(error).__name__}: {error}); delete it and run again") from error
-    if len(raw) > _MOST_BYTES:
-        raise UserError(f"{file}: more than {_MOST_BYTES:,} bytes: not this data set; delete it and run again")
-    return raw

@@ -1,12 +1,15 @@
-"""Draw training, test and hold-out samples by seed, class by class."""
+"""Training, test and hold-out samples drawn by seed, class by class, and mislabelled canaries."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from pydantic import Field, field_validator
 
-from fedbench.core import UserError
+from fedbench.core import Arrays, Data, Params, UserError
 
 _TEST_SHARE = 0.2  # of a data set without a test set of its own
 
@@ -88,3 +91,58 @@ def _train(free: np.ndarray, y: np.ndarray, n: int | None, seed: int, name: str,
 
 def _count(amount: int | float, pool: int) -> int:
     return amount if isinstance(amount, int) else round(amount * pool)
+
+
+def mislabel(y: np.ndarray, share: float, n_classes: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """``(labels, canary)``: exactly round(share * n) random samples get a uniformly drawn WRONG label.
+
+    y: [n] int -> labels [n] int64, canary [n] bool. Canaries audit the most vulnerable samples rather than the
+    average one (Aerni, Zhang and Tramer, CCS 2024).
+    """
+    canary = np.zeros(len(y), bool)
+    canary[rng.choice(len(y), round(share * len(y)), replace=False)] = True
+    shift = rng.integers(1, n_classes, size=len(y))
+    return np.where(canary, (y + shift) % n_classes, y).astype(np.int64), canary
+
+
+class Resplit(Params):
+    """Train, test and hold-out are drawn from all samples, disjoint, each class keeping its share in every split."""
+
+    train: int | None = Field(
+        None, ge=1, description="training samples, drawn by seed, each class keeping its share; null: all that is left"
+    )
+    test: int | float = Field(0.25, gt=0, description="test samples, clean labels; a count, or a share of all below 1")
+    holdout: int | float = Field(
+        0.25, gt=0, description="outside non-members, never trained on; a count, or a share of all below 1"
+    )
+    label_noise: float = Field(0.0, ge=0, le=1, description="share of mislabelled canaries in train and hold-out, as a fraction")
+
+    @field_validator("test", "holdout")
+    @classmethod
+    def _count_or_share(cls, value: int | float) -> int | float:
+        if isinstance(value, float) and value >= 1:
+            raise ValueError(f"{value} is neither a whole number of samples nor a share below 1")
+        return value
+
+
+def drawn(
+    a: Arrays, want: Any, seed: int, name: str, things: str = "images",
+    decode: Callable[[np.ndarray], np.ndarray] = lambda x: x, **facts: Any,
+) -> Data:  # fmt: skip
+    """Splits of ``train_x``, ``train_y`` and, where there is a test set, ``test_x`` and ``test_y``, with mislabelled canaries.
+
+    ``want``: parameters train, test, holdout and label_noise; ``decode``: samples as stored to what a model reads; ``facts``:
+    fields of :class:`Data`. Raises as ``split`` does.
+    """
+    test_x, test_y = (a["test_x"], a["test_y"]) if "test_y" in a else (a["train_x"], a["train_y"])
+    found = split(a["train_y"], a.get("test_y"), Wanted(want.train, want.test, want.holdout), seed, name, things)
+    train, n_classes = slice(None) if found.train is None else found.train, int(a["train_y"].max()) + 1
+    (train_y, train_canary), (hold_y, hold_canary) = (
+        mislabel(y, want.label_noise, n_classes, rng_for(seed, f"noise-{part}"))
+        for part, y in (("t", a["train_y"][train]), ("h", test_y[found.holdout]))
+    )
+    return Data(
+        train_x=decode(a["train_x"][train]), train_y=train_y, test_x=decode(test_x[found.test]), test_y=test_y[found.test],
+        holdout_x=decode(test_x[found.holdout]), holdout_y=hold_y, n_classes=n_classes, train_canary=train_canary,
+        holdout_canary=hold_canary, **facts,
+    )  # fmt: skip
