@@ -126,7 +126,8 @@ def read_writers(files: list[Path], n_classes: int) -> tuple[np.ndarray, np.ndar
     found = [_samples(data, where, count, n_classes) for file in files for where, data, count in _writers(file)]
     if not found:
         raise UserError(f"{files[0].parent}: no writer in {len(files)} json files; prepare LEAF's data again")
-    return tuple(np.concatenate(part) for part in zip(*found, strict=True))
+    x, y = (np.concatenate(part) for part in zip(*found, strict=True))
+    return x, y
 
 
 def _writers(file: Path) -> Iterator[tuple[str, Any, int | None]]:
