@@ -4,6 +4,10 @@ from __future__ import annotations
 
 EVERYTHING = {"none", "mixup", "cofedmid"}
 EVERY_ATTACK = {"loss-series", "fedmia-ii", "fta-l"}
+SLOPE = '    measure = "loss"\n'  # of FTA-L
+SIGNED = SLOPE + "\n    def score(self, observations, audit):\n        return -super().score(observations, audit)\n"
+SERIES = "    class Params(LossOn, Followed):\n        pass\n"  # of Loss-Series
+MEASURED = "\n    def _measured(self, observations):\n        return super()._measured(observations){}\n"
 
 # name: (file, what it says, what it says with the bug, the defenses and the attacks with other scores)
 OF_THE_ORACLE = {
@@ -16,7 +20,7 @@ OF_THE_ORACLE = {
         EVERY_ATTACK,
     ),
     "a sign dropped": (
-        "plugins/attacks/trajectory.py", "return -slope(", "return slope(", EVERYTHING, {"fta-l"},
+        "plugins/attacks/trajectory.py", SLOPE, SIGNED, EVERYTHING, {"fta-l"},
     ),
     "noise times 0.9": (
         "plugins/defenses/cofedmid/planning.py", "dtype=torch.float64) * sigma", "dtype=torch.float64) * sigma * 0.9",
@@ -37,18 +41,16 @@ OF_THE_ORACLE = {
         "equal = rng.choice(shards[(client + 1) % len(shards)], share, replace=False)", EVERYTHING, EVERY_ATTACK,
     ),
     "an attack that reads the wrong round": (
-        "plugins/attacks/trajectory.py", "negative_loss.of(observations), observations), audit)",
-        "negative_loss.of(observations), observations), audit)[:1]", EVERYTHING, {"loss-series"},
+        "plugins/attacks/trajectory.py", SERIES, SERIES + MEASURED.format("[:1]"), EVERYTHING, {"loss-series"},
     ),
 }  # fmt: skip
 
 # file of plugins/, what it says, what it says with the bug, the attacks that the gate is to name
 OF_THE_GATE = {
     "none": ("attacks/trajectory.py", "slope", "slope", set()),
-    "a sign dropped": ("attacks/trajectory.py", "return -slope(", "return slope(", {"fta-l"}),
+    "a sign dropped": ("attacks/trajectory.py", SLOPE, SIGNED, {"fta-l"}),
     "the audit lists misaligned": (
-        "attacks/trajectory.py", "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)",
-        "self._read(of_target(self.params.negative_loss.of(observations), observations), audit)[..., ::-1]", {"loss-series"},
+        "attacks/trajectory.py", SERIES, SERIES + MEASURED.format("[..., ::-1]"), {"loss-series"},
     ),
     "a client off by one": (
         "attacks/fedmia.py", "zip(of_target(measured, observations), of_others(measured, observations), strict=True)",

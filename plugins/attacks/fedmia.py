@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,7 +11,16 @@ from pydantic import Field, model_validator
 from scipy.special import stdtr
 
 from fedbench.core import Audit, Observations, SkipCell
-from fedbench.plugins.attacks.measures import MEASURES, LossOn, Measure, measure_of, of_others, of_target, time_average
+from fedbench.plugins.attacks.measures import (
+    MEASURES,
+    LossAttack,
+    LossOn,
+    Measure,
+    measure_of,
+    of_others,
+    of_target,
+    time_average,
+)
 from fedbench.plugins.attacks.trajectory import Followed, Trajectory
 
 
@@ -56,20 +65,8 @@ class FedMIA(Trajectory):
                 raise ValueError("tail 'student' needs ddof 1: Student's t is defined with the sample variance")
             return self
 
-    measure: ClassVar[str]
-
-    @property
-    def lifted(self) -> Measure:
-        """The measurement it lifts."""
-        return MEASURES[self.measure]
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """The signals of the measurement it lifts."""
-        return self.lifted.needs
-
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        measured = self._read(self.lifted.of(observations), audit)
+        measured = self._read(self.reads.of(observations), audit)
         rounds = zip(of_target(measured, observations), of_others(measured, observations), strict=True)
         likelihood = np.stack([self._round(target, others) for target, others in rounds])
         if np.isnan(likelihood).all():
@@ -86,17 +83,11 @@ class FedMIA(Trajectory):
         return TAILS[self.params.tail]((target - mean) / np.sqrt(variance + self.params.guard), keep.sum(axis=0))
 
 
-class FedMIAI(FedMIA):
+class FedMIAI(LossAttack, FedMIA):
     """FedMIA-I: lifts the negative loss."""
 
     class Params(FedMIA.Params, LossOn):
         pass
-
-    measure = "loss"
-
-    @property
-    def lifted(self) -> Measure:
-        return self.params.negative_loss
 
 
 class FedMIAII(FedMIA):
@@ -179,5 +170,5 @@ class LiftedFedMIA(FedMIA):
         sign: Literal[1, -1] = Field(1, description="-1 where a LOWER value of the signal speaks for a member")
 
     @property
-    def lifted(self) -> Measure:
+    def reads(self) -> Measure:
         return measure_of(self.params.measure, self.params.sign)

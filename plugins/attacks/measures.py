@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Observations, Params, SkipCell
+from fedbench.core import Attack, Observations, Params, SkipCell
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ MEASURES = {
 
 
 def measure_of(name: str, sign: int = 1) -> Measure:
-    """The measurement called ``name``, or the signal of that name (anybody's); turned over for ``sign`` -1."""
+    """The measurement called ``name``, or the signal of that name (of any package); turned over for ``sign`` -1."""
     known = MEASURES.get(name, signal(name))
     return known if sign == 1 else Measure(known.needs, lambda observations: -known.of(observations))
 
@@ -84,6 +84,26 @@ def of_others(measured: np.ndarray, observations: Observations) -> np.ndarray:
     if measured.shape[1] == 1:
         raise SkipCell("this measurement does not depend on the client, so the others say nothing about the target")
     return np.delete(measured, observations.target, axis=1)
+
+
+class MeasuringAttack(Attack):
+    """An attack on one measurement, ``measure`` by its name."""
+
+    measure: ClassVar[str]
+
+    @property
+    def reads(self) -> Measure:
+        """The measurement."""
+        return MEASURES[self.measure]
+
+    @property
+    def needs(self) -> frozenset[str]:  # type: ignore[override]
+        """The signals of the measurement."""
+        return self.reads.needs
+
+    def _measured(self, observations: Observations) -> np.ndarray:
+        """[R, n]: the measurement on the target's row, NaN in a round without the target."""
+        return of_target(self.reads.of(observations), observations)
 
 
 def time_average(series: np.ndarray) -> np.ndarray:
@@ -120,10 +140,16 @@ class LossOn(Params):
         "uploaded", description="which local model: the uploaded one, or as it was before its protection (faithful)"
     )
 
+
+class LossAttack(MeasuringAttack):
+    """An attack on the negative loss of the model that :class:`LossOn` chooses."""
+
+    Params = LossOn
+
     @property
-    def negative_loss(self) -> Measure:
+    def reads(self) -> Measure:
         """-CE on the chosen model, for every client."""
-        return MEASURES["loss"] if self.loss_on == "uploaded" else signal("loss@pre-defense", -1)
+        return MEASURES["loss"] if self.params.loss_on == "uploaded" else signal("loss@pre-defense", -1)
 
 
 def last_known(seen: np.ndarray) -> np.ndarray:

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedbench.core import Attack, Audit, Observations, Params
-from fedbench.plugins.attacks.measures import MEASURES, LossOn, Measure, last_seen, of_target, time_average
+from fedbench.core import Audit, Observations, Params
+from fedbench.plugins.attacks.measures import LossAttack, MeasuringAttack, last_seen, time_average
 
 
-class SingleRound(Attack):
+class SingleRound(MeasuringAttack):
     """Score = a measurement in the last audited round in which the target took part.
 
     FedMIA's table reports the best snapshot instead, picked on the answers (Zhu et al., CVPR 2025, table 1 and its
     code): that is the metric ``best_round`` over ``score_rounds``, never the score.
     """
-
-    measure: ClassVar[str]
-
-    @property
-    def reads(self) -> Measure:
-        """The measurement."""
-        return MEASURES[self.measure]
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """The signals of the measurement."""
-        return self.reads.needs
 
     def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
         """[R, n]; a row of NaN for a round without the target."""
@@ -37,25 +23,12 @@ class SingleRound(Attack):
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         return last_seen(self._measured(observations))
 
-    def _measured(self, observations: Observations) -> np.ndarray:
-        """[R, n]: the measurement on the target's row."""
-        return of_target(self.reads.of(observations), observations)
 
-
-class BlackboxLoss(SingleRound):
+class BlackboxLoss(LossAttack, SingleRound):
     """Score = -CE(L_{k,t}(x), y) on the target's uploaded model of one round.
 
     Source: Yeom et al. (CSF 2018), adversary 2 (a loss threshold), the baseline of Zhu et al. (CVPR 2025), section 4.1.
     """
-
-    class Params(LossOn):
-        pass
-
-    measure = "loss"
-
-    @property
-    def reads(self) -> Measure:
-        return self.params.negative_loss
 
 
 class GradCosine(SingleRound):

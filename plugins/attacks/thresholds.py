@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fedbench.core import Audit, Colluder, Observations
-from fedbench.plugins.attacks.measures import MEASURES, Measure, of_target, signal
+from fedbench.plugins.attacks.measures import Measure, MeasuringAttack, signal
 from fedbench.plugins.attacks.taught import TaughtByRound, Teaching
 
 
@@ -52,7 +52,7 @@ class Thresholds:
         return np.array([self.of_class.get(c, self.everybody) for c in y.tolist()], np.float64)
 
 
-class Threshold(TaughtByRound):
+class Threshold(TaughtByRound, MeasuringAttack):
     """Score = a measurement of one round minus a threshold, positive for those whom the attack calls members.
 
     The threshold is the one of the largest advantage on the teacher's samples, in each round, for all classes together or
@@ -80,18 +80,6 @@ class Threshold(TaughtByRound):
                 raise ValueError("thresholds per class are chosen on a teacher's samples: set teacher, or classes to false")
             return self
 
-    measure: ClassVar[str]
-
-    @property
-    def reads(self) -> Measure:
-        """The measurement."""
-        return MEASURES[self.measure]
-
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """The signals of the measurement."""
-        return self.reads.needs
-
     @property
     def threshold(self) -> float | None:  # type: ignore[override]
         """0; None without a teacher and where half of the candidates teaches."""
@@ -102,7 +90,7 @@ class Threshold(TaughtByRound):
             super().fit(shadows, audit)
 
     def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
-        return of_target(self.reads.of(observations), observations)[..., None]
+        return self._measured(observations)[..., None]
 
     def _learn(self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Thresholds:
         value = x[:, 0]

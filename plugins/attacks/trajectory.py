@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Attack, Audit, Observations, Params
-from fedbench.plugins.attacks.measures import MEASURES, LossOn, of_target, slope, time_average
+from fedbench.core import Audit, Observations, Params
+from fedbench.plugins.attacks.measures import MEASURES, LossAttack, LossOn, Measure, MeasuringAttack, slope, time_average
 
 
 class Followed(Params):
@@ -26,11 +26,10 @@ class Followed(Params):
     )
 
 
-class Trajectory(Attack):
+class Trajectory(MeasuringAttack):
     """Base of the attacks on a trajectory: the parameters of :class:`Followed`."""
 
-    class Params(Followed):
-        pass
+    Params = Followed
 
     @property
     def view(self) -> Literal["server", "coalition"]:  # type: ignore[override]
@@ -40,6 +39,10 @@ class Trajectory(Attack):
     def _read(self, measured: np.ndarray, audit: Audit) -> np.ndarray:
         """``measured`` [..., n] float64 of the audit's candidates, as the parameter ``normalise`` wants it."""
         return measured if self.params.normalise == "none" else within_class(measured, audit.y)
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        """Mean over the rounds."""
+        return time_average(self._read(self._measured(observations), audit))
 
 
 def within_class(measured: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -63,7 +66,7 @@ def within_class(measured: np.ndarray, y: np.ndarray) -> np.ndarray:
     return out
 
 
-class LossSeries(Trajectory):
+class LossSeries(LossAttack, Trajectory):
     """Score = mean over audited rounds of -CE(L_{k,t}(x), y).
 
     Source: Yeom et al. (CSF 2018) as CoFedMID (appendix D) uses it; not CS-MIA's learned series.
@@ -72,14 +75,6 @@ class LossSeries(Trajectory):
     class Params(LossOn, Followed):
         pass
 
-    @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """The loss on the chosen model."""
-        return self.params.negative_loss.needs
-
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return time_average(self._read(of_target(self.params.negative_loss.of(observations), observations), audit))
-
 
 class AvgCosine(Trajectory):
     """Score = mean over audited rounds of cos(grad CE(G_t; x, y), G_t - L_{k,t}).
@@ -87,10 +82,7 @@ class AvgCosine(Trajectory):
     Source: Li et al. (ICLR 2023), over the audited rounds as in CoFedMID (appendix D).
     """
 
-    needs = MEASURES["grad-cosine"].needs
-
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return time_average(self._read(of_target(MEASURES["grad-cosine"].of(observations), observations), audit))
+    measure = "grad-cosine"
 
 
 class FTAC(Trajectory):
@@ -100,25 +92,22 @@ class FTAC(Trajectory):
     calibration by population percentiles is monotone, hence left out: it could only create ties.
     """
 
-    needs = frozenset({"confidence"})
+    measure = "confidence"
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return slope(observations.rounds, self._read(observations.of_target("confidence"), audit))
+        return slope(observations.rounds, self._read(self._measured(observations), audit))
 
 
-class FTAL(Trajectory):
+class FTAL(FTAC):
     """Score = minus the least-squares slope of the loss against the round number, on the target's uploaded models.
 
     Source: Chang et al. (USENIX Security 2024), as FTA-C.
     """
 
-    needs = frozenset({"loss"})
-
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return -slope(observations.rounds, self._read(observations.of_target("loss"), audit))
+    measure = "loss"
 
 
-class FTA(Attack):
+class FTA(MeasuringAttack):
     """Score = least-squares slope of a signal on the global model against the round number; of the loss, minus it.
 
     A participant's attack. It sees one model a round, the same for every target, and so tells samples of the federation
@@ -138,9 +127,9 @@ class FTA(Attack):
     view = "client"
 
     @property
-    def needs(self) -> frozenset[str]:  # type: ignore[override]
-        """The signals it is computed from."""
-        return MEASURES[self.params.signal].needs
+    def reads(self) -> Measure:
+        """The signal."""
+        return MEASURES[self.params.signal]
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return slope(observations.rounds, of_target(MEASURES[self.params.signal].of(observations), observations))
+        return slope(observations.rounds, self._measured(observations))
