@@ -59,7 +59,7 @@ class GroupFairness(Analysis):
         for g, name in enumerate(run.group_names):
             numbers |= _of_group(name, run.predicted == run.test_y, run.test_group == g, int((run.group_of == g).sum()))
         fair = fairness_report(run.predicted, run.test_y, run.test_group, run.rng("fairness"))
-        return Findings(numbers | {gap: Number(getattr(fair, gap), getattr(fair, f"{gap}_se")) for gap in GAPS})
+        return Findings(numbers | {gap: Number(*fair[gap]) for gap in GAPS})
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """The groups under every defense, and under every attack; nothing where the setting has no groups."""

@@ -127,59 +127,29 @@ class Masks:
             poison_sq=float(among[0]), row=cache(lambda i: products(updates[i : i + 1], updates)[0]),
         )  # fmt: skip
 
-    def chosen(self, indices: list[int]) -> Chosen:
-        """These samples, as if they had been chosen one after the other."""
-        found = Chosen.none(self)
-        for i in indices:
-            found = found.joined(self, i)
-        return found
+    def sums(self, chosen: list[int]) -> tuple[np.ndarray, float, np.ndarray]:
+        """Of the chosen updates' sum c: its products with the benign rows [n], |c|^2, and its products with all g_j [N]."""
+        squared, row = 0.0, np.zeros(len(self.poison))
+        for i in chosen:
+            squared += 2 * float(row[i]) + float(self.squared[i])
+            row = row + self.row(i)
+        return self.benign[chosen].sum(axis=0), squared, row
 
-    def segment(self, indices: list[int]) -> Segment:
-        """s -> s m + v for m = the mean of the chosen updates (zero if there are none)."""
-        k, chosen = max(len(indices), 1), self.chosen(indices)
-        return Segment(
-            chosen.benign / k, self.poison_benign, chosen.squared / k**2, chosen.poison / k, self.poison_sq,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """Sums over the ``count`` mask samples chosen so far: ``benign`` [n] and ``poison`` of their products, ``squared`` |their
-    sum|^2. ``row``: [N] <their sum, g_j> but for the ``last`` of them, whose row is asked for only when another one joins."""
-
-    count: int
-    benign: np.ndarray
-    poison: float
-    squared: float
-    row: np.ndarray
-    last: int | None
-
-    @classmethod
-    def none(cls, masks: Masks) -> Chosen:
-        """Nobody yet."""
-        n, rows = masks.benign.shape[1], np.zeros(len(masks.poison))
-        return cls(count=0, benign=np.zeros(n), poison=0.0, squared=0.0, row=rows, last=None)
-
-    def rows(self, masks: Masks) -> np.ndarray:
-        """[N]: <the sum of the chosen, g_j>."""
-        return self.row if self.last is None else self.row + masks.row(self.last)
-
-    def joined(self, masks: Masks, i: int) -> Chosen:
-        """With sample ``i`` besides."""
-        row = self.rows(masks)
-        return Chosen(
-            count=self.count + 1, benign=self.benign + masks.benign[i], poison=self.poison + float(masks.poison[i]),
-            squared=self.squared + 2 * float(row[i]) + float(masks.squared[i]), row=row, last=i,
-        )  # fmt: skip
-
-    def extended(self, masks: Masks, scale: float) -> tuple[np.ndarray, np.ndarray]:
-        """(least cosine [N] to a benign row, squared norm [N]) of scale m + v with each sample joined to the chosen."""
-        share = scale / (self.count + 1)
-        dots = share * (self.benign + masks.benign) + masks.poison_benign
-        squared = 2 * share * (self.poison + masks.poison) + masks.poison_sq
-        squared += share**2 * (self.squared + 2 * self.rows(masks) + masks.squared)
+    def extended(self, chosen: list[int], scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """(least cosine [N] to a benign row, squared norm [N]) of scale m + v, m the mean of the chosen and one more each."""
+        benign, length, row = self.sums(chosen)
+        share = scale / (len(chosen) + 1)
+        dots = share * (benign + self.benign) + self.poison_benign
+        squared = 2 * share * (sum(self.poison[chosen].tolist()) + self.poison) + self.poison_sq
+        squared += share**2 * (length + 2 * row + self.squared)
         np.maximum(squared, 0.0, out=squared)
         return cosines(dots, squared).min(axis=1), squared
+
+    def segment(self, chosen: list[int]) -> Segment:
+        """s -> s m + v for m = the mean of the chosen updates (zero if there are none)."""
+        k, (benign, length, _) = max(len(chosen), 1), self.sums(chosen)
+        cross = sum(self.poison[chosen].tolist()) / k
+        return Segment(benign / k, self.poison_benign, length / k**2, cross, self.poison_sq)
 
 
 def greedy(masks: Masks, bound: float, count: int, scale: float, objective: Objective, search: Search) -> list[int]:
@@ -192,10 +162,10 @@ def greedy(masks: Masks, bound: float, count: int, scale: float, objective: Obje
     Source: Mo et al. (FedPoisonMIA), ICCV 2025, equation 5 and algorithm 1.
     """
     chosen: list[int] = []
-    so_far, free = Chosen.none(masks), np.ones(len(masks.poison), bool)
+    free = np.ones(len(masks.poison), bool)
     best: tuple[float, list[int]] = (-np.inf, [])
     for _ in range(min(count, len(masks.poison))):
-        least, squared = so_far.extended(masks, scale)
+        least, squared = masks.extended(chosen, scale)
         value = -least if objective == "angle" else squared
         allowed = free & (least >= bound - SLACK)
         if allowed.any():
@@ -204,6 +174,6 @@ def greedy(masks: Masks, bound: float, count: int, scale: float, objective: Obje
             break
         else:
             pick = int(np.where(free, least, -np.inf).argmax())
-        chosen, so_far, free[pick] = [*chosen, pick], so_far.joined(masks, pick), False
+        chosen, free[pick] = [*chosen, pick], False
         best = max(best, (float(value[pick]), chosen), key=lambda seen: seen[0])
     return best[1] if search == "best" else chosen
