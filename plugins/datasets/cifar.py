@@ -8,13 +8,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Arrays, Remote, UserError, cached, check_labels, check_size, data_folder, fetch, file_lines, unpack
-from fedbench.plugins.datasets.imageset import HALF, ImageSet, Statistics, check_counts, folder_arrays, moments
+from fedbench.core import Arrays, Remote, UserError, cached, check_labels, check_size, data_folder, file_lines
+from fedbench.plugins.datasets.imageset import HALF, ArchivedSet, ImageSet, Statistics, check_counts, folder_arrays, moments
 from fedbench.plugins.datasets.sampling import Resplit
 
 _PIXELS = (3, 32, 32)
 _MOST_BYTES = 400_000_000  # unpacked: 184 MB of records and some text
-_MOST_STL_BYTES = 4_000_000_000  # unpacked: 3.1 GB, of which 2.8 GB are the unlabelled images
 _MOST_FILE_BYTES = 300_000_000  # of the four files that are read; the largest has 221 MB
 _FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 # FedMIA's code normalises CIFAR-10 and CIFAR-100 with these; the deviations are the mean over images of each image's
@@ -22,13 +21,12 @@ _FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 _FEDMIA: Statistics = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
 
-class _Cifar(ImageSet):
+class _Cifar(ArchivedSet):
     home = "https://www.cs.toronto.edu/~kriz/cifar.html"
     licence = "none stated; the authors ask to be cited"
     citation = "A. Krizhevsky: Learning multiple layers of features from tiny images. Technical report, 2009"
     expected = (50_000, 10_000)
-    remote: ClassVar[Remote]
-    folder: ClassVar[str]
+    most_bytes = _MOST_BYTES
     train_files: ClassVar[tuple[str, ...]]
     test_file: ClassVar[str]
     label_bytes: ClassVar[int]  # of a record; the last one is the class
@@ -43,31 +41,21 @@ class _Cifar(ImageSet):
 
     @classmethod
     def _places(cls) -> list[Path]:
-        root = data_folder()
-        return [root / cls.folder, root / cls.remote.name, root / cls.name / "train"]
+        return [*super()._places(), data_folder() / cls.name / "train"]
 
     def _statistics(self, arrays: Arrays) -> Statistics:
         return {"own": self.own, "fedmia": _FEDMIA, "half": HALF}[self.params.normalise]
 
     def _arrays(self) -> Arrays:
-        root = data_folder()
         binary, archive, folders = self._places()
         if not binary.exists() and not archive.exists() and folders.exists():
             return folder_arrays(type(self), [folders, folders.parent / "test"], channels=3)
-        if not binary.exists():
-            unpack(self._archive(root), root, self.folder, _MOST_BYTES)
-        files = _present(binary, (*self.train_files, self.test_file), self.remote)
-        return cached(self.name, [self.name, *file_lines(files, root)], lambda: self._read(files))
-
-    def _archive(self, root: Path) -> Path:
-        try:
-            return fetch(self.remote, root)
-        except UserError as error:
-            raise UserError(
-                *error.messages[:-1],
-                f"{error.messages[-1]} (the binary version; the python version is a pickle and is not read), or put class "
-                f"folders in {root / self.name}/{{train,test}}/<class>",
-            ) from error
+        hint = (
+            " (the binary version; the python version is a pickle and is not read), or put class folders in "
+            f"{folders.parent}/{{train,test}}/<class>"
+        )
+        files = self._files(self._unpacked(hint), (*self.train_files, self.test_file))
+        return cached(self.name, [self.name, *file_lines(files, data_folder())], lambda: self._read(files))
 
     def _read(self, files: list[Path]) -> Arrays:
         parts = [self._records(f) for f in files]
@@ -82,8 +70,8 @@ class _Cifar(ImageSet):
         length = self.label_bytes + int(np.prod(_PIXELS))
         if len(raw) == 0 or len(raw) % length:
             raise UserError(
-                f"{file}: {len(raw):,} bytes are no whole number of {length:,}-byte records: truncated; delete "
-                f"{file.parent} and run again, or {self.remote.how_to_get(data_folder())}"
+                f"{file}: {len(raw):,} bytes are no whole number of {length:,}-byte records: truncated; "
+                f" {self._again(file.parent)}"
             )
         records = raw.reshape(-1, length)
         y = records[:, self.label_bytes - 1].astype(np.int64)
@@ -132,7 +120,7 @@ class Cifar100(_Cifar):
     own = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # computed from the 50,000 training images
 
 
-class Stl10(ImageSet):
+class Stl10(ArchivedSet):
     """13,000 labelled colour images 96x96, 10 classes: the official 5,000 + 8,000 merged and split by seed.
 
     By default 60 % to train on, as FedPoisonMIA's code (docs/methods/federation.md#data-sets); the other 40 % are test and
@@ -148,8 +136,9 @@ class Stl10(ImageSet):
     licence = "none stated; the images are from ImageNet, the authors ask to be cited"
     citation = "A. Coates, H. Lee, A. Y. Ng: An analysis of single-layer networks in unsupervised feature learning. " \
         "AISTATS, 2011"  # fmt: skip
-    folder: ClassVar[str] = "stl10_binary"
-    remote: ClassVar[Remote] = Remote(
+    folder = "stl10_binary"
+    most_bytes = 4_000_000_000  # 3.1 GB, of which 2.8 GB are the unlabelled images
+    remote = Remote(
         "stl10_binary.tar.gz", ("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",),
         "md5:91f7769df0f17e558f3565bffb0c7dfb", 2_640_397_119,
     )  # fmt: skip
@@ -163,20 +152,12 @@ class Stl10(ImageSet):
             "own", description="channel mean and standard deviation: of all labelled images, or 0.5 and 0.5"
         )
 
-    @classmethod
-    def _places(cls) -> list[Path]:
-        return [data_folder() / cls.folder, data_folder() / cls.remote.name]
-
     def _statistics(self, arrays: Arrays) -> Statistics:
         return super()._statistics(arrays) if self.params.normalise == "own" else HALF
 
     def _arrays(self) -> Arrays:
-        root = data_folder()
-        folder = root / self.folder
-        if not folder.exists():
-            unpack(fetch(self.remote, root), root, self.folder, _MOST_STL_BYTES)
-        files = _present(folder, _FILES, self.remote)
-        return cached(self.name, [self.name, *file_lines(files, root)], lambda: self._read(files))
+        files = self._files(self._unpacked(), _FILES)
+        return cached(self.name, [self.name, *file_lines(files, data_folder())], lambda: self._read(files))
 
     def _read(self, files: list[Path]) -> Arrays:
         (train_x, train_y), (test_x, test_y) = (self._part(*files[i : i + 2]) for i in (0, 2))
@@ -192,16 +173,8 @@ class Stl10(ImageSet):
         size = int(np.prod((3, 96, 96)))
         if len(y) == 0 or len(raw) != size * len(y):
             raise UserError(
-                f"{images}: {len(raw):,} bytes for {len(y):,} labels in {labels.name}, {size:,} an image: truncated; delete "
-                f"{images.parent} and run again, or {self.remote.how_to_get(data_folder())}"
+                f"{images}: {len(raw):,} bytes for {len(y):,} labels in {labels.name}, {size:,} an image: truncated; "
+                f"{self._again(images.parent)}"
             )
         check_labels(y, 10, f"{labels} (classes counted from 0)")
         return raw.reshape(-1, *(3, 96, 96)).transpose(0, 1, 3, 2), y
-
-
-def _present(folder: Path, names: tuple[str, ...], remote: Remote) -> list[Path]:
-    """Files of an unpacked archive. Raises ``UserError`` where one is missing."""
-    absent = [name for name in names if not (folder / name).exists()]
-    if absent:
-        raise UserError(f"{folder / absent[0]} is missing: delete {folder} and run again, or {remote.how_to_get(folder.parent)}")
-    return [folder / name for name in names]

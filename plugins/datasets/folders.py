@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -14,18 +14,12 @@ from fedbench.core import (
     Params,
     Remote,
     UserError,
-    cached,
     check_size,
     class_folders,
     data_folder,
-    fetch,
-    file_lines,
-    unpack,
 )
-from fedbench.plugins.datasets.imageset import ImageSet, Statistics, check_counts, decode_trees, folder_arrays
+from fedbench.plugins.datasets.imageset import ArchivedSet, ImageSet, Statistics, check_counts, decoded, folder_arrays
 
-_FOLDER = "tiny-imagenet-200"
-_MOST_BYTES = 2_000_000_000  # unpacked
 _MOST_TABLE_BYTES = 10_000_000  # of the labels, which take 270 KB
 _TEST_NAMES = ("test", "val")
 _IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # torchvision's, of ImageNet's training images
@@ -147,7 +141,7 @@ class DermNet(ImageSet):
         return folder_arrays(type(self), [folder / "train", folder / "test"], size=64, channels=3, fit="crop")
 
 
-class TinyImageNet(ImageSet):
+class TinyImageNet(ArchivedSet):
     """110,000 colour images 64x64, 200 classes: 100,000 to train on; the labelled validation set, 10,000, is the test set.
 
     The official test images have no published labels and are not used. Normalised with the mean and standard deviation
@@ -161,34 +155,24 @@ class TinyImageNet(ImageSet):
     home = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
     licence = "ImageNet's terms of access: non-commercial research and education"
     citation = "Y. Le, X. Yang: Tiny ImageNet visual recognition challenge. CS 231N, 2015"
-    remote: ClassVar[Remote] = Remote(
+    folder = "tiny-imagenet-200"
+    most_bytes = 2_000_000_000
+    remote = Remote(
         "tiny-imagenet-200.zip", ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
         "md5:90528d7ca1a48142e341f4ef8d21d0de", 248_100_043,
     )  # fmt: skip
 
-    @classmethod
-    def _places(cls) -> list[Path]:
-        return [data_folder() / _FOLDER, data_folder() / cls.remote.name]
-
     def _arrays(self) -> Arrays:
-        root = data_folder()
-        folder = root / _FOLDER
-        if not folder.exists():
-            unpack(fetch(self.remote, root), root, _FOLDER, _MOST_BYTES)
+        folder = self._unpacked()
         train = class_folders(folder / "train", at_least=2)
         if len(train.names) != self.n_classes:
             raise UserError(
-                f"{folder / 'train'}: {len(train.names)} class folders, {self.name} has {self.n_classes}; delete {folder} "
-                f"and run again, or {self.remote.how_to_get(root)}"
+                f"{folder / 'train'}: {len(train.names)} class folders, {self.name} has {self.n_classes}; "
+                f"{self._again(folder)}"
             )
         trees = [train, validation(folder / "val", train.names)]
         check_counts(type(self), str(folder), *(len(t.files) for t in trees))
-        import PIL
-
-        files = [f for t in trees for f in t.files]
-        labels = [str(y) for y in trees[1].y]  # they lie in a file of their own, not in the images' paths
-        source = [self.name, f"pillow {PIL.__version__}", *labels, *file_lines(files, folder)]
-        return cached(self.name, source, lambda: decode_trees(trees, channels=3))
+        return decoded(self.name, trees, folder, channels=3)
 
 
 def validation(folder: Path, names: list[str]) -> Labelled:

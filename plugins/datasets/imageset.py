@@ -15,12 +15,15 @@ from fedbench.core import (
     Dataset,
     Labelled,
     Params,
+    Remote,
     UserError,
     cached,
     class_folders,
     data_folder,
     decode_images,
+    fetch,
     file_lines,
+    unpack,
 )  # fmt: skip
 from fedbench.plugins.datasets.sampling import drawn
 
@@ -83,6 +86,39 @@ class ImageSet(Dataset):
         return drawn(a, self.params, seed, self.name, mean=mean, std=std)
 
 
+class ArchivedSet(ImageSet):
+    """An image set that is downloaded as one archive and unpacked into one folder."""
+
+    folder: ClassVar[str]
+    remote: ClassVar[Remote]
+    most_bytes: ClassVar[int]  # unpacked
+
+    @classmethod
+    def _places(cls) -> list[Path]:
+        return [data_folder() / cls.folder, data_folder() / cls.remote.name]
+
+    def _unpacked(self, hint: str = "") -> Path:
+        """The folder, downloaded and unpacked if need be; ``hint``: said besides where it cannot be downloaded."""
+        root = data_folder()
+        if not (root / self.folder).exists():
+            try:
+                archive = fetch(self.remote, root)
+            except UserError as error:
+                raise UserError(*error.messages[:-1], error.messages[-1] + hint) from error
+            unpack(archive, root, self.folder, self.most_bytes)
+        return root / self.folder
+
+    def _files(self, folder: Path, names: tuple[str, ...]) -> list[Path]:
+        """Files of the folder. Raises ``UserError`` where one is missing."""
+        absent = [name for name in names if not (folder / name).exists()]
+        if absent:
+            raise UserError(f"{folder / absent[0]} is missing: {self._again(folder)}")
+        return [folder / name for name in names]
+
+    def _again(self, folder: Path) -> str:
+        return f"delete {folder} and run again, or {self.remote.how_to_get(folder.parent)}"
+
+
 def folder_arrays(who: type[ImageSet], folders: Sequence[Path], **decoding: Any) -> Arrays:
     """Arrays of one or two class-folder trees (train, test), decoded once. The test tree's classes are those of train.
 
@@ -95,18 +131,23 @@ def folder_arrays(who: type[ImageSet], folders: Sequence[Path], **decoding: Any)
             "the data set 'image-folder'"
         )
     trees += [_test_tree(f, trees[0].names) for f in folders[1:]]
-    files = [f for tree in trees for f in tree.files]
     if who.expected is not None:
         check_counts(who, str(folders[0].parent), *(len(t.files) for t in trees))
+    return decoded(who.name, trees, folders[0].parent, **decoding)
+
+
+def decoded(name: str, trees: Sequence[Labelled], root: Path, **decoding: Any) -> Arrays:
+    """Arrays of one tree or two (train, test) below ``root``, decoded once and alike; statistics of the first."""
     import PIL
 
-    source = [who.name, f"pillow {PIL.__version__}", repr(sorted(decoding.items())), *file_lines(files, folders[0].parent)]
-    return cached(who.name, source, lambda: decode_trees(trees, **decoding))
+    files = [f for tree in trees for f in tree.files]
+    labels = [str(tree.y.tolist()) for tree in trees]  # they may lie in a file of their own, not in the images' paths
+    source = [name, f"pillow {PIL.__version__}", repr(sorted(decoding.items())), *labels, *file_lines(files, root)]
+    return cached(name, source, lambda: _decoded(trees, files, **decoding))
 
 
-def decode_trees(trees: Sequence[Labelled], **decoding: Any) -> Arrays:
-    """Decode all trees as one, so that they agree, with the statistics of the first."""
-    x = decode_images([f for tree in trees for f in tree.files], **decoding)
+def _decoded(trees: Sequence[Labelled], files: list[str], **decoding: Any) -> Arrays:
+    x = decode_images(files, **decoding)
     cut = len(trees[0].files)
     arrays = {"train_x": x[:cut], "train_y": trees[0].y, **moments(x[:cut])}
     return arrays if len(trees) == 1 else {**arrays, "test_x": x[cut:], "test_y": trees[1].y}

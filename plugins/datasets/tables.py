@@ -19,12 +19,9 @@ from fedbench.core import (
     check_size,
     class_folders,
     data_folder,
-    decode_images,
-    fetch,
     file_lines,
-    unpack,
 )  # fmt: skip
-from fedbench.plugins.datasets.imageset import HALF, ImageSet, Statistics, check_counts, moments
+from fedbench.plugins.datasets.imageset import HALF, ArchivedSet, ImageSet, Statistics, check_counts, decoded, moments
 from fedbench.plugins.datasets.sampling import Resplit
 
 _SIDE, _TILE = 48, 64  # of a face, of a tile
@@ -34,7 +31,6 @@ _TRAIN, _TEST = "Training", ("PublicTest", "PrivateTest")
 _FILES = (("fer2013.csv", "f8428a1edbd21e88f42c73edd2a14f95"), ("icml_face_data.csv", "b114b9e04e6949e5fe8b6a98b3892b1d"))
 CLASSES = ("01_TUMOR", "02_STROMA", "03_COMPLEX", "04_LYMPHO", "05_DEBRIS", "06_MUCOSA", "07_ADIPOSE", "08_EMPTY")
 _CSV = "hmnist_64_64_L.csv"
-_MOST_TILE_BYTES = 1_000_000_000  # unpacked: 5,000 tiles of about 75 kB
 _MOST_CSV_BYTES = 200_000_000  # 20 million numbers below 256, and commas
 
 
@@ -128,7 +124,7 @@ def _how_to_get(folder: Path) -> str:
     )
 
 
-class ChMnist(ImageSet):
+class ChMnist(ArchivedSet):
     """5,000 tiles of colorectal tissue, 64x64 grey, 8 classes of 625: split by seed, each class keeping its share.
 
     By default 80 % to train on, as in MemberShield (section 6.1); the other 20 % are test and hold-out in equal parts. Read from
@@ -145,9 +141,10 @@ class ChMnist(ImageSet):
     home = "https://zenodo.org/record/53169"
     licence = "CC BY 4.0"
     citation = "J. N. Kather et al.: Multi-class texture analysis in colorectal cancer histology. Scientific Reports, 2016"
-    folder: ClassVar[str] = "Kather_texture_2016_image_tiles_5000"
+    most_bytes = 1_000_000_000  # 5,000 tiles of about 75 kB
+    folder = "Kather_texture_2016_image_tiles_5000"
     # The checksum as TensorFlow Datasets has it (url_checksums/colorectal_histology.txt); Zenodo publishes an md5.
-    remote: ClassVar[Remote] = Remote(
+    remote = Remote(
         f"{folder}.zip", (f"https://zenodo.org/record/53169/files/{folder}.zip",),
         "sha256:936d0b95ae0f04f1f7b18a2b7e8c55776c3e887d102f645bcee752d1a6626a32", 258_098_431,
     )  # fmt: skip
@@ -163,36 +160,24 @@ class ChMnist(ImageSet):
 
     @classmethod
     def _places(cls) -> list[Path]:
-        root = data_folder()
-        return [root / cls.name / _CSV, root / cls.folder, root / cls.remote.name]
+        return [data_folder() / cls.name / _CSV, *super()._places()]
 
     def _statistics(self, arrays: Arrays) -> Statistics:
         return super()._statistics(arrays) if self.params.normalise == "own" else (HALF[0][:1], HALF[1][:1])
 
     def _arrays(self) -> Arrays:
-        root = data_folder()
-        table, folder, _ = self._places()
+        table, root = self._places()[0], data_folder()
         if table.exists():
             return cached(self.name, [self.name, *file_lines([table], root)], lambda: self._from_table(table))
-        if not folder.exists():
-            unpack(self._archive(root, table), root, self.folder, _MOST_TILE_BYTES)
+        folder = self._unpacked(f", or put Kaggle's {_CSV} at {table}")
         tiles = class_folders(folder, CLASSES)
         self._check_classes(folder, tiles.y)
-        import PIL
-
-        source = [self.name, f"pillow {PIL.__version__}", str(_TILE), *file_lines(tiles.files, root)]
-        return cached(self.name, source, lambda: _with_moments(decode_images(tiles.files, size=_TILE, channels=1), tiles.y))
-
-    def _archive(self, root: Path, table: Path) -> Path:
-        try:
-            return fetch(self.remote, root)
-        except UserError as error:
-            raise UserError(*error.messages[:-1], f"{error.messages[-1]}, or put Kaggle's {_CSV} at {table}") from error
+        return decoded(self.name, [tiles], root, size=_TILE, channels=1)
 
     def _from_table(self, file: Path) -> Arrays:
         x, y = read_table(file)
         self._check_classes(file, y)
-        return _with_moments(x, y)
+        return {"train_x": x, "train_y": y, **moments(x)}
 
     def _check_classes(self, where: Path, y: np.ndarray) -> None:
         counts = np.bincount(y, minlength=len(CLASSES))
@@ -219,7 +204,3 @@ def read_table(file: Path) -> tuple[np.ndarray, np.ndarray]:
     y = table[:, -1].astype(np.int64) - 1
     check_labels(y, len(CLASSES), f"{file} (classes counted from 0)")
     return table[:, :-1].reshape(-1, 1, _TILE, _TILE), y
-
-
-def _with_moments(x: np.ndarray, y: np.ndarray) -> Arrays:
-    return {"train_x": x, "train_y": y, **moments(x)}
