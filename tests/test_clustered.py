@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -134,7 +132,7 @@ def test_local_training_shares_nothing():
 def test_a_member_weighs_loss_against_announced_risk_by_what_it_tolerates(risks, threshold, scale, beta_max, announced, seed):
     data, models = MemberData(draws(seed, 12, 4), labels(seed, 12)), models_of(1, 2, 3)
     defense = made("ifca-mir", models=3, scale=scale, beta_max=beta_max)
-    defense.announced = {j: SimpleNamespace(risk=risks[j], round=5) for j in range(announced)}
+    defense.announced = {j: risks[j] for j in range(announced)}
     losses, risks = slow_losses(models, data).mean(1), np.array(risks)
     beta = beta_max * min(1, max(0, (0.8 - threshold) / 0.3)) if announced == 3 else 0  # before that the loss alone decides
     if scale == "relative" and beta:
@@ -220,12 +218,10 @@ def test_models_are_examined_every_so_many_rounds_and_late_when_idle():
             if j == 0 or t not in (5, 6, 15):  # no member picks model 1 in these rounds
                 server.examine(defense, t, j, key=t, memory=memories[j])
         if t == 7:
-            assert {j: a.round for j, a in defense.announced.items()} == {0: 5, 1: 7}
+            assert defense.announced == {0: defense.history[5, 0], 1: defense.history[7, 1]}
     # not after the last round, when no client is left to tell
     assert set(defense.history) == {(5, 0), (10, 0), (15, 0), (7, 1), (10, 1), (16, 1)}
-    assert {j: (a.risk, a.round) for j, a in defense.announced.items()} == {
-        0: (defense.history[15, 0], 15), 1: (defense.history[16, 1], 16),
-    }  # fmt: skip
+    assert defense.announced == {0: defense.history[15, 0], 1: defense.history[16, 1]}  # fmt: skip
 
 
 # -- what is stated and refused --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -121,11 +122,8 @@ def _by_gdp(sigma: float, steps: Steps, delta: float) -> float:
 
 
 def _epsilon(mu: float, delta: float) -> float:
-    low, high = 0.0, mu * mu / 2 + 40 * mu + 1  # 40 standard deviations beyond the mean of the privacy loss
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _delta(middle, mu) > delta else (low, middle)
-    return high
+    high = mu * mu / 2 + 40 * mu + 1  # 40 standard deviations beyond the mean of the privacy loss
+    return _bisected(0.0, high, lambda eps: _delta(eps, mu) > delta)[1]
 
 
 def _mu(target: float, delta: float) -> float:
@@ -133,11 +131,15 @@ def _mu(target: float, delta: float) -> float:
     high = 1.0
     while _delta(target, high) <= delta:
         high *= 2
-    low = 0.0
+    return _bisected(0.0, high, lambda mu: _delta(target, mu) <= delta)[0]
+
+
+def _bisected(low: float, high: float, is_low: Callable[[float], bool]) -> tuple[float, float]:
+    """The neighbours between which ``is_low`` turns from true to false."""
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (middle, high) if _delta(target, middle) <= delta else (low, middle)
-    return low
+        low, high = (middle, high) if is_low(middle) else (low, middle)
+    return low, high
 
 
 def _delta(eps: float, mu: float) -> float:

@@ -33,10 +33,7 @@ def empirical_losses(models: torch.Tensor, ctx: MemberContext, batch: int | None
 
 def _own_samples(ctx: MemberContext, batch: int | None) -> torch.Tensor:
     """[m] int64: positions of the samples to compare the models on."""
-    held_out = ctx.data.held_out
-    usable = torch.arange(len(ctx.data.y), device=ctx.data.y.device)
-    if held_out is not None:
-        usable = usable[~held_out]
+    usable = ctx.data.trainable
     if batch is None or batch >= len(usable):
         return usable
     drawn = ctx.rng.choice(len(usable), batch, replace=False)

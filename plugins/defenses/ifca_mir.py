@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -83,13 +83,6 @@ def balanced_accuracy(predicted: np.ndarray, member: np.ndarray) -> float:
 Scale = Literal["relative", "raw"]
 
 
-class Announcement(NamedTuple):
-    """What the server tells everybody of one global model: its MIA accuracy as it was after ``round``."""
-
-    risk: float
-    round: int
-
-
 def privacy_weight(threshold: float, sensitive: float, tolerant: float, beta_max: float) -> float:
     """beta_i: ``beta_max`` for a client that tolerates ``sensitive`` or less, 0 from ``tolerant`` on, linear between."""
     return beta_max * min(max((tolerant - threshold) / (tolerant - sensitive), 0.0), 1.0)
@@ -141,7 +134,7 @@ class IFCAMIR(IFCA):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        self.announced: dict[int, Announcement] = {}
+        self.announced: dict[int, float] = {}
         self.history: dict[tuple[int, int], float] = {}
 
     @property
@@ -154,7 +147,7 @@ class IFCAMIR(IFCA):
         beta = self._beta(ctx)
         if beta == 0 or len(self.announced) < len(models):
             return super().assign(models, ctx)
-        risks = np.array([self.announced[j].risk for j in range(len(models))])
+        risks = np.array([self.announced[j] for j in range(len(models))])
         return int(np.argmin(costs(empirical_losses(models, ctx, self.params.batch), risks, beta, self.params.scale)))
 
     def check(self, federation: Federation) -> None:
@@ -192,5 +185,5 @@ class IFCAMIR(IFCA):
         ctx.memory["examined"] = ctx.round
         p = self.params
         found = risk(start, ctx, p.shadows, p.epochs, p.confidences)
-        self.announced[ctx.model_index] = Announcement(found, ctx.round)
+        self.announced[ctx.model_index] = found
         self.history[ctx.round, ctx.model_index] = found

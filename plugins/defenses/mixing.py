@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -64,11 +64,11 @@ class InstaHide(Defense):
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
         if not batch.x.is_floating_point():
             raise UserError("instahide: inputs of integers (tokens) cannot be mixed")
-        plan = self._plan(ctx)
-        weights, others = plan.weights[batch.index].to(batch.x), plan.partners(batch.index)
+        partners, weights = (a[batch.index] for a in self._plan(ctx))
+        weights = weights.to(batch.x)
         data, classes = ctx.data, ctx.federation.n_classes
         each = [(batch.x, _target(batch.y, batch.soft, classes))]  # as earlier transformations left it
-        for o in others:
+        for o in partners.T:
             soft = None if data.soft is None else data.soft[o]
             each.append((ctx.normalise(data.x[o]), _target(data.y[o], soft, classes)))
         x = torch.stack([_rows(weights[:, j], part) * part for j, (part, _) in enumerate(each)]).sum(0)
@@ -76,8 +76,8 @@ class InstaHide(Defense):
         mask = 2 * torch.randint(0, 2, batch.x.shape, generator=ctx.generator, dtype=torch.int8) - 1
         return replace(batch, x=x * mask.to(batch.x), soft=target)
 
-    def _plan(self, ctx: MemberContext) -> Plan:
-        """Who is mixed with whom, and how much, in this local epoch."""
+    def _plan(self, ctx: MemberContext) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which samples are mixed, and how much of each, in this local epoch."""
         epoch, plan = ctx.memory.get("plan", (None, None))
         if epoch != ctx.epoch:
             usable = ctx.data.trainable.cpu().numpy()
@@ -85,37 +85,23 @@ class InstaHide(Defense):
                 raise UserError(
                     f"instahide: client {ctx.client} has {len(usable)} samples and cannot mix {self.params.k}; lower k"
                 )
-            plan = draw_plan(len(ctx.data.y), usable, self.params.k, self.params.bound, ctx.rng, ctx.data.y.device)
+            drawn = draw_plan(len(ctx.data.y), usable, self.params.k, self.params.bound, ctx.rng)
+            plan = tuple(torch.from_numpy(a).to(ctx.data.y.device) for a in drawn)
             ctx.memory["plan"] = ctx.epoch, plan
         return plan
 
 
-@dataclass(frozen=True)
-class Plan:
-    """An epoch's mixtures. ``ring``: [m] usable samples in random order; ``place``: [n] a sample's place in it.
+def draw_plan(n: int, usable: np.ndarray, k: int, bound: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """[n, k - 1] partners and [n, k] weights of every sample of ``usable`` [m].
 
-    ``shifts``: k - 1 distances along the ring to a sample's partners; ``weights``: [n, k] by sample.
+    Distinct partners, never the sample itself, each sample being partner k - 1 times: distinct shifts of a ring.
     """
-
-    ring: torch.Tensor
-    place: torch.Tensor
-    shifts: tuple[int, ...]
-    weights: torch.Tensor
-
-    def partners(self, index: torch.Tensor) -> list[torch.Tensor]:
-        """k - 1 vectors [B]: the samples mixed with ``index`` [B]."""
-        return [self.ring[(self.place[index] + s) % len(self.ring)] for s in self.shifts]
-
-
-def draw_plan(n: int, usable: np.ndarray, k: int, bound: float, rng: np.random.Generator, device: torch.device) -> Plan:
-    """Distinct partners, never the sample itself, each sample being partner k - 1 times: distinct shifts of a ring."""
     ring = rng.permutation(usable)
     place = np.zeros(n, np.int64)
     place[ring] = np.arange(len(ring))
-    shifts = tuple(int(s) + 1 for s in rng.choice(len(ring) - 1, k - 1, replace=False)) if k > 1 else ()
+    shifts = 1 + rng.choice(len(ring) - 1, k - 1, replace=False) if k > 1 else np.zeros(0, np.int64)
     weights = np.ones((n, 1)) if k == 1 else bounded_weights(n, k, bound, rng)
-    ring_, place_, weights_ = (torch.from_numpy(a).to(device) for a in (ring, place, weights.astype(np.float32)))
-    return Plan(ring_, place_, shifts, weights_)
+    return ring[(place[:, None] + shifts) % len(ring)], weights.astype(np.float32)
 
 
 def bounded_weights(n: int, k: int, bound: float, rng: np.random.Generator) -> np.ndarray:

@@ -7,14 +7,9 @@ import torch
 from pydantic import Field
 
 from fedbench.core import Defense, Federation, Params, ServerContext
-from fedbench.plugins.defenses.rules.geometry import angles, combine, expected, require
+from fedbench.plugins.defenses.rules.geometry import angles, combine, expected
 
 TIE = 1e-6  # radians; arccos near 1 is good to 1.5e-8 in float64
-
-
-def mean_angles(updates: torch.Tensor) -> np.ndarray:
-    """[K] radians: each row's mean angle to the other rows (equation 7); 0 for a single row."""
-    return angles(updates).sum(axis=1) / max(1, len(updates) - 1)
 
 
 def shares(scores: np.ndarray, keep: int) -> np.ndarray:
@@ -26,12 +21,6 @@ def shares(scores: np.ndarray, keep: int) -> np.ndarray:
     below = scores < cut - TIE
     tied = np.abs(scores - cut) <= TIE
     return below + tied * (keep - below.sum()) / tied.sum()
-
-
-def angular_trimmed_mean(updates: torch.Tensor, kappa: int) -> torch.Tensor:
-    """[P]: the mean of the K - 2 kappa rows of [K, P] with the least mean angles (equations 7 and 8); K > 2 kappa."""
-    keep = len(updates) - 2 * kappa
-    return combine(shares(mean_angles(updates), keep) / keep, updates)
 
 
 class AngularTrimmedMean(Defense):
@@ -53,13 +42,10 @@ class AngularTrimmedMean(Defense):
 
     def check(self, federation: Federation) -> None:
         """Something must be left to average."""
-        self._require(expected(self.params.kappa, federation), federation.cohort)
+        expected("atm", self.params.kappa, federation, federation.cohort, 2, 1, " kappa")
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]; raises ``UserError`` where nothing is left."""
-        kappa = expected(self.params.kappa, ctx)
-        self._require(kappa, len(updates))
-        return angular_trimmed_mean(updates, kappa)
-
-    def _require(self, kappa: int, rows: int) -> None:
-        require("atm", f"kappa = {kappa}", "2 kappa + 1", 2 * kappa + 1, rows)
+        keep = len(updates) - 2 * expected("atm", self.params.kappa, ctx, len(updates), 2, 1, " kappa")
+        mean = angles(updates).sum(axis=1) / max(1, len(updates) - 1)  # equation 7
+        return combine(shares(mean, keep) / keep, updates)

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Defense, Federation, ServerContext, UserError
-from fedbench.plugins.defenses.rules.geometry import ExpectsMalicious, expected, require
+from fedbench.plugins.defenses.rules.geometry import ExpectsMalicious, expected
 
 Reject = Literal["err", "lfr", "union"]
 WORST = 1e30  # what a loss that is not finite counts as: leaving its cause out is an improvement, not NaN
@@ -82,12 +82,12 @@ class Fang(Defense):
 
     def check(self, federation: Federation) -> None:
         """What is left after up to 2f removals."""
-        f = expected(self.params.f, federation)
-        require("fang", f"f = {f}", "2f + 1", 2 * f + 1, federation.cohort)
+        expected("fang", self.params.f, federation, federation.cohort, 2, 1)
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]; raises ``UserError`` where nothing is left."""
-        return fang(updates, expected(self.params.f, ctx), self.params.reject, lambda step: _evaluate(step, ctx))
+        f = expected("fang", self.params.f, ctx, len(updates), 0, 1)
+        return fang(updates, f, self.params.reject, lambda step: _evaluate(step, ctx))
 
 
 def _evaluate(step: torch.Tensor, ctx: ServerContext) -> tuple[float, float]:

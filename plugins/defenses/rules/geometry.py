@@ -15,22 +15,24 @@ class ExpectsMalicious(Params):
     f: int | None = Field(None, ge=0, description="malicious rows to expect a round; null: as many as the federation assumes")
 
 
-def expected(f: int | None, known: Federation | ServerContext) -> int:
-    """``f``, or where it is None what the server was told: the federation's number. In a round less its rejected rows: they
-    were among those to expect, and sending rows that are not finite must not leave a rule with too few to work on."""
+def expected(
+    rule: str, f: int | None, known: Federation | ServerContext, rows: int, a: int, b: int, name: str = "f"
+) -> int:  # fmt: skip
+    """``f``, the malicious rows to expect, or where it is None what the server was told: the federation's number.
+
+    In a round less its rejected rows: they were among those to expect, and sending rows that are not finite must not leave a
+    rule with too few to work on. Raises ``UserError``, which calls f ``name``, unless ``rows`` >= a f + b.
+    """
     if f is None:
-        return known.assumed_malicious
-    rejected = known.federation.assumed_malicious - known.assumed_malicious if isinstance(known, ServerContext) else 0
-    return max(0, f - rejected)
-
-
-def require(rule: str, number: str, formula: str, least: int, rows: int) -> None:
-    """Raise ``UserError`` when ``rows`` < ``least``; ``number``: what was expected, ``formula``: how ``least`` comes of it."""
-    if rows < least:
+        f = known.assumed_malicious
+    elif isinstance(known, ServerContext):
+        f = max(0, f - known.federation.assumed_malicious + known.assumed_malicious)
+    if rows < a * f + b:
         raise UserError(
-            f"{rule} with {number} needs at least {formula} = {least} rows a round and has {rows}: "
-            "expect fewer malicious clients, or let more clients take part"
+            f"{rule} with {name.strip()} = {f} needs at least {a if a > 1 else ''}{name} + {b} = {a * f + b} rows a round and "
+            f"has {rows}: expect fewer malicious clients, or let more clients take part"
         )
+    return f
 
 
 def require_majority(rule: str, known: Federation) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fedbench.core import Defense, Federation, ServerContext
-from fedbench.plugins.defenses.rules.geometry import ExpectsMalicious, expected, require, sorted_columns, squared_distances
+from fedbench.core import Defense, Federation, ServerContext, UserError
+from fedbench.plugins.defenses.rules.geometry import ExpectsMalicious, expected, sorted_columns, squared_distances
 from fedbench.plugins.defenses.rules.medians import middle_of
 
 Variant = Literal["published", "released"]
@@ -27,18 +27,8 @@ def krum_order(squared: np.ndarray, f: int) -> np.ndarray:
     return np.lexsort((squared.sum(axis=1), nearest.sum(axis=1)))
 
 
-def krum(updates: torch.Tensor, f: int) -> torch.Tensor:
-    """[P]: the row of [K, P] that Krum chooses; K >= f + 3."""
-    return updates[krum_order(squared_distances(updates), f)[0]].clone()
-
-
-def multi_krum(updates: torch.Tensor, f: int, keep: int) -> torch.Tensor:
-    """[P]: the mean of the ``keep`` best rows of [K, P] by their Krum scores; K >= f + 3."""
-    return updates[np.sort(krum_order(squared_distances(updates), f)[:keep])].mean(dim=0)
-
-
 def released_krum(updates: torch.Tensor, f: int) -> torch.Tensor:
-    """[P]: as :func:`krum`, by the sum of n - f - 2 plain distances, of which one is the row's to itself."""
+    """[P]: the row of [K, P] with the least sum of n - f - 2 plain distances, of which one is the row's to itself."""
     nearest = np.sort(np.sqrt(squared_distances(updates)), axis=1)[:, : len(updates) - f - 2]
     return updates[nearest.sum(axis=1).argmin()].clone()
 
@@ -72,14 +62,14 @@ class Krum(Defense):
 
     def check(self, federation: Federation) -> None:
         """n >= 2f + 3, the condition of the paper's proposition 1."""
-        f = expected(self.params.f, federation)
-        require("krum", f"f = {f}", "2f + 3", 2 * f + 3, federation.cohort)
+        expected("krum", self.params.f, federation, federation.cohort, 2, 3)
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]; raises ``UserError`` where no row has a neighbour to count."""
-        f = expected(self.params.f, ctx)
-        require("krum", f"f = {f}", "f + 3", f + 3, len(updates))
-        return (krum if self.params.variant == "published" else released_krum)(updates, f)
+        f = expected("krum", self.params.f, ctx, len(updates), 1, 3)
+        if self.params.variant == "released":
+            return released_krum(updates, f)
+        return updates[krum_order(squared_distances(updates), f)[0]].clone()
 
 
 class MultiKrum(Defense):
@@ -96,19 +86,21 @@ class MultiKrum(Defense):
 
     def check(self, federation: Federation) -> None:
         """n >= 2f + 3, as for Krum, and as many rows as are to be kept."""
-        f = expected(self.params.f, federation)
-        require("multi-krum", f"f = {f}", "2f + 3", 2 * f + 3, federation.cohort)
-        if self.params.keep is not None:
-            require("multi-krum", f"keep = {self.params.keep}", "keep", self.params.keep, federation.cohort)
+        expected("multi-krum", self.params.f, federation, federation.cohort, 2, 3)
+        if (self.params.keep or 0) > federation.cohort:
+            raise UserError(
+                f"multi-krum: keep is {self.params.keep}, and a round has {federation.cohort} rows: lower it, or let more clients "
+                "take part"
+            )
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]; raises ``UserError`` where no row can be scored."""
-        f, keep = expected(self.params.f, ctx), self.params.keep
-        if self.params.variant == "released":
-            require("multi-krum", f"f = {f}", "2f + 3", 2 * f + 3, len(updates))
+        released, keep = self.params.variant == "released", self.params.keep
+        f = expected("multi-krum", self.params.f, ctx, len(updates), 2 if released else 1, 3)
+        if released:
             return released_multi_krum(updates, f, keep or 4)
-        require("multi-krum", f"f = {f}", "f + 3", f + 3, len(updates))
-        return multi_krum(updates, f, keep or len(updates) - f)
+        best = krum_order(squared_distances(updates), f)[: keep or len(updates) - f]
+        return updates[np.sort(best)].mean(dim=0)
 
 
 def select(squared: np.ndarray, f: int) -> list[int]:
@@ -138,12 +130,6 @@ def nearest_to_median(updates: torch.Tensor, beta: int) -> torch.Tensor:
     return found
 
 
-def bulyan(updates: torch.Tensor, f: int) -> torch.Tensor:
-    """[P] from the rows [n, P]: theta = n - 2f rows by Krum, then beta = theta - 2f values a coordinate; n >= 4f + 1."""
-    chosen = select(squared_distances(updates), f)
-    return nearest_to_median(updates[sorted(chosen)], len(chosen) - 2 * f)
-
-
 class Bulyan(Defense):
     """Krum again and again for n - 2f rows, then in each coordinate the mean of the n - 4f values nearest to the median.
 
@@ -158,11 +144,10 @@ class Bulyan(Defense):
 
     def check(self, federation: Federation) -> None:
         """n >= 4f + 3, the paper's condition."""
-        f = expected(self.params.f, federation)
-        require("bulyan", f"f = {f}", "4f + 3", 4 * f + 3, federation.cohort)
+        expected("bulyan", self.params.f, federation, federation.cohort, 4, 3)
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]; raises ``UserError`` where no value would be left in a coordinate."""
-        f = expected(self.params.f, ctx)
-        require("bulyan", f"f = {f}", "4f + 1", 4 * f + 1, len(updates))
-        return bulyan(updates, f)
+        f = expected("bulyan", self.params.f, ctx, len(updates), 4, 1)
+        chosen = select(squared_distances(updates), f)
+        return nearest_to_median(updates[sorted(chosen)], len(chosen) - 2 * f)

@@ -11,11 +11,6 @@ from fedbench.core import Defense, Federation, Params, ServerContext, norms
 from fedbench.plugins.defenses.rules.geometry import clipped_mean, require_majority
 
 
-def fedavg(updates: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """[P]: the rows [K, P] summed with ``weights`` [K], which sum to 1."""
-    return weights @ updates
-
-
 class FedAvg(Defense):
     """The mean of the rows, weighted by the clients' data or not. No robustness: one row moves it anywhere.
 
@@ -28,18 +23,7 @@ class FedAvg(Defense):
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]."""
-        equal = torch.full_like(weights, 1 / len(weights))
-        return fedavg(updates, weights if self.params.weights == "size" else equal)
-
-
-def top_k_mean(updates: torch.Tensor, keep: float) -> torch.Tensor:
-    """[P]: the mean of the rows [K, P], each cut to its floor(keep P) entries of largest magnitude (one at least)."""
-    n, size = updates.shape
-    total = torch.zeros_like(updates[0])
-    for row in updates:
-        largest = row.abs().topk(max(1, int(keep * size)), sorted=False).indices
-        total[largest] += row[largest]
-    return total / n
+        return (weights if self.params.weights == "size" else torch.full_like(weights, 1 / len(weights))) @ updates
 
 
 class TopK(Defense):
@@ -54,13 +38,12 @@ class TopK(Defense):
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]."""
-        return top_k_mean(updates, self.params.keep)
-
-
-def norm_clipping(updates: torch.Tensor, bound: float | None = None) -> torch.Tensor:
-    """[P]: the mean of the rows [K, P] scaled down to the L2 norm ``bound``; None: to the median of their norms."""
-    lengths = norms(updates)
-    return clipped_mean(updates, lengths, float(lengths.quantile(0.5)) if bound is None else bound)
+        n, size = updates.shape
+        total = torch.zeros_like(updates[0])
+        for row in updates:
+            largest = row.abs().topk(max(1, int(self.params.keep * size)), sorted=False).indices
+            total[largest] += row[largest]
+        return total / n
 
 
 class NormClipping(Defense):
@@ -81,17 +64,8 @@ class NormClipping(Defense):
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]."""
-        return norm_clipping(updates, self.params.bound)
-
-
-def noisy_mean(updates: torch.Tensor, clip: float, sigma: float, noise: torch.Tensor) -> torch.Tensor:
-    """[P]: the mean of the rows [K, P] clipped to L2 norm ``clip``, plus sigma clip / K times ``noise`` [P], standard normal."""
-    return clipped_mean(updates, norms(updates), clip) + (sigma * clip / len(updates)) * noise
-
-
-def shared_noise(updates: torch.Tensor, sigma: float, noise: torch.Tensor) -> torch.Tensor:
-    """[P]: the plain mean of the rows [K, P] plus ``sigma`` times ``noise`` [P]."""
-    return updates.mean(dim=0) + sigma * noise
+        lengths, bound = norms(updates), self.params.bound
+        return clipped_mean(updates, lengths, float(lengths.quantile(0.5)) if bound is None else bound)
 
 
 class ServerDP(Defense):
@@ -116,4 +90,6 @@ class ServerDP(Defense):
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]."""
         p, noise = self.params, ctx.randn_like(updates[0])
-        return shared_noise(updates, p.sigma, noise) if p.variant == "shared" else noisy_mean(updates, p.clip, p.sigma, noise)
+        if p.variant == "shared":
+            return updates.mean(dim=0) + p.sigma * noise
+        return clipped_mean(updates, norms(updates), p.clip) + (p.sigma * p.clip / len(updates)) * noise

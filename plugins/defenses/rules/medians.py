@@ -9,14 +9,9 @@ import torch
 from pydantic import Field
 
 from fedbench.core import Defense, Federation, Params, ServerContext
-from fedbench.plugins.defenses.rules.geometry import combine, expected, gram, require, require_majority, sorted_columns
+from fedbench.plugins.defenses.rules.geometry import combine, expected, gram, require_majority, sorted_columns
 
 Middle = Literal["midpoint", "lower"]
-
-
-def median(updates: torch.Tensor, middle: Middle = "midpoint") -> torch.Tensor:
-    """[P]: the median of every coordinate of [K, P]; of an even number the mean of the two middles, or the lower one."""
-    return middle_of(sorted_columns(updates), middle)
 
 
 def middle_of(ordered: torch.Tensor, middle: Middle = "midpoint") -> torch.Tensor:
@@ -42,12 +37,7 @@ class Median(Defense):
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]."""
-        return median(updates, self.params.middle)
-
-
-def trimmed_mean(updates: torch.Tensor, b: int) -> torch.Tensor:
-    """[P]: the mean of every coordinate of [K, P] without its ``b`` largest and ``b`` smallest values; K > 2b."""
-    return sorted_columns(updates)[b : len(updates) - b].mean(dim=0) if b else updates.mean(dim=0)
+        return middle_of(sorted_columns(updates), self.params.middle)
 
 
 class TrimmedMean(Defense):
@@ -64,16 +54,12 @@ class TrimmedMean(Defense):
 
     def check(self, federation: Federation) -> None:
         """Something must be left to average."""
-        self._require(expected(self.params.b, federation), federation.cohort)
+        expected("trimmed-mean", self.params.b, federation, federation.cohort, 2, 1, "b")
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]; raises ``UserError`` where nothing is left."""
-        b = expected(self.params.b, ctx)
-        self._require(b, len(updates))
-        return trimmed_mean(updates, b)
-
-    def _require(self, b: int, rows: int) -> None:
-        require("trimmed-mean", f"b = {b}", "2b + 1", 2 * b + 1, rows)
+        b = expected("trimmed-mean", self.params.b, ctx, len(updates), 2, 1, "b")
+        return sorted_columns(updates)[b : len(updates) - b].mean(dim=0) if b else updates.mean(dim=0)
 
 
 CONVERGED = 1e-9  # relative change of every weight: a huge row must stand still too, however small its weight
@@ -100,11 +86,6 @@ def weiszfeld(products: np.ndarray, smoothing: float, iterations: int) -> np.nda
     return weights
 
 
-def geometric_median(updates: torch.Tensor, smoothing: float = 1e-6, iterations: int = 1000) -> torch.Tensor:
-    """[P]: the smoothed geometric median of the rows [K, P]."""
-    return combine(weiszfeld(gram(updates), smoothing, iterations), updates)
-
-
 class GeometricMedian(Defense):
     """The point with the least sum of Euclidean distances to the rows, by the smoothed Weiszfeld algorithm, unweighted.
 
@@ -124,4 +105,4 @@ class GeometricMedian(Defense):
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]."""
-        return geometric_median(updates, self.params.smoothing, self.params.iterations)
+        return combine(weiszfeld(gram(updates), self.params.smoothing, self.params.iterations), updates)
