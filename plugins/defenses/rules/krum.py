@@ -89,8 +89,8 @@ class MultiKrum(Defense):
         expected("multi-krum", self.params.f, federation, federation.cohort, 2, 3)
         if (self.params.keep or 0) > federation.cohort:
             raise UserError(
-                f"multi-krum: keep is {self.params.keep}, and a round has {federation.cohort} rows: lower it, or let more clients "
-                "take part"
+                f"multi-krum: keep is {self.params.keep}, and a round has {federation.cohort} rows: lower it, or let more "
+                "clients take part"
             )
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
