@@ -39,14 +39,14 @@ def clients_of(run: FinishedRun) -> list[int]:
 
 def members_of(run: FinishedRun, client: int) -> np.ndarray:
     """[N] bool: the audited samples that the client trained on."""
-    return np.asarray(run.pool == client)
+    return run.pool == client
 
 
 def outsiders_of(run: FinishedRun, client: int) -> np.ndarray:
     """[N] bool, samples without training: the client's own test part or, where clients have none, the hold-out."""
     if (run.outsider_of >= 0).any():
-        return np.asarray((run.outsider_of == client) & (run.pool == -1))
-    return np.asarray(run.pool == -1)
+        return (run.outsider_of == client) & (run.pool == -1)
+    return run.pool == -1
 
 
 def advantage(members: np.ndarray, outsiders: np.ndarray) -> float:

@@ -115,7 +115,7 @@ def _thirds(share: np.ndarray, loss: np.ndarray) -> list[float | None]:
 
 def _share(run: FinishedRun, counts: np.ndarray, who: list[int]) -> np.ndarray:
     """[T] of all training samples of these clients, those that ``counts`` [T, K] says of each round."""
-    return np.asarray(counts[:, who].sum(axis=1) / run.sizes[who].sum())
+    return counts[:, who].sum(axis=1) / run.sizes[who].sum()
 
 
 def _table(title: str, caption: Words, found: Mapping[str, list[Findings]], names: tuple[str, ...]) -> Table:

@@ -33,11 +33,8 @@ def fairness_report(
     flat = counts.reshape(len(counts), -1)
     again = np.stack([rng.multinomial(c.sum(), c / c.sum(), size=n) for c in flat], axis=1).reshape(n, *counts.shape)
     points, replicates = (_gaps(table, true, said) for table in (counts, again))
-    return {name: (_known(points[name]), None if np.isnan(points[name]) else _spread(replicates[name])) for name in points}
-
-
-def _known(value: np.ndarray) -> float | None:
-    return None if np.isnan(value) else float(value)
+    gaps: dict[str, Gap] = dict.fromkeys(points, (None, None))
+    return gaps | {name: (float(gap), _spread(replicates[name])) for name, gap in points.items() if not np.isnan(gap)}
 
 
 def _spread(replicates: np.ndarray) -> float | None:
@@ -65,7 +62,7 @@ def _gaps(counts: np.ndarray, true: np.ndarray, said: np.ndarray) -> dict[str, n
         tpr, fpr = _mean_gaps(hits / of_true, true), _mean_gaps((of_said - hits) / others, true)
     parity = _mean_gaps(of_said / of_said.sum(axis=-1, keepdims=True), said)
     found = {"demographic_parity": parity, "equal_opportunity": tpr, "equalised_odds": (tpr + fpr) / 2}
-    return {name: np.asarray(np.fmax.reduce(pairs, axis=-1)) for name, pairs in found.items()}
+    return {name: np.fmax.reduce(pairs, axis=-1) for name, pairs in found.items()}
 
 
 def _mean_gaps(rates: np.ndarray, occurs: np.ndarray) -> np.ndarray:
@@ -74,4 +71,4 @@ def _mean_gaps(rates: np.ndarray, occurs: np.ndarray) -> np.ndarray:
     gap = np.stack(gaps, axis=-2)
     known = ~np.isnan(gap)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, gap, 0).sum(axis=-1) / known.sum(axis=-1))
+        return np.where(known, gap, 0).sum(axis=-1) / known.sum(axis=-1)

@@ -172,10 +172,10 @@ def _draw(section: Section, style: Style) -> Canvas:
         _bars(axis, style, section, attack, groups)
     accuracy, moved = axes[len(attacks) :]
     for g, _ in enumerate(groups):
-        _over_rounds(accuracy, style, section, partial(_percent, g), dash=g)
+        _over_rounds(accuracy, style, section, lambda r, g=g: 100 * r.group_accuracy[g] if r.group_accuracy else np.nan, dash=g)
     dashes = ", ".join(f"{_STROKES[g % len(_STROKES)][1]}: {style.literal(group.name)}" for g, group in enumerate(groups))
     accuracy.set_title(f"test accuracy, % ({dashes})", fontsize=9)
-    _over_rounds(moved, style, section, _moved)
+    _over_rounds(moved, style, section, lambda r: np.nan if r.moved is None else r.moved)
     moved.set_title("clients moved since the last audited round", fontsize=9)
     return framed(figure, accuracy, style, section, "Groups of clients, means over seeds", ncols=5)
 
@@ -195,14 +195,6 @@ def _bars(axis: Axes, style: Style, section: Section, attack: str, groups: Seque
     axis.set_xticks(range(len(section.rows)), labels, rotation=20, ha="right", fontsize=8)
     axis.set_title(style.literal(f"MIA accuracy, {attack} (0.5: guessing)"), fontsize=9)
     axis.legend(frameon=False, fontsize=8)
-
-
-def _percent(group: int, row: AuditedRound) -> float:
-    return 100 * row.group_accuracy[group] if row.group_accuracy else np.nan
-
-
-def _moved(row: AuditedRound) -> float:
-    return np.nan if row.moved is None else float(row.moved)
 
 
 def _over_rounds(axis: Axes, style: Style, section: Section, of: Callable[[AuditedRound], float], dash: int = 0) -> None:

@@ -71,7 +71,7 @@ def _mean(values: Sequence[object]) -> np.ndarray | None:
         return None
     if not len(arrays):
         return None
-    return np.asarray(arrays.mean(0))
+    return arrays.mean(0)
 
 
 # ---------------------------------------------------------------- table

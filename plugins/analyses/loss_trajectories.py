@@ -85,7 +85,7 @@ def _of_part(run: FinishedRun, part: str) -> np.ndarray:
 def _side(run: FinishedRun, side: str, client: int) -> np.ndarray:
     if side == "members":
         return members_of(run, client)
-    return outsiders_of(run, client) if side == "outside" else np.asarray((run.pool >= 0) & (run.pool != client))
+    return outsiders_of(run, client) if side == "outside" else (run.pool >= 0) & (run.pool != client)
 
 
 def _mean(loss: np.ndarray, side: np.ndarray) -> np.ndarray:

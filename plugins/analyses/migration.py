@@ -60,7 +60,9 @@ class Migration(Analysis):
         section lacks IFCA, or another defense of several models.
         """
         base = next((r for r in section.rows if r.name == BASE), None)
-        others = [r for r in section.rows if r.name != BASE and _clustered(r)]
+        others = [
+            r for r in section.rows if r.name != BASE and any(a.clusters for rounds in r.histories for a in rounds)
+        ]  # fmt: skip
         if base is not None:
             rows = [line for row in others for a in section.attacks if (line := _line(section, base, row, a, label))]
             if rows:
@@ -76,10 +78,6 @@ def exposures(judged: Judged) -> dict[int, float]:
         if len(own) and len(outside):
             found[int(client)] = auc(np.concatenate([own, outside]), np.arange(len(own) + len(outside)) < len(own))
     return found
-
-
-def _clustered(row: Row) -> bool:
-    return any(r.clusters for rounds in row.histories for r in rounds)
 
 
 def _line(section: Section, base: Row, row: Row, attack: str, label: str) -> tuple[Content, ...]:

@@ -41,7 +41,7 @@ class RandomForest(TrainedAttack):
         )
 
     def _log_odds(self, model: RandomForestClassifier, x: np.ndarray) -> np.ndarray:
-        return np.asarray(model.predict_proba(x)[:, 1] - 0.5)
+        return model.predict_proba(x)[:, 1] - 0.5
 
 
 class MLPAttack(TrainedAttack):
@@ -61,7 +61,7 @@ class MLPAttack(TrainedAttack):
 
     def _log_odds(self, model: MLPClassifier, x: np.ndarray) -> np.ndarray:
         (hidden, out), (bias, last) = model.coefs_, model.intercepts_  # a probability would be 1 from a log odds of 37 on
-        return np.asarray((np.maximum(x @ hidden + bias, 0) @ out + last)[:, 0])
+        return (np.maximum(x @ hidden + bias, 0) @ out + last)[:, 0]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def neighbour_log_odds(distance: np.ndarray, member: np.ndarray) -> np.ndarray:
     """[n] from the neighbours' distances [n, k] and kinds [n, k]."""
     weight = 1 / np.maximum(distance, NEAREST)
     members, others = (np.where(side, weight, 0.0).sum(axis=1) for side in (member, ~member))
-    return np.asarray(np.log(members + NO_NEIGHBOUR) - np.log(others + NO_NEIGHBOUR))
+    return np.log(members + NO_NEIGHBOUR) - np.log(others + NO_NEIGHBOUR)
 
 
 def _neighbours(x: np.ndarray, member: np.ndarray, k: int) -> Neighbours:

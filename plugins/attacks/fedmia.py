@@ -147,7 +147,7 @@ def normal_tail(z: np.ndarray, kept: np.ndarray) -> np.ndarray:
 def student_tail(z: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """P(t <= z / sqrt(1 + 1/n)) with n - 1 degrees of freedom for n values ``kept``; never fewer than one degree."""
     n = np.maximum(kept, 2)
-    return np.asarray(stdtr(n - 1, z / np.sqrt(1 + 1 / n)))
+    return stdtr(n - 1, z / np.sqrt(1 + 1 / n))
 
 
 TAILS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {"normal": normal_tail, "student": student_tail}

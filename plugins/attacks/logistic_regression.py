@@ -119,12 +119,12 @@ def regression(x: np.ndarray, member: np.ndarray, seed: int) -> np.ndarray:
         for of_part, (_, asked) in zip(np.split(tried, len(parts)), parts, strict=True):
             right += [int(((log_odds(w, x[asked]) > 0) == member[asked]).sum()) for w in of_part]
     best = INVERSE_PENALTIES[[int(right.argmax())]]
-    return np.asarray(logistic_regressions(x, member, best, np.ones((1, len(x)), bool))[0])
+    return logistic_regressions(x, member, best, np.ones((1, len(x)), bool))[0]
 
 
 def log_odds(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
     """[n]: of membership."""
-    return np.asarray(x @ weights[:-1] + weights[-1])
+    return x @ weights[:-1] + weights[-1]
 
 
 def logistic_regressions(x: np.ndarray, member: np.ndarray, inverse_penalties: np.ndarray, counted: np.ndarray) -> np.ndarray:

@@ -165,12 +165,12 @@ def last_known(seen: np.ndarray) -> np.ndarray:
 
 def carried(series: np.ndarray) -> np.ndarray:
     """[R, n] with each row of NaN replaced by the last row before it, the first ones by the first seen."""
-    return np.asarray(series[last_known(~np.isnan(series).any(axis=1))])
+    return series[last_known(~np.isnan(series).any(axis=1))]
 
 
 def last_seen(series: np.ndarray) -> np.ndarray:
     """The last row of [R, ...] without NaN; raises ``SkipCell`` when there is none."""
-    return np.asarray(series[last_round(series)])
+    return series[last_round(series)]
 
 
 def last_round(series: np.ndarray) -> int:

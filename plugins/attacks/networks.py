@@ -56,7 +56,7 @@ class HiddenLayerNet(nn.Module):
     def logits(self, x: torch.Tensor) -> np.ndarray:
         """[n] float64 for ``x`` [n, inputs]."""
         with torch.no_grad():
-            return np.asarray(self(x).double().numpy())
+            return self(x).double().numpy()
 
 
 def trained_net(

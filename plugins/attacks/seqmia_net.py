@@ -86,7 +86,7 @@ class SequenceNet:
         room.weight /= room.weight.sum(0)
         room.answer[:HIDDEN] = last
         np.sum(room.weight[:, None] * states, axis=0, out=room.answer[HIDDEN:-1])
-        return np.asarray(self.head @ room.answer)
+        return self.head @ room.answer
 
     def gradient(self, room: Room, wrong: np.ndarray, out: np.ndarray) -> None:
         """``out`` [P]: the gradient of a loss whose derivative by the last :meth:`forward`'s logits is ``wrong`` [2, n]."""
@@ -118,7 +118,7 @@ class SequenceNet:
         by_state = weight[:, None] * by_context
         by_state += by_score[:, None] * last
         by_state[-1] += by_answer[:HIDDEN] + (by_score[:, None] * states).sum(0)
-        return np.asarray(by_state)
+        return by_state
 
 
 class Step:
@@ -164,7 +164,7 @@ def _slopes(room: Room) -> None:
 
 def _drawn(shape: tuple[int, ...], width: int, generator: torch.Generator) -> np.ndarray:
     """Uniform between plus and minus one over the root of ``width``."""
-    return np.asarray(torch.empty(shape).uniform_(-(width**-0.5), width**-0.5, generator=generator).numpy())
+    return torch.empty(shape).uniform_(-(width**-0.5), width**-0.5, generator=generator).numpy()
 
 
 class FlatAdam:

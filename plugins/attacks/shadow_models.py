@@ -177,7 +177,7 @@ def minus_log_density(phi: np.ndarray, out: np.ndarray, one_variance: bool) -> n
     """[n]: -ln N(phi; median, deviation^2) of ``phi`` [n] under the out-models' ``out`` [M, n], as the released code has it."""
     deviation = RELEASED_GUARD + (out.std() if one_variance else out.std(axis=0))
     z = (phi - np.median(out, axis=0)) / deviation
-    return np.asarray(z**2 / 2 + np.log(deviation) + np.log(2 * np.pi) / 2)
+    return z**2 / 2 + np.log(deviation) + np.log(2 * np.pi) / 2
 
 
 class RMIA(Attack):

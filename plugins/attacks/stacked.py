@@ -149,19 +149,9 @@ def _ensemble(x: np.ndarray, bins: np.ndarray, member: np.ndarray, seed: int) ->
 
 
 def _read(observations: Observations) -> tuple[np.ndarray, np.ndarray]:
-    """[n, d] twice: each feature's normal scores, and its bins."""
+    """[n, d] twice: each feature's normal scores, and its bins, BINS equal shares of the ranks."""
     # twice the ranks from 0, whole numbers; ties share the middle one
     ranks = (2 * rankdata(features(observations), axis=0) - 2).astype(np.int64)
-    return _normal_scores(ranks), _binned(ranks)
-
-
-def _normal_scores(ranks: np.ndarray) -> np.ndarray:
-    """[n, d]: the ranks as quantiles of a standard normal."""
     n = len(ranks)
-    return np.asarray(ndtri((np.arange(2 * n - 1) / 2 + 0.5) / n)[ranks])
-
-
-def _binned(ranks: np.ndarray) -> np.ndarray:
-    """[n, d]: the ranks as one of BINS equal shares."""
-    n = len(ranks)
-    return np.asarray((np.arange(2 * n - 1) * BINS // (2 * n - 1)).astype(np.float64)[ranks])
+    every = np.arange(2 * n - 1)
+    return ndtri((every / 2 + 0.5) / n)[ranks], (every * BINS // (2 * n - 1)).astype(np.float64)[ranks]

@@ -6,6 +6,7 @@ import gzip
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -67,7 +68,9 @@ class Mnist(ImageSet):
         return fetch(Remote(name, tuple(f"{m}/{name}" for m in self.mirrors), f"md5:{md5}", size), folder)
 
     def _read(self, files: list[Path]) -> Arrays:
-        x, y, test_x, test_y = (read_idx(f) for f in files)
+        x, y, test_x, test_y = (
+            idx_array(partial(gzip.open if f.suffix == ".gz" else open, f, "rb"), str(f), _MOST_BYTES) for f in files
+        )
         _check(x, y, files[0], files[1])
         _check(test_x, test_y, files[2], files[3])
         check_counts(type(self), str(files[0].parent), len(y), len(test_y))
@@ -107,11 +110,6 @@ def _check(x: np.ndarray, y: np.ndarray, images: Path, labels: Path) -> None:
             "delete both and run again"
         )
     check_labels(y.astype(np.int64), 10, str(labels))
-
-
-def read_idx(file: Path) -> np.ndarray:
-    """The uint8 array of an idx file (.gz or not). Raises ``UserError`` for anything else."""
-    return idx_array(lambda: gzip.open(file) if file.suffix == ".gz" else open(file, "rb"), str(file), _MOST_BYTES)
 
 
 def idx_array(opened: Callable[[], Any], where: str, most: int) -> np.ndarray:

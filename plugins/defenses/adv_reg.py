@@ -66,10 +66,9 @@ class AdvReg(Defense):
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
         """How well the members' networks told their own samples from the reference set, over all batches of the run."""
         games = [m["game"] for m in ctx.of_member.values() if "game" in m]
-        tries = sum(g["steps"] for g in games)
-        if not tries:
+        if not games:
             return {}
-        gain = sum(float(g["advantage"]) for g in games) / tries
+        gain = sum(float(g["advantage"]) for g in games) / sum(g["steps"] for g in games)
         return {"mean advantage of the inference network": gain}
 
     def _fresh(self, like: torch.Tensor, ctx: MemberContext) -> tuple[InferenceNetwork, torch.optim.Optimizer]:
@@ -84,7 +83,7 @@ class AdvReg(Defense):
         data, m = ctx.data, ctx.federation.batch_size
         assert data.held_out is not None  # `prepare` has seen to it
         reference = torch.nonzero(data.held_out).reshape(-1)
-        members, others = (_some(pool, m, ctx) for pool in (data.trainable, reference))
+        members, others = (pool[ctx.randperm(len(pool))[:m]] for pool in (data.trainable, reference))
         of_members, of_others = (ctx.logits(data.x[i]).softmax(1) for i in (members, others))
         network.requires_grad_(True)
         inside, outside = network(of_members, data.y[members]), network(of_others, data.y[others])
@@ -97,11 +96,6 @@ class AdvReg(Defense):
         game = ctx.memory.setdefault("game", {"steps": 0, "advantage": 0.0})
         game["steps"] += 1
         game["advantage"] += (inside.detach() > 0).double().mean() - (outside.detach() > 0).double().mean()
-
-
-def _some(pool: torch.Tensor, count: int, ctx: MemberContext) -> torch.Tensor:
-    """``count`` of the positions at random, without repetition; all where there are not so many."""
-    return pool[ctx.randperm(len(pool))[:count]]
 
 
 class InferenceNetwork(nn.Module):
@@ -132,8 +126,7 @@ class InferenceNetwork(nn.Module):
             probabilities = probabilities.sort(1, descending=True).values
         label = one_hot(y, self._classes).to(probabilities)
         both = torch.cat([self.of_prediction(probabilities), self.of_label(label)], 1)
-        out: torch.Tensor = self.out(self.shared(both)).squeeze(1)
-        return out
+        return self.out(self.shared(both)).squeeze(1)
 
 
 def _layers(width: int, widths: Sequence[int]) -> nn.Sequential:
@@ -144,6 +137,5 @@ def _layers(width: int, widths: Sequence[int]) -> nn.Sequential:
 
 
 def _linear(before: int, after: int) -> nn.Linear:
-    """Without torch's own draw, which would be from everybody's generator."""
-    linear: nn.Linear = torch.nn.utils.skip_init(nn.Linear, before, after)  # type: ignore[no-untyped-call]
-    return linear
+    """Without torch's own draw, which would be from the global generator."""
+    return torch.nn.utils.skip_init(nn.Linear, before, after)  # type: ignore[no-untyped-call]

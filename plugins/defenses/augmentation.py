@@ -27,21 +27,12 @@ class DataSampling(Defense):
         )
 
     def select(self, ctx: MemberContext) -> Selection | None:
-        usable = ctx.data.trainable
-        size = ctx.federation.batch_size
-        batches = math.ceil(len(usable) / size)
-        keep = batches_kept(batches, self.params.fraction, self.params.at_zero)
-        if keep == batches:
-            return None
-        return Selection(usable, batches=keep)
-
-
-def batches_kept(batches: int, fraction: float, at_zero: Literal["one", "all"] = "one") -> int:
-    """How many of an epoch's ``batches`` are trained on."""
-    keep = int(fraction * batches + 1e-9)  # 0.29 * 100 is 28.999... in floating point
-    if keep == 0:
-        keep = batches if at_zero == "all" else min(1, batches)
-    return keep
+        usable, p = ctx.data.trainable, self.params
+        batches = math.ceil(len(usable) / ctx.federation.batch_size)
+        keep = int(p.fraction * batches + 1e-9)  # 0.29 * 100 is 28.999... in floating point
+        if keep == 0:
+            keep = batches if p.at_zero == "all" else min(1, batches)
+        return None if keep == batches else Selection(usable, batches=keep)
 
 
 class DataAugmentation(Defense):

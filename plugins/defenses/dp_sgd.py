@@ -22,15 +22,12 @@ from fedbench.core import (
     UserError,
     norm,
 )
-from fedbench.plugins.defenses.dp_accounting import Steps, epsilon, epsilon_after, least_epsilon, noise_for, out_of_reach
+from fedbench.plugins.defenses.dp_accounting import Steps, epsilon_after, least_epsilon, noise_for, out_of_reach
 
 SIGMA = 0.1  # where neither sigma nor epsilon is given
 _ACCOUNTANTS = {
     "exact": "exact, Gaussian composition", "prv": "prv (Opacus)", "rdp": "rdp (Opacus)", "gdp": "gdp (Opacus), approximate"
 }  # fmt: skip
-
-__all__ = ["DPSGD", "clip_to", "epsilon", "random_views"]
-
 
 class DPSGD(Defense):
     """Differentially private local training: by example in every step, or by client on the update.
@@ -161,7 +158,9 @@ class DPSGD(Defense):
         if p.sigma == 0 or unclipped or (p.sampling == "poisson" and not seen):
             return {}
         noises = [m["noise multiplier"] for m in seen] or [self._noise(ctx.federation, 0)]
-        facts: dict[str, FactValue] = {self._called(): self._claim(ctx.federation, seen), "delta": p.delta}
+        name = "epsilon" if p.clip_unit == "example" else "claimed epsilon (batch clipped)"
+        name = name if p.account == "all" else "claimed epsilon (one round)"
+        facts: dict[str, FactValue] = {name: self._claim(ctx.federation, seen), "delta": p.delta}
         facts |= {"unit of privacy": p.mode, "noise multiplier": noises[0] if len(set(noises)) == 1 else noises}
         if p.mode == "example":
             facts["sampling"] = p.sampling
@@ -191,11 +190,6 @@ class DPSGD(Defense):
         if self.params.account == "one-round" or "steps" not in memory:
             return 0
         return int(memory["steps"]) if self.params.sampling == "poisson" else int(memory["taken"].max())
-
-    def _called(self) -> str:
-        if self.params.account == "one-round":
-            return "claimed epsilon (one round)"
-        return "epsilon" if self.params.clip_unit == "example" else "claimed epsilon (batch clipped)"
 
     def _rounds(self, federation: Federation) -> int:
         """A bound on a client's participations: each round draws anew, and may draw the same ones."""

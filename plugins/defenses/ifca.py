@@ -21,7 +21,9 @@ def empirical_losses(models: torch.Tensor, ctx: MemberContext, batch: int | None
     out of training are left out. Overwrites ``ctx.params``. Normalisation statistics stay those of the member's present
     model. Source: Ghosh et al., NeurIPS 2020, algorithm 1, the cluster identity estimate.
     """
-    index = _own_samples(ctx, batch)
+    index = ctx.data.trainable
+    if batch is not None and batch < len(index):
+        index = index[torch.from_numpy(ctx.rng.choice(len(index), batch, replace=False)).to(index.device)]
     x, y = ctx.data.x[index], ctx.data.y[index]
     losses = []
     for model in models:
@@ -29,15 +31,6 @@ def empirical_losses(models: torch.Tensor, ctx: MemberContext, batch: int | None
         losses.append(ctx.losses(x, y).double().mean())
     found = torch.stack(losses).cpu().numpy()
     return np.where(np.isfinite(found), found, WORST)
-
-
-def _own_samples(ctx: MemberContext, batch: int | None) -> torch.Tensor:
-    """[m] int64: positions of the samples to compare the models on."""
-    usable = ctx.data.trainable
-    if batch is None or batch >= len(usable):
-        return usable
-    drawn = ctx.rng.choice(len(usable), batch, replace=False)
-    return usable[torch.from_numpy(drawn).to(usable.device)]
 
 
 class IFCA(Defense):

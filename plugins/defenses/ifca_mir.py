@@ -31,21 +31,15 @@ def risk(start: torch.Tensor, ctx: ServerContext, shadows: int, epochs: int, ord
     if ctx.root is None or ctx.train is None or ctx.logits is None:
         raise RuntimeError("the red team was given no root samples")
     x, y = ctx.root.x, ctx.root.y
-    members = [random_half(len(y), ctx.rng) for _ in range(shadows + 1)]
+    members = [ctx.rng.permutation(len(y)).argsort() < len(y) // 2 for _ in range(shadows + 1)]
     seen = []
     for member in members:
         inside = torch.from_numpy(member).to(y.device)
         shadow = ctx.train(start, x[inside], y[inside], epochs)
         seen.append(features(ctx.logits(shadow, x), y, order))
     attack = fit(np.concatenate(seen[:-1]), np.concatenate(members[:-1]), int(ctx.rng.integers(2**31)))
-    return balanced_accuracy(attack.predict(seen[-1]).astype(bool), members[-1])
-
-
-def random_half(n: int, rng: np.random.Generator) -> np.ndarray:
-    """[n] bool, n // 2 of them true: who is in a shadow model's training set."""
-    member = np.zeros(n, bool)
-    member[rng.permutation(n)[: n // 2]] = True
-    return member
+    predicted, member = attack.predict(seen[-1]).astype(bool), members[-1]
+    return float((predicted[member].mean() + (~predicted[~member]).mean()) / 2)  # Jung et al., eq. 8
 
 
 def features(logits: torch.Tensor, y: torch.Tensor, order: Order = "sorted") -> np.ndarray:
@@ -75,17 +69,7 @@ def fit(x: np.ndarray, member: np.ndarray, seed: int) -> MLPClassifier:
         return attack.fit(x, member)
 
 
-def balanced_accuracy(predicted: np.ndarray, member: np.ndarray) -> float:
-    """(TPR + TNR) / 2 of ``predicted`` [n] bool. Source: Jung et al., eq. 8."""
-    return float((predicted[member].mean() + (~predicted[~member]).mean()) / 2)
-
-
 Scale = Literal["relative", "raw"]
-
-
-def privacy_weight(threshold: float, sensitive: float, tolerant: float, beta_max: float) -> float:
-    """beta_i: ``beta_max`` for a client that tolerates ``sensitive`` or less, 0 from ``tolerant`` on, linear between."""
-    return beta_max * min(max((tolerant - threshold) / (tolerant - sensitive), 0.0), 1.0)
 
 
 def costs(losses: np.ndarray, risks: np.ndarray, beta: float, scale: Scale) -> np.ndarray:
@@ -160,24 +144,22 @@ class IFCAMIR(IFCA):
             )
 
     def _beta(self, ctx: MemberContext) -> float:
+        """``beta_max`` for a client that tolerates ``sensitive`` or less, 0 from ``tolerant`` on, linear between."""
         p = self.params
         if p.beta_max == 0 or ctx.privacy_threshold is None:
             return 0.0
-        return privacy_weight(ctx.privacy_threshold, p.sensitive, p.tolerant, p.beta_max)
+        return p.beta_max * min(max((p.tolerant - ctx.privacy_threshold) / (p.tolerant - p.sensitive), 0.0), 1.0)
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]: as IFCA; then, in its turn, the model that comes of it is examined."""
         step = super().aggregate(updates, weights, ctx)
         if self.params.start == "initial" and "initial" not in ctx.memory:
             ctx.memory["initial"] = ctx.params.clone()  # a model moves only here: before the first call it is as drawn
-        if self._due(ctx):
+        every = self.params.every
+        # a multiple of it has passed since this model's last examination, and there are clients left to tell
+        if ctx.round < ctx.federation.rounds and ctx.round // every > ctx.memory.get("examined", 0) // every:
             self._examine(ctx.memory.get("initial", ctx.params + step), ctx)
         return step
-
-    def _due(self, ctx: ServerContext) -> bool:
-        """Whether a multiple of ``every`` has passed since this model's last examination, and somebody will be told."""
-        every = self.params.every
-        return ctx.round < ctx.federation.rounds and ctx.round // every > ctx.memory.get("examined", 0) // every
 
     def _examine(self, start: torch.Tensor, ctx: ServerContext) -> None:
         # The date is in ``ctx.memory``: an adversary that tries the rule gets a copy of it, so the real examination
@@ -185,5 +167,4 @@ class IFCAMIR(IFCA):
         ctx.memory["examined"] = ctx.round
         p = self.params
         found = risk(start, ctx, p.shadows, p.epochs, p.confidences)
-        self.announced[ctx.model_index] = found
-        self.history[ctx.round, ctx.model_index] = found
+        self.announced[ctx.model_index] = self.history[ctx.round, ctx.model_index] = found

@@ -26,7 +26,7 @@ def products(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
     Some columns at a time, summed in float64: in float32 a vector of 11 million entries is a thousandth too short.
     """
     if a.shape[1] <= _COLUMNS:
-        return np.asarray((a @ b.T).double().cpu().numpy())
+        return (a @ b.T).double().cpu().numpy()
     total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
     for part, other in zip(a.split(_COLUMNS, dim=1), b.split(_COLUMNS, dim=1), strict=True):
         total += part @ other.T
@@ -55,7 +55,7 @@ def angles(gram: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.arccos(np.clip(np.where(outer > 0, gram / outer, 0.0), -1.0, 1.0))
     np.fill_diagonal(out, 0.0)
-    return np.asarray(out)
+    return out
 
 
 class AGREvader(Poisoning):

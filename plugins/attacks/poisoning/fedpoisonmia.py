@@ -81,7 +81,8 @@ class FedPoisonMIA(Poisoning):
         if scale is None and infeasible == "cover":
             return copies(cover, knowledge, self.params.jitter)
         if scale is None:
-            scale = 0.0 if infeasible == "poison" else self._closest(segment)
+            closest = closest_scale(segment) if self.params.scaling == "optimised" else self.params.scale
+            scale = 0.0 if infeasible == "poison" else closest
         return copies(scale * cover + poison, knowledge, self.params.jitter)
 
     @staticmethod
@@ -105,6 +106,3 @@ class FedPoisonMIA(Poisoning):
         if p.scaling == "optimised":
             return optimal_scale(segment, bound, p.objective)
         return p.scale if segment.least_cosine(np.array([p.scale]))[0] >= bound - SLACK else None
-
-    def _closest(self, segment: Segment) -> float:
-        return closest_scale(segment) if self.params.scaling == "optimised" else self.params.scale

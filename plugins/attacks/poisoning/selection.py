@@ -91,7 +91,7 @@ def _stationary(segment: Segment) -> np.ndarray:
     """[n]: where the cosine (p s + q) / sqrt(A s^2 + 2 B s + C) with each benign row has slope 0; not finite if nowhere."""
     p, q, b = segment.mask, segment.poison, segment.cross
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray((q * b - p * segment.poison_sq) / (p * b - q * segment.mask_sq))
+        return (q * b - p * segment.poison_sq) / (p * b - q * segment.mask_sq)
 
 
 def _within(s: np.ndarray) -> np.ndarray:
