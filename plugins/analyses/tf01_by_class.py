@@ -23,6 +23,7 @@ from fedbench.core import (
     Judgement,
     Note,
     Number,
+    Params,
     Section,
     Table,
     Value,
@@ -30,7 +31,6 @@ from fedbench.core import (
     exact_interval,
     tf01,
 )
-from fedbench.core import Params as Base
 from fedbench.plugins.analyses.common import numbers, seeds_of, shown, words
 
 _MOST_COLUMNS = 20  # classes; of more, a table shows the lowest, the median and the highest
@@ -46,7 +46,7 @@ class TF01ByClass(Analysis):
 
     by_default = False
 
-    class Params(Base):
+    class Params(Params):
         nonmembers: Literal["outside", "all"] = Field(
             "outside", description="who sets the threshold: outside non-members, as on boards, or inside ones as well (paper)"
         )
@@ -94,7 +94,7 @@ class TF01ByClass(Analysis):
             if one.client in set.intersection(*clients)
             and shown(one.defense, self.params.defenses) and shown(one.attack, self.params.attacks)
         ]  # fmt: skip
-        if any(hits is not None for row in rows for hits in row.of_class.values()):
+        if any(not np.isnan(hits) for row in rows for hits, _ in row.of_class.values()):
             yield self._table(rows)
         elif rows:
             most = max(row.others for row in rows)
@@ -106,26 +106,25 @@ class TF01ByClass(Analysis):
     def _table(self, rows: list[_Pooled]) -> Table:
         classes = sorted({c for row in rows for c in row.of_class})
         many = len(classes) > _MOST_COLUMNS
-        shown = ["lowest class", "median class", "highest class"] if many else [f"class {c}" for c in classes]
-        columns = [
-            words("defense"), words("attack"),
-            numbers("client", digits=0), numbers("members", digits=0),
-            numbers("non-members", digits=0),
-        ]  # fmt: skip
-        shares = ["all classes", *shown]
-        columns += [numbers(name, unit="%", direction="lower", digits=2, scale=100) for name in shares]
-        whose = "outside non-members" if self.params.nonmembers == "outside" else "outside and inside non-members"
+        names = ["lowest class", "median class", "highest class"] if many else [f"class {c}" for c in classes]
+        columns = (
+            words("defense"), words("attack"), *(numbers(name, digits=0) for name in ("client", "members", "non-members")),
+            *(numbers(n, unit="%", direction="lower", digits=2, scale=100) for n in ("all classes", *names)),
+        )  # fmt: skip
+        others = "outside non-members" if self.params.nonmembers == "outside" else "outside and inside non-members"
         of = "the client's" if self.params.threshold == "client" else "the class's"
         caption = Words(
-            f": members above the score that 0.1 % of {of} {whose} exceed, all seeds together, in brackets how many members; the "
-            "interval is the exact one of the share (Clopper & Pearson, 95 %) for these thresholds. Members and non-members: of "
+            f": members above the score that 0.1 % of {of} {others} exceed, all seeds together, in brackets how many members; "
+            "the interval is the exact one of the share (Clopper & Pearson, 95 %) for these thresholds. Members and non-members: of "
             "the smallest seed, over all classes" + ("" if self.params.threshold == "client" else ", of the smallest class")
         )
-        return Table(
-            title="TF01 by client and class", caption=caption, columns=tuple(columns),
-            rows=tuple((*row.head(), *(row.spread() if many else (row.cell(c) for c in classes))) for row in rows),
-            footnotes=_footnotes(rows),
-        )  # fmt: skip
+        lacking = [row.others for row in rows if any(np.isnan(hits) for hits, _ in row.of_class.values())]
+        footnotes = (Words(
+            f"n/a: a threshold at 0.1 % needs {TF01_MIN_NONMEMBERS:,} non-members; there are as few as {min(lacking):,}, "
+            f"{TF01_MIN_NONMEMBERS - min(lacking):,} are missing"
+        ),) if lacking else ()  # fmt: skip
+        lines = tuple(row.line(None if many else classes) for row in rows)
+        return Table(title="TF01 by client and class", caption=caption, columns=columns, rows=lines, footnotes=footnotes)
 
 
 def _found(judged: Judged, mine: np.ndarray, against: np.ndarray) -> float:
@@ -138,61 +137,42 @@ def _found(judged: Judged, mine: np.ndarray, against: np.ndarray) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pooled:
-    """A client under one defense and attack: ``of_class`` label -> (members above, members); None: a seed has no threshold."""
+    """A client under one defense and attack: ``of_class`` label -> (members above, members); NaN: a seed has no threshold."""
 
     defense: str
     attack: str
     client: int
-    of_class: dict[int, tuple[int, int] | None]
+    of_class: dict[int, tuple[float, float]]
     members: int
     others: int
 
-    def cell(self, label: int) -> Content:
-        """One class."""
-        return _share(self.of_class.get(label))
-
-    def head(self) -> tuple[Content, ...]:
-        """Names, numbers of candidates, and all classes together."""
-        known = [v for v in self.of_class.values() if v is not None]
-        together = (sum(h for h, _ in known), sum(n for _, n in known)) if len(known) == len(self.of_class) else None
-        sizes = Value(mean=self.client), Value(mean=self.members), Value(mean=self.others)
-        return self.defense, self.attack, *sizes, _share(together)
-
-    def spread(self) -> tuple[Content, ...]:
-        """The lowest, the median and the highest class."""
-        known = sorted((v for v in self.of_class.values() if v is not None), key=lambda v: v[0] / v[1])
-        if len(known) < len(self.of_class):
-            return None, None, None
-        return tuple(_share(known[i]) for i in (0, len(known) // 2, -1))
+    def line(self, classes: list[int] | None) -> tuple[Content, ...]:
+        """Names, numbers of candidates, all classes together, and each of ``classes``; None: lowest, median and highest."""
+        counts = sorted(self.of_class.values(), key=lambda v: v[0] / v[1])
+        together = tuple(map(sum, zip(*counts, strict=True)))
+        unknown = np.isnan(together[0])
+        if classes is None:
+            each = [(np.nan, 0) if unknown else counts[i] for i in (0, len(counts) // 2, -1)]
+        else:
+            each = [self.of_class.get(c, (np.nan, 0)) for c in classes]
+        sizes = (Value(mean=n) for n in (self.client, self.members, self.others))
+        return self.defense, self.attack, *sizes, *(_share(*counted) for counted in (together, *each))
 
 
-def _share(counted: tuple[int, int] | None) -> Content:
-    if counted is None:
+def _share(hits: float, of: float) -> Content:
+    if np.isnan(hits):
         return None
-    hits, of = counted
-    low, high = exact_interval(hits, of)
-    return Value(mean=hits / of, ends=(low, high), suffix=Words(f" ({of})"))
+    return Value(mean=hits / of, ends=exact_interval(int(hits), int(of)), suffix=Words(f" ({of:.0f})"))
 
 
 def _pooled(defense: str, attack: str, found: list[Findings]) -> Iterator[_Pooled]:
     seeds = [f.arrays for f in found]
     for k in sorted({int(k) for a in seeds for k in a["client"]}):
         mine = [{name: values[a["client"] == k] for name, values in a.items()} for a in seeds]
-        of_class: dict[int, tuple[int, int] | None] = {}
+        of_class = {}
         for label in sorted({int(c) for a in mine for c in a["class"]}):
-            hits = sum(a["found"][a["class"] == label].sum() for a in mine)  # NaN where one seed has no threshold
-            of = sum(a["members"][a["class"] == label].sum() for a in mine)
-            of_class[label] = None if np.isnan(hits) else (int(hits), int(of))
+            hits, of = (float(sum(a[name][a["class"] == label].sum() for a in mine)) for name in ("found", "members"))
+            of_class[label] = hits, of
         there = [a for a in mine if len(a["class"])]
         members, others = (min(int(of(a[name])) for a in there) for name, of in (("members", np.sum), ("non-members", np.min)))
         yield _Pooled(defense=defense, attack=attack, client=k, of_class=of_class, members=members, others=others)
-
-
-def _footnotes(rows: list[_Pooled]) -> tuple[Words, ...]:
-    lacking = [row.others for row in rows if any(v is None for v in row.of_class.values())]
-    if not lacking:
-        return ()
-    return (Words(
-        f"n/a: a threshold at 0.1 % needs {TF01_MIN_NONMEMBERS:,} non-members; there are as few as {min(lacking):,}, "
-        f"{TF01_MIN_NONMEMBERS - min(lacking):,} are missing"
-    ),)  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import log_softmax
 
 from fedbench.core import Batch, Defense, MemberContext, Params
 
@@ -37,7 +37,7 @@ class SelfDistillation(Defense):
         del ctx.memory["teacher"]  # of this round's received model
 
     def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        of_labels = cross_entropy(logits, batch.y if batch.soft is None else batch.soft)
+        of_labels = super().loss(logits, batch, ctx)
         if "teacher" not in ctx.memory:
             return of_labels
         p = self.params

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import nn
-from torch.nn.functional import cross_entropy, log_softmax, nll_loss, one_hot
+from torch.nn.functional import log_softmax, nll_loss, one_hot
 
 from fedbench.core import Batch, Defense, MemberContext, MemberData, Params, UserError
 
@@ -44,7 +44,7 @@ class ConfidencePenalty(Defense):
     def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
         log_p = log_softmax(logits, 1)
         entropy = -(log_p.exp() * log_p).sum(1).mean()
-        return cross_entropy(logits, batch.y if batch.soft is None else batch.soft) - self.params.strength * entropy
+        return super().loss(logits, batch, ctx) - self.params.strength * entropy
 
 
 class HAMP(Defense):

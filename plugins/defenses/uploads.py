@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field, model_validator
 
-from fedbench.core import Defense, MemberContext, Params, norm
+from fedbench.core import Defense, MemberContext, Params
+from fedbench.plugins.defenses.dp_sgd import clip_to
 
 
 class GradNoise(Defense):
@@ -24,6 +25,11 @@ class GradNoise(Defense):
         return update + self.params.sigma * ctx.randn_like(update)
 
 
+def tensors_of(update: torch.Tensor, ctx: MemberContext) -> tuple[torch.Tensor, ...]:
+    """The parts of ``update`` [P] that belong to each trainable tensor of the model."""
+    return update.split([p.numel() for p in ctx.model.parameters() if p.requires_grad])
+
+
 class GradSparse(Defense):
     """Zero the smallest entries of each member's update, tensor by tensor.
 
@@ -36,11 +42,8 @@ class GradSparse(Defense):
         min_elements: int = Field(1000, ge=0, description="tensors of at most this many elements stay whole")
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
-        sizes = [p.numel() for p in ctx.model.parameters() if p.requires_grad]
-        pieces = [
-            sparsify(piece, self.params.rate) if len(piece) > self.params.min_elements else piece for piece in update.split(sizes)
-        ]
-        return torch.cat(pieces)
+        rate, least = self.params.rate, self.params.min_elements
+        return torch.cat([sparsify(t, rate) if len(t) > least else t for t in tensors_of(update, ctx)])
 
 
 def sparsify(values: torch.Tensor, rate: float) -> torch.Tensor:
@@ -75,9 +78,8 @@ class Quantize(Defense):
         rounding: Rounding = Field("floor", description="down to the bin's edge, to the nearest level, or unbiased")
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
-        sizes = [p.numel() for p in ctx.model.parameters() if p.requires_grad]
         p = self.params
-        return torch.cat([quantize(piece, p.bits, p.rounding, ctx.generator) for piece in update.split(sizes)])
+        return torch.cat([quantize(t, p.bits, p.rounding, ctx.generator) for t in tensors_of(update, ctx)])
 
 
 def quantize(values: torch.Tensor, bits: int, rounding: Rounding, generator: torch.Generator) -> torch.Tensor:
@@ -129,5 +131,4 @@ class Perturb(Defense):
         p = self.params
         if p.clip == "none":
             return update + p.sigma * ctx.randn_like(update)
-        clipped = update * (p.clip / norm(update).clamp_min(1e-30)).clamp_max(1)
-        return clipped + (p.sigma * (p.clip if p.scale == "relative" else 1.0)) * ctx.randn_like(update)
+        return clip_to(update, p.clip) + (p.sigma * (p.clip if p.scale == "relative" else 1.0)) * ctx.randn_like(update)

@@ -37,7 +37,7 @@ class CoFedMID(Defense):
 
     ``mode: independent`` is the paper's comparison (section 2.3, Figure 3): each member draws its classes and its noise by
     itself. The paper does not say what becomes of the noise there. Projected, a coalition of one has none; ``raw`` leaves
-    each member its N(0, sigma^2), which nobody cancels, and ``none`` takes it away.
+    each member its N(0, sigma^2), which is not cancelled, and ``none`` takes it away.
 
     The noise cancels only if all members take part and the server takes the mean, by data volume or with equal weights
     (C20): under client sampling it raises ``UserError`` (``allow_absent``); that, shuffled weights and any other rule leave
@@ -59,7 +59,7 @@ class CoFedMID(Defense):
 
     @property
     def least_members(self) -> int:  # type: ignore[override]
-        """One member has nobody to share classes with, and its noise cancels to nothing: that is the independent mode."""
+        """One member has no other to share classes with, and its noise cancels to nothing: that is the independent mode."""
         return 2 if self.params.mode == "collaborative" else 1
 
     def check(self, federation: Federation) -> None:
@@ -76,8 +76,8 @@ class CoFedMID(Defense):
             )
 
     def remarks(self, federation: Federation) -> Sequence[str]:
-        """Noise that will not cancel, classes that no coalition can cover, and modules that will do nothing."""
-        return reports.before(self.params, federation)
+        """Noise that will not cancel."""
+        return list(reports.before(self.params, federation))
 
     # before round 1: the coordinator
 
@@ -112,7 +112,7 @@ class CoFedMID(Defense):
         if not p.partition:
             return None
         y = ctx.data.y.cpu().numpy()
-        usable = np.ones(len(y), bool) if ctx.data.held_out is None else ~ctx.data.held_out.cpu().numpy()
+        usable = np.isin(np.arange(len(y)), ctx.data.trainable.cpu().numpy())
         assigned = usable & self._classes_of(ctx)[y]
         recycled = np.zeros_like(usable)
         if p.compensation and usable.any() and ctx.round >= planning.first_recycling(p, ctx.federation.rounds):

@@ -21,17 +21,6 @@ def normalise(losses: np.ndarray) -> np.ndarray:
     return (losses - losses.min()) / span if span > 0 else np.zeros_like(losses)
 
 
-def interval_bounds(normalised: np.ndarray, intervals: int) -> np.ndarray:
-    """[M-1] inner bounds cutting the sorted losses [n] into M runs of equal size: those at floor(j n / M)."""
-    n = len(normalised)
-    return np.sort(normalised)[[j * n // intervals for j in range(1, intervals)]]
-
-
-def buckets(normalised: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """[n] interval of each loss, 0 to M-1; half open on the right, the outer ones unbounded (C7)."""
-    return np.searchsorted(bounds, normalised, side="right")
-
-
 def limit(mask: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
     """[n] bool: ``mask``, thinned at random to ``most`` entries where it has more."""
     candidates = np.flatnonzero(mask)
@@ -181,10 +170,11 @@ class Recycler:
         """
         normalised = normalise(losses[usable])
         if self.bounds is None or p.intervals == "requantile":
-            self.bounds = interval_bounds(normalised, p.n_intervals)
+            n, m = len(normalised), p.n_intervals  # M runs of equal size: cut at floor(j n / M)
+            self.bounds = np.sort(normalised)[[j * n // m for j in range(1, m)]]
         chances, arm = self.bandit.probabilities(), self.bandit.draw(ctx.rng)
         self.drawn = (ctx.round, arm, losses[~usable].mean()) if (~usable).any() else None
-        where = buckets(normalised, self.bounds)
+        where = np.searchsorted(self.bounds, normalised, side="right")
         recycled = np.zeros_like(usable)
         recycled[usable] = where == arm
         proportions = np.bincount(where, minlength=p.n_intervals) / len(where)

@@ -84,9 +84,8 @@ def angles(updates: torch.Tensor) -> np.ndarray:
 
 def sorted_columns(updates: torch.Tensor) -> torch.Tensor:
     """[K, P]: every coordinate's K values in ascending order, a copy."""
-    if updates.device.type == "cpu":  # numpy sorts many short columns three to fifteen times faster than torch does
-        return torch.from_numpy(np.sort(updates.detach().numpy(), axis=0))
-    return updates.sort(dim=0).values
+    # numpy sorts many short columns three to fifteen times faster than torch does
+    return torch.from_numpy(np.sort(updates.detach().cpu().numpy(), axis=0)).to(updates.device)
 
 
 def clipped_mean(updates: torch.Tensor, lengths: torch.Tensor, bound: float) -> torch.Tensor:
