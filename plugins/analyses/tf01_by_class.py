@@ -115,8 +115,9 @@ class TF01ByClass(Analysis):
         of = "the client's" if self.params.threshold == "client" else "the class's"
         caption = Words(
             f": members above the score that 0.1 % of {of} {others} exceed, all seeds together, in brackets how many members; "
-            "the interval is the exact one of the share (Clopper & Pearson, 95 %) for these thresholds. Members and non-members: of "
-            "the smallest seed, over all classes" + ("" if self.params.threshold == "client" else ", of the smallest class")
+            "the interval is the exact one of the share (Clopper & Pearson, 95 %) for these thresholds. Members and "
+            "non-members: of the smallest seed, over all classes"
+            + ("" if self.params.threshold == "client" else ", of the smallest class")
         )
         lacking = [row.others for row in rows if any(np.isnan(hits) for hits, _ in row.of_class.values())]
         footnotes = (Words(

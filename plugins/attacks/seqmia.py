@@ -10,7 +10,7 @@ from pydantic import Field
 from threadpoolctl import threadpool_limits
 
 from fedbench.core import Observations, SkipCell
-from fedbench.plugins.attacks.seqmia_net import FlatAdam, Room, SequenceNet
+from fedbench.plugins.attacks.seqmia_net import FlatAdam, SequenceNet
 from fedbench.plugins.attacks.taught import CrossFitted
 from fedbench.plugins.attacks.trajectory import Followed, Trajectory, within_class
 
@@ -25,18 +25,14 @@ def train(x: np.ndarray, y: np.ndarray, epochs: int, standardise: bool, generato
     net = SequenceNet(x.shape[2], generator, x.dtype)
     if standardise:
         net.standardise_by(x)
-    read, adam, gradient, rooms = net.read(x), FlatAdam(net.flat, WEIGHT_DECAY), np.empty_like(net.flat), {}
+    read, adam = net.read(x), FlatAdam(net.flat, WEIGHT_DECAY)
     for epoch in range(epochs):
         rate = max(0.01 * 0.9 ** (epoch // 10), 5e-4)
         order = torch.randperm(len(x), generator=generator).numpy()
         shuffled, labels = read[:, :, order], y[order]
         for start in range(0, len(x), BATCH):
-            batch, member = shuffled[:, :, start : start + BATCH], labels[start : start + BATCH]
-            n = len(member)
-            if n not in rooms:
-                rooms[n] = Room(net, len(read), n)
-            net.gradient(rooms[n], wrong_by(net.forward(rooms[n], batch), member), gradient)
-            adam.step(gradient, rate)
+            logits, passed = net.forward(shuffled[:, :, start : start + BATCH])
+            adam.step(net.gradient(passed, wrong_by(logits, labels[start : start + BATCH])), rate)
     return net
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class SequenceNet:
     def __init__(self, inputs: int, generator: torch.Generator, dtype: Any = np.float32) -> None:
         self.mean, self.std = np.zeros(inputs, dtype), np.ones(inputs, dtype)
         self.inputs = inputs + 2  # the biases' two are always 1
+        self._passes: dict[tuple[int, ...], Pass] = {}
         size = _GATES * (self.inputs + HIDDEN)
         self.flat = np.empty(size + 2 * (2 * HIDDEN + 1), dtype)
         self.gates, self.head = self.views(self.flat)
@@ -53,113 +54,90 @@ class SequenceNet:
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """[n, 2]: of ``x`` [n, T, d]."""
-        read, said = self.read(x), np.empty((len(x), 2), self.flat.dtype)
-        room = Room(self, len(read), min(CHUNK, len(x)))
-        for start in range(0, len(x), CHUNK):
-            part = read[:, :, start : start + CHUNK]
-            if part.shape[2] < CHUNK:
-                room = Room(self, *part.shape[::2])
-            said[start : start + CHUNK] = self.forward(room, part).T
-        return said
+        read = self.read(x)
+        return np.concatenate([self.forward(read[:, :, i : i + CHUNK])[0].T for i in range(0, len(x), CHUNK)])
 
-    def forward(self, room: Room, x: np.ndarray) -> np.ndarray:
-        """[2, n]: the logits of ``x`` [T, d + 2, n]; ``room`` keeps what the gradient needs."""
-        d, weights = self.inputs, self.gates * self._halved
-        room.z[:-1, :d] = x
-        np.matmul(weights[:, :d], room.z[0, :d], out=room.gate[0])  # the first state is zero
-        before = None
-        for step in room.steps:
-            if before is not None:
-                np.matmul(weights, step.z, out=step.gate)
-            np.tanh(step.gate, out=step.gate)
-            step.sigmoids *= 0.5
-            step.sigmoids += 0.5
-            np.multiply(step.into, step.candidate, out=step.cell)
-            if before is not None:
-                step.cell += np.multiply(step.keep, before.cell, out=room.spare)
-            np.tanh(step.cell, out=step.seen)
-            np.multiply(step.out, step.seen, out=step.state)
-            before = step
-        states, last = room.z[1:, d:], room.z[-1, d:]
-        score = (states * last).sum(1)  # [T, n]
-        room.weight = np.exp(score - score.max(0))
-        room.weight /= room.weight.sum(0)
-        room.answer[:HIDDEN] = last
-        np.sum(room.weight[:, None] * states, axis=0, out=room.answer[HIDDEN:-1])
-        return self.head @ room.answer
+    def forward(self, x: np.ndarray) -> tuple[np.ndarray, Pass]:
+        """[2, n]: the logits of ``x`` [T, d + 2, n]; and what the gradient needs, until the next pass of that shape."""
+        d, n, weights = self.inputs, x.shape[2], self.gates * self._halved
+        if x.shape not in self._passes:  # the same memory again and again: to ask for it takes as long as the arithmetic
+            self._passes[x.shape] = Pass.empty(len(x), d, n, x.dtype)
+        room = self._passes[x.shape]
+        z, gate, cell, seen, *_ = room
+        z[:-1, :d] = x
+        for t, sums in enumerate(gate.reshape(len(x), _GATES, n)):
+            np.matmul(weights if t else weights[:, :d], z[t] if t else z[0, :d], out=sums)  # the first state is zero
+            np.tanh(sums, out=sums)
+            sums[HIDDEN:] *= 0.5
+            sums[HIDDEN:] += 0.5
+            candidate, into, keep, out = gate[t]
+            np.multiply(into, candidate, out=cell[t + 1])
+            cell[t + 1] += keep * cell[t]
+            np.tanh(cell[t + 1], out=seen[t])
+            np.multiply(out, seen[t], out=z[t + 1, d:])
+        states = z[1:, d:]
+        score = (states * states[-1]).sum(1)  # [T, n]
+        room.weight[:] = np.exp(score - score.max(0))
+        room.weight[:] /= room.weight.sum(0)
+        room.answer[: 2 * HIDDEN] = np.concatenate([states[-1], (room.weight[:, None] * states).sum(axis=0)])
+        return self.head @ room.answer, room
 
-    def gradient(self, room: Room, wrong: np.ndarray, out: np.ndarray) -> None:
-        """``out`` [P]: the gradient of a loss whose derivative by the last :meth:`forward`'s logits is ``wrong`` [2, n]."""
-        d, (by_gates, by_head) = self.inputs, self.views(out)
-        np.matmul(wrong, room.answer.T, out=by_head)
-        by_state = self._through_attention(room, self.head.T[:-1] @ wrong)
-        _slopes(room)
-        out_gate = room.gate[:, 3 * HIDDEN :]
-        shown = out_gate - room.z[1:, d:] * room.seen  # o (1 - tanh(c)^2), as a state is o tanh(c)
-        back, cell, after = self.gates[:, d:].T, np.zeros_like(room.spare), None
-        for step, h, through in zip(reversed(room.steps), by_state[::-1], shown[::-1], strict=True):
-            if after is not None:  # whose `slope` holds the derivatives by its gates' sums by now
-                h += np.matmul(back, after.slope, out=room.spare)
-                cell *= after.keep
-            cell += np.multiply(through, h, out=room.spare)
-            step.through_cell *= cell
-            step.through_out *= h
-            after = step
-        products = room.products
-        np.matmul(room.slope[0], room.z[0, :d].T, out=products[0, :, :d])  # the first state is zero, and stays so in `products`
-        np.matmul(room.slope[1:], room.z[1:-1].swapaxes(1, 2), out=products[1:])
-        np.sum(products, axis=0, out=by_gates)
-
-    def _through_attention(self, room: Room, by_answer: np.ndarray) -> np.ndarray:
-        """[T, 50, n]: the derivative by the states, from the one by [last state, context]."""
-        states, last, by_context, weight = room.z[1:, self.inputs :], room.z[-1, self.inputs :], by_answer[HIDDEN:], room.weight
+    def gradient(self, room: Pass, wrong: np.ndarray) -> np.ndarray:
+        """[P]: the gradient of a loss whose derivative by the logits of :meth:`forward` is ``wrong`` [2, n]."""
+        d, flat, (z, gate, cell, seen, weight, answer, slope, products) = self.inputs, np.empty_like(self.flat), room
+        by_gates, by_head = self.views(flat)
+        by_head[:] = wrong @ answer.T
+        by_last, by_context = np.split(self.head.T[:-1] @ wrong, 2)
+        states = z[1:, d:]
         by_weight = (states * by_context).sum(1)
         by_score = weight * (by_weight - (weight * by_weight).sum(0))
         by_state = weight[:, None] * by_context
-        by_state += by_score[:, None] * last
-        by_state[-1] += by_answer[:HIDDEN] + (by_score[:, None] * states).sum(0)
-        return by_state
+        by_state += by_score[:, None] * states[-1]
+        by_state[-1] += by_last + (by_score[:, None] * states).sum(0)
+        # by each gate's sum: tanh' = 1 - tanh^2 and sigmoid' = sigmoid - sigmoid^2, times what else stands in the product
+        candidate, into, keep, out = gate.swapaxes(0, 1)
+        by_candidate, by_into, by_keep, by_out = slope.swapaxes(0, 1)
+        np.multiply(into, candidate, out=by_into)
+        np.subtract(into, candidate * by_into, out=by_candidate)
+        by_into -= into * by_into
+        np.multiply(keep, cell[:-1], out=by_keep)
+        by_keep -= keep * by_keep
+        by_out[:] = states - out * states
+        shown = out - states * seen  # o (1 - tanh(c)^2), as a state is o tanh(c)
+        back, by_cell = self.gates[:, d:].T, np.zeros_like(states[0])
+        for t in reversed(range(len(slope))):
+            if t + 1 < len(slope):
+                by_state[t] += back @ slope[t + 1].reshape(_GATES, -1)
+                by_cell *= keep[t + 1]
+            by_cell += shown[t] * by_state[t]
+            slope[t, :3] *= by_cell
+            slope[t, 3] *= by_state[t]
+        np.matmul(slope.reshape(len(slope), _GATES, -1), z[:-1].swapaxes(1, 2), out=products)
+        np.sum(products, axis=0, out=by_gates)
+        return flat
 
 
-class Step:
-    """Views of what belongs to step ``t`` of a :class:`Room`."""
+class Pass(NamedTuple):
+    """What a pass over n sequences of T steps fills: ``z`` [T + 1, d + 2 + 50, n] what the gates read, ``gate`` and ``slope``
+    [T, 4, 50, n], ``cell`` [T + 1, 50, n], ``seen`` [T, 50, n] its tanh, ``weight`` [T, n] of the attention, ``answer``
+    [101, n] last state, context and 1, ``products`` [T, 200, d + 2 + 50]."""
 
-    def __init__(self, room: Room, inputs: int, t: int) -> None:
-        self.z, self.state = room.z[t], room.z[t + 1, inputs:]
-        self.gate, self.sigmoids, self.cell, self.seen = room.gate[t], room.gate[t, HIDDEN:], room.cell[t], room.seen[t]
-        self.candidate, self.into, self.keep, self.out = self.gate.reshape(4, HIDDEN, -1)
-        self.slope, self.through_cell, self.through_out = room.slope[t], *np.split(room.slope[t].reshape(4, HIDDEN, -1), [3])
+    z: np.ndarray
+    gate: np.ndarray
+    cell: np.ndarray
+    seen: np.ndarray
+    weight: np.ndarray
+    answer: np.ndarray
+    slope: np.ndarray
+    products: np.ndarray
 
-
-class Room:
-    """What one pass over ``n`` sequences of ``steps`` fills, to be used again for as many."""
-
-    def __init__(self, net: SequenceNet, steps: int, n: int) -> None:
-        def empty(*shape: int) -> np.ndarray:
-            return np.empty(shape, net.flat.dtype)
-
-        self.z = empty(steps + 1, net.inputs + HIDDEN, n)  # what the gates read: signals, two ones, the state before
-        self.gate, self.slope = empty(steps, _GATES, n), empty(steps, _GATES, n)
-        self.cell, self.seen, self.spare = empty(steps, HIDDEN, n), empty(steps, HIDDEN, n), empty(HIDDEN, n)
-        self.weight = empty(steps, n)  # of the attention
-        self.answer = np.ones((2 * HIDDEN + 1, n), net.flat.dtype)  # last state, context, 1
-        self.products = np.zeros((steps, *net.gates.shape), net.flat.dtype)
-        self.steps = [Step(self, net.inputs, t) for t in range(steps)]
-
-
-def _slopes(room: Room) -> None:
-    """How what each gate lets through changes with the gate's sum, into ``room.slope``: by the cell, the last by the state."""
-    candidate, into, keep, out = room.gate.reshape(len(room.gate), 4, HIDDEN, -1).swapaxes(0, 1)
-    by_candidate, by_into, by_keep, by_out = room.slope.reshape(len(room.gate), 4, HIDDEN, -1).swapaxes(0, 1)
-    # tanh' = 1 - tanh^2 and sigmoid' = sigmoid - sigmoid^2, times what else stands in the product
-    let_in = np.multiply(into, candidate, out=by_into)
-    np.subtract(into, candidate * let_in, out=by_candidate)
-    by_into -= into * let_in
-    by_keep[0] = 0  # there is no cell before the first
-    kept = np.multiply(keep[1:], room.cell[:-1], out=by_keep[1:])
-    kept -= keep[1:] * kept
-    state = np.multiply(out, room.seen, out=by_out)
-    state -= out * state
+    @classmethod
+    def empty(cls, steps: int, inputs: int, n: int, dtype: Any) -> Pass:
+        """Zeros, and ones in ``answer``."""
+        wide, gates = inputs + HIDDEN, (steps, 4, HIDDEN, n)
+        shapes = (steps + 1, wide, n), gates, (steps + 1, HIDDEN, n), (steps, HIDDEN, n), (steps, n)
+        answer = np.ones((2 * HIDDEN + 1, n), dtype)
+        return cls(*(np.zeros(s, dtype) for s in shapes), answer, np.zeros(gates, dtype), np.zeros((steps, _GATES, wide), dtype))
 
 
 def _drawn(shape: tuple[int, ...], width: int, generator: torch.Generator) -> np.ndarray:
@@ -172,21 +150,13 @@ class FlatAdam:
 
     def __init__(self, flat: np.ndarray, weight_decay: float) -> None:
         self._flat, self._weight_decay, self._steps = flat, weight_decay, 0
-        self._m, self._v, self._room = np.zeros_like(flat), np.zeros_like(flat), np.empty_like(flat)
+        self._m, self._v = np.zeros_like(flat), np.zeros_like(flat)
 
     def step(self, g: np.ndarray, rate: float, beta1: float = 0.9, beta2: float = 0.999) -> None:
-        """One step down ``g``, shaped as the array, which is overwritten."""
+        """One step down ``g``, shaped as the array."""
         self._steps += 1
-        room, m, v = self._room, self._m, self._v
-        g += np.multiply(self._flat, self._weight_decay, out=room)
-        m *= beta1
-        m += np.multiply(g, 1 - beta1, out=room)
-        v *= beta2
-        g *= g
-        g *= 1 - beta2
-        v += g
-        np.sqrt(np.divide(v, 1 - beta2**self._steps, out=room), out=room)
-        room += 1e-8
-        np.divide(m, room, out=room)
-        room *= rate / (1 - beta1**self._steps)
-        self._flat -= room
+        g = g + self._flat * self._weight_decay
+        self._m = self._m * beta1 + g * (1 - beta1)
+        self._v = self._v * beta2 + g * g * (1 - beta2)
+        size = np.sqrt(self._v / (1 - beta2**self._steps)) + 1e-8
+        self._flat -= self._m / size * (rate / (1 - beta1**self._steps))
