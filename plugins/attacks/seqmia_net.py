@@ -135,9 +135,13 @@ class Pass(NamedTuple):
     def empty(cls, steps: int, inputs: int, n: int, dtype: Any) -> Pass:
         """Zeros, and ones in ``answer``."""
         wide, gates = inputs + HIDDEN, (steps, 4, HIDDEN, n)
-        shapes = (steps + 1, wide, n), gates, (steps + 1, HIDDEN, n), (steps, HIDDEN, n), (steps, n)
-        answer = np.ones((2 * HIDDEN + 1, n), dtype)
-        return cls(*(np.zeros(s, dtype) for s in shapes), answer, np.zeros(gates, dtype), np.zeros((steps, _GATES, wide), dtype))
+        shapes = (
+            (steps + 1, wide, n), gates, (steps + 1, HIDDEN, n), (steps, HIDDEN, n), (steps, n), (2 * HIDDEN + 1, n), gates,
+            (steps, _GATES, wide),
+        )  # fmt: skip
+        room = cls(*[np.zeros(shape, dtype) for shape in shapes])
+        room.answer[:] = 1
+        return room
 
 
 def _drawn(shape: tuple[int, ...], width: int, generator: torch.Generator) -> np.ndarray:
