@@ -1,1 +1,1 @@
-"""The built-in components, registered through the same entry points as anybody's."""
+"""The built-in components, registered through the same entry points as those of other packages."""

@@ -59,13 +59,13 @@ class DataUsage(Analysis):
     by_default = False
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """``used`` and ``protected``: mean, quantiles, and means of the thirds; ``<whose> round <which>``; arrays ``coalition``,
+        """``used`` and ``protected``: mean, quantiles, and means of the thirds; ``<share>, <which> round``; arrays ``coalition``,
         ``coalition protected`` and ``federation`` [T], shares used in each round, and ``used`` and ``protected`` [n] of every
         such sample. None where it is not known what was trained on."""
         rounds = len(run.used_in_round)
         known = [k for k in range(run.clients) if k not in run.malicious and rounds and (run.used_in_round[:, k] >= 0).all()]
-        whom = [k for k in known if k in run.members or not run.members]
-        mine = np.isin(run.pool, whom)
+        chosen = [k for k in known if k in run.members or not run.members]
+        mine = np.isin(run.pool, chosen)
         if not mine.any():
             return None
         of = {"used": run.used[mine] / rounds, "protected": run.flagged[mine] / rounds}
@@ -77,12 +77,12 @@ class DataUsage(Analysis):
             values |= {f"{third} loss": m for third, m in zip(THIRDS, _thirds(share, loss), strict=True)}
             numbers |= {f"{name}, {which}": Number(v, unit="of the rounds") for which, v in values.items()}
         shares = {
-            "coalition": _share(run, run.used_in_round, whom), "coalition protected": _share(run, run.flagged_in_round, whom),
+            "coalition": _share(run, run.used_in_round, chosen), "coalition protected": _share(run, run.flagged_in_round, chosen),
             "federation": _share(run, run.used_in_round, known),
         }  # fmt: skip
-        for whose, course in shares.items():
+        for share, course in shares.items():
             of_rounds = dict(zip(ROUNDS, (course[0], course[(rounds - 1) // 2], course[-1]), strict=True))
-            numbers |= {f"{whose}, {which} round": Number(float(v), unit="of the samples") for which, v in of_rounds.items()}
+            numbers |= {f"{share}, {which} round": Number(float(v), unit="of the samples") for which, v in of_rounds.items()}
         arrays = shares | of
         return Findings(numbers, arrays, dict.fromkeys(arrays, "fraction"))
 

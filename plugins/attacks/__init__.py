@@ -66,7 +66,7 @@ def fedbench_attacks():
         "Chang et al., USENIX Security 2024",
     )  # fmt: skip
     yield Component(
-        "passive", f"{_HERE}.poisoning.base:Passive", "member iff the global model is right; nobody poisons",
+        "passive", f"{_HERE}.poisoning.base:Passive", "member iff the global model is right; no poisoning",
         "Yeom et al., CSF 2018",
     )  # fmt: skip
     yield Component(

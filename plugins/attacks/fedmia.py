@@ -39,7 +39,7 @@ class FedMIA(Trajectory):
     With ``normalise: class`` every client's measurement is standardised by itself, the target's and the others' alike, before
     they are compared: what is added to a class under the target's model alone (it trained on that class in this round, others
     did not) would stay in M_k - mu if the rows shared their statistics, and Lambda saturates, so that standardising it would
-    come too late. The view ``coalition`` compares the coalition's mean with the clients outside it, of whom two are needed.
+    come too late. The view ``coalition`` compares the coalition's mean with the clients outside it, of which two are needed.
     Source: Zhu et al. (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0. The predictive t: Student,
     Biometrika 1908; Hahn, JASA 1969.
     """

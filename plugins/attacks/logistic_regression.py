@@ -153,7 +153,7 @@ def logistic_regressions(x: np.ndarray, member: np.ndarray, inverse_penalties: n
         k, wrong, gradient = k[open_], wrong[open_], gradient[open_]
         curve = share[k] * (wrong * (1 - wrong))
         hessian = np.stack([(design * c[:, None]).T @ design for c in curve])
-        hessian += np.apply_along_axis(np.diag, 1, penalty[k] + 1e-12)  # a fold that is told apart exactly has none
+        hessian += np.apply_along_axis(np.diag, 1, penalty[k] + 1e-12)  # a perfectly separated fold has none
         step = np.linalg.solve(hessian, gradient[..., None])[..., 0]
         before, promised, length = objective(found[k], k), (gradient * step).sum(axis=1), np.ones(len(k))
         for _ in range(HALVINGS):  # until the objective falls enough (Armijo)

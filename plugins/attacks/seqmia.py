@@ -54,7 +54,7 @@ class SeqMIA(CrossFitted, Trajectory):
     it. Source: Li et al. (CCS 2024, arXiv 2407.15098); the rounds of a federation take the place of their distilled
     snapshots, as in CoFedMID (appendix D). The published code queries models in train mode, so that batch statistics and
     dropout reveal whole batches of members; there is no parameter for it: signals are measured in eval mode.
-    In the view ``coalition`` the net reads the coalition's mean, and still learns from a colluder's own uploads: whoever colludes
+    In the view ``coalition`` the net reads the coalition's mean, and still learns from a colluder's own uploads: a colluder
     has no mean to teach with. ``normalise: class`` standardises each signal, in the lessons among the samples of a lesson.
     """
 

@@ -68,14 +68,14 @@ def folds(ids: np.ndarray, key: int) -> np.ndarray:
 
 
 class Teaching(Params):
-    """Whose models an attack reads, and who teaches it."""
+    """Which models an attack reads, and who teaches it."""
 
     view: Literal["server", "client"] = Field(
-        "server", description="whose models it reads: the target's uploads (server), or the global model (client)"
+        "server", description="which models it reads: the target's uploads (server), or the global model (client)"
     )
     teacher: Literal["colluder", "half"] = Field(
         "colluder",
-        description="whose membership it knows: a colluding client's (its own samples against its test part or, where clients "
+        description="which membership it knows: a colluding client's (its own samples against its test part or, where clients "
         "have none, the rest of the pool), or that of a random half of the candidates, judged on the other half (the papers' "
         "supervised attacker, an upper bound)",
     )

@@ -18,7 +18,7 @@ def best_threshold(value: np.ndarray, member: np.ndarray) -> float:
     """The tau of the largest TPR - FPR of "member iff value > tau", for ``value`` [n] and ``member`` [n] bool of both kinds.
 
     tau lies half way between two neighbouring values, or is the largest value. Of several equally good ones the highest:
-    who is in doubt is no member. Where nothing beats an advantage of 0, nobody is one.
+    doubtful samples are no members. Where nothing beats an advantage of 0, no sample is a member.
     Source: Yeom et al., CSF 2018 (the advantage); Song & Mittal, USENIX Security 2021, section 3.2.1 (chosen on shadow data).
     """
     value, member = np.asarray(value, np.float64), np.asarray(member, bool)
@@ -42,31 +42,31 @@ def class_thresholds(value: np.ndarray, member: np.ndarray, y: np.ndarray, class
 
 @dataclass(frozen=True)
 class Thresholds:
-    """``everybody``: for all classes; ``of_class``: for those that have their own."""
+    """``general``: for all classes; ``of_class``: for those that have their own."""
 
-    everybody: float
+    general: float
     of_class: dict[int, float]
 
     def at(self, y: np.ndarray) -> np.ndarray:
         """[n]: the threshold of each label of ``y`` [n]."""
-        return np.array([self.of_class.get(c, self.everybody) for c in y.tolist()], np.float64)
+        return np.array([self.of_class.get(c, self.general) for c in y.tolist()], np.float64)
 
 
 class Threshold(TaughtByRound, MeasuringAttack):
-    """Score = a measurement of one round minus a threshold, positive for those whom the attack calls members.
+    """Score = a measurement of one round minus a threshold, positive for those that the attack calls members.
 
     The threshold is the one of the largest advantage on the teacher's samples, in each round, for all classes together or
     for each by itself. A class with fewer than ``least`` members or non-members among the lessons has that of all classes.
     Two folds have two thresholds, chosen on one half of the samples for the other. What lies above its own has the lower
     one subtracted, what lies below it the higher one: so the choice decides who is called a member, and candidates of one
     class rank as the measurement ranks them, save those between both thresholds.
-    Without a teacher the score is the measurement itself, and nobody is called a member.
+    Without a teacher the score is the measurement itself, and no sample is called a member.
     """
 
     class Params(Teaching):
         teacher: Literal["none", "colluder", "half"] = Field(  # type: ignore[assignment]
             "colluder",
-            description="whose membership chooses the threshold: a colluding client's, that of a random half of the candidates "
+            description="which membership chooses the threshold: a colluding client's, that of a random half of the candidates "
             "(judged on the other half), or none: the measurement as it is",
         )
         classes: bool = Field(False, description="a threshold for each class instead of one for all")

@@ -12,11 +12,11 @@ from fedbench.plugins.attacks.measures import MEASURES, LossAttack, LossOn, Meas
 
 
 class Followed(Params):
-    """Whose uploads an attack follows, and how a measurement is read."""
+    """Which uploads an attack follows, and how a measurement is read."""
 
     view: Literal["server", "coalition"] = Field(
         "server",
-        description="whose uploads it follows: the target's (server), or the weighted mean of the coalition's, in which noise "
+        description="which uploads it follows: the target's (server), or the weighted mean of the coalition's, in which noise "
         "that cancels is gone, beside the uploads of the clients outside (coalition; CoFedMID, section 5.4)",
     )
     normalise: Literal["none", "class"] = Field(

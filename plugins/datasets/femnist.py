@@ -53,7 +53,7 @@ class Femnist(ImageSet):
 
     class Params(ImageSet.Params):
         form: Literal["auto", "leaf", "emnist"] = Field(
-            "auto", description="whose files: LEAF's (json, brought by you), EMNIST's, or LEAF's where they are, else EMNIST's"
+            "auto", description="which files: LEAF's (json, brought by you), EMNIST's, or LEAF's where they are, else EMNIST's"
         )
 
     @classmethod

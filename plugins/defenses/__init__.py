@@ -9,7 +9,7 @@ _HERE = "fedbench.plugins.defenses"
 
 @hookimpl
 def fedbench_defenses():
-    yield Component("none", f"{_HERE}.plain:NoDefense", "plain FedAvg: nobody defends", "McMahan et al., AISTATS 2017")
+    yield Component("none", f"{_HERE}.plain:NoDefense", "plain FedAvg, without a defense", "McMahan et al., AISTATS 2017")
     yield Component("free-rider", f"{_HERE}.plain:FreeRider", "members upload nothing: the floor of every board", floor=True)
     yield Component(
         "placebo", f"{_HERE}.plain:Placebo", "members train plainly in another order: the noise of every board", floor=True
@@ -64,7 +64,7 @@ def fedbench_defenses():
         "Srivastava et al., JMLR 2014",
     )  # fmt: skip
     yield Component(
-        "memguard", f"{_HERE}.memguard:MemGuard", "answer whoever asks with noise that leaves membership a guess",
+        "memguard", f"{_HERE}.memguard:MemGuard", "answer queries with noise that leaves membership a guess",
         "Jia et al., CCS 2019",
     )  # fmt: skip
     yield Component(

@@ -23,7 +23,7 @@ class AdvReg(Defense):
     reference samples, as many of each as the federation's batches hold, and the model a step down the gradient of CE +
     lambda mean log h over its batch (Eqs. 4 and 8, algorithm 1). h sees f(x) as probabilities, of the model in eval mode for
     both sets while it learns, and the label; it lives on from round to round. The reference set is the member's own validation
-    part, held out of the training and of every audit list: never anybody's non-members, as in MemberShield's released code.
+    part, held out of the training and of every audit list: never non-members, as in MemberShield's released code.
     ``from_epoch: 20`` is that code's gate: before the round's local epoch 20 the model learns without the term (h learns on).
     Source: Nasr, Shokri & Houmansadr (CCS 2018), sections 4 and 7; lambda 3 is theirs for Purchase100 and MemberShield's.
     """

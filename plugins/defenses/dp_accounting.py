@@ -102,7 +102,7 @@ def _by_opacus(sigma: float, steps: Steps, delta: float) -> float:
 
 def _opacus(accountant: str, sigma: float, rate: float, count: int, delta: float, **how: float) -> float:
     import numpy as np
-    from opacus.accountants import create_accountant  # a second: only where somebody asks for it
+    from opacus.accountants import create_accountant  # importing it takes a second
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # that the best order is an extreme one: the bound holds all the same

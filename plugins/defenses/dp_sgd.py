@@ -50,7 +50,7 @@ class DPSGD(Defense):
     ``epsilon`` instead of ``sigma``: the noise is what that epsilon asks for over all rounds and local epochs, each
     member's own where its number of samples counts (poisson). A client that is drawn may be drawn every time.
 
-    What epsilon means: see ``dp_accounting``. It holds for one member's example (or the member) against whoever
+    What epsilon means: see ``dp_accounting``. It holds for one member's example (or the member) against a party that
     reads that member's uploads, not for the coalition, and only if nothing else depends on the data: a fixed
     clipping norm, no batch statistics in the model. The noise multipliers usual in this literature (.05 to .2) give
     an epsilon in the thousands: an empirical defense, not a guarantee.
@@ -59,7 +59,7 @@ class DPSGD(Defense):
     """
 
     class Params(Params):
-        mode: Literal["example", "client"] = Field("example", description="whose contribution is clipped and hidden")
+        mode: Literal["example", "client"] = Field("example", description="what is clipped and hidden: an example's contribution, or a client's")
         sigma: Annotated[float, Field(ge=0)] | None = Field(
             None, description="noise multiplier, in units of the clipping norm; .1 where no epsilon is given either"
         )
@@ -147,7 +147,7 @@ class DPSGD(Defense):
         return clip_to(update, bound) + (sigma * bound) * ctx.randn_like(update)
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """The epsilon of one example (or one client) against whoever reads that member's uploads; see ``dp_accounting``.
+        """The epsilon of one example (or one client) against a party that reads that member's uploads; see ``dp_accounting``.
 
         Nothing is claimed without noise, nor by client with a median bound or where running statistics go out
         unclipped. With ``clip_unit: batch`` or ``account: one-round`` the false epsilon is called a claimed one.

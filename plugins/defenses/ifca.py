@@ -37,9 +37,9 @@ class IFCA(Defense):
     """The iterative federated clustering algorithm: s global models, one a cluster of clients with like data.
 
     In every round each client evaluates all s models on its own data, picks the one of least empirical loss, trains it
-    and uploads it with its index; the server averages each cluster's models, unweighted. A model that nobody picked
+    and uploads it with its index; the server averages each cluster's models, unweighted. A model that no client picked
     stays as it is. Models that start at random may all lose to one of them: ``least_share`` has the initial ones drawn
-    anew until every one is somebody's choice, as the released code does. No protection: the smaller a cluster, the more
+    anew until every one is the choice of some client, as the released code does. No protection: the smaller a cluster, the more
     its model tells of a member, which is what IFCA-MIR is about.
     Source: Ghosh, Chung, Yin & Ramchandran, NeurIPS 2020, algorithm 1, option II (model averaging).
     """

@@ -87,7 +87,7 @@ class IFCAMIR(IFCA):
     every ``every``-th round and announces to all; until every model has such a number, the loss alone decides. A model
     that was idle then is examined when it next moves. The paper leaves alpha_i and beta_i to the client: here beta_i
     follows from the accuracy tau_i that the client tolerates. A cross-entropy has no bound and l lies in [0.5, 1], so
-    both are compared relative to the worst model. With beta_i = 0 it is IFCA. It takes nobody's risk away, it lets
+    both are compared relative to the worst model. With beta_i = 0 it is IFCA. It lowers no client's risk, it lets
     sensitive clients move; the risk of those who stay may rise (the paper's table 2).
     ``announced``: model -> what its clients were last told. ``history``: (round, model) -> risk.
     Source: Jung, Biswas & Palamidessi, ARTMAN 2025, section 4.3, algorithm 1, and section 5.2 (every 5 rounds, 3 shadow

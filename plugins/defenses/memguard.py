@@ -132,8 +132,8 @@ def used(logits: torch.Tensor, noisy: torch.Tensor, g: Classifier, budget: float
     """[n, C]: phase II, each sample's ``noisy`` answer with probability p, else its ``logits``.
 
     p = 0 where the noise brings g no nearer to 1/2, else min(budget / d, 1) with d the L1 distance of the two softmaxes: the
-    expected distance is at most ``budget``. The coin follows from ``key`` and the sample's own logits: whoever asks again
-    gets the same answer, and cannot average the noise away.
+    expected distance is at most ``budget``. The coin follows from ``key`` and the sample's own logits: a repeated query
+    gets the same answer, and the noise cannot be averaged away.
     Source: Jia et al., CCS 2019, section 4 (phase II); their coin is thrown once for each sample, too.
     """
     return torch.where((coins(logits, key) < chance(logits, noisy, g, budget))[:, None], noisy, logits)
@@ -163,10 +163,10 @@ class MemGuard(Defense):
     g tells the members' training samples from their references by the confidence vector alone. A member has references
     where the setting gives it a validation part; elsewhere it keeps a share of its data out of training in ``prepare``.
     In ``after_round`` each member asks the new global model about as many training samples as references and keeps the
-    answers: the model that everybody will ask is the aggregate, and the last one, which outsiders get, is sent to no member
-    in any later round. g is made when somebody asks, so that rounds in which nobody looks cost nothing: full-batch steps of
-    Adam on the mean of the members' losses, which is what federated averaging of one gradient each a step gives, without
-    anybody's confidence vectors leaving it. In each loss training samples and references weigh the same.
+    answers: the model that will be queried is the aggregate, and the last one, which outsiders get, is sent to no member
+    in any later round. g is trained at the first query, so that rounds without queries cost nothing: full-batch steps of
+    Adam on the mean of the members' losses, which is what federated averaging of one gradient each a step gives, and
+    confidence vectors stay with their member. In each loss training samples and references weigh the same.
     The server's view is what it would be without it: training is plain, but for what a member holds out itself.
     Source: Jia, Salem, Backes, Zhang & Gong, CCS 2019, section 4, algorithm 1; sizes of g as in their setting.
     They defend one model with one owner: the members' parts in g, its optimiser and epochs, and the key of the coin are ours.
@@ -216,7 +216,7 @@ class MemGuard(Defense):
         if self._latest is None or self._latest[0] != ctx.key:
             self._latest = ctx.key, trained(lessons_of(ctx), self.params, ctx.key)
         g = self._latest[1]
-        if g is None:  # nobody whose model it is has learnt anything yet
+        if g is None:  # no member served by this model has lessons yet
             return logits
         noisy = crafted(logits, g, self.params.steps)
         return used(logits, noisy, g, self.params.budget, ctx.key)

@@ -113,7 +113,7 @@ def benign_rows(knowledge: Knowledge) -> torch.Tensor:
 
 
 class Passive(Correctness):
-    """Nobody poisons: the malicious client is an honest participant that looks at the model it receives.
+    """No poisoning: the malicious client is an honest participant that looks at the model it receives.
 
     Source: Mo et al. (FedPoisonMIA), ICCV 2025, appendix C, after Yeom et al. (CSF 2018). Its code runs
     ``passive-trained``.
@@ -140,7 +140,7 @@ class PassiveTrained(Poisoning):
 class GradientAscent(Poisoning):
     """Every malicious client sends minus one optimiser step on the attack set with its true labels.
 
-    The attack set's loss rises; the clients that hold a sample pull it back down, nobody does so for a non-member.
+    The attack set's loss rises; the clients that hold a sample pull it back down, no client does so for a non-member.
     Each step starts from a fresh optimiser (the released code lets Adam's state gather the descent it then reverses).
     Source: Nasr et al. (S&P 2019), as Mo et al. (FedPoisonMIA, ICCV 2025, appendix C) use it.
     """

@@ -61,7 +61,7 @@ def optimal_scale(segment: Segment, bound: float, objective: Objective) -> float
 
 
 def closest_scale(segment: Segment) -> float:
-    """The s in [0, 1] whose largest angle to a benign row is smallest, for where the bound cannot be kept.
+    """The s in [0, 1] of the smallest largest angle to a benign row, for where the bound cannot be kept.
 
     The least of several cosines is largest at 0 or 1, where one of them is stationary, or where two of them cross.
     """

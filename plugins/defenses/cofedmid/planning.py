@@ -178,7 +178,7 @@ class CoFedMIDParams(Params):
     noise: Literal["scalar", "vector"] = Field("scalar", description="one number a member, or one a parameter")
     noise_resample: bool = Field(True, description="fresh noise every round, or the same in all")
     independent_noise: Literal["raw", "none"] = Field(
-        "raw", description="where mode is independent: noise of sigma that nobody cancels, or none"
+        "raw", description="where mode is independent: noise of sigma that does not cancel, or none"
     )
     allow_absent: bool = Field(False, description="run under client sampling, where the noise does not cancel")
 

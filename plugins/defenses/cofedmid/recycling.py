@@ -64,7 +64,7 @@ class Exp3:
     ``log_weights``: [M], 0 at first, logarithms so that no run is too long for them; ``gamma``: share of uniform exploration;
     ``step``: s, how fast weights follow rewards; ``rewards``: raw ones, oldest first. The paper names neither. Auer et al.'s
     Exp3 is ``step == gamma`` (C10): at .1 an arm that is always best has come to .15 after 51 rounds, to .20 after 91, and
-    the paper's Figure 5 shows intervals that are told apart.
+    the paper's Figure 5 shows intervals that differ.
     """
 
     gamma: float

@@ -65,7 +65,7 @@ class Fang(Defense):
 
     The impact of row k is the error rate, or the loss, of the global model moved by the mean of all rows less that of
     the model moved by the mean of all others; the f rows of largest impact are removed and the rest is averaged
-    unweighted. ``union`` removes what either rejects. The data are ``root`` samples that are nobody's training, test or
+    unweighted. ``union`` removes what either rejects. The data are ``root`` samples that are in no training, test or
     audit data; the poisoning paper's code takes the whole test set, the attack's own non-members included, which is not
     offered. It evaluates K + 1 models a round.
     Source: Fang et al., USENIX Security 2020, "Error Rate based Rejection", "Loss Function based Rejection", "Union".
