@@ -27,12 +27,20 @@ from fedbench.plugins.datasets.digits import Digits
 from fedbench.plugins.datasets.femnist import Femnist
 from fedbench.plugins.datasets.folders import DermNet, ImageFolder, TinyImageNet
 from fedbench.plugins.datasets.mnist import FashionMnist, Mnist
-from fedbench.plugins.datasets.sampling import Wanted, split
+from fedbench.plugins.datasets.sampling import split
 from fedbench.plugins.datasets.tables import ChMnist, Fer2013
 from fedbench.plugins.datasets.tabular import Location30, Purchase100, Shape, Texas100
 
 pytestmark = pytest.mark.usefixtures("home")
 PARTS = ("train", "test", "holdout")
+
+
+class Wanted(NamedTuple):
+    """How many samples of each part."""
+
+    train: int | None
+    test: int | float | None
+    holdout: int | float
 
 
 class Small(NamedTuple):

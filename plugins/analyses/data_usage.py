@@ -80,9 +80,9 @@ class DataUsage(Analysis):
             "coalition": _share(run, run.used_in_round, chosen), "coalition protected": _share(run, run.flagged_in_round, chosen),
             "federation": _share(run, run.used_in_round, known),
         }  # fmt: skip
-        for share, course in shares.items():
+        for part, course in shares.items():
             of_rounds = dict(zip(ROUNDS, (course[0], course[(rounds - 1) // 2], course[-1]), strict=True))
-            numbers |= {f"{share}, {which} round": Number(float(v), unit="of the samples") for which, v in of_rounds.items()}
+            numbers |= {f"{part}, {which} round": Number(float(v), unit="of the samples") for which, v in of_rounds.items()}
         arrays = shares | of
         return Findings(numbers, arrays, dict.fromkeys(arrays, "fraction"))
 

@@ -126,7 +126,7 @@ _ACCURACY = numbers("accuracy", unit="%", direction="higher", digits=1, scale=10
 
 def chosen_table(section: Section, found: Sequence[Strengths], at: At, within: float) -> Table:
     """Every defense at what was chosen ``at`` matched accuracy, or as the best: numbers of the reported seeds alone."""
-    taken = {c.family: label for c in found if (label := chosen(c, at)) is not None}
+    taken = {c.family: label for c in found if (label := getattr(c, at)) is not None}
     taken |= (plain := {r.label: r.label for r in section.rows if r.undefended})
     stands = {name: section.standing(label) for name, label in taken.items()}
     known = [s for s in stands.values() if s is not None]
@@ -138,24 +138,24 @@ def chosen_table(section: Section, found: Sequence[Strengths], at: At, within: f
         )
         for name, s in sorted(stands.items(), key=lambda item: (_order(item[1]), item[0]))
     ]  # fmt: skip
-    lines += [(_rank(None), c.family, none_chosen(c, at, within), *_numbers(None, front)) for c in found if not chosen(c, at)]
+    lines += [(_rank(None), c.family, none_chosen(c, at, within), *_numbers(None, front)) for c in found if not getattr(c, at)]
     columns = (
         words("#"), words("defense"), words("strength"), _WORST,
         numbers("worst TF01", unit="%", direction="lower", digits=2), _DELTA, _ACCURACY,
         words("on the front"),
     )  # fmt: skip
-    rule = {
-        "matched": f": of the strengths that lose at most {within:g} pp on average, the one of lowest worst case AUC",
-        "best": ": the strength of largest (1 - advantage) x accuracy, with the advantage 2 AUC - 1 of the worst case",
+    title, rule = {
+        "matched": (
+            "Tuned defenses at matched accuracy",
+            f": of the strengths that lose at most {within:g} pp on average, the one of lowest worst case AUC",
+        ),
+        "best": (
+            "Tuned defenses at their best",
+            ": the strength of largest (1 - advantage) x accuracy, with the advantage 2 AUC - 1 of the worst case",
+        ),
     }[at]
-    title = {"matched": "Tuned defenses at matched accuracy", "best": "Tuned defenses at their best"}[at]
     caption = Words(f"{rule}. Chosen on the tuning seeds; all numbers are of the reported ones, and ranks are among these rows")
     return Table(title=title, caption=caption, columns=columns, rows=tuple(lines))
-
-
-def chosen(choice: Strengths, at: At) -> str | None:
-    """The label taken."""
-    return choice.matched if at == "matched" else choice.best
 
 
 def strength_of(label: str) -> str:
@@ -191,8 +191,8 @@ def comparison(section: Section, found: Sequence[Strengths], compared: str) -> B
         return Note((Words("No tuned defense here is called "), compared, Words(", so none is compared with the others.")))
     asked: list[tuple[At, str, str, str]] = []
     for at in ("matched", "best"):
-        mine = chosen(own, at)
-        asked += [(at, c.family, mine, theirs) for c in found if c is not own and mine and (theirs := chosen(c, at))]
+        mine = getattr(own, at)
+        asked += [(at, c.family, mine, theirs) for c in found if c is not own and mine and (theirs := getattr(c, at))]
     duels = {(d.first, d.second): d for d in section.duels([(a, b) for *_, a, b in asked])}
     rows = tuple(
         (Words(at), name, *_difference(d))
@@ -208,7 +208,7 @@ def comparison(section: Section, found: Sequence[Strengths], compared: str) -> B
     )  # fmt: skip
     said = tuple(Words(f"It has no strength {'within reach' if at == 'matched' else 'with all scores'}, so nothing is compared "
                        f"{'at matched accuracy' if at == 'matched' else 'at its best'}.")
-                 for at in ("matched", "best") if chosen(own, at) is None)  # fmt: skip
+                 for at in ("matched", "best") if getattr(own, at) is None)  # fmt: skip
     return Table(title="One tuned defense against the others", caption=caption, columns=columns, rows=rows, footnotes=said)
 
 
@@ -217,7 +217,7 @@ def strengths_table(tuning: Section, found: Sequence[Strengths]) -> Table:
     rows: list[tuple[Content, ...]] = []
     for choice in found:
         for s in choice.strengths:
-            taken = [at for at in ("matched", "best") if chosen(choice, at) == s.label]
+            taken = [at for at in ("matched", "best") if getattr(choice, at) == s.label]
             known = s.complete and s.worst is not None and s.accuracy is not None
             said = ", ".join(taken) if known else "not all its scores"
             area = Value(mean=Strengths.area(s) if known else None)

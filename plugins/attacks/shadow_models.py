@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -73,25 +74,22 @@ class ShadowModelAttack(Attack):
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         shadows = shadow_models_of(observations)
-        x, y, member = self._lessons(shadows)
-        queries = self._features(shadows.target_logits, audit.y)
-        label = torch.from_numpy(np.array(audit.y, np.int64))
-        score = np.empty(len(label), np.float64)
-        for name, learnt, asked in self._groups(y, label):
-            rows = learnt.nonzero().squeeze(1)
-            chosen = rows[balanced(member[rows], audit.generator)]
+        x = torch.cat([self._features(logits, shadows.shadow_y) for logits in shadows.shadow_logits])
+        y, member = np.tile(shadows.shadow_y, len(shadows.shadow_logits)), np.asarray(shadows.shadow_member, bool).ravel()
+        queries, score = self._features(shadows.target_logits, audit.y), np.empty(len(audit.y), np.float64)
+        classes = sorted({*audit.y.tolist()})
+        if missing := [c for c in classes if c not in y]:
+            raise SkipCell(f"no shadow sample has the label {missing[0]}, so its predictions cannot be learnt")
+        for c in classes if self.params.per_class else [None]:
+            rows = np.flatnonzero(y == c) if self.params.per_class else np.arange(len(y))
+            asked = audit.y == c if self.params.per_class else np.ones(len(score), bool)
+            chosen = rows[balanced(torch.from_numpy(member[rows]), audit.generator)]
             if len(chosen) == 0:
+                name = "sample" if c is None else f"sample of class {c}"
                 raise SkipCell(f"the shadow samples hold no {name} both inside and outside a shadow model's training data")
-            net = trained_net(x[chosen], member[chosen], self.params.epochs, audit.generator)
+            net = trained_net(x[chosen], torch.from_numpy(member[chosen]), self.params.epochs, audit.generator)
             score[asked] = expit(net.logits(queries[asked]))  # float64: in float32 it is 1 from a logit of 17 on
         return score
-
-    def _lessons(self, shadows: ShadowModels) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """([M*S, features], [M*S] labels, [M*S] bool membership) of all shadow models' predictions."""
-        y = np.array(shadows.shadow_y, np.int64)
-        x = torch.cat([self._features(logits, y) for logits in shadows.shadow_logits])
-        member = torch.from_numpy(np.array(shadows.shadow_member, bool)).flatten()
-        return x, torch.from_numpy(y).repeat(len(shadows.shadow_logits)), member
 
     def _features(self, logits: np.ndarray, y: np.ndarray) -> torch.Tensor:
         """[n, top (+ C)] float32: the largest probabilities downwards, then the label unless each class has its model."""
@@ -101,15 +99,6 @@ class ShadowModelAttack(Attack):
         if self.params.per_class:
             return largest
         return torch.cat([largest, one_hot(torch.from_numpy(np.array(y, np.int64)), classes).float()], dim=1)
-
-    def _groups(self, y: torch.Tensor, label: torch.Tensor) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-        """What each attack model learns from ([M*S] bool) and answers for ([n] bool); every asked class must be there."""
-        missing = sorted(set(label.tolist()) - set(y.tolist()))
-        if missing:
-            raise SkipCell(f"no shadow sample has the label {missing[0]}, so its predictions cannot be learnt")
-        if not self.params.per_class:
-            return [("sample", torch.ones_like(y, dtype=torch.bool), torch.ones_like(label, dtype=torch.bool))]
-        return [(f"sample of class {c}", y == c, label == c) for c in sorted(set(label.tolist()))]
 
 
 def balanced(member: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -204,7 +193,8 @@ class RMIA(Attack):
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         shadows = shadow_models_of(observations)
-        x = log_confidence(shadows.target_logits, audit.y) - self._log_evidence(_log_out(shadows, audit.y))
+        all_out = np.ones((len(shadows.logits), len(audit.y)), bool)  # no shadow model trained on a candidate
+        x = log_confidence(shadows.target_logits, audit.y) - self._log_evidence(_log_out(shadows.logits, audit.y, all_out))
         population = self._population(shadows)
         score = np.empty(len(x), np.float64)
         for j in np.unique(shadows.model_of):
@@ -219,7 +209,8 @@ class RMIA(Attack):
         if not kept.any():
             raise SkipCell("every shadow model trained on every shadow sample, so there is no population to compare with")
         y = shadows.shadow_y[kept]
-        evidence = self._log_evidence(_log_out_z(shadows, kept))
+        every = [logits[kept] for logits in shadows.shadow_logits]
+        evidence = self._log_evidence(_log_out(every, y, ~shadows.shadow_member[:, kept]))
         return np.stack([log_confidence(logits[kept], y) - evidence for logits in shadows.target_shadow_logits])
 
     def _log_evidence(self, log_out: np.ndarray) -> np.ndarray:
@@ -229,14 +220,8 @@ class RMIA(Attack):
         return np.logaddexp(np.log((1 + self.params.a) / 2) + log_out, rest)
 
 
-def _log_out(shadows: ShadowModels, y: np.ndarray) -> np.ndarray:
-    """[n]: ln of the shadow models' mean confidence in the candidates, on which none of them was trained."""
-    each = np.stack([log_confidence(logits, y) for logits in shadows.logits])
-    return np.logaddexp.reduce(each, axis=0) - np.log(len(each))
-
-
-def _log_out_z(shadows: ShadowModels, kept: np.ndarray) -> np.ndarray:
-    """[Z]: the same of the kept shadow samples, over those models that did not train on each."""
-    y, out = shadows.shadow_y[kept], ~shadows.shadow_member[:, kept]
-    each = np.stack([log_confidence(logits[kept], y) for logits in shadows.shadow_logits])
+def _log_out(every: Iterable[np.ndarray], y: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """[n]: ln of the mean confidence of the shadow models, with logits [n, C] each, over those that did not train on a sample
+    (``out`` [M, n])."""
+    each = np.stack([log_confidence(logits, y) for logits in every])
     return np.logaddexp.reduce(np.where(out, each, -np.inf), axis=0) - np.log(out.sum(axis=0))

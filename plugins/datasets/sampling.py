@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,27 +13,14 @@ from fedbench.core import Arrays, Data, Params, UserError
 _TEST_SHARE = 0.2  # of a data set without a test set of its own
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """How many samples: a count, a share of the pool (a float below 1), or None for what is left."""
-
-    train: int | None
-    test: int | float | None
-    holdout: int | float
+Split = tuple[np.ndarray | None, np.ndarray, np.ndarray]
+"""sorted positions to train on in the training pool (None: all of it), and to test on and to hold out in the test pool"""
 
 
-@dataclass(frozen=True)
-class Split:
-    """Sorted positions: ``train`` in the training pool; ``test`` and ``holdout`` in the test pool, or in the training
-    pool where there is no other. ``None`` stands for the whole pool."""
-
-    train: np.ndarray | None
-    test: np.ndarray
-    holdout: np.ndarray
-
-
-def split(train_y: np.ndarray, test_y: np.ndarray | None, want: Wanted, seed: int, name: str, things: str = "images") -> Split:
+def split(train_y: np.ndarray, test_y: np.ndarray | None, want: Any, seed: int, name: str, things: str = "images") -> Split:
     """Disjoint splits in which each class keeps its share; ``holdout`` and ``test`` do not depend on ``want.train``.
+
+    ``want``: train, test and holdout, each a count, a share of the pool (a float below 1), or None for what is left.
 
     With a test pool the hold-out is set aside from it (docs/methods/protocol.md: never trained on, never used for test
     accuracy); without one (``test_y`` None) all three are drawn from the training pool. Raises ``UserError`` when
@@ -55,7 +41,7 @@ def split(train_y: np.ndarray, test_y: np.ndarray | None, want: Wanted, seed: in
     rest = np.setdiff1d(everything, holdout, assume_unique=True)
     test = draw(rest, pool_y, n_test, rng_for(seed, "test"))
     free = np.arange(len(train_y)) if test_y is not None else np.setdiff1d(rest, test, assume_unique=True)
-    return Split(_train(free, train_y, want.train, seed, name, things), test, holdout)
+    return _train(free, train_y, want.train, seed, name, things), test, holdout
 
 
 def draw(pool: np.ndarray, y: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -135,14 +121,14 @@ def drawn(
     fields of :class:`Data`. Raises as ``split`` does.
     """
     test_x, test_y = (a["test_x"], a["test_y"]) if "test_y" in a else (a["train_x"], a["train_y"])
-    found = split(a["train_y"], a.get("test_y"), Wanted(want.train, want.test, want.holdout), seed, name, things)
-    train, n_classes = slice(None) if found.train is None else found.train, int(a["train_y"].max()) + 1
+    train, test, holdout = split(a["train_y"], a.get("test_y"), want, seed, name, things)
+    chosen, n_classes = slice(None) if train is None else train, int(a["train_y"].max()) + 1
     (train_y, train_canary), (hold_y, hold_canary) = (
         mislabel(y, want.label_noise, n_classes, rng_for(seed, f"noise-{part}"))
-        for part, y in (("t", a["train_y"][train]), ("h", test_y[found.holdout]))
+        for part, y in (("t", a["train_y"][chosen]), ("h", test_y[holdout]))
     )
     return Data(
-        train_x=decode(a["train_x"][train]), train_y=train_y, test_x=decode(test_x[found.test]), test_y=test_y[found.test],
-        holdout_x=decode(test_x[found.holdout]), holdout_y=hold_y, n_classes=n_classes, train_canary=train_canary,
+        train_x=decode(a["train_x"][chosen]), train_y=train_y, test_x=decode(test_x[test]), test_y=test_y[test],
+        holdout_x=decode(test_x[holdout]), holdout_y=hold_y, n_classes=n_classes, train_canary=train_canary,
         holdout_canary=hold_canary, **facts,
     )  # fmt: skip

@@ -59,7 +59,9 @@ class DPSGD(Defense):
     """
 
     class Params(Params):
-        mode: Literal["example", "client"] = Field("example", description="what is clipped and hidden: an example's contribution, or a client's")
+        mode: Literal["example", "client"] = Field(
+            "example", description="what is clipped and hidden: an example's contribution, or a client's"
+        )
         sigma: Annotated[float, Field(ge=0)] | None = Field(
             None, description="noise multiplier, in units of the clipping norm; .1 where no epsilon is given either"
         )
