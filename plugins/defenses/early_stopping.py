@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -100,27 +101,20 @@ def train_with_patience(ctx: MemberContext, target: torch.Tensor, patience: int,
             break
     if kept is not None and (guarded or beaten):
         ctx.restore(kept)
-    _count(ctx, epochs=epochs, stopped=epochs < ctx.federation.local_epochs, received=guarded and keep == "best" and not beaten)
-
-
-def _count(ctx: MemberContext, *, epochs: int, stopped: bool, received: bool) -> None:
-    seen = ctx.memory.setdefault("stopping", {"rounds": 0, "epochs": 0, "stopped": 0, "received": 0})
-    for name, more in (("rounds", 1), ("epochs", epochs), ("stopped", stopped), ("received", received)):
-        seen[name] += more
+    ctx.memory.setdefault("stopping", Counter()).update(
+        rounds=1, epochs=epochs, stopped=epochs < ctx.federation.local_epochs,
+        received=guarded and keep == "best" and not beaten,
+    )  # fmt: skip
 
 
 def stopping_facts(ctx: ReportContext) -> dict[str, FactValue]:
     """Means over all rounds of all members: epochs trained, share stopped early, share that uploaded the received model."""
-    tallies = [m["stopping"] for m in ctx.of_member.values() if "stopping" in m]
-    rounds = sum(t["rounds"] for t in tallies)
-    if not rounds:
-        return {}
-    epochs, stopped, received = (sum(t[name] for t in tallies) / rounds for name in ("epochs", "stopped", "received"))
-    return {
-        "mean epochs trained a round": epochs,
-        "share of rounds stopped early": stopped,
-        "share of rounds that kept the global model": received,
-    }
+    total: Counter[str] = sum((m["stopping"] for m in ctx.of_member.values() if "stopping" in m), Counter())
+    names = {
+        "mean epochs trained a round": "epochs", "share of rounds stopped early": "stopped",
+        "share of rounds that kept the global model": "received",
+    }  # fmt: skip
+    return {fact: total[name] / total["rounds"] for fact, name in names.items()} if total else {}
 
 
 def never_stops(patience: int, federation: Federation, keep: Keep = "best") -> Sequence[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -153,17 +154,22 @@ class Recycler:
         again after the highest.
         """
         most = int(p.recycle_limit * usable.sum() + 1e-9)
+        drawn: Sequence[Any] = ()
         if p.recycle == "random":
-            return self._note(ctx, usable, limit(usable & ~assigned, most, ctx.rng))
-        losses = ctx.losses(ctx.data.x, ctx.data.y).double().cpu().numpy()
-        if p.recycle == "sequential":
-            return self._note(ctx, usable, self._next(losses, usable, assigned, most))
-        return self._draw(p, ctx, losses, usable, assigned, most)
+            recycled = limit(usable & ~assigned, most, ctx.rng)
+        else:
+            losses = ctx.losses(ctx.data.x, ctx.data.y).double().cpu().numpy()
+            if p.recycle == "sequential":
+                recycled = self._next(losses, usable, assigned, most)
+            else:
+                inside, *drawn = self._draw(p, ctx, losses, usable)
+                recycled = limit(inside & ~assigned, most, ctx.rng)
+        self.rounds.append(Recycled(ctx.round, float(recycled.sum() / usable.sum()), *drawn))
+        return recycled
 
-    def _draw(
-        self, p: CoFedMIDParams, ctx: MemberContext, losses: np.ndarray, usable: np.ndarray, assigned: np.ndarray, most: int
-    ) -> np.ndarray:
-        """One interval of the received model's losses, picked by the bandit.
+    def _draw(self, p: CoFedMIDParams, ctx: MemberContext, losses: np.ndarray, usable: np.ndarray) -> tuple[Any, ...]:
+        """[n] bool, which samples lie in the interval of the received model's losses that the bandit picks; as of ``Recycled``,
+        that interval, the probabilities and the proportions.
 
         C7: its bounds are set in round t' and kept in units of the normalised loss, so that intervals grow and shrink as in
         Figure 5; ``requantile`` cuts equal ones every round. The outer ones take what lies beyond.
@@ -175,10 +181,9 @@ class Recycler:
         chances, arm = self.bandit.probabilities(), self.bandit.draw(ctx.rng)
         self.drawn = (ctx.round, arm, losses[~usable].mean()) if (~usable).any() else None
         where = np.searchsorted(self.bounds, normalised, side="right")
-        recycled = np.zeros_like(usable)
-        recycled[usable] = where == arm
-        proportions = np.bincount(where, minlength=p.n_intervals) / len(where)
-        return self._note(ctx, usable, limit(recycled & ~assigned, most, ctx.rng), arm, chances, proportions)
+        inside = np.zeros_like(usable)
+        inside[usable] = where == arm
+        return inside, arm, chances, np.bincount(where, minlength=p.n_intervals) / len(where)
 
     def _next(self, losses: np.ndarray, usable: np.ndarray, assigned: np.ndarray, most: int) -> np.ndarray:
         candidates = np.flatnonzero(usable)
@@ -188,14 +193,6 @@ class Recycler:
         recycled[order[taken]] = True
         if len(taken):
             self.place = (self.place + int(taken[-1]) + 1) % len(order)
-        return recycled
-
-    def _note(
-        self, ctx: MemberContext, usable: np.ndarray, recycled: np.ndarray, arm: int | None = None,
-        probabilities: np.ndarray | None = None, proportions: np.ndarray | None = None,
-    ) -> np.ndarray:  # fmt: skip
-        share = float(recycled.sum() / usable.sum())
-        self.rounds.append(Recycled(ctx.round, share, arm, probabilities, proportions))
         return recycled
 
     def learn(self, ctx: MemberContext) -> None:
