@@ -15,7 +15,7 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import named
 from fedbench.leaderboard.figures.files import image_of
 from fedbench.leaderboard.statistics.findings import labels
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.findings import findings_table
 
 

@@ -19,10 +19,9 @@ from fedbench.leaderboard.figures.decisions import decision_figure
 from fedbench.leaderboard.figures.files import image_of
 from fedbench.leaderboard.figures.roc import roc_figure
 from fedbench.leaderboard.figures.tradeoff import tradeoff_figure
-from fedbench.leaderboard.statistics.build import build_sections, newest
 from fedbench.leaderboard.statistics.recount import require_recounted
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section, build_sections, newest
 from fedbench.leaderboard.submissions.marks import Marks
 from fedbench.leaderboard.tables.across import across_settings
 from fedbench.leaderboard.tables.attacks import attack_tables, group_table, remarks
@@ -102,6 +101,8 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
             own += _introduced(section, sections)
         own += _section(section, analyses, plots, trust)
         fronts += front_blocks(section)
+        for comparison in (section.comparison, *section.comparison.by_kind):
+            comparison.forget_scores()
     blocks += [*fronts, *mixed_note(current)]
     if left_out := source.superseded + len(old):
         blocks.append(Note(Words(f"{left_out} records of earlier code, parameters or plans are not shown.")))

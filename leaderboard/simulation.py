@@ -12,8 +12,7 @@ import numpy as np
 from scipy import stats
 
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.leaderboard.statistics.rates import tf01_of
-from fedbench.leaderboard.statistics.sample import Sample
+from fedbench.leaderboard.statistics.tf01 import Sample, tf01_of
 
 FPR, MEMBERS, REPETITIONS = 0.001, 100, 1000
 RATES = (0.001, 0.005, 0.02)

@@ -21,7 +21,7 @@ from fedbench.core.store.record import Found, Measured, Record, RoundRow, Utilit
 from fedbench.core.store.scores import DecisionScores, TargetScores
 from fedbench.leaderboard.document import Source, document
 from fedbench.leaderboard.markdown.render import render
-from fedbench.leaderboard.statistics.build import build_sections
+from fedbench.leaderboard.statistics.sections import build_sections
 from fedbench.plugins.analyses.group_fairness import GAPS
 from fedbench.plugins.analyses.violations import count_error
 

@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 
 from fedbench.leaderboard.claims.schema import Paper
 from fedbench.leaderboard.statistics.claims import judged
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 
 N_TEST = 2000
 YES, NO, OPEN, NONE = "supported", "contradicted", "not decided by these intervals", "not tested at this scale"
@@ -67,7 +67,7 @@ def section_of(aucs, labels, setting="iid", coalition="pair", suite="demo", atta
     targets = {seed: (0,) for seed in range(len(aucs[0][0]))}
     return Section(
         suite=suite, setting=setting, coalition=coalition, view="server", attacks=contest.attacks, found=contest.rows,
-        targets=targets, contest=contest,
+        targets=targets, comparison=contest,
     )  # fmt: skip
 
 

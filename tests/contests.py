@@ -10,11 +10,10 @@ import numpy as np
 from scipy import stats
 
 from fedbench.core.store.reading import Candidates
-from fedbench.leaderboard.statistics.contest import Contest
-from fedbench.leaderboard.statistics.entry import Entry
-from fedbench.leaderboard.statistics.row import FLOORS, Row
-from fedbench.leaderboard.statistics.sample import Sample
-from fedbench.leaderboard.statistics.sheet import Own, Part
+from fedbench.leaderboard.statistics.rows import FLOORS, Entry, Row
+from fedbench.leaderboard.statistics.scores import CellScores, Part
+from fedbench.leaderboard.statistics.tf01 import Sample
+from fedbench.leaderboard.statistics.verdict import Comparison
 
 CANDIDATES = 50  # of each class in a world, which has AUCs and no scores
 
@@ -33,11 +32,11 @@ def world(aucs, error=1e-6, labels=None, names=None):
         )
         for label in labels
     ]  # fmt: skip
-    contest = Contest(stubs, names, [(seed, 0) for seed in range(seeds)])
+    contest = Comparison(stubs, names, [(seed, 0) for seed in range(seeds)])
     contest.parts = [
         Part(
             fold=seed, unit=(seed, 0), at=at, aucs=flat, covariance=error**2 * np.eye(len(at)), pulls=pulls,
-            own={key: Own(flat[i], error, nothing, pulls[i]) for key, i in at.items()}, ids=np.arange(CANDIDATES),
+            own={key: CellScores(flat[i], error, nothing, pulls[i]) for key, i in at.items()}, ids=np.arange(CANDIDATES),
         )
         for seed, flat in enumerate(np.moveaxis(aucs, 2, 0).reshape(seeds, -1))
     ]  # fmt: skip
@@ -60,7 +59,7 @@ def judged(scores, kind, canary=None, ids=lambda seed, target, n: np.arange(n)):
         }
         rows.append(Row(label, label, entries, tuple(targets)))
     names = sorted({a for attacks in scores.values() for a in attacks})
-    return Contest(rows, names, [(seed, t) for seed, of in targets.items() for t in of])
+    return Comparison(rows, names, [(seed, t) for seed, of in targets.items() for t in of])
 
 
 def _loaded(seed, of, kind, canary, ids):

@@ -19,7 +19,7 @@ from fedbench.leaderboard.claims.load import load_paper, load_papers, shipped_pa
 from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.statistics.claims_front import undominated
 from fedbench.leaderboard.statistics.claims_measures import Found, measured, p_of_interval, separate
-from fedbench.leaderboard.statistics.sweeps import family
+from fedbench.leaderboard.statistics.sections import family
 from fedbench.leaderboard.tables.claims import claims_blocks
 
 ROWS = ("none", "weak", "strong", "noisy")

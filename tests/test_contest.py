@@ -13,8 +13,8 @@ from scipy import stats
 from fedbench.core import EXCLUDED, MEMBER, OFL
 from fedbench.core.metrics import auc, auc_covariance, t_interval
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.leaderboard.statistics.ranks import rank_ranges
-from fedbench.leaderboard.statistics.spread import Measured, p_value, smallest_shown
+from fedbench.leaderboard.statistics.intervals import Measured, p_value, smallest_shown
+from fedbench.leaderboard.statistics.verdict import rank_ranges
 from fedbench.plugins.analyses.tuned import PairedDifferences
 
 KIND = np.repeat([MEMBER, OFL], 30)
@@ -296,12 +296,12 @@ def section(tmp_path_factory):
 def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(section):
     pairs = [("shield", "mixup"), ("mixup", "shield"), ("shield", "twin"), ("shield", "gone"), ("shield", "shield")]
     one, other, alike = section.duels(pairs)
-    assert one.worst == section.contest.against("mixup")["shield"].found and one.shown and one.worst.mean < -0.2
+    assert one.worst == section.comparison.against("mixup")["shield"].found and one.shown and one.worst.mean < -0.2
     assert (other.worst.mean, other.accuracy.mean) == pytest.approx((-one.worst.mean, -one.accuracy.mean))
     assert not alike.shown and abs(alike.worst.mean) <= alike.worst.half_width
     (table,) = PairedDifferences(pairs=pairs).draw(section, "pairs")
     assert [(row[1].mean, row[2].text) for row in table.rows] == [
         (one.worst.mean, "less"), (other.worst.mean, "MORE"), (alike.worst.mean, "no difference shown"),
     ]  # fmt: skip
-    alone = {p: section.contest.between([p])[p].p for p in pairs[:3:2]}
-    assert section.contest.between(list(alone))[pairs[0]].p == pytest.approx(2 * alone[pairs[0]])  # adjusted for their number
+    alone = {p: section.comparison.between([p])[p].p for p in pairs[:3:2]}
+    assert section.comparison.between(list(alone))[pairs[0]].p == pytest.approx(2 * alone[pairs[0]])  # adjusted for their number

@@ -38,10 +38,8 @@ from fedbench.leaderboard.board import MarkdownBoard
 from fedbench.leaderboard.markdown.escape import inline
 from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.statistics.answer import answer
-from fedbench.leaderboard.statistics.compare import smallest_difference
-from fedbench.leaderboard.statistics.intervals import accuracy_error
+from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown
 from fedbench.leaderboard.statistics.pareto import trade_off
-from fedbench.leaderboard.statistics.spread import smallest_shown
 from fedbench.leaderboard.tables.front import sentences
 
 NO_RANK = "–"  # noqa: RUF001
@@ -94,19 +92,19 @@ def test_intervals_are_over_seeds_and_targets_and_costs_are_paired_with_the_unde
     assert (found.mean, found.half_width) == pytest.approx((np.mean(values), max(widths)))
     differences = np.subtract(luck(0.75), luck(0.8))
     assert compared.delta_accuracy.mean == pytest.approx(differences.mean())
-    assert smallest_difference(section) == pytest.approx(smallest_shown(np.std(differences, ddof=1), 3))
+    assert section.smallest_difference == pytest.approx(smallest_shown(np.std(differences, ddof=1), 3))
 
 
 def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accuracy(tmp_path):
     rows = {"none": (1.5, 0.8), "mixup": (0.8, 0.75), "lazy": (0.0, 0.6), "free-rider": (0.0, 0.6), "placebo": (1.5, 0.8)}
     of_seed = {seed: {"mixup": (0.8, 0.75 + 0.01 * seed)} for seed in range(3)}
     (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, seeds=range(3), of_seed=of_seed))
-    assert set(section.contest.ranks) == set(trade_off(section).points) == {"none", "mixup", "lazy"}
-    assert section.contest.leader("loss-series") == "lazy"  # free-rider is as low
+    assert set(section.comparison.ranks) == set(trade_off(section).points) == {"none", "mixup", "lazy"}
+    assert section.comparison.leader("loss-series") == "lazy"  # free-rider is as low
     found, expected = section.compared["mixup"].contribution, [0.15, 0.16, 0.17]
     assert found.mean == pytest.approx(0.16) and found.half_width >= t_interval(expected).half_width * 0.999
     assert section.compared["lazy"].contribution.mean == 0 and section.compared["free-rider"].contribution is None
-    assert not section.contest.against("free-rider")["lazy"].shown
+    assert not section.comparison.against("free-rider")["lazy"].shown
 
 
 def test_runtime_has_a_spread_and_is_compared_on_one_calm_machine_alone(tmp_path):
@@ -131,7 +129,7 @@ def test_an_attack_that_finds_nothing_undefended_counts_nowhere_and_is_named(tmp
         folder.add("mixup", "loss-series", seed)
     folder.leak, folder.attacks = {"none": 0.0, "mixup": 3.0}, ("guess",)
     (section,), text = sections_of(folder.fill()), board(folder)
-    assert section.contest.worst("mixup").attack == "fedmia-ii" and section.contest.signed("mixup", "guess").mean > 0.9
+    assert section.comparison.worst("mixup").attack == "fedmia-ii" and section.comparison.signed("mixup", "guess").mean > 0.9
     assert "No better than chance on the undefended run, and so in no mean, worst case or rank: guess." in text
     assert "Without a score on the undefended run, and so in no mean, worst case or rank: loss-series." in text
 
@@ -246,7 +244,7 @@ def test_where_no_client_defends_a_row_without_its_scores_is_incomplete(tmp_path
         for attack in folder.attacks:
             folder.add(row, attack, seed, "failed", reason="x").with_suffix(".npz").unlink()
     (section,) = sections_of(folder)
-    assert {r.label for r in section.rows if r.complete} == set(section.contest.ranks) == ranked
+    assert {r.label for r in section.rows if r.complete} == set(section.comparison.ranks) == ranked
 
 
 # ---------------------------------------------------------------- rules of the server and attacks from inside

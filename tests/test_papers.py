@@ -13,7 +13,7 @@ from fedbench.leaderboard.markdown.render import render
 from fedbench.leaderboard.statistics.agreement import agreement
 from fedbench.leaderboard.statistics.papers import plain, published
 from fedbench.leaderboard.statistics.published import match
-from fedbench.leaderboard.statistics.sweeps import family
+from fedbench.leaderboard.statistics.sections import family
 from fedbench.leaderboard.tables.published import match_blocks
 
 ENTRY = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"}}

@@ -14,8 +14,8 @@ from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.spec.shipped import shipped_suites
 from fedbench.core.spec.written import written_out
 from fedbench.leaderboard.statistics.papers import plain, published
-from fedbench.leaderboard.statistics.pooled import enough
 from fedbench.leaderboard.statistics.published import match
+from fedbench.leaderboard.statistics.tf01 import enough
 
 SUITES = sorted(shipped_suites())
 USED = ("defenses", "attacks", "analyses", "floors", "signals")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbench.core import Strengths, Table, hypervolume
-from fedbench.leaderboard.statistics.standing import Standing
+from fedbench.leaderboard.statistics.sections import RowSummary
 from fedbench.leaderboard.tables.attacks import attack_tables
 from fedbench.leaderboard.tables.costs import paired_table, pareto_table
 from fedbench.leaderboard.tables.ranking import ranking_table
@@ -78,7 +78,7 @@ def stands(strengths):
         return None if value is None else SimpleNamespace(mean=value)
 
     known = {
-        label: Standing(label=label, complete=complete, worst=of(worst), attack="", tf01=None, tf01_attack="", accuracy=of(acc),
+        label: RowSummary(label=label, complete=complete, worst=of(worst), attack="", tf01=None, tf01_attack="", accuracy=of(acc),
                         delta_accuracy=of(delta))
         for label, (complete, worst, acc, delta) in strengths.items()
     }  # fmt: skip

@@ -19,7 +19,7 @@ TF01_MIN_NONMEMBERS = 1999
 def tf01(scores: np.ndarray, member: np.ndarray) -> float | None:
     """TPR at 0.1 % FPR in PERCENT (0 to 100), convention ``conformal``; None with fewer than 1,999 non-members.
 
-    docs/method.md#tf01 has its bias; boards pool targets and seeds (``leaderboard/statistics/pooled.py``).
+    docs/method.md#tf01 has its bias; boards pool targets and seeds (``leaderboard/statistics/tf01.py``).
     """
     _, members, nonmembers = count(scores, member)
     if nonmembers.sum() < TF01_MIN_NONMEMBERS:

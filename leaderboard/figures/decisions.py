@@ -8,8 +8,7 @@ import numpy as np
 
 from fedbench.core.contract.board import Figure, Style
 from fedbench.leaderboard.figures.style import title_of
-from fedbench.leaderboard.statistics.rounds import decision_mean
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +41,7 @@ def _attack(axis: Axes, style: Style, section: Section, attack: str, i: int, off
     """Every defense's values of one attack; defenses without scores leave their place empty."""
     entries = [r.entries[attack] for r in section.rows]
     last, best = [e.attack_accuracy() for e in entries], [e.attack_accuracy(best=True) for e in entries]
-    null = [decision_mean(e, "null_best_accuracy") for e in entries]
+    null = [e.decision_mean("null_best_accuracy") for e in entries]
     x = np.arange(len(entries)) + offset
     colour, marker = style.colour(i), style.marker(i)
     axis.errorbar(

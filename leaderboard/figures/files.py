@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedbench.core.contract.board import Figure, Image, Text, Words
 from fedbench.leaderboard.figures import style
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -9,7 +9,7 @@ import numpy as np
 from fedbench.core.contract.board import Figure, Style
 from fedbench.leaderboard.figures.style import legend_name, row_styles, title_of
 from fedbench.leaderboard.statistics.roc import fpr_grid, mean_roc
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

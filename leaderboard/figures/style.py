@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedbench.core.words.explain import printable
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

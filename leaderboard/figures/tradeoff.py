@@ -9,8 +9,8 @@ import numpy as np
 from fedbench.core.contract.board import Figure, Style
 from fedbench.core.metrics import Interval, pareto_front
 from fedbench.leaderboard.figures.style import legend_name, row_styles, title_of
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ def tradeoff_figure(section: Section) -> Figure | None:
     """None without a complete row that has an accuracy."""
     rows: list[Point] = [
         (r, worst.found, r.accuracy)
-        for r in section.rows if r.complete and (worst := section.contest.worst(r.label)) and r.accuracy
+        for r in section.rows if r.complete and (worst := section.comparison.worst(r.label)) and r.accuracy
     ]
     return Figure("tradeoff", "Privacy against utility", lambda style: _draw(style, section, rows)) if rows else None
 

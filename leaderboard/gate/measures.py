@@ -14,11 +14,9 @@ from fedbench.core.metrics.groups import group_masks
 from fedbench.core.metrics.registry import Direction, metric
 from fedbench.core.metrics.tpr import TF01_FPR
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.statistics.intervals import share_error
-from fedbench.leaderboard.statistics.pooled import FEWEST_OF_ONE, enough, pooled_value
-from fedbench.leaderboard.statistics.sample import Sample
-from fedbench.leaderboard.statistics.sheet import pulls_of
-from fedbench.leaderboard.statistics.spread import Measured, candidates_error
+from fedbench.leaderboard.statistics.intervals import Measured, candidates_error, share_error
+from fedbench.leaderboard.statistics.scores import pulls_of
+from fedbench.leaderboard.statistics.tf01 import FEWEST_OF_ONE, Sample, enough, pooled_value
 
 ACCURACY = "accuracy"
 DIGITS = 5  # a value is rounded to so many, far below every floor: both sides of a comparison alike

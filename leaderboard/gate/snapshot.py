@@ -12,7 +12,7 @@ from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.gate.identity import Identity, of_cell
 from fedbench.leaderboard.gate.measures import ACCURACY, Values, accuracy_of, definitions, values_of
-from fedbench.leaderboard.statistics.row import adversary_of
+from fedbench.leaderboard.statistics.rows import adversary_of
 
 
 class Key(NamedTuple):

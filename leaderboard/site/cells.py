@@ -16,8 +16,7 @@ from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.site.again import only_of
 from fedbench.leaderboard.site.encode import Table, number, packed, packed_numbers, text
-from fedbench.leaderboard.statistics.entry import ended
-from fedbench.leaderboard.statistics.row import adversary_of
+from fedbench.leaderboard.statistics.rows import adversary_of, ended
 from fedbench.leaderboard.tables.provenance import origin
 
 BINS = 20

@@ -15,9 +15,8 @@ from fedbench.leaderboard.site.rows import FPR, rows_of, section_of
 from fedbench.leaderboard.site.schema import Board, validated
 from fedbench.leaderboard.site.texts import lines
 from fedbench.leaderboard.statistics.beside import Ours, Pair
-from fedbench.leaderboard.statistics.build import of_tuning
 from fedbench.leaderboard.statistics.published import Match, match
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section, of_tuning
 from fedbench.leaderboard.tables.provenance import mixed_note, provenance_blocks
 from fedbench.leaderboard.tables.published import quantity_name
 from fedbench.leaderboard.tables.setting import setting_bullets

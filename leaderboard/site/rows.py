@@ -13,12 +13,11 @@ from fedbench.leaderboard.site.cells import Cells, outcomes, packages
 from fedbench.leaderboard.site.encode import DECADES, interval, number, packed_rates, text
 from fedbench.leaderboard.site.texts import plain
 from fedbench.leaderboard.statistics.answer import answer
-from fedbench.leaderboard.statistics.compare import Comparison, smallest_difference
 from fedbench.leaderboard.statistics.facts import remarks
 from fedbench.leaderboard.statistics.pareto import TradeOff, trade_off
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import RowCosts, Section
 from fedbench.leaderboard.tables import front
 from fedbench.leaderboard.tables.facts import claim_text
 
@@ -34,8 +33,8 @@ def section_of(section: Section, setting: int, first: int, cells: Cells) -> dict
     return {
         "setting": setting, "coalition": text(section.coalition), "view": text(section.view), "seeds": list(section.seeds),
         "units": len(section.units), "attacks": [_attack_use(section, attack, cells) for attack in section.attacks],
-        "eligible": [i for i, attack in enumerate(section.attacks) if attack in section.contest.eligible],
-        "fpr_from": _from(section), "power": number(smallest_difference(section)), "sentences": sentences(section),
+        "eligible": [i for i, attack in enumerate(section.attacks) if attack in section.comparison.eligible],
+        "fpr_from": _from(section), "power": number(section.smallest_difference), "sentences": sentences(section),
         "rows": list(range(first, first + len(section.rows))),
     }  # fmt: skip
 
@@ -69,7 +68,7 @@ def _row(
     use = next(r.record.defense for e in row.entries.values() for r in e.records.values())
     return {
         "section": at, "defense": cells.use(use), "label": text(row.label), "packages": packages(use),
-        "rank": _pair(section.contest.ranks.get(row.label)), "floor": row.floor, "undefended": row.undefended,
+        "rank": _pair(section.comparison.ranks.get(row.label)), "floor": row.floor, "undefended": row.undefended,
         "complete": row.complete, "front": front.on_front.get(row.label) if front else None,
         **_leaks(section, row), **_costs(row, section.compared[row.label]), "outcomes": outcomes(cells, row.outcomes),
         "remarks": [text(said, 400) for said in remarks(row)[:_MOST_REMARKS]], "claims": text(claim_text(row)),
@@ -83,7 +82,7 @@ def _pair(found: tuple[int, int] | None) -> list[int] | None:
 
 
 def _leaks(section: Section, row: Row) -> dict[str, Any]:
-    contest, place = section.contest, {attack: i for i, attack in enumerate(section.attacks)}
+    contest, place = section.comparison, {attack: i for i, attack in enumerate(section.attacks)}
     worst, rate = contest.worst(row.label), contest.worst_tf01(row.label)
     return {
         "worst": interval(worst.found if worst else None), "worst_attack": place[worst.attack] if worst else -1,
@@ -94,7 +93,7 @@ def _leaks(section: Section, row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _costs(row: Row, compared: Comparison) -> dict[str, Any]:
+def _costs(row: Row, compared: RowCosts) -> dict[str, Any]:
     delta, runtime = (_NO_CHANGE, _AS_FAST) if row.undefended else (compared.delta_accuracy, compared.runtime)
     return {
         "delta": interval(delta), "accuracy": interval(row.accuracy), "contribution": interval(compared.contribution),
@@ -103,7 +102,7 @@ def _costs(row: Row, compared: Comparison) -> dict[str, Any]:
 
 
 def _entry(section: Section, row: Row, attack: str, start: int, cells: Cells) -> dict[str, Any]:
-    contest, entry = section.contest, row.entries[attack]
+    contest, entry = section.comparison, row.entries[attack]
     band = roc_band(section, row.label, attack, FPR[start:])
     return {
         "auc": interval(contest.signed(row.label, attack)), "tf01": interval(contest.tf01(row.label, attack)),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbench.core.metrics import Interval
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def travellers(sections: Sequence[Section]) -> list[Traveller]:
 def _place(section: Section, label: str) -> Place | None:
     if all(r.label != label for r in section.rows):
         return None
-    contest, base = section.contest, section.base
+    contest, base = section.comparison, section.base
     worst, less = contest.worst(label), None
     if base is not None and base.label != label and (against := contest.against(base.label).get(label)) is not None:
         less = against.shown and against.found.mean < 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbench.leaderboard.statistics.row import Row, adversary_of
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row, adversary_of
+from fedbench.leaderboard.statistics.sections import Section
 
 
 def accuracy_under_attack(section: Section) -> dict[str, dict[str, float]]:

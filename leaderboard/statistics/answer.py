@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.contest import Contest
-from fedbench.leaderboard.statistics.ranks import holm
-from fedbench.leaderboard.statistics.rivals import Difference
-from fedbench.leaderboard.statistics.section import Section
-from fedbench.leaderboard.statistics.standing import Standing
+from fedbench.leaderboard.statistics.intervals import holm
+from fedbench.leaderboard.statistics.sections import RowSummary, Section
+from fedbench.leaderboard.statistics.verdict import Comparison, Difference
 
 WITHIN = 0.01  # of test accuracy below the undefended federation's: "one point"
 
@@ -29,8 +27,8 @@ class Answer:
     ``seeds``: how many are behind it."""
 
     outcome: Outcome
-    undefended: Standing | None = None
-    defense: Standing | None = None
+    undefended: RowSummary | None = None
+    defense: RowSummary | None = None
     difference: Difference | None = None
     surely_within: bool = False
     tied: tuple[str, ...] = ()
@@ -39,23 +37,23 @@ class Answer:
 
 def answer(section: Section) -> Answer:
     """Of rows with a rank: floors never win, and a row with scores missing does not either."""
-    contest, base = section.contest, section.base
+    comparison, base = section.comparison, section.base
     undefended = None if base is None else section.standing(base.label)
     seeds = len(section.seeds)
     if base is None or undefended is None:
         return Answer(outcome="no undefended run", seeds=seeds)
-    others = [label for row in section.rows if (label := row.label) in contest.ranked and label != base.label]
+    others = [label for row in section.rows if (label := row.label) in comparison.ranked and label != base.label]
     known = {label: found for label in others if (found := section.standing(label)) is not None}
     priced = {label: s for label, s in known.items() if s.delta_accuracy is not None}
-    if undefended.worst is None or not contest.eligible:
+    if undefended.worst is None or not comparison.eligible:
         return Answer(outcome="nothing leaks", undefended=undefended, seeds=seeds)
     if not priced:
         return Answer(outcome="none here", undefended=undefended, seeds=seeds)
     within = [label for label, s in priced.items() if _cost(s) <= WITHIN]
-    against = contest.against(base.label)
+    against = comparison.against(base.label)
     told = [label for label in within if label in against and against[label].shown and against[label].found.mean < 0]
     lowest = told or within or [min(priced, key=lambda label: _cost(priced[label]))]
-    apart = told_apart(contest)
+    apart = told_apart(comparison)
     first = priced[lowest[0]]  # rows stand in the order of their worst cases
     return Answer(
         outcome="found" if told else "none told" if within else "none within", undefended=undefended, defense=first,
@@ -64,16 +62,16 @@ def answer(section: Section) -> Answer:
     )  # fmt: skip
 
 
-def told_apart(contest: Contest) -> set[frozenset[str]]:
+def told_apart(comparison: Comparison) -> set[frozenset[str]]:
     """The pairs of rows with ranks that are told apart where all are tested together, as for the ranges of ranks."""
-    differences, p_values = contest.tests_among(contest.ranked)
+    differences, p_values = comparison.tests_among(comparison.ranked)
     return {frozenset(pair) for pair, p in holm(p_values).items() if p <= 1 - LEVEL and differences[pair] != 0}
 
 
-def _cost(standing: Standing) -> float:
+def _cost(standing: RowSummary) -> float:
     return -standing.delta_accuracy.mean if standing.delta_accuracy is not None else float("inf")
 
 
-def _surely(standing: Standing) -> bool:
+def _surely(standing: RowSummary) -> bool:
     found = standing.delta_accuracy
     return found is not None and found.half_width == found.half_width and found.low >= -WITHIN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedbench.core.contract.analysis import Findings
-from fedbench.leaderboard.statistics.entry import Entry
+from fedbench.leaderboard.statistics.rows import Entry
 
 COUNTED = frozenset({"client", "class", "members", "found"})
 """vectors of an analysis that counts, for every client and class, the members above a threshold at 0.1 % of the non-members"""

@@ -15,8 +15,8 @@ from fedbench.leaderboard.statistics.claims_chosen import own_row, rivals
 from fedbench.leaderboard.statistics.claims_front import undominated
 from fedbench.leaderboard.statistics.claims_measures import Found, contrasted, held_against, measured
 from fedbench.leaderboard.statistics.claims_series import Missing
-from fedbench.leaderboard.statistics.ranks import holm
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.intervals import holm
+from fedbench.leaderboard.statistics.sections import Section
 
 Verdict = Literal["supported", "contradicted", "not decided by these intervals", "not tested at this scale"]
 

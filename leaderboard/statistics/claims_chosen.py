@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fedbench.core import Strengths
 from fedbench.leaderboard.claims.schema import Other, Quantity
 from fedbench.leaderboard.statistics.claims_series import Missing
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 
 WITHIN = 1.0  # points of accuracy that a matched strength may lose on the tuning seeds: "within one point of the undefended"
 

@@ -12,11 +12,10 @@ from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.claims.schema import Quantity
 from fedbench.leaderboard.statistics.claims_series import BY_SEED, Missing, series
-from fedbench.leaderboard.statistics.compare import accuracy_difference
-from fedbench.leaderboard.statistics.rivals import Rival, differences, told_apart
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
-from fedbench.leaderboard.statistics.spread import Measured, over_units, p_value
+from fedbench.leaderboard.statistics.intervals import Measured, over_units, p_value
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import PairTests, Rival
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def contrasted(one: tuple[Section, Quantity], other: tuple[Section, Quantity], m
     if section is elsewhere and a.measure in _RIVALS:
         return _on_candidates(section, _RIVALS[a.measure](section, a), _RIVALS[b.measure](section, b), margin)
     if section is elsewhere and a.measure == "accuracy":
-        difference = accuracy_difference(row_of(section, a.row), row_of(section, b.row), section)
+        difference = section.accuracy_difference(row_of(section, a.row), row_of(section, b.row))
         if difference is None:
             raise Missing("no seed that both have:", f"{a.row}, {b.row}")
         scaled = _scaled(difference)
@@ -97,11 +96,11 @@ def p_of_interval(found: Interval, value: float, seeds: int) -> float:
 
 
 def _on_candidates(section: Section, one: Rival, other: Rival, margin: float) -> Found:
-    parts = section.contest.parts
-    interval = over_units(differences(parts, one.picked, other.picked))
+    tests = PairTests(section.comparison.parts, {"one": one, "other": other}, margin)
+    interval = tests.interval("one", "other")
     if interval is None:
         raise Missing("no candidates in common")
-    return Found(interval, told_apart(parts, one, other, margin)[1])
+    return Found(interval, tests.test("one", "other")[1])
 
 
 def _over_seeds(one: Mapping[int, Measured], other: Mapping[int, Measured], margin: float) -> Found:
@@ -126,23 +125,23 @@ def _require_scores(section: Section, row: Row, q: Quantity) -> None:
         scored = row.complete if q.measure in _OVER_ATTACKS else all(row.utility_run(seed) for seed in row.seeds)
     if not scored:
         raise Missing("scores are missing of", q.row if q.attack is None else f"{q.row} / {q.attack}")
-    if q.measure in _OVER_ATTACKS and not section.contest.eligible:
+    if q.measure in _OVER_ATTACKS and not section.comparison.eligible:
         raise Missing("no attack beats chance on the undefended run, so none judges")
 
 
 def _worst(section: Section, row: Row, q: Quantity) -> Interval | None:
-    worst = section.contest.worst(row.label)
+    worst = section.comparison.worst(row.label)
     return worst.found if worst else None
 
 
 def _worst_rate(section: Section, row: Row, q: Quantity) -> Interval | None:
-    worst = section.contest.worst_tf01(row.label)
+    worst = section.comparison.worst_tf01(row.label)
     return worst.found if worst else None
 
 
 def _mean_rate(section: Section, row: Row, q: Quantity) -> Interval | None:
     """Over the eligible attacks. They judge the same candidates, so their errors may all fall together."""
-    found = [section.contest.tf01(row.label, a) for a in section.contest.eligible]
+    found = [section.comparison.tf01(row.label, a) for a in section.comparison.eligible]
     known = [i for i in found if i is not None]
     if not known or len(known) < len(found):
         return None
@@ -165,20 +164,20 @@ def _scaled(found: Interval) -> Interval:
 _Of = Callable[[Section, Row, Quantity], Interval | None]
 _MEASURES: dict[str, _Of] = {
     "worst-auc": _worst,
-    "mean-auc": lambda section, row, q: section.contest.mean(row.label),
-    "auc": lambda section, row, q: section.contest.signed(row.label, q.attack or ""),
+    "mean-auc": lambda section, row, q: section.comparison.mean(row.label),
+    "auc": lambda section, row, q: section.comparison.signed(row.label, q.attack or ""),
     "worst-tf01": _worst_rate,
     "mean-tf01": _mean_rate,
-    "tf01": lambda section, row, q: section.contest.tf01(row.label, q.attack or ""),
+    "tf01": lambda section, row, q: section.comparison.tf01(row.label, q.attack or ""),
     "accuracy": lambda section, row, q: _percent(row.accuracy),
     "delta-accuracy": lambda section, row, q: _percent(section.compared[row.label].delta_accuracy),
     "runtime": lambda section, row, q: section.compared[row.label].runtime,
     **dict.fromkeys(BY_SEED, _over_seeds_of),
 }
 _RIVALS: dict[str, Callable[[Section, Quantity], Rival]] = {
-    "worst-auc": lambda section, q: section.contest.worst_rival(q.row),
-    "mean-auc": lambda section, q: section.contest.mean_rival(q.row),
-    "auc": lambda section, q: section.contest.cell_rival(q.row, q.attack or ""),
+    "worst-auc": lambda section, q: section.comparison.worst_rival(q.row),
+    "mean-auc": lambda section, q: section.comparison.mean_rival(q.row),
+    "auc": lambda section, q: section.comparison.cell_rival(q.row, q.attack or ""),
 }
 _OVER_ATTACKS = ("worst-auc", "mean-auc", "worst-tf01", "mean-tf01")
 _WHY = {

@@ -8,10 +8,9 @@ import numpy as np
 
 from fedbench.core import Courses
 from fedbench.leaderboard.claims.schema import Quantity
-from fedbench.leaderboard.statistics.intervals import accuracy_error
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
-from fedbench.leaderboard.statistics.spread import Measured
+from fedbench.leaderboard.statistics.intervals import Measured, accuracy_error
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
 
 
 class Missing(Exception):

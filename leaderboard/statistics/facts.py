@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.store.remarks import remarks_in
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from fedbench.core.contract.analysis import Number
 from fedbench.core.metrics import Interval
-from fedbench.leaderboard.statistics.entry import Entry
 from fedbench.leaderboard.statistics.intervals import interval_of
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Entry, Row
+from fedbench.leaderboard.statistics.sections import Section
 
 
 @dataclass(frozen=True)

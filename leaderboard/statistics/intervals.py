@@ -1,26 +1,197 @@
-"""Intervals of what a board averages."""
+"""Means over seeds and targets with their errors: from the candidates, and from one training to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from scipy.special import nctdtrinc, ndtr, ndtri, stdtr, stdtrit
 
 from fedbench.core.metrics import Interval, combined_interval
+from fedbench.core.metrics.intervals import LEVEL
+
+Unit = tuple[int, int]
+"""(seed, target): what one value of an entry was measured on"""
+
+ENOUGH = 5  # units with a Student's t of their own; fewer say too little about their spread, and share a model
+POWER = 0.8  # of the smallest difference that a comparison is said to show
+_TAIL = (1 + LEVEL) / 2
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A value of one unit and its standard error from the candidates, NaN where it is not known.
+
+    ``pulls`` [n]: contribution of each non-member to the value's deviation, scaled so that their squares add up to
+    their part of the variance; ``ids`` [n]: which samples these are. None: other targets of the seed have other
+    non-members.
+    """
+
+    value: float
+    error: float
+    pulls: np.ndarray | None = None
+    ids: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """D statistics on the same U units. ``seeds`` [U]; ``values`` [U, D], NaN where a unit has none; ``variances``
+    [U, D] from the candidates, NaN where not known; ``shared`` [D]: sum of the covariances between units of one seed,
+    whose non-members may be the same samples."""
+
+    seeds: np.ndarray
+    values: np.ndarray
+    variances: np.ndarray
+    shared: np.ndarray
+
+    @cached_property
+    def n(self) -> np.ndarray:
+        """[D] units of each statistic."""
+        return np.asarray((~np.isnan(self.values)).sum(axis=0))
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """[D] over units, NaN of none."""
+        return _moments(self.values)[1]
+
+    @cached_property
+    def error(self) -> np.ndarray:
+        """[D] standard error of the mean over units when members and non-members are drawn anew; NaN where one is not
+        known."""
+        variance = np.where(np.isnan(self.values), 0.0, self.variances).sum(axis=0) + self.shared
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.sqrt(np.maximum(variance, 0.0)) / self.n)
+
+    @cached_property
+    def of_seeds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(number of seeds, mean over them, standard error of that mean) [D]."""
+        means = np.stack([_moments(self.values[self.seeds == seed])[1] for seed in np.unique(self.seeds)])
+        return _moments(means)
+
+    def p_candidates(self, margin: float = 0.0) -> np.ndarray:
+        """[D] two-sided, of a mean of ``margin``, if members and non-members are scored alike in these trainings. NaN
+        where no error is known."""
+        mean = self.of_seeds[1] - margin
+        with np.errstate(divide="ignore", invalid="ignore"):
+            p = np.where(self.error == 0, 0.0, 2 * ndtr(-np.abs(mean) / self.error))
+        return np.where((mean == 0) & ~np.isnan(self.error), 1.0, p)
+
+    def p_values(self, margin: float = 0.0) -> np.ndarray:
+        """[D] two-sided, of a mean of ``margin``: the larger of Student's t over seeds and of :meth:`p_candidates`. 1
+        with fewer than two seeds, since one training says nothing of the next."""
+        seeds, mean, error = self.of_seeds
+        mean = mean - margin
+        with np.errstate(divide="ignore", invalid="ignore"):
+            between = np.where(error == 0, 0.0, 2 * stdtr(seeds - 1, -np.abs(mean) / error))
+        return np.where((mean == 0) | (seeds < 2), 1.0, np.fmax(between, self.p_candidates(margin)))
+
+    def interval(self, at: int = 0) -> Interval | None:
+        """Mean of one statistic over units with the widest of three 95 % intervals; None without a unit.
+
+        From the candidates: members and non-members of every unit are drawn anew. From the units: Student's t over
+        all of them, if there are five. From the seeds: Student's t over their means, since targets of one seed share
+        a global model. The half-width is NaN where none of them can be had.
+        """
+        if not self.n[at]:
+            return None
+        n, mean, error = (found[0] for found in _moments(self.values[:, [at]]))
+        seeds, _, of_seeds = (found[at] for found in self.of_seeds)
+        widths = [float(ndtri(_TAIL) * self.error[at])]
+        widths += [float(stdtrit(k - 1, _TAIL) * e) for k, e, least in ((n, error, ENOUGH), (seeds, of_seeds, 2)) if k >= least]
+        half = max((w for w in widths if w == w), default=float("nan"))
+        return Interval(float(mean), half, int(n), between=len(widths) > 1)
+
+
+def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(n, mean, standard error of the mean) [D] of the numbers in each column of [U, D]."""
+    known = ~np.isnan(values)
+    n = known.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(known, values, 0.0).sum(axis=0) / n
+        squares = np.where(known, values - mean, 0.0) ** 2
+        return n, mean, np.sqrt(squares.sum(axis=0) / (n - 1)) / np.sqrt(n)
+
+
+def estimates(found: Mapping[Unit, Measured]) -> Estimates:
+    """One statistic (D = 1) on at least one unit."""
+    seeds = np.array([seed for seed, _ in found])
+    values, errors = (np.array([[x] for x in of]) for of in zip(*((m.value, m.error) for m in found.values()), strict=True))
+    own = [[m for (s, _), m in found.items() if s == seed] for seed in np.unique(seeds)]
+    return Estimates(seeds, values, errors**2, np.array([sum(map(_in_common, own))]))
+
+
+def _in_common(targets: Sequence[Measured]) -> float:
+    """Twice the sum of the covariances between targets of one seed."""
+    known = [(m.pulls, m.ids) for m in targets if m.pulls is not None and m.ids is not None]
+    if len(known) < 2:
+        return 0.0
+    pulls, ids = (np.concatenate(of) for of in zip(*known, strict=True))
+    which = np.unique(ids, return_inverse=True)[1]
+    return float(np.sum(np.bincount(which, pulls) ** 2) - np.sum(pulls**2))
+
+
+def by_unit(found: Sequence[tuple[Unit, Measured]]) -> dict[Unit, Measured]:
+    """The parts of a unit together: their mean, with the error of independent parts."""
+    groups: dict[Unit, list[Measured]] = {}
+    for unit, measured in found:
+        groups.setdefault(unit, []).append(measured)
+    return {unit: _halves(parts) if len(parts) > 1 else parts[0] for unit, parts in groups.items()}
+
+
+def _halves(parts: Sequence[Measured]) -> Measured:
+    """Both have pulls, or none has."""
+    value, error = np.mean([m.value for m in parts]), np.sqrt(np.sum([m.error**2 for m in parts])) / len(parts)
+    pulls, ids = ([a for m in parts if (a := getattr(m, name)) is not None] for name in ("pulls", "ids"))
+    joined = (np.concatenate(pulls) / len(parts), np.concatenate(ids)) if pulls else ()
+    return Measured(float(value), float(error), *joined)
+
+
+def over_units(found: Mapping[Unit, Measured]) -> Interval | None:
+    """:meth:`Estimates.interval` over seeds x targets; None of nothing."""
+    return estimates(found).interval() if found else None
+
+
+def reaching(interval: Interval, largest: float) -> Interval:
+    """The interval, wide enough to reach the plain maximum: what is picked on other folds can be far too low."""
+    return replace(interval, half_width=max(interval.half_width, largest - interval.mean))
+
+
+def candidates_error(found: Mapping[Unit, Measured]) -> float:
+    """:attr:`Estimates.error` of one statistic."""
+    return float(estimates(found).error[0])
+
+
+def p_value(found: Mapping[Unit, Measured]) -> float:
+    """:meth:`Estimates.p_values` of a mean of 0."""
+    return float(estimates(found).p_values()[0])
+
+
+def p_of_chance(found: Mapping[Unit, Measured], chance: float = 0.5) -> float:
+    """Two-sided, of a mean of ``chance``, by the candidates' errors or, where none is known, by the seeds."""
+    of_candidates = float(estimates(found).p_candidates(chance)[0])
+    return of_candidates if of_candidates == of_candidates else float(estimates(found).p_values(chance)[0])
+
+
+def smallest_shown(deviation: float, seeds: int) -> float | None:
+    """The difference that ``seeds`` paired seeds show with a chance of 80 % at the 5 % level, if differences have
+    this standard deviation from seed to seed; None with fewer than two."""
+    if seeds < 2:
+        return None
+    return float(nctdtrinc(seeds - 1, 1 - POWER, stdtrit(seeds - 1, _TAIL)) * deviation / np.sqrt(seeds))
 
 
 def interval_of(values: Sequence[float], errors: Sequence[float | None]) -> Interval | None:
     """``combined_interval``, or a NaN half-width where a value has no standard error; None of nothing."""
-    if not values:
-        return None
     known = [e for e in errors if e is not None]
-    if len(known) < len(values):
+    if values and len(known) < len(values):
         return Interval(float(np.mean(values)), float("nan"), len(values), between=False)
-    return combined_interval(values, known)
+    return combined_interval(values, known) if values else None
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """Mean of the values there are; None of nothing."""
+    """Mean of the values that are not None; None of nothing."""
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None
 
@@ -33,11 +204,22 @@ def share_error(share: float, n: int) -> float:
 def accuracy_error(accuracy: float, recall: float, members: int, nonmembers: int) -> float:
     """Standard error of (TPR + TNR) / 2 from so many members and non-members, each judged once.
 
-    One right and one wrong answer are added to each class: the plain binomial error is 0 where all answers are right or
-    wrong (Agresti & Caffo, The American Statistician 2000, for the difference of two proportions, here TPR - FPR).
+    One right and one wrong answer are added to each class: the plain binomial error is 0 where all answers are right
+    or wrong (Agresti & Caffo, The American Statistician 2000, for the difference of two proportions, here TPR - FPR).
     """
     variance = 0.0
     for rate, n in ((recall, members), (2 * accuracy - recall, nonmembers)):
         p = (min(max(rate, 0.0), 1.0) * n + 1) / (n + 2)
         variance += p * (1 - p) / (n + 2)
     return float(np.sqrt(variance) / 2)
+
+
+def holm(p_values: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """Adjusted p-values that control the chance of any false claim (Holm, Scandinavian Journal of Statistics
+    1979)."""
+    adjusted: dict[tuple[str, str], float] = {}
+    largest = 0.0
+    for i, (pair, p) in enumerate(sorted(p_values.items(), key=lambda item: (item[1], item[0]))):
+        largest = max(largest, min(1.0, (len(p_values) - i) * p))
+        adjusted[pair] = largest
+    return adjusted

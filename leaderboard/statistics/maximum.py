@@ -11,10 +11,9 @@ from fedbench.core import UserError
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.counts import Span, span
-from fedbench.leaderboard.statistics.entry import Entry
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
-from fedbench.leaderboard.statistics.spread import Measured, Unit, over_units
+from fedbench.leaderboard.statistics.intervals import Measured, Unit, over_units
+from fedbench.leaderboard.statistics.rows import Entry, Row
+from fedbench.leaderboard.statistics.sections import Section
 
 FEWEST = 2  # single-round attacks of a section; a board of fewer does not look often enough for the maximum to be its subject
 _ROUNDED = 1e-6  # null values are stored in single precision

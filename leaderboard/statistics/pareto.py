@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from fedbench.core.metrics import hypervolume, pareto_front
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 
 Point = tuple[float, float]
 """(privacy loss, test error), both fractions"""
@@ -47,7 +47,7 @@ def privacy_loss(section: Section) -> tuple[Literal["tf01", "auc"], dict[str, fl
 
     TF01 as a fraction where every row has it by thresholds of the units' own, else 2 AUC - 1 (below 0.5: 0).
     """
-    labels, contest = [r.label for r in section.rows if r.complete and not r.floor], section.contest
+    labels, contest = [r.label for r in section.rows if r.complete and not r.floor], section.comparison
     rates = {label: contest.worst_tf01(label) for label in labels}
     if labels and all(rates.values()) and not contest.aligned():
         return "tf01", {label: w.found.mean / 100 for label, w in rates.items() if w}

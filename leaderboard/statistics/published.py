@@ -11,11 +11,10 @@ from fedbench.core import UserError
 from fedbench.leaderboard.statistics.averages import Average, averages
 from fedbench.leaderboard.statistics.beside import Ours, Pair
 from fedbench.leaderboard.statistics.by_class import tf01_of_class
-from fedbench.leaderboard.statistics.entry import Entry
 from fedbench.leaderboard.statistics.maximum import Largest, row_maximum
 from fedbench.leaderboard.statistics.papers import AVERAGE, VIEW_OF, comparable, plain, published, same
-from fedbench.leaderboard.statistics.rounds import decision_mean
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Entry
+from fedbench.leaderboard.statistics.sections import Section
 
 QUANTITIES = (
     "auc", "tf01", "tf01_by_class", "hypervolume", "attack_accuracy", "mia_accuracy", "auc_max", "advantage_max", "test_acc",
@@ -139,7 +138,7 @@ def _attack_accuracy(section: Section, defense: str, attack: str) -> Ours | None
     best, last = (entry.attack_accuracy(best=True), entry.attack_accuracy()) if entry else (None, None)
     if not (entry and best and last):
         return None
-    null = decision_mean(entry, "null_best_accuracy")
+    null = entry.decision_mean("null_best_accuracy")
     return Ours(value=best.mean, half_width=best.half_width, last=last.mean, null=null)
 
 

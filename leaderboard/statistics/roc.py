@@ -9,7 +9,7 @@ from scipy.special import ndtri, stdtrit
 
 from fedbench.core.metrics import roc_curve
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 
 LOWEST = 1e-4
 
@@ -20,8 +20,8 @@ def mean_roc(section: Section, label: str, attack: str, grid: np.ndarray) -> np.
     Step curves against outside non-members, averaged at equal FPR (Fawcett 2006, section 9.2) since scores of different
     runs have different scales.
     """
-    curves, signs = [], section.contest.sign(label, attack)
-    for part in section.contest.parts:
+    curves, signs = [], section.comparison.sign(label, attack)
+    for part in section.comparison.parts:
         if (label, attack) in part.own:
             s = part.own[label, attack].sample
             curves.append(_curve(s.member, s.nonmember, signs[part.fold], grid))
@@ -51,8 +51,8 @@ def roc_band(section: Section, label: str, attack: str, grid: np.ndarray) -> Ban
     one hit and one miss are added, since the plain error is 0 where none or all are found. From the seeds: Student's t. Of a
     single seed it is too narrow (it covers 75 to 90 %) where fewer than five non-members lie above the threshold.
     """
-    units, curves, signs = [], [], section.contest.sign(label, attack)
-    for part in section.contest.parts:
+    units, curves, signs = [], [], section.comparison.sign(label, attack)
+    for part in section.comparison.parts:
         if (label, attack) in part.own:
             s, sign = part.own[label, attack].sample, signs[part.fold]
             curves.append(_curve(s.member, s.nonmember, sign, grid))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedbench.leaderboard.statistics.entry import ended
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import ended
+from fedbench.leaderboard.statistics.sections import Section
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
@@ -31,7 +31,7 @@ def unscored(sections: Sequence[Section]) -> dict[Unscored, list[int]]:
                 for seed in section.seeds:
                     if entry.ok(seed) is None:
                         loaded = entry.records.get(seed)
-                        coalition = loaded.record.coalition if loaded else (row.coalition or section.coalition)
+                        coalition = next((r.record.coalition for r in [loaded, *row.records] if r), section.coalition)
                         cell = Unscored(
                             setting=section.setting, coalition=coalition, defense=row.label, attack=attack, outcome=ended(loaded),
                             reason=loaded.record.reason if loaded else "",

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedbench.core.contract.board import Quote, Text, Words
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.trust import MEASURED_HERE, Trust, read_trust
-from fedbench.leaderboard.statistics.row import Row
+from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.submissions.installed import why_stale
 from fedbench.leaderboard.tables.common import joined
 

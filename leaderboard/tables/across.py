@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedbench.core.contract.board import Block, Column, Content, Heading, Table, Text, Value, Words
 from fedbench.leaderboard.statistics.across import Place, Traveller, travellers
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import DEFENSE, joined
 
 MOST = 5  # sections in one table, with the sums beside them: eight columns

@@ -6,8 +6,8 @@ from fedbench.core.contract.board import Column, Note, Table, Text, Value, Words
 from fedbench.core.metrics import Group
 from fedbench.core.metrics.registry import Direction, Metric
 from fedbench.leaderboard.statistics.metrics import raw_metrics
-from fedbench.leaderboard.statistics.row import FREE_RIDER
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import FREE_RIDER
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import DEFENSE, RANK, entry_value, joined, ranked
 from fedbench.leaderboard.tables.tf01 import has_tf01, tf01_notes
 
@@ -21,7 +21,7 @@ def attack_tables(section: Section) -> list[Table]:
 
 def _columns(section: Section, digits: int, direction: Direction = "lower") -> list[Column]:
     """One an attack; those that find nothing in the undefended federation, or were not asked, say so."""
-    eligible, unknown = section.contest.eligible, _unknown(section)
+    eligible, unknown = section.comparison.eligible, _unknown(section)
     names: list[Text] = [
         a if a in eligible else (a, Words(" (no undefended score)" if a in unknown else " (finds nothing)"))
         for a in section.attacks
@@ -30,7 +30,7 @@ def _columns(section: Section, digits: int, direction: Direction = "lower") -> l
 
 
 def _signed_table(section: Section) -> Table:
-    contest, rows = section.contest, []
+    contest, rows = section.comparison, []
     leaders = {a: contest.leader(a) for a in section.attacks}
     for row, front in ranked(section):
         cells = []
@@ -51,7 +51,7 @@ def _tf01_table(section: Section) -> list[Table]:
     if not has_tf01(section):
         return []
     rows = [
-        (*front, *(entry_value(section, row.entries[a], section.contest.tf01(row.label, a), False) for a in section.attacks))
+        (*front, *(entry_value(section, row.entries[a], section.comparison.tf01(row.label, a), False) for a in section.attacks))
         for row, front in ranked(section)
     ]
     caption = Words(" of all targets and seeds pooled, same sign; brackets: 95 % interval")
@@ -62,7 +62,7 @@ def _tf01_table(section: Section) -> list[Table]:
 
 def _raw_table(section: Section, metric: Metric) -> list[Table]:
     """As measured, against outside non-members; of the AUC only where some sign was turned."""
-    turned = any(s < 0 for r in section.rows for a in section.attacks for s in section.contest.sign(r.label, a).values())
+    turned = any(s < 0 for r in section.rows for a in section.attacks for s in section.comparison.sign(r.label, a).values())
     if metric.name == "auc" and not turned:
         return []
     rows = []
@@ -80,7 +80,7 @@ def remarks(section: Section) -> list[Note]:
 
 
 def _chance(section: Section) -> list[Note]:
-    contest, unknown = section.contest, _unknown(section)
+    contest, unknown = section.comparison, _unknown(section)
     weak = [a for a in section.attacks if a not in contest.eligible and a not in unknown]
     if contest.base is None:
         return [Note(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))]
@@ -97,8 +97,8 @@ def _chance(section: Section) -> list[Note]:
 
 def _unknown(section: Section) -> list[str]:
     """The attacks without a score on the undefended run, where there is one."""
-    base = section.contest.base
-    return [a for a in section.attacks if base is not None and section.contest.signed(base.label, a) is None]
+    base = section.comparison.base
+    return [a for a in section.attacks if base is not None and section.comparison.signed(base.label, a) is None]
 
 
 def _seeds(section: Section) -> list[Note]:
@@ -117,7 +117,7 @@ _GROUPS: tuple[tuple[Group, str], ...] = (
 
 def group_table(section: Section) -> Table:
     """Mean AUC as measured over the attacks that count, against each group of non-members, and above the free-riders'."""
-    counted = section.contest.eligible
+    counted = section.comparison.eligible
     groups = [(g, name) for g, name in _GROUPS if any(r.mean("auc", g, counted) is not None for r in section.rows)]
     floor = section.free_rider if any(g == "ifl" for g, _ in groups) else None
     columns = [Column(name=Words(name), direction="lower") for _, name in groups]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedbench.core.contract.board import Column, Content, Table, Value, Words, value
-from fedbench.leaderboard.statistics.contest import Contest
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import Comparison
 from fedbench.leaderboard.tables.common import DEFENSE, rank_in, ranked
 
 _CAPTION = (
@@ -16,8 +16,8 @@ _CAPTION = (
 
 def canary_table(section: Section) -> list[Table]:
     """A row a defense; nothing where a setting has samples of one kind only."""
-    clean, canary = section.contest.by_kind
-    if not (clean.judged() and canary.judged()):
+    clean, canary = section.comparison.by_kind
+    if not section.scores("canary") or not (clean.parts and canary.parts):
         return []
     columns = (DEFENSE, *_columns("clean"), *_columns("canaries"))
     rows = tuple((front[1], *_cells(clean, row), *_cells(canary, row)) for row, front in ranked(section))
@@ -32,10 +32,10 @@ def _columns(kind: str) -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-def _cells(contest: Contest, row: Row) -> tuple[Content, ...]:
-    worst = contest.worst(row.label)
-    first = contest.ranks.get(row.label) == (1, 1) and len(contest.ranked) > 1
+def _cells(comparison: Comparison, row: Row) -> tuple[Content, ...]:
+    worst = comparison.worst(row.label)
+    first = comparison.ranks.get(row.label) == (1, 1) and len(comparison.ranked) > 1
     found = None if worst is None else Value(
         mean=worst.found.mean, half_width=worst.found.half_width, best=first, suffix=(Words(" "), worst.attack)
     )  # fmt: skip
-    return rank_in(contest, row), found, value(contest.mean(row.label))
+    return rank_in(comparison, row), found, value(comparison.mean(row.label))

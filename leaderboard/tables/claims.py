@@ -9,7 +9,7 @@ from fedbench.core.metrics import Interval
 from fedbench.leaderboard.claims.load import shipped_papers
 from fedbench.leaderboard.claims.schema import Paper, Place, Quantity
 from fedbench.leaderboard.statistics.claims import Comparison, Judged, Lack, judged
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import joined
 
 TITLE = "Claims of the papers"

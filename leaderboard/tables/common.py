@@ -7,11 +7,10 @@ from typing import TypeVar
 
 from fedbench.core.contract.board import Column, Content, Part, Shortfall, Text, Value, Words
 from fedbench.core.metrics import Interval
-from fedbench.leaderboard.statistics.contest import Contest
 from fedbench.leaderboard.statistics.counts import Span
-from fedbench.leaderboard.statistics.entry import Entry
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Entry, Row
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import Comparison
 
 Shown = TypeVar("Shown")
 DEFENSE = Column(name=Words("defense"), align="left")
@@ -31,14 +30,14 @@ def ranked(section: Section) -> list[tuple[Row, tuple[Content, Content]]]:
 
 def rank_of(section: Section, row: Row) -> Words:
     """``2``, or ``2-4`` where it is told apart from no more."""
-    return rank_in(section.contest, row)
+    return rank_in(section.comparison, row)
 
 
-def rank_in(contest: Contest, row: Row) -> Words:
-    """The same in a contest of its own."""
+def rank_in(comparison: Comparison, row: Row) -> Words:
+    """The same in a comparison of its own."""
     if row.floor:
         return Words("floor")
-    found = contest.ranks.get(row.label)
+    found = comparison.ranks.get(row.label)
     if found is None:
         return Words("–")  # noqa: RUF001
     low, high = found

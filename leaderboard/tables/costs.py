@@ -5,8 +5,8 @@ from __future__ import annotations
 from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words, value
 from fedbench.leaderboard.statistics.adversaries import accuracy_under_attack
 from fedbench.leaderboard.statistics.pareto import TradeOff, trade_off
-from fedbench.leaderboard.statistics.rivals import Difference
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import DEFENSE, joined, name_of
 from fedbench.leaderboard.tables.tf01 import tf01_notes
 
@@ -42,7 +42,7 @@ def _standing_under(section: Section) -> tuple[Text, ...]:
 
 def paired_table(section: Section) -> list[Table]:
     """Worst case minus the undefended one's and minus the free-riders'; nothing where there is nothing to compare."""
-    contest, floor = section.contest, section.free_rider
+    contest, floor = section.comparison, section.free_rider
     references = [r for r in (section.base, floor) if r is not None and contest.worst(r.label) is not None]
     if section.base is None or section.base not in references or len(section.rows) < 2:
         return []

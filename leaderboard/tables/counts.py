@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fedbench.core.contract.board import Note, Part, Text, Words
 from fedbench.core.population.target import EVERYBODY, Target
 from fedbench.leaderboard.statistics.counts import Counts, count
-from fedbench.leaderboard.statistics.groups import group_names
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import group_names
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import joined, spanned
 
 MAX_IDS = 20

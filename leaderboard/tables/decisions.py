@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words
-from fedbench.leaderboard.statistics.rounds import decision_mean
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, entry_value, name_of, with_attack
 
 _DIGITS = 3
@@ -48,7 +47,7 @@ def _worst(row: Row, attacks: list[str]) -> tuple[str, float] | None:
 
 def _by_round(section: Section) -> Table:
     rows: list[tuple[Content, ...]] = [
-        (name_of(row), attack, *(Value(mean=decision_mean(row.entries[attack], field)) for field in _COLUMNS.values()))
+        (name_of(row), attack, *(Value(mean=row.entries[attack].decision_mean(field)) for field in _COLUMNS.values()))
         for row in section.rows for attack in section.deciding if row.entries[attack].decisions
     ]  # fmt: skip
     return Table(

@@ -9,8 +9,8 @@ import numpy as np
 from fedbench.core.contract.board import Column, Part, Table, Text, Words
 from fedbench.core.contract.defense import FactValue
 from fedbench.leaderboard.statistics.facts import Claim, Fact, claims, facts
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import DEFENSE, joined
 
 MAX_VALUES = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedbench.core.contract.board import Column, Content, Table, Words, value
 from fedbench.core.metrics import Interval
 from fedbench.leaderboard.statistics.findings import Line, lines, units
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, name_of
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from fedbench.core.contract.board import Block, Column, Content, Note, Part, Table, Text, Value, Words, value
 from fedbench.core.metrics import Interval
 from fedbench.leaderboard.statistics.answer import WITHIN, Answer, answer
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
-from fedbench.leaderboard.statistics.standing import Standing
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import RowSummary, Section
 from fedbench.leaderboard.tables.common import DEFENSE, RANK, joined, name_of, rank_of
 from fedbench.leaderboard.tables.tf01 import tf01_notes
 
@@ -54,7 +53,7 @@ def front_blocks(section: Section) -> list[Block]:
 
 def _shown(section: Section, found: Answer) -> list[Row]:
     """In the order of their ranges of ranks. Of many: the first, what the sentences name, the undefended row and the floors."""
-    ranks = section.contest.ranks
+    ranks = section.comparison.ranks
     order = {row.label: i for i, row in enumerate(section.rows)}
     last = (len(order), len(order))
     rows = sorted(section.rows, key=lambda row: (row.floor, ranks.get(row.label, last), order[row.label]))
@@ -67,7 +66,7 @@ def _shown(section: Section, found: Answer) -> list[Row]:
 
 
 def _row(section: Section, row: Row) -> tuple[Content, ...]:
-    contest, compared = section.contest, section.compared[row.label]
+    contest, compared = section.comparison, section.compared[row.label]
     worst, rate = contest.worst(row.label), contest.worst_tf01(row.label)
     first = contest.ranks.get(row.label) == (1, 1) and len(contest.ranked) > 1
     return (
@@ -155,13 +154,13 @@ def _leak(found: Answer) -> Text:
     return (Words("The undefended federation leaks a "), *_auc(undefended), *tf01, Words("."))
 
 
-def _auc(standing: Standing) -> tuple[Part, ...]:
+def _auc(standing: RowSummary) -> tuple[Part, ...]:
     if standing.worst is None:
         return (Words("worst case AUC that is not known"),)
     return Words(f"worst case AUC of {_number(standing.worst, 3)} ("), standing.attack, Words(")")
 
 
-def _points(standing: Standing, sign: int) -> str:
+def _points(standing: RowSummary, sign: int) -> str:
     return "n/a" if standing.delta_accuracy is None else _number(standing.delta_accuracy, 1, sign * 100, signed=sign > 0)
 
 

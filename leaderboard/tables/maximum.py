@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedbench.core.contract.board import Column, Content, Table, Value, Words
 from fedbench.leaderboard.statistics.maximum import Largest, looks_often, row_maximum
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import DEFENSE, name_of, spanned
 
 _CAPTION = (

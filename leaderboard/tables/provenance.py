@@ -9,8 +9,8 @@ from fedbench.core.contract.board import Block, Bullets, Column, Heading, Note, 
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
-from fedbench.leaderboard.statistics.entry import MISSING, ended
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import MISSING, ended
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.unscored import Unscored, unscored
 from fedbench.leaderboard.tables.common import joined
 

@@ -11,7 +11,7 @@ from fedbench.leaderboard.statistics.agreement import agreement
 from fedbench.leaderboard.statistics.averages import Average
 from fedbench.leaderboard.statistics.beside import Pair
 from fedbench.leaderboard.statistics.published import QUANTITIES, Match, match
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, joined
 
 _NAMES = {

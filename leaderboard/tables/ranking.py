@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedbench.core.contract.board import Column, Content, Quote, Table, Text, Value, Words, value
-from fedbench.leaderboard.statistics.compare import Comparison, smallest_difference
 from fedbench.leaderboard.statistics.facts import claims, remarks
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import RowCosts, Section
 from fedbench.leaderboard.tables.common import DEFENSE, RANK, joined, ranked, with_attack
 from fedbench.leaderboard.tables.facts import claimed
 from fedbench.leaderboard.tables.tf01 import tf01_notes
@@ -46,7 +45,7 @@ def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None)
 
 
 def _row(section: Section, row: Row, front: tuple[Content, Content]) -> tuple[Content, ...]:
-    contest = section.contest
+    contest = section.comparison
     worst, rate = contest.worst(row.label), contest.worst_tf01(row.label)
     first = contest.ranks.get(row.label) == (1, 1) and len(contest.ranked) > 1
     return (
@@ -59,7 +58,7 @@ def _row(section: Section, row: Row, front: tuple[Content, Content]) -> tuple[Co
     )  # fmt: skip
 
 
-def _costs(row: Row, compared: Comparison) -> tuple[Content, ...]:
+def _costs(row: Row, compared: RowCosts) -> tuple[Content, ...]:
     """Delta-accuracy, accuracy, what the members contribute, and runtime."""
     delta: Content = Words("0") if row.undefended else value(compared.delta_accuracy)
     runtime: Content = Words("1") if row.undefended else value(compared.runtime, Words("x")) if compared.runtime else None
@@ -81,7 +80,7 @@ def _remarks(section: Section) -> list[Text]:
 
 
 def _power(section: Section) -> tuple[Text, ...]:
-    found = smallest_difference(section)
+    found = section.smallest_difference
     if found is None:
         return ()
     return (Words(

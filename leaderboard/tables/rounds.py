@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words
 from fedbench.core.metrics.tpr import TF01_MIN_NONMEMBERS
-from fedbench.leaderboard.statistics.rounds import round_mean
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.intervals import mean_of
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import ATTACK, DEFENSE
 
 _COLUMNS: tuple[tuple[str, str, int], ...] = (
@@ -20,7 +20,7 @@ _COLUMNS: tuple[tuple[str, str, int], ...] = (
 def round_table(section: Section) -> list[Table]:
     """Means over seeds x targets; nothing where the section has no single-round attack."""
     rows: list[tuple[Content, ...]] = [
-        (row.label, attack, *(Value(mean=round_mean(entry, field)) for _, field, _ in _COLUMNS))
+        (row.label, attack, *(Value(mean=mean_of([getattr(r, field) for r in entry.single_rounds])) for _, field, _ in _COLUMNS))
         for row in section.rows for attack, entry in row.entries.items() if entry.single_rounds
     ]  # fmt: skip
     if not rows:

@@ -10,8 +10,8 @@ from fedbench.core.metrics import Interval
 from fedbench.core.metrics.registry import Metric
 from fedbench.leaderboard.statistics.facts import claims
 from fedbench.leaderboard.statistics.metrics import raw_metrics
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import rank_of
 from fedbench.leaderboard.tables.facts import claim_text
 
@@ -47,13 +47,13 @@ def _lacking(row: Row) -> str:
 
 
 def _rank(section: Section, row: Row) -> str:
-    return "-" if not row.floor and row.label not in section.contest.ranks else rank_of(section, row).text
+    return "-" if not row.floor and row.label not in section.comparison.ranks else rank_of(section, row).text
 
 
 def _found(section: Section, row: Row) -> list[str]:
-    worst, rate = section.contest.worst(row.label), section.contest.worst_tf01(row.label)
+    worst, rate = section.comparison.worst(row.label), section.comparison.worst_tf01(row.label)
     return [
-        _auc(worst.found if worst else None), worst.attack if worst else "", _auc(section.contest.mean(row.label)),
+        _auc(worst.found if worst else None), worst.attack if worst else "", _auc(section.comparison.mean(row.label)),
         _interval(rate.found if rate else None, _percent),
     ]  # fmt: skip
 
@@ -67,7 +67,7 @@ def _more(section: Section, row: Row) -> list[str]:
     """The largest (or, where less is worse, the smallest) mean over the attacks that count, as measured."""
     shown = []
     for metric in _further():
-        means = [v for a, v in row.means(metric.name, "ofl").items() if a in section.contest.eligible]
+        means = [v for a, v in row.means(metric.name, "ofl").items() if a in section.comparison.eligible]
         worst = (max if metric.direction == "lower" else min)(means, default=None)
         shown.append("n/a" if worst is None else f"{worst:.{metric.digits}f}")
     return shown

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedbench.core.contract.board import Text, Words
-from fedbench.leaderboard.statistics.aligned import FEWEST_OF_ONE, FEWEST_TOGETHER
-from fedbench.leaderboard.statistics.row import Row
-from fedbench.leaderboard.statistics.section import Section
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.tf01 import ALIGNED_OF_ONE, ALIGNED_TOGETHER
 from fedbench.leaderboard.tables.common import joined, spanned
 
 
@@ -17,7 +17,7 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
     if not has_tf01(section):
         return (_missing(section),)
     said = "each with a threshold of its own"
-    if section.contest.aligned():
+    if section.comparison.aligned():
         each = spanned((min(sizes), max(sizes))).text
         said = f"aligned and with one threshold, since {each} non-members{_own_parts(section)} are too few for one of their own"
         said += "; that tends to read low (docs/method.md)"
@@ -32,12 +32,12 @@ def has_tf01(section: Section) -> bool:
 
 
 def _has(section: Section, row: Row, attack: str) -> bool:
-    return section.contest.tf01(row.label, attack) is not None
+    return section.comparison.tf01(row.label, attack) is not None
 
 
 def _missing(section: Section) -> Text:
     sizes = max((_sizes(row) for row in section.rows), key=sum, default=[])
-    missing, short = max(FEWEST_TOGETHER - sum(sizes), 0), max(FEWEST_OF_ONE - min(sizes, default=0), 0)
+    missing, short = max(ALIGNED_TOGETHER - sum(sizes), 0), max(ALIGNED_OF_ONE - min(sizes, default=0), 0)
     said = f"TF01: n/a, since the {len(section.units)} targets and seeds have {sum(sizes):,} outside non-members together"
     said += f", {missing:,} too few to say anything at a false-positive rate of 0.1 %" if missing else ""
     said += f", and {min(sizes, default=0)} of one are {short} too few to align its scores by" if short else ""

@@ -1,0 +1,164 @@
+"""Every row and attack of a section on the same outside non-members: AUCs with their covariance, and the scores
+themselves.
+
+A *part* is what a statistic is averaged over: a (seed, target) or, where a section has one seed only, a random half
+of one. Parts belong to *folds*: seeds, or first and second halves. The sign of a score and the strongest of several
+attacks are chosen on the other folds, which are federations, or candidates, that are not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+
+from fedbench.core import EXCLUDED, MEMBER, OFL, UserError
+from fedbench.core.metrics import auc, auc_covariance
+from fedbench.core.metrics.delong import covariance_of, placements
+from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.store.reading import Candidates, LoadedRecord
+from fedbench.leaderboard.statistics.intervals import Unit
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.tf01 import Sample
+
+Key = tuple[str, str]
+"""(row label, attack)"""
+CandidateFilter = Literal["all", "clean", "canary"]
+"""which candidates: all, or those that are (not) deliberately mislabelled"""
+
+
+@dataclass(frozen=True)
+class CellScores:
+    """One row and attack on all candidates that count for it: AUC, its standard error (NaN of a single candidate),
+    scores, and the contribution of each non-member to the error (``Measured.pulls``)."""
+
+    auc: float
+    error: float
+    sample: Sample
+    pulls: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """``own`` by row and attack; ``at``: the position of each in ``aucs`` [V], ``covariance`` [V, V] and ``pulls``
+    [V, n], which are over the candidates that count for every row (NaN where these are too few); ``ids`` [n] of their
+    non-members."""
+
+    fold: int
+    unit: Unit
+    own: Mapping[Key, CellScores]
+    at: Mapping[Key, int]
+    aucs: np.ndarray
+    covariance: np.ndarray
+    pulls: np.ndarray
+    ids: np.ndarray
+
+
+def parts_of(rows: Sequence[Row], units: Sequence[Unit], only: CandidateFilter = "all") -> list[Part]:
+    """All parts, in the order of the units; every file is opened once.
+
+    Raises: UserError if two records of one target have different candidates.
+    """
+    halves, found = len({seed for seed, _ in units}) == 1, list[Part]()
+    for seed, group in groupby(units, key=lambda unit: unit[0]):
+        own = list(group)
+        judged = {}
+        for row in rows:
+            for attack, entry in row.entries.items():
+                if (loaded := entry.ok(seed)) is not None:
+                    targets = [t.target for t in loaded.record.targets if (seed, t.target) in own]
+                    judged[row.label, attack] = loaded, loaded.candidates_of(targets)
+        found += [part for unit in own for part in _of_unit(judged, unit, halves, only)]
+    return found
+
+
+def _of_unit(
+    judged: Mapping[Key, tuple[LoadedRecord, Mapping[int, Candidates]]], unit: Unit, halves: bool, only: CandidateFilter
+) -> Iterator[Part]:
+    there = {key: (loaded, of[unit[1]]) for key, (loaded, of) in judged.items() if unit[1] in of}
+    if not there:
+        return
+    first, reference = next(iter(there.values()))
+    for loaded, candidates in there.values():
+        if not np.array_equal(candidates.ids, reference.ids):
+            raise UserError(
+                f"{first.path} and {loaded.path}: the same setting, seed and target, but other candidates, so they "
+                "cannot be compared; move one of them out of the folder, or run the suite again with --rerun always"
+            )
+    found = {key: candidates for key, (_, candidates) in there.items()}
+    kept = {"all": np.ones_like(reference.canary), "clean": ~reference.canary, "canary": reference.canary}[only]
+    if not halves:
+        yield from part_of(unit[0], unit, found, kept)
+        return
+    first_half = _first_half(reference.kind, unit)
+    yield from part_of(0, unit, found, kept & first_half)
+    yield from part_of(1, unit, found, kept & ~first_half)
+
+
+def _first_half(kind: np.ndarray, unit: Unit) -> np.ndarray:
+    """[n] bool: one random half of each kind of candidates, the same for every row and attack."""
+    rng = numpy_rng(unit[0], f"halves/{unit[1]}")
+    half = np.zeros(len(kind), bool)
+    for value in np.unique(kind):
+        mine = rng.permutation(np.flatnonzero(kind == value))
+        half[mine[: len(mine) // 2]] = True
+    return half
+
+
+def part_of(fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.ndarray) -> Iterator[Part]:
+    """The part of these candidates (``where`` [n] bool) of one unit; nothing where none has members and outside
+    ones."""
+    kinds = {key: np.where(where, c.kind, EXCLUDED) for key, c in found.items()}
+    kinds = {key: kind for key, kind in kinds.items() if (kind == MEMBER).any() and (kind == OFL).any()}
+    if not kinds:
+        return
+    every, at = np.stack(list(kinds.values())), {key: i for i, key in enumerate(kinds)}
+    outside = (every == MEMBER) | (every == OFL)
+    counted = outside.all(axis=0) & (every == every[0]).all(axis=0)
+    scores, member = np.stack([found[key].scores[counted] for key in kinds]), every[0, counted] == MEMBER
+    ids = found[next(iter(at))].ids[counted][~member]
+    if min(member.sum(), (~member).sum()) < 2:
+        aucs, covariance, pulls = (np.full((len(at), *shape), np.nan) for shape in ((), (len(at),), (len(ids),)))
+        alike = np.zeros(len(at), bool)
+    else:
+        aucs, *placed = placements(scores, member)
+        covariance, pulls = covariance_of(*placed), _pulls(placed[1])
+        alike = (outside == counted).all(axis=1)
+    own = {}
+    for key, i in at.items():
+        if alike[i]:
+            sample = Sample(unit[0], scores[i, member], scores[i, ~member], ids)
+            own[key] = CellScores(float(aucs[i]), float(np.sqrt(covariance[i, i])), sample, pulls[i])
+        else:
+            own[key] = _own(unit[0], found[key], kinds[key])
+    yield Part(fold=fold, unit=unit, own=own, at=at, aucs=aucs, covariance=covariance, pulls=pulls, ids=ids)
+
+
+def _own(seed: int, candidates: Candidates, kind: np.ndarray) -> CellScores:
+    """Over all candidates that count for one row and attack."""
+    outside = (kind == MEMBER) | (kind == OFL)
+    scores, member = candidates.scores[outside], kind[outside] == MEMBER
+    sample = Sample(seed, scores[member], scores[~member], candidates.ids[outside][~member])
+    pulls = pulls_of(sample.member, sample.nonmember)
+    if min(len(sample.member), len(sample.nonmember)) == 1:
+        return CellScores(auc(scores, member), float("nan"), sample, pulls)
+    aucs, covariance = auc_covariance(scores[None], member)
+    return CellScores(float(aucs[0]), float(np.sqrt(covariance[0, 0])), sample, pulls)
+
+
+def pulls_of(member: np.ndarray, nonmember: np.ndarray) -> np.ndarray:
+    """[n] share of members above each non-member less the mean; their squares add up to DeLong's variance of
+    these."""
+    ordered = np.sort(member)
+    below = (np.searchsorted(ordered, nonmember, "left") + np.searchsorted(ordered, nonmember, "right")) / (2 * len(member))
+    return _pulls(below)
+
+
+def _pulls(below: np.ndarray) -> np.ndarray:
+    """[..., n] of the shares [..., n] of members below each non-member."""
+    n = below.shape[-1]
+    pulls: np.ndarray = (below.mean(axis=-1, keepdims=True) - below) / np.sqrt(n * max(n - 1, 1))
+    return pulls

@@ -1,0 +1,410 @@
+"""The sections of a board, one for each setting, coalition and view, and what each of their rows costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedbench.core import UserError
+from fedbench.core.contract.section import ClientGroup
+from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hypervolume, t_interval
+from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.store.reading import LoadedRecord
+from fedbench.leaderboard.statistics.intervals import Unit, smallest_shown
+from fedbench.leaderboard.statistics.rows import FREE_RIDER, UNDEFENDED, Entry, Row, groups_in
+from fedbench.leaderboard.statistics.verdict import Comparison
+
+_COALITIONS = ("none", "pair", "half", "uniform")
+BUSY = 1.25  # wall time over CPU time of a training, from which on its machine had something else to do
+Key = TypeVar("Key", bound=str | tuple[Any, ...])
+
+
+@dataclass(frozen=True)
+class RowCosts:
+    """Accuracies are fractions; None: it cannot be computed from the records."""
+
+    delta_accuracy: Interval | None
+    """minus the undefended row, seed by seed"""
+    contribution: Interval | None
+    """accuracy minus that with members that upload nothing, seed by seed"""
+    runtime: Interval | None
+    """training CPU time over the undefended run's; None across different machines, and where they were busy"""
+    deviation: float | None
+    """of the differences in accuracy from seed to seed"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSummary:
+    """Of the row ``label``: the ``worst`` case AUC with the ``attack`` picked most often, and TF01 in percent with
+    its own; ``accuracy`` and ``delta_accuracy`` as fractions. None: not known. ``complete``: as ``Row.complete``."""
+
+    label: str
+    complete: bool
+    worst: Interval | None
+    attack: str
+    tf01: Interval | None
+    tf01_attack: str
+    accuracy: Interval | None
+    delta_accuracy: Interval | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duel:
+    """Row ``first`` minus row ``second``: worst case AUC (``shown``: significant, all asked pairs together) and
+    accuracy."""
+
+    first: str
+    second: str
+    worst: Interval | None
+    shown: bool
+    accuracy: Interval | None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The rows of one defense at several strengths. ``points[attack]``: [n, 2] (TF01 as a fraction, test error);
+    ``undefended[attack]``: [k, 2], the same of the undefended row, or nothing."""
+
+    family: str
+    labels: tuple[str, ...]
+    points: dict[str, np.ndarray]
+    undefended: dict[str, np.ndarray]
+
+    def hypervolume(self, attack: str) -> float:
+        """Area between the front (undefended point included) and (1, 1); larger = better defense, weaker attack."""
+        return hypervolume(np.vstack([self.points[attack], self.undefended[attack]]))
+
+
+@dataclass(frozen=True)
+class Family:
+    """One defense at several strengths, or at one: its ``name`` and the ``labels`` of its rows, in the section's
+    order."""
+
+    name: str
+    labels: tuple[str, ...]
+
+
+def family(label: str) -> str:
+    """Common name of the rows of a sweep: ``grad-noise[sigma=0.1]`` and ``grad-noise-0.5`` are both
+    ``grad-noise``."""
+    base = label.partition("[")[0]
+    head, dash, tail = base.rpartition("-")
+    return head if dash and tail.replace(".", "", 1).isdigit() else base
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """All defenses of one setting, coalition and view. ``found``: its rows in any order. ``targets`` by seed.
+    ``tuning``: the same rows on the seeds on which strengths are chosen, where the suite has any."""
+
+    suite: str
+    setting: str
+    coalition: str
+    view: str
+    attacks: tuple[str, ...]
+    found: tuple[Row, ...]
+    targets: dict[int, tuple[int, ...]]
+    comparison: Comparison
+    tuning: Section | None = None
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Complete ones first, then the lowest worst case, then the lowest mean; floors last."""
+
+        def rank(row: Row) -> tuple[bool, bool, float, float, str]:
+            worst, mean = self.comparison.worst(row.label), self.comparison.mean(row.label)
+            return row.floor, not row.complete, worst.found.mean if worst else 2.0, mean.mean if mean else 2.0, row.label
+
+        return tuple(sorted(self.found, key=rank))
+
+    def row(self, label: str) -> Row | None:
+        """The row of that label."""
+        return next((r for r in self.found if r.label == label), None)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """In ascending order."""
+        return tuple(sorted(self.targets))
+
+    @property
+    def where(self) -> str:
+        """Setting, coalition and view, for titles; from records."""
+        return f"{self.setting}, coalition {self.coalition}, {self.view} view"
+
+    @property
+    def units(self) -> list[Unit]:
+        """All (seed, target) of the section."""
+        return list(self.comparison.units)
+
+    @property
+    def base(self) -> Row | None:
+        """The undefended row."""
+        return self.comparison.base
+
+    @property
+    def free_rider(self) -> Row | None:
+        """The row of members that upload nothing."""
+        return next((r for r in self.rows if r.name == FREE_RIDER), None)
+
+    @property
+    def records(self) -> list[LoadedRecord]:
+        """Every record that the section shows."""
+        return [loaded for r in self.rows for loaded in r.records]
+
+    @cached_property
+    def described(self) -> Mapping[str, Any]:
+        """The setting as its records describe it; the first, where they differ."""
+        return next((loaded.record.described for loaded in self.records), {})
+
+    @cached_property
+    def groups(self) -> tuple[ClientGroup, ...]:
+        """Groups of clients, in the order of the setting; none where no analysis counted them."""
+        return next((g for r in self.rows for loaded in r.utility_records.values() if (g := groups_in(loaded))), ())
+
+    @property
+    def deciding(self) -> list[str]:
+        """The attacks that say "member" by a threshold of their own."""
+        return [a for a in self.attacks if any(r.entries[a].decisions for r in self.rows)]
+
+    def scores(self, group: Group) -> list[Score]:
+        """All scores over that group of candidates."""
+        return [s for row in self.rows for entry in row.entries.values() for s in entry.units(group).values()]
+
+    # -- what rows cost -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def compared(self) -> dict[str, RowCosts]:
+        """Row label -> its costs. Raises UserError if two runs that should share their test samples do not."""
+        return {row.label: self._costs(row) for row in self.rows}
+
+    def _costs(self, row: Row) -> RowCosts:
+        base, floor = ([] if other is row else _run_pairs(row, other) for other in (self.base, self.free_rider))
+        deltas = [float(a.test_correct().mean() - b.test_correct().mean()) for a, b in base]
+        return RowCosts(
+            self._difference(base, "delta-accuracy", row.label), self._difference(floor, "contribution", row.label),
+            _runtime(base), float(np.std(deltas, ddof=1)) if len(deltas) > 1 else None,
+        )  # fmt: skip
+
+    def accuracy_difference(self, one: Row, other: Row) -> Interval | None:
+        """Test accuracy of one row minus another's, seed by seed."""
+        return self._difference(_run_pairs(one, other), "accuracy", one.label, other.label)
+
+    def _difference(self, pairs: Sequence[tuple[LoadedRecord, LoadedRecord]], *purpose: str) -> Interval | None:
+        arrays = [(a.test_correct(), b.test_correct()) for a, b in pairs]
+        for (a, b), (x, y) in zip(pairs, arrays, strict=True):
+            if len(x) != len(y) or len(x) == 0:
+                raise UserError(f"{a.path} and {b.path}: test sets of {len(x)} and {len(y)} samples; run the suite again")
+        rng = numpy_rng(0, "/".join([purpose[0], self.suite, self.setting, self.coalition, *purpose[1:]]))
+        return delta_accuracy([a for a, _ in arrays], [b for _, b in arrays], rng) if arrays else None
+
+    @property
+    def smallest_difference(self) -> float | None:
+        """The delta-accuracy, as a fraction, that the section's seeds show with a chance of 80 %; None with a single
+        seed.
+
+        From the typical variance of its rows' differences from seed to seed (root mean square).
+        """
+        found = [d for c in self.compared.values() if (d := c.deviation) is not None]
+        return smallest_shown(float(np.sqrt(np.mean(np.square(found)))), len(self.seeds)) if found else None
+
+    # -- what analyses ask ----------------------------------------------------------------------------------------------
+
+    def standing(self, label: str) -> RowSummary | None:
+        """Leak and costs of the row of that label, attack and sign picked on other folds; None where there is no such
+        row."""
+        row, worst, rate = self.row(label), self.comparison.worst(label), self.comparison.worst_tf01(label)
+        if row is None:
+            return None
+        return RowSummary(
+            label=label, complete=row.complete, worst=worst.found if worst else None, attack=worst.attack if worst else "",
+            tf01=rate.found if rate else None, tf01_attack=rate.attack if rate else "", accuracy=row.accuracy,
+            delta_accuracy=self.compared[label].delta_accuracy,
+        )  # fmt: skip
+
+    def ranks(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """(best, worst) rank of these rows among each other, of those that have one."""
+        return self.comparison.ranks_among(labels)
+
+    def duels(self, pairs: Sequence[tuple[str, str]]) -> list[Duel]:
+        """The first defense minus the second, of those pairs whose rows are both here."""
+        rows = {r.label: r for r in self.rows}
+        here = [(a, b) for a, b in pairs if a in rows and b in rows and a != b]
+        found = self.comparison.between(here)
+        return [Duel(
+            first=a, second=b, worst=found[a, b].found if (a, b) in found else None,
+            shown=(a, b) in found and found[a, b].shown, accuracy=self.accuracy_difference(rows[a], rows[b]),
+        ) for a, b in here]  # fmt: skip
+
+    def families(self) -> list[Family]:
+        """Every defense with its strengths, or its single one, by name; the undefended row and the floors are not
+        among them."""
+        groups = _grouped((r for r in self.rows if not r.undefended and not r.floor), lambda r: family(r.label))
+        return [Family(name, tuple(r.label for r in mine)) for name, mine in groups]
+
+    def sweeps(self, least: int = 2) -> list[Sweep]:
+        """Every defense with at least ``least`` strengths, by name; TF01 against outside non-members."""
+        undefended = {a: self._points([self.base.label] if self.base else [], a) for a in self.attacks}
+        found = []
+        for one in self.families():
+            labels = tuple(label for label in one.labels if any(len(self._points([label], a)) for a in self.attacks))
+            points = {a: points for a in self.attacks if len(points := self._points(labels, a))}
+            if len(labels) >= least:
+                found.append(Sweep(one.name, labels, points, undefended))
+        return found
+
+    def _points(self, labels: Sequence[str], attack: str) -> np.ndarray:
+        """[n, 2]: (TF01 as a fraction, test error) of the rows that have both."""
+        rows = [(row, self.comparison.tf01(label, attack)) for label in labels if (row := self.row(label))]
+        return np.array([(t.mean / 100, 1 - r.accuracy.mean) for r, t in rows if t and r.accuracy]).reshape(-1, 2)
+
+
+def _run_pairs(row: Row, other: Row | None) -> list[tuple[LoadedRecord, LoadedRecord]]:
+    """For each seed one record of the row's run and of the other row's with the same adversary inside, or none inside
+    either."""
+    found = []
+    entries = other.entries if other is not None else {}
+    for seed in sorted(row.seeds):
+        there = ((a, b) for a in row.utility_run(seed) if (e := entries.get(a.record.attack.label)) and (b := e.ok(seed)))
+        found += [pair for pair in [next(there, None)] if pair is not None]
+    return found
+
+
+def _runtime(pairs: Sequence[tuple[LoadedRecord, LoadedRecord]]) -> Interval | None:
+    """Mean ratio of CPU times over the seeds on one calm machine, with Student's t; None unless these are at least
+    half."""
+    ratios = [
+        a.record.measured.train_cpu_s / b.record.measured.train_cpu_s
+        for a, b in pairs
+        if b.record.measured.train_cpu_s > 0 and _machine(a) == _machine(b) and not (busy(a) or busy(b))
+    ]
+    if not ratios or 2 * len(ratios) < len(pairs):
+        return None
+    return t_interval(ratios) if len(ratios) > 1 else Interval(ratios[0], float("nan"), 1, between=False)
+
+
+def busy(loaded: LoadedRecord) -> bool:
+    """Whether the run's machine had something else to do while it trained, so that its times cannot be compared."""
+    m = loaded.record.measured
+    return m.train_wall_s is not None and m.train_wall_s > BUSY * m.train_cpu_s
+
+
+def _machine(loaded: LoadedRecord) -> tuple[str, str, int, str]:
+    p = loaded.record.provenance
+    return p.cpu_type, p.device, p.threads, p.dtype
+
+
+# -- records to sections --------------------------------------------------------------------------------------------------
+
+
+def build_sections(records: Iterable[LoadedRecord]) -> list[Section]:
+    """The sections of a board, in the order of suite, setting, coalition, view.
+
+    A section of coalition C has the rows of C and, restricted to the targets of C, those in which no client defends:
+    the undefended federation and the server's rules, trained once for all coalitions. With such rows alone, the one
+    section is that of coalition ``none``. Runs of tuning seeds make sections of their own, each an attribute of the
+    one of the reported seeds.
+    """
+    current, _ = newest(records)
+    tuning = {_place(s): s for s in _sections([r for r in current if of_tuning(r)])}
+    return [replace(s, tuning=tuning.get(_place(s))) for s in _sections([r for r in current if not of_tuning(r)])]
+
+
+def of_tuning(loaded: LoadedRecord) -> bool:
+    """Whether the record is of a seed on which strengths are chosen, and so is in no table of reported numbers."""
+    return loaded.record.described.get("tuning") is True
+
+
+def newest(records: Iterable[LoadedRecord]) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
+    """(current, superseded): of several records of one cell, as a change of code leaves them, the latest counts."""
+
+    def cell(loaded: LoadedRecord) -> tuple[Any, ...]:
+        r = loaded.record
+        return r.suite, r.setting, r.coalition, r.defense.label, r.attack.label, r.seed
+
+    ordered = [sorted(group, key=lambda r: (r.record.measured.started, r.record.key)) for _, group in _grouped(records, cell)]
+    return [g[-1] for g in ordered], [r for g in ordered for r in g[:-1]]
+
+
+def _place(section: Section) -> tuple[str, str, str, str]:
+    return section.suite, section.setting, section.coalition, section.view
+
+
+def _sections(records: Sequence[LoadedRecord]) -> list[Section]:
+    sections = []
+    for (suite, setting), group in _grouped(records, lambda r: (r.record.suite, r.record.setting)):
+        shared, own_rows = _coalition_free(group)
+        coalitions = _grouped(own_rows, lambda r: _coalition_order(r.record.coalition)) or [(("", "none"), [])]
+        for (_, coalition), own in coalitions:
+            # where no client defends, the targets are those of all records: there are no members to stand in for them
+            targets = _targets([*own, *shared] if coalition == "none" else own or shared)
+            shown = own + [r for r in shared if r.record.seed in targets]
+            views = _views(shown)
+            for view in sorted(set(views.values())):
+                attacks, rows = _rows([r for r in shown if views[r.record.attack.label] == view], targets)
+                units = [(seed, t) for seed, own_targets in targets.items() for t in own_targets]
+                sections.append(Section(
+                    suite=suite, setting=setting, coalition=coalition, view=view, attacks=attacks, targets=targets,
+                    found=rows, comparison=Comparison(rows, attacks, units),
+                ))  # fmt: skip
+    return sections
+
+
+def _coalition_free(group: Sequence[LoadedRecord]) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
+    """(rows of every section, rows of their coalition's): the former are of coalition ``none`` and defended in no
+    other. Of the latter are attacks on the mean of a coalition's clients where no client defends."""
+    others = [r.record for r in group if r.record.coalition != "none"]
+    defending = {r.defense.label for r in others if r.members or r.view != "coalition"}
+
+    def free(loaded: LoadedRecord) -> bool:
+        r = loaded.record
+        return r.coalition == "none" and (r.defense.full_name == UNDEFENDED or r.defense.label not in defending)
+
+    return [r for r in group if free(r)], [r for r in group if not free(r)]
+
+
+def _views(records: list[LoadedRecord]) -> dict[str, str]:
+    """Attack label -> view. A cell that failed before its attack was made does not have it; one with scores does."""
+    ordered = sorted(records, key=lambda r: (r.record.outcome == "ok", r.record.utility is not None))
+    return {r.record.attack.label: r.record.view for r in ordered}
+
+
+def _coalition_order(name: str) -> tuple[str, str]:
+    return (str(_COALITIONS.index(name)) if name in _COALITIONS else "9"), name
+
+
+def _targets(records: list[LoadedRecord]) -> dict[int, tuple[int, ...]]:
+    """Targets by seed: those that were judged or, where no cell of a seed has scores, the members."""
+    found: dict[int, set[int]] = {}
+    for loaded in records:
+        found.setdefault(loaded.record.seed, set()).update(t.target for t in loaded.record.targets)
+    for loaded in records:
+        if not found[loaded.record.seed]:
+            found[loaded.record.seed] = set(loaded.record.members)
+    return {seed: tuple(sorted(targets)) for seed, targets in sorted(found.items())}
+
+
+def _rows(records: list[LoadedRecord], targets: dict[int, tuple[int, ...]]) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    """(attacks, rows), by name."""
+    attacks = tuple(sorted({r.record.attack.label for r in records}))
+    rows = []
+    for label, group in _grouped(records, lambda r: r.record.defense.label):
+        by_attack: dict[str, dict[int, LoadedRecord]] = {a: {} for a in attacks}
+        for loaded in group:
+            by_attack[loaded.record.attack.label][loaded.record.seed] = loaded
+        entries = {a: Entry(a, found, targets) for a, found in by_attack.items()}
+        rows.append(Row(label, group[0].record.defense.full_name, entries, tuple(targets)))
+    return attacks, tuple(rows)
+
+
+Item = TypeVar("Item")
+
+
+def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> list[tuple[Key, list[Item]]]:
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return sorted(groups.items(), key=lambda found: found[0])

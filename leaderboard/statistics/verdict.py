@@ -1,0 +1,436 @@
+"""Worst case per defense over attacks and signs, and pairwise significance of defenses.
+
+Everything is over outside non-members: inside ones were trained on by other clients, so chance level for them is not
+0.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import combinations
+
+import numpy as np
+
+from fedbench.core.metrics import Interval
+from fedbench.core.metrics.intervals import LEVEL
+from fedbench.leaderboard.statistics.intervals import (
+    Estimates,
+    Measured,
+    Unit,
+    by_unit,
+    holm,
+    over_units,
+    p_of_chance,
+    reaching,
+)
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.scores import CandidateFilter, Key, Part, parts_of
+from fedbench.leaderboard.statistics.tf01 import alignable, enough, rates_elsewhere, tf01_of
+
+Weights = Mapping[int, Mapping[Key, float]]
+"""fold -> signed weights of AUCs: the statistic is one half + sum of weight x (AUC - one half)"""
+Pair = tuple[str, str]
+Tests = tuple[dict[Pair, float], dict[Pair, float]]
+"""of pairs of rows: the first's worst case minus the second's, and the p-value of no difference, not adjusted for
+their number"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The ``attack`` and its ``sign``: +1, or -1 where low scores mean members."""
+
+    attack: str
+    sign: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstCase:
+    """AUC, or TF01 in percent, of an adversary who picks attack and sign on other folds. ``attack``: the one picked
+    most often; ``picks``: by fold; ``largest``: the plain maximum over attacks and signs of the mean AUC, biased
+    upward, and its attack."""
+
+    found: Interval
+    picks: Mapping[int, Choice]
+    largest: tuple[str, float] = ("", float("nan"))
+
+    @property
+    def attack(self) -> str:
+        names = [choice.attack for choice in self.picks.values()]
+        return max(dict.fromkeys(names), key=names.count)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One side of a comparison: what is ``picked`` on other folds, and its ``plain`` maximum over attacks and
+    signs."""
+
+    picked: Weights
+    plain: Weights
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two rows' worst cases, paired on the same candidates; ``p``: adjusted for the number of rows compared
+    (Holm)."""
+
+    found: Interval
+    p: float
+
+    @property
+    def shown(self) -> bool:
+        """Whether it is significantly different from 0."""
+        return self.p <= 1 - LEVEL
+
+
+class Comparison:
+    """``rows`` against ``attacks`` on ``units``, of ``only`` the candidates that are clean, or mislabelled;
+    everything is computed once, when it is asked for."""
+
+    def __init__(self, rows: Sequence[Row], attacks: Sequence[str], units: Sequence[Unit], only: CandidateFilter = "all") -> None:
+        self.rows, self.attacks, self.units, self.only = tuple(rows), tuple(attacks), tuple(units), only
+
+    @cached_property
+    def by_kind(self) -> tuple[Comparison, Comparison]:
+        """The same on the candidates that are clean, and on those that are mislabelled."""
+        return Comparison(self.rows, self.attacks, self.units, "clean"), Comparison(self.rows, self.attacks, self.units, "canary")
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Raises UserError when two records that should share their candidates do not."""
+        return parts_of(self.rows, self.units, self.only)
+
+    def forget_scores(self) -> None:
+        """Free the memory of the scores, which are read again when they are asked for; results are kept."""
+        self.__dict__.pop("parts", None)
+
+    @cached_property
+    def base(self) -> Row | None:
+        """The undefended row."""
+        return next((r for r in self.rows if r.undefended), None)
+
+    @cached_property
+    def eligible(self) -> tuple[str, ...]:
+        """The attacks that beat chance on the undefended run at 95 %, all together (Holm): only they judge defenses.
+
+        All, where there is no undefended run. An attack that finds nothing scores members and non-members alike in
+        every training, so the error from the candidates is all there is, and two or three seeds can tell.
+        """
+        if self.base is None:
+            return self.attacks
+        base = self.base.label
+        found = {a: units for a in self.attacks if (units := self._own_units(base, self._signed_picks(base, a)))}
+        adjusted = holm({(a, ""): p_of_chance(units) for a, units in found.items()})
+        means = {a: np.mean([m.value for m in units.values()]) for a, units in found.items()}
+        return tuple(a for a in found if means[a] > 0.5 and adjusted[a, ""] <= 1 - LEVEL)
+
+    # -- one attack against one row -------------------------------------------------------------------------------------
+
+    @cached_property
+    def _leans(self) -> dict[Key, dict[int, float]]:
+        """Fold -> mean AUC minus one half over its parts, of those that have one."""
+        found: dict[Key, dict[int, list[float]]] = {}
+        for part in self.parts:
+            for key, own in part.own.items():
+                found.setdefault(key, {}).setdefault(part.fold, []).append(own.auc - 0.5)
+        return {key: {fold: float(np.mean(aucs)) for fold, aucs in folds.items()} for key, folds in found.items()}
+
+    def _lean_elsewhere(self, key: Key, fold: int) -> float:
+        """Mean over the other folds; 0 where there are none."""
+        others = [lean for other, lean in self._leans[key].items() if other != fold]
+        return float(np.mean(others)) if others else 0.0
+
+    @cache
+    def sign(self, label: str, attack: str) -> dict[int, int]:
+        """Fold -> the sign of the other folds' mean; +1 where there are none, or where it is 0."""
+        key = label, attack
+        return {fold: -1 if self._lean_elsewhere(key, fold) < 0 else 1 for fold in self._leans.get(key, {})}
+
+    def turned(self, label: str, attack: str) -> bool:
+        """Whether low scores mean members on every fold."""
+        found = self.sign(label, attack)
+        return bool(found) and all(s < 0 for s in found.values())
+
+    @cache
+    def signed(self, label: str, attack: str) -> Interval | None:
+        """AUC of an adversary who decides the sign on other folds; None without scores."""
+        interval, plain = over_units(self._own_units(label, self._signed_picks(label, attack))), self._plain(label, (attack,))
+        return reaching(interval, plain[1]) if interval and plain else None
+
+    def _signed_picks(self, label: str, attack: str) -> dict[int, Choice]:
+        return {fold: Choice(attack, s) for fold, s in self.sign(label, attack).items()}
+
+    @cache
+    def _plain(self, label: str, attacks: tuple[str, ...]) -> tuple[Choice, float] | None:
+        """What all folds together say is the strongest of ``attacks``, and its mean AUC: a maximum, biased upward."""
+        means: dict[str, float] = {}
+        for a in attacks:
+            units = self._own_units(label, {fold: Choice(a, 1) for fold in self._leans.get((label, a), {})})
+            means |= {a: float(np.mean([m.value for m in units.values()]))} if units else {}
+        if not means:
+            return None
+        attack = max(means, key=lambda a: abs(means[a] - 0.5))
+        return Choice(attack, -1 if means[attack] < 0.5 else 1), 0.5 + abs(means[attack] - 0.5)
+
+    def _own_units(self, label: str, picks: Mapping[int, Choice]) -> dict[Unit, Measured]:
+        """Of what is picked on each fold, over all candidates that count for it."""
+        found = []
+        for part in self.parts:
+            pick = picks.get(part.fold)
+            if pick is not None and (own := part.own.get((label, pick.attack))) is not None:
+                value = 0.5 + pick.sign * (own.auc - 0.5)
+                found.append((part.unit, Measured(value, own.error, pick.sign * own.pulls, own.sample.ids)))
+        return by_unit(found)
+
+    @cache
+    def tf01(self, label: str, attack: str) -> Interval | None:
+        """TF01 in percent over all units pooled, with the same sign; None with too few non-members, or without
+        scores."""
+        return self._rate(label, self._signed_picks(label, attack))
+
+    @cache
+    def aligned(self) -> bool:
+        """Whether TF01 is that of one threshold for all units, which are too small for thresholds of their own."""
+        sizes = [max(len(own.sample.nonmember) for own in part.own.values()) for part in self.parts]
+        return alignable(sizes, len({seed for seed, _ in self.units})) and not enough(sizes)
+
+    def _rate(self, label: str, picks: Mapping[int, Choice]) -> Interval | None:
+        there = [(p, pick) for p in self.parts if (pick := picks.get(p.fold)) and (label, pick.attack) in p.own]
+        samples = [p.own[label, pick.attack].sample.signed(pick.sign) for p, pick in there]
+        return tf01_of(samples, len({p.unit for p, _ in there}), self.aligned())
+
+    # -- over attacks ---------------------------------------------------------------------------------------------------
+
+    @cache
+    def worst(self, label: str) -> WorstCase | None:
+        """None without an eligible attack that has scores.
+
+        The attack of each fold is the one with the largest deviation from one half on the other folds. Chosen on the
+        judged scores themselves this would be a maximum of noisy numbers, above one half without any leak
+        (docs/method.md#worst-case).
+        """
+        picks: dict[int, Choice] = {}
+        for fold in sorted({part.fold for part in self.parts}):
+            there = [a for a in self.eligible if fold in self._leans.get((label, a), {})]
+            if there:
+                best = max(there, key=lambda a: abs(self._lean_elsewhere((label, a), fold)))
+                picks[fold] = Choice(best, self.sign(label, best)[fold])
+        interval, plain = over_units(self._own_units(label, picks)), self._plain(label, self.eligible)
+        if interval is None or plain is None:
+            return None
+        return WorstCase(found=reaching(interval, plain[1]), picks=picks, largest=(plain[0].attack, plain[1]))
+
+    @cache
+    def worst_tf01(self, label: str) -> WorstCase | None:
+        """Over the eligible attacks, picked by TF01 on the other folds."""
+        rates = {a: self._rates_elsewhere(label, a) for a in self.eligible if self.tf01(label, a) is not None}
+        picks: dict[int, Choice] = {}
+        for fold in sorted({p.fold for p in self.parts}) if rates else []:
+            there = [a for a in rates if fold in rates[a]]
+            if there:
+                best = max(there, key=lambda a: rates[a][fold])
+                picks[fold] = Choice(best, self.sign(label, best)[fold])
+        found = self._rate(label, picks)
+        return WorstCase(found=found, picks=picks) if found else None
+
+    def _rates_elsewhere(self, label: str, attack: str) -> dict[int, float]:
+        """Fold -> TPR on the other folds, with the fold's sign, which is chosen on these."""
+        parts = [p for p in self.parts if (label, attack) in p.own]
+        signs, found = self.sign(label, attack), dict[int, float]()
+        for sign in set(signs.values()):
+            samples = [p.own[label, attack].sample.signed(sign) for p in parts]
+            rates = rates_elsewhere(samples, [p.fold for p in parts], self.aligned())
+            found |= {fold: rates[fold] for fold, s in signs.items() if s == sign and fold in rates}
+        return found
+
+    @cache
+    def mean(self, label: str) -> Interval | None:
+        """Mean over the eligible attacks of the AUC with its sign; None without a unit where all of them have a
+        score."""
+        cells = {a: i.mean for a in self.eligible if (i := self.signed(label, a)) is not None}
+        if not cells:
+            return None
+        weights = self.mean_rival(label).picked
+        interval = paired(self.parts, [weights, {fold: {} for fold in weights}]).interval(1)
+        if interval is None:
+            return None
+        # the width where every attack has a score, around the mean of the cells as they are shown
+        plain = [found[1] for a in cells if (found := self._plain(label, (a,))) is not None]
+        return reaching(replace(interval, mean=float(np.mean(list(cells.values())))), float(np.mean(plain)))
+
+    # -- tests of differences -------------------------------------------------------------------------------------------
+
+    def worst_rival(self, label: str) -> Rival:
+        """The row's worst case as one side of a comparison."""
+        worst = self.worst(label)
+        return self._rival(label, worst.picks if worst else {}, self.eligible)
+
+    def cell_rival(self, label: str, attack: str) -> Rival:
+        """One attack on the row as one side of a comparison."""
+        return self._rival(label, self._signed_picks(label, attack), (attack,))
+
+    def mean_rival(self, label: str) -> Rival:
+        """The row's mean over the eligible attacks as one side of a comparison, of the folds that have all of
+        them."""
+        cells = [self.cell_rival(label, a) for a in self.eligible if self.signed(label, a) is not None]
+        folds = set.intersection(*(set(c.picked) for c in cells)) if cells else set()
+
+        def mean(sides: Sequence[Weights]) -> Weights:
+            return {f: {key: w / len(sides) for side in sides for key, w in side[f].items()} for f in folds}
+
+        return Rival(mean([c.picked for c in cells]), mean([c.plain for c in cells]))
+
+    def _rival(self, label: str, picks: Mapping[int, Choice], attacks: tuple[str, ...]) -> Rival:
+        plain = self._plain(label, attacks)
+        picked = {f: {(label, p.attack): float(p.sign)} for f, p in picks.items()}
+        return Rival(picked, {f: {(label, plain[0].attack): float(plain[0].sign)} for f in picked} if plain else {})
+
+    @cached_property
+    def _tests(self) -> PairTests:
+        """Of the worst cases of all rows."""
+        return PairTests(self.parts, {r.label: self.worst_rival(r.label) for r in self.rows})
+
+    @cached_property
+    def ranked(self) -> tuple[str, ...]:
+        """Labels of the rows with a rank: complete, no floor, judged by some eligible attack."""
+        return tuple(r.label for r in self.rows if r.complete and not r.floor and self.worst(r.label) is not None)
+
+    @cached_property
+    def ranks(self) -> dict[str, tuple[int, int]]:
+        """Label -> (best, worst) rank, 95 % simultaneous."""
+        return self.ranks_among(self.ranked)
+
+    def ranks_among(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """The same of some rows alone: of the ``labels`` that have a rank, as if the section had no others."""
+        known = [label for label in self.ranked if label in labels]
+        return rank_ranges(known, *self.tests_among(known)) if known else {}
+
+    def tests_among(self, labels: Sequence[str]) -> Tests:
+        """The tests of all pairs of these rows' worst cases."""
+        return self._tests.among(labels)
+
+    @cache
+    def leader(self, attack: str) -> str | None:
+        """The one complete row with the lowest AUC of an attack, if it is significantly lower than all others."""
+        labels = [r.label for r in self.rows if r.entries[attack].complete and not r.floor]
+        if len(labels) < 2:
+            return None
+        tests = PairTests(self.parts, {label: self.cell_rival(label, attack) for label in labels})
+        return next((label for label, (_, high) in rank_ranges(labels, *tests.among(labels)).items() if high == 1), None)
+
+    @cache
+    def against(self, reference: str) -> dict[str, Difference]:
+        """Label -> its worst case minus that of the ``reference`` row, of every other row that has both."""
+        found = self.between([(r.label, reference) for r in self.rows if r.label != reference])
+        return {label: difference for (label, _), difference in found.items()}
+
+    def between(self, pairs: Sequence[Pair]) -> dict[Pair, Difference]:
+        """Worst case of the first minus that of the second, of the pairs that have both; adjusted for their
+        number."""
+        found = {pair: i for pair in pairs if (i := self._tests.interval(*pair)) is not None}
+        adjusted = holm({pair: self._tests.test(*pair)[1] for pair in found})
+        return {pair: Difference(i, adjusted[pair]) for pair, i in found.items()}
+
+
+class PairTests:
+    """Every row minus every other on the same candidates; ``margin``: the difference that is tested against.
+
+    What is picked on the other folds is unbiased, but picks of different folds depend on each other, and where no
+    attack or sign stands out the mean can be far too low: without any leak, for one row in ten of six seeds by more
+    than its interval. So the lower row's plain maximum, too high if anything, must be lower than the other row with
+    significance, too (docs/method.md#worst-case).
+    """
+
+    def __init__(self, parts: Sequence[Part], rivals: Mapping[str, Rival], margin: float = 0.0) -> None:
+        self._at, n = {label: i for i, label in enumerate(rivals)}, len(rivals)
+        self._found = paired(parts, [*(r.picked for r in rivals.values()), *(r.plain for r in rivals.values())])
+        means, p_values = (x.reshape(2 * n, 2 * n) for x in (self._found.mean - margin, self._found.p_values(margin)))
+        lower = means[:n, :n] < 0
+        guard, p_guard = (np.where(lower, x[n:, :n], x[:n, n:]) for x in (means, p_values))
+        agree = np.where(lower, guard < 0, guard > 0)
+        self._means = np.nan_to_num(means[:n, :n])
+        self._p_values = np.where(agree, np.fmax(p_values[:n, :n], p_guard), 1.0)
+
+    def test(self, one: str, other: str) -> tuple[float, float]:
+        """(mean difference minus the margin, p-value); (0, 1) where no unit has both."""
+        at = self._at[one], self._at[other]
+        return float(self._means[at]), float(self._p_values[at])
+
+    def among(self, labels: Sequence[str]) -> Tests:
+        """Of all pairs of these."""
+        found = {pair: self.test(*pair) for pair in combinations(labels, 2)}
+        return {pair: mean for pair, (mean, _) in found.items()}, {pair: p for pair, (_, p) in found.items()}
+
+    def interval(self, one: str, other: str) -> Interval | None:
+        """Of the first minus the second; None where no unit has both."""
+        return self._found.interval(2 * len(self._at) * self._at[one] + self._at[other])
+
+
+def paired(parts: Sequence[Part], sides: Sequence[Weights]) -> Estimates:
+    """Each of S weighted sums of AUCs minus each other one: S x S statistics, on the units that have both.
+
+    A difference of two sums has the variance G[a, a] + G[b, b] - 2 G[a, b], where G = W C W' is the covariance of all
+    sums of a part; and so have the pulls that targets of a seed have in common, with G the products of the pulls
+    themselves.
+    """
+    units = list(dict.fromkeys(part.unit for part in parts))
+    n, values, variances = np.zeros((3, len(units), len(sides), len(sides)))
+    made = [(units.index(part.unit), part.ids, *_sums(part, sides)) for part in parts]
+    for u, _, sums, products, _ in made:
+        differences = sums[:, None] - sums[None, :]
+        known = ~np.isnan(differences)
+        n[u] += known
+        values[u] += np.where(known, differences, 0.0)
+        variances[u] += np.where(known, np.maximum(_of_differences(products), 0.0), 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values, variances = values / n, variances / n**2
+    shared = np.zeros((len(sides), len(sides)))
+    for (u, ids, sums, _, pulls), (v, other_ids, other_sums, _, other_pulls) in combinations(made, 2):
+        if u != v and units[u][0] == units[v][0]:
+            _, at, other_at = np.intersect1d(ids, other_ids, return_indices=True)
+            both = (n[u] * n[v] > 0) & ~np.isnan(sums[:, None] + sums[None, :] + other_sums[:, None] + other_sums[None, :])
+            product = _of_differences(pulls[:, at] @ other_pulls[:, other_at].T)
+            shared += np.where(both, 2 * product / np.maximum(n[u] * n[v], 1), 0.0)
+    flat = len(units), len(sides) ** 2
+    return Estimates(np.array([seed for seed, _ in units]), values.reshape(flat), variances.reshape(flat), shared.ravel())
+
+
+def _sums(part: Part, sides: Sequence[Weights]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(sums [S], NaN where a side lacks an AUC of the part, their covariance [S, S], their pulls [S, n])."""
+    weights = np.zeros((len(sides), len(part.at)))
+    lacking = np.zeros(len(sides), bool)
+    for s, side in enumerate(sides):
+        own = side.get(part.fold)
+        lacking[s] = own is None or not own.keys() <= part.at.keys() or (bool(own) and bool(np.isnan(part.aucs).any()))
+        for key, w in {} if own is None or lacking[s] else own.items():
+            weights[s, part.at[key]] = w
+    used = weights.any(axis=0)
+    weights = weights[:, used]
+    sums = np.where(lacking, np.nan, weights @ (part.aucs[used] - 0.5))
+    return sums, weights @ part.covariance[np.ix_(used, used)] @ weights.T, weights @ part.pulls[used]
+
+
+def _of_differences(products: np.ndarray) -> np.ndarray:
+    """[S, S]: of the products [S, S] of vectors a and b, those of all differences: aa' + bb' - ab' - ba'."""
+    own = np.diag(products)
+    return np.asarray(own[:, None] + own[None, :] - products - products.T)
+
+
+def rank_ranges(
+    labels: Sequence[str], differences: Mapping[Pair, float], p_values: Mapping[Pair, float]
+) -> dict[str, tuple[int, int]]:
+    """Label -> (best, worst) rank that the tests leave open, 1 being the lowest value.
+
+    ``differences[a, b]``: value of a minus that of b, one for each pair; ``p_values``: of them, not yet adjusted.
+    Rows better than a row with significance stand before it, worse ones behind it, the others may stand on either
+    side: with 95 % confidence all true ranks lie within their ranges (Al Mohamad et al., Statistica Neerlandica
+    2022).
+    """
+    better, worse = dict.fromkeys(labels, 0), dict.fromkeys(labels, 0)
+    for (a, b), p in holm(p_values).items():
+        if p <= 1 - LEVEL and differences[a, b] != 0:
+            low, high = (a, b) if differences[a, b] < 0 else (b, a)
+            better[high] += 1
+            worse[low] += 1
+    return {label: (1 + better[label], len(labels) - worse[label]) for label in labels}
