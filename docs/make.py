@@ -26,7 +26,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from fedbench.leaderboard.claims.load import shipped_papers
-from fedbench.leaderboard.markdown.escape import escape
+from fedbench.leaderboard.markdown import escape
 
 DOCS = Path(__file__).resolve().parent
 BOARDS = DOCS.parent / "leaderboard" / "boards"

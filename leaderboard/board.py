@@ -11,12 +11,13 @@ from fedbench.core.contract.report import Report, Summary
 from fedbench.core.store.files import write_atomically
 from fedbench.leaderboard.citation import CITATION, citation
 from fedbench.leaderboard.document import Source, document, source_of
-from fedbench.leaderboard.markdown.render import render
+from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.tables.summary import summary
 
 
 class MarkdownBoard(Report):
-    """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too. ``board-id.json``: what its id is made of."""
+    """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too. ``board-id.json``: what its id is
+    made of."""
 
     _last: tuple[Path, Source] | None = None  # what was written last: its summary is asked for next
 

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 
+import fedbench.core
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.reading import LoadedRecord
-from fedbench.leaderboard.statistics.rules import rules_digest
 
 CITATION = "board-id.json"
-_LENGTH = 12  # hex digits: two of a million boards are alike with a chance below one in 500
+_LENGTH = 12  # hex digits: two of a million boards have the same with a chance below one in 500
+
+
+@cache
+def rules_digest() -> str:
+    """Hex sha256 over the files that turn records into the numbers of a board, the papers' claims among them; line
+    ends do not count."""
+    here, core = Path(__file__).parent, Path(fedbench.core.__path__[0])
+    h = hashlib.sha256()
+    for folder in (core / "metrics", here / "claims", here / "statistics", here / "tables"):
+        for path in sorted([*folder.glob("*.py"), *folder.glob("*.yaml")]):
+            content = path.read_bytes().replace(b"\r\n", b"\n")
+            h.update(f"{folder.name}/{path.name}:{len(content)};".encode() + content)
+    return h.hexdigest()
 
 
 def board_id(records: Iterable[LoadedRecord]) -> str:
@@ -19,7 +35,7 @@ def board_id(records: Iterable[LoadedRecord]) -> str:
 
 
 def citation(records: Iterable[LoadedRecord]) -> bytes:
-    """What the identifier is made of, for whoever wants to make it again, as JSON."""
+    """The identifier and the digests that it is made of, as JSON."""
     shown = list(records)
     content = {"board": board_id(shown), "rules": rules_digest(), "records": _digests(shown)}
     return json.dumps(content, indent=1).encode() + b"\n"

@@ -20,7 +20,7 @@ from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Found, Measured, Record, RoundRow, Utility
 from fedbench.core.store.scores import DecisionScores, TargetScores
 from fedbench.leaderboard.document import Source, document
-from fedbench.leaderboard.markdown.render import render
+from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.sections import build_sections
 from fedbench.plugins.analyses.group_fairness import GAPS
 from fedbench.plugins.analyses.violations import count_error

@@ -16,9 +16,8 @@ from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.spec.shipped import shipped_suites
 from fedbench.core.store.record import Found as Recorded
 from fedbench.leaderboard.claims.load import load_paper, load_papers, shipped_papers
-from fedbench.leaderboard.markdown.render import render
-from fedbench.leaderboard.statistics.claims_front import undominated
-from fedbench.leaderboard.statistics.claims_measures import Found, measured, p_of_interval, separate
+from fedbench.leaderboard.markdown import render
+from fedbench.leaderboard.statistics.claim_quantities import Found, measured, p_of_interval, separate, undominated
 from fedbench.leaderboard.statistics.sections import family
 from fedbench.leaderboard.tables.claims import claims_blocks
 

@@ -35,12 +35,10 @@ from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Measured
 from fedbench.core.store.remarks import remark_note
 from fedbench.leaderboard.board import MarkdownBoard
-from fedbench.leaderboard.markdown.escape import inline
-from fedbench.leaderboard.markdown.render import render
-from fedbench.leaderboard.statistics.answer import answer
+from fedbench.leaderboard.markdown import inline, render
 from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown
-from fedbench.leaderboard.statistics.pareto import trade_off
-from fedbench.leaderboard.tables.front import sentences
+from fedbench.leaderboard.tables.ranking import answer, sentences
+from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 NO_RANK = "–"  # noqa: RUF001
 
@@ -142,14 +140,14 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
 
 @pytest.mark.parametrize(("rows", "more", "outcome", "label", "tied", "said"), [
     ({"none": (2.0, 0.8), "dear": (0.0, 0.7), "shield": (0.3, 0.795), "mixup": (1.0, 0.8), "free-rider": (0.0, 0.8)}, {},
-     "found", "shield", (), "at a measured change of accuracy of -0.5 ± "),
+     "found", "shield", (), "at a change of accuracy of -0.5 ± "),
     ({"none": (2.0, 0.8), "shield": (0.3, 0.795)}, {"of_seed": WOBBLE}, "found", "shield", (),
-     "points, which 3 seeds do not tell from a loss of more than one point."),
+     "points, which 3 seeds do not distinguish from one point."),
     ({"none": (2.0, 0.8), "a": (0.3, 0.8), "b": (0.3, 0.8), "far": (1.5, 0.8), "dear": (0.3, 0.7)}, {},
-     "found", "a", ("b",), "; not told apart from b."),
+     "found", "a", ("b",), "; statistically tied with b."),
     ({"none": (2.0, 0.8), "idle": (2.0, 0.8)}, {}, "none told", "idle", (), "is shown to leak less than no defense"),
-    ({"none": (2.0, 0.8), "shield": (0.0, 0.8)}, {"seeds": [0]}, "none told", "shield", (), "one seed tells nothing apart"),
-    ({"none": (2.0, 0.8), "dear": (0.0, 0.5), "less": (0.5, 0.785)}, {}, "none within", "less", (), "less, costs 1.5"),
+    ({"none": (2.0, 0.8), "shield": (0.0, 0.8)}, {"seeds": [0]}, "none told", "shield", (), "one seed shows no differences"),
+    ({"none": (2.0, 0.8), "dear": (0.0, 0.5), "less": (0.5, 0.785)}, {}, "none within", "less", (), "accuracy of -1.5"),
     ({"none": (0.0, 0.8), "a": (0.0, 0.8)}, {}, "nothing leaks", None, (), "No attack beats chance on the undefended"),
     ({"none": (2.0, 0.8), "free-rider": (0.0, 0.8)}, {}, "none here", None, (), "No defense with all its scores"),
     ({"none": (2.0, 0.8), "gone": (0.0, 0.8), "mixup": (0.5, 0.8)}, {"without": {("gone", 2)}}, "found", "mixup", (), "mixup"),
@@ -158,7 +156,7 @@ def test_the_answer_is_the_strongest_within_one_point_that_is_told_from_none(tmp
     (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, **{"seeds": range(3), **more}))
     found = answer(section)
     assert (found.outcome, found.defense and found.defense.label, found.tied) == (outcome, label, tied)
-    assert found.surely_within == (label is not None and outcome != "none within" and "of_seed" not in more)
+    assert found.unsure == ("of_seed" in more or outcome == "none within")
     assert said in inline(sentences(found)[0]).replace("\\", "")
 
 

@@ -9,12 +9,10 @@ from scipy import stats
 
 from fedbench.core import UserError
 from fedbench.core.store.record import Found
-from fedbench.leaderboard.markdown.render import render
-from fedbench.leaderboard.statistics.agreement import agreement
-from fedbench.leaderboard.statistics.papers import plain, published
-from fedbench.leaderboard.statistics.published import match
+from fedbench.leaderboard.markdown import render
+from fedbench.leaderboard.statistics.published import match, plain, published
 from fedbench.leaderboard.statistics.sections import family
-from fedbench.leaderboard.tables.published import match_blocks
+from fedbench.leaderboard.tables.published import agreement, match_blocks
 
 ENTRY = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"}}
 GRID = ("grad-noise[sigma=0.01]", "grad-noise[sigma=0.1]")
@@ -83,7 +81,7 @@ def test_no_rank_correlation_where_data_or_model_are_not_the_papers(tmp_path, da
     described = {"dataset": {"name": dataset, "params": {}}, "model": {"name": model, "params": {}}}
     folder = Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.8, "cofedmid": 0.1}).fill((0,), described=described)
     beside = board(folder, published=[{**ENTRY, "differs": "30 rounds in place of 100 <b>"}]).partition("## Beside the paper")[2]
-    assert f"Not the paper's setting: {clause} in what order" in beside and "What differs: 30 rounds" in beside
+    assert f"Not the paper's setting: {clause} the order" in beside and "What differs: 30 rounds" in beside
     assert "AUC: 6 of 56 published cells run; mean absolute difference 0." in beside and "<b>" not in beside
 
 

@@ -13,8 +13,7 @@ from fedbench.core.spec.load import find_suite
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.spec.shipped import shipped_suites
 from fedbench.core.spec.written import written_out
-from fedbench.leaderboard.statistics.papers import plain, published
-from fedbench.leaderboard.statistics.published import match
+from fedbench.leaderboard.statistics.published import match, plain, published
 from fedbench.leaderboard.statistics.tf01 import enough
 
 SUITES = sorted(shipped_suites())

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fedbench.core import Strengths, Table, hypervolume
 from fedbench.leaderboard.statistics.sections import RowSummary
 from fedbench.leaderboard.tables.attacks import attack_tables
-from fedbench.leaderboard.tables.costs import paired_table, pareto_table
 from fedbench.leaderboard.tables.ranking import ranking_table
+from fedbench.leaderboard.tables.tradeoffs import paired_table, pareto_table
 from fedbench.plugins.analyses.tuned import Tuned
 
 MATCHED = "Tuned defenses at matched accuracy"

@@ -10,7 +10,7 @@ from typing import Any
 from fedbench.core.contract.board import Block, Bullets, Column, Content, Heading, Note, Part, Table, Text, Words
 from fedbench.leaderboard.gate.measures import MEASURES
 from fedbench.leaderboard.gate.verdict import FALSE_ALARMS, VERDICTS, Comparison, Row
-from fedbench.leaderboard.markdown.render import paragraphs
+from fedbench.leaderboard.markdown import paragraphs
 from fedbench.leaderboard.tables.common import joined
 
 JSON_SCHEMA = 1

@@ -8,18 +8,16 @@ from typing import Any
 
 from fedbench.core import UserError
 from fedbench.leaderboard.citation import board_id
-from fedbench.leaderboard.document import Source
+from fedbench.leaderboard.document import Source, setting_of
 from fedbench.leaderboard.site.cells import Cells
 from fedbench.leaderboard.site.encode import number, text
 from fedbench.leaderboard.site.rows import FPR, rows_of, section_of
 from fedbench.leaderboard.site.schema import Board, validated
 from fedbench.leaderboard.site.texts import lines
-from fedbench.leaderboard.statistics.beside import Ours, Pair
-from fedbench.leaderboard.statistics.published import Match, match
+from fedbench.leaderboard.statistics.published import Match, Ours, Pair, match
 from fedbench.leaderboard.statistics.sections import Section, of_tuning
 from fedbench.leaderboard.tables.provenance import mixed_note, provenance_blocks
-from fedbench.leaderboard.tables.published import quantity_name
-from fedbench.leaderboard.tables.setting import setting_bullets
+from fedbench.leaderboard.tables.published import NAMES
 
 VERSION = 1
 
@@ -52,13 +50,11 @@ def as_json(board: Board) -> str:
 
 
 def _sections(source: Source, cells: Cells) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    current = source.newest[0]
-    trust = source.marks.of_row if source.marks is not None and source.marks.needed(current) else None
     sections: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     for i, section in enumerate(source.sections):
         sections.append(section_of(section, cells.settings[section.suite, section.setting], len(rows), cells))
-        rows += rows_of(section, i, cells, trust)
+        rows += rows_of(section, i, cells, source.trust)
     return sections, rows
 
 
@@ -68,9 +64,7 @@ def _first_of_each(sections: Sequence[Section]) -> list[Section]:
 
 
 def _setting(section: Section, sections: Sequence[Section]) -> dict[str, Any]:
-    same = [s for s in sections if (s.suite, s.setting) == (section.suite, section.setting)]
-    tuning = {seed for s in same if s.tuning is not None for seed in s.tuning.seeds}
-    said = lines([setting_bullets([r for s in same for r in s.records], sorted(tuning))])
+    said = lines([setting_of(section, sections)])
     described = [list(line.partition(": "))[::2] for line in said]
     return {"suite": text(section.suite), "name": text(section.setting), "described": described}
 
@@ -103,7 +97,7 @@ def _published(source: Source) -> list[dict[str, Any]]:
 
 def _pair(p: Pair) -> dict[str, Any]:
     return {
-        "quantity": quantity_name(p.quantity), "defense": text(p.defense), "attack": text(p.attack), "group": text(p.group),
+        "quantity": NAMES[p.quantity], "defense": text(p.defense), "attack": text(p.attack), "group": text(p.group),
         "paper": number(p.paper), "spread": number(p.paper_std), "ours": _ours(p.ours), "difference": number(p.difference),
     }  # fmt: skip
 

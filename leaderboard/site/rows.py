@@ -12,14 +12,11 @@ from fedbench.core.metrics import Interval
 from fedbench.leaderboard.site.cells import Cells, outcomes, packages
 from fedbench.leaderboard.site.encode import DECADES, interval, number, packed_rates, text
 from fedbench.leaderboard.site.texts import plain
-from fedbench.leaderboard.statistics.answer import answer
-from fedbench.leaderboard.statistics.facts import remarks
-from fedbench.leaderboard.statistics.pareto import TradeOff, trade_off
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import RowCosts, Section
-from fedbench.leaderboard.tables import front
-from fedbench.leaderboard.tables.facts import claim_text
+from fedbench.leaderboard.tables.ranking import answer, claimed, sentences
+from fedbench.leaderboard.tables.tradeoffs import TradeOff, trade_off
 
 FPR = np.geomspace(10.0**-DECADES, 1, 8 * DECADES + 1)  # 0.1 % among them
 _MOST_REMARKS = 4
@@ -34,14 +31,10 @@ def section_of(section: Section, setting: int, first: int, cells: Cells) -> dict
         "setting": setting, "coalition": text(section.coalition), "view": text(section.view), "seeds": list(section.seeds),
         "units": len(section.units), "attacks": [_attack_use(section, attack, cells) for attack in section.attacks],
         "eligible": [i for i, attack in enumerate(section.attacks) if attack in section.comparison.eligible],
-        "fpr_from": _from(section), "power": number(section.smallest_difference), "sentences": sentences(section),
+        "fpr_from": _from(section), "power": number(section.smallest_difference),
+        "sentences": list(map(plain, sentences(answer(section)))),
         "rows": list(range(first, first + len(section.rows))),
     }  # fmt: skip
-
-
-def sentences(section: Section) -> list[str]:
-    """What the section answers in a sentence or two, from its numbers: those that its Markdown opens with."""
-    return [plain(said) for said in front.sentences(answer(section))]
 
 
 def _attack_use(section: Section, attack: str, cells: Cells) -> int:
@@ -71,7 +64,7 @@ def _row(
         "rank": _pair(section.comparison.ranks.get(row.label)), "floor": row.floor, "undefended": row.undefended,
         "complete": row.complete, "front": front.on_front.get(row.label) if front else None,
         **_leaks(section, row), **_costs(row, section.compared[row.label]), "outcomes": outcomes(cells, row.outcomes),
-        "remarks": [text(said, 400) for said in remarks(row)[:_MOST_REMARKS]], "claims": text(claim_text(row)),
+        "remarks": [text(said, 400) for said in row.remarks[:_MOST_REMARKS]], "claims": text(plain(claimed(row))),
         "trust": trust(row).text if trust else "",
         "entries": [_entry(section, row, attack, start, cells) for attack in section.attacks],
     }  # fmt: skip

@@ -1,20 +1,26 @@
-"""What a board says of the papers' claims."""
+"""Verdicts of a board on the papers' claims."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.claims.schema import Bound, Claim, Contrast, Elsewhere, Paper, Place, Predicate, Quantity, Undominated
-from fedbench.leaderboard.statistics.claims_chosen import own_row, rivals
-from fedbench.leaderboard.statistics.claims_front import undominated
-from fedbench.leaderboard.statistics.claims_measures import Found, contrasted, held_against, measured
-from fedbench.leaderboard.statistics.claims_series import Missing
+from fedbench.leaderboard.claims.schema import Bound, Claim, Contrast, Paper, Place, Predicate, Quantity, Undominated
+from fedbench.leaderboard.statistics.claim_quantities import (
+    Found,
+    Missing,
+    compared_with_value,
+    contrasted,
+    measured,
+    other_rows,
+    own_row,
+    undominated,
+)
 from fedbench.leaderboard.statistics.intervals import holm
 from fedbench.leaderboard.statistics.sections import Section
 
@@ -22,10 +28,10 @@ Verdict = Literal["supported", "contradicted", "not decided by these intervals",
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """One number held against a value or another number. ``value``: the number itself; ``found``: what is compared, the number or
-    its difference from ``other``; ``bound``: against what; ``claimed``: -1 below, +1 above; ``told``: the sign that is told
-    at 95 % for all comparisons of the claim together, 0 where none is."""
+class ClaimTest:
+    """One number against a value or another number. ``value``: the number itself; ``found``: the number or its
+    difference from ``other``, which is tested against ``bound``; ``claimed``: -1 below, +1 above; ``p``:
+    two-sided."""
 
     place: Place
     quantity: Quantity
@@ -34,8 +40,12 @@ class Comparison:
     bound: float
     found: Interval
     claimed: int
-    told: int
     p: float
+
+    @property
+    def told(self) -> int:
+        """The sign that is significant at 95 %; 0 where none is."""
+        return int(np.sign(self.found.mean - self.bound)) if self.p <= 1 - LEVEL else 0
 
     @property
     def against(self) -> float:
@@ -54,12 +64,23 @@ class Lack:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A claim with its verdict; ``comparisons`` and ``lacks`` in the order of the claim's sections."""
+    """A claim with its verdict; ``comparisons``, their p-values adjusted for all of the claim (Holm), and ``lacks``
+    in the order of the claim's sections."""
 
     claim: Claim
-    verdict: Verdict
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ClaimTest, ...]
     lacks: tuple[Lack, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """One comparison significant the other way contradicts; all significant as claimed, and nothing lacking,
+        support."""
+        told = [c.told * c.claimed for c in self.comparisons]
+        if -1 in told:
+            return "contradicted"
+        if 0 in told:
+            return "not decided by these intervals"
+        return "not tested at this scale" if self.lacks or not told else "supported"
 
 
 def judged(paper: Paper, sections: Sequence[Section]) -> list[Judged]:
@@ -70,77 +91,39 @@ def judged(paper: Paper, sections: Sequence[Section]) -> list[Judged]:
 
 
 def _judge(claim: Claim, places: Sequence[Place], sections: Sequence[Section]) -> Judged:
-    made: list[_Made] = []
-    lacks: list[Lack] = []
-    for place in places:
-        for predicate in claim.holds:
-            for attempt in _attempts(place, predicate, sections):
-                (lacks if isinstance(attempt, Lack) else made).append(attempt)  # type: ignore[arg-type]
-    adjusted = holm({(str(i), ""): m.found.p for i, m in enumerate(made)})
-    comparisons = tuple(m.told(adjusted[str(i), ""]) for i, m in enumerate(made))
-    return Judged(
-        claim=claim, verdict=verdict_of(comparisons, lacks), comparisons=comparisons, lacks=tuple(dict.fromkeys(lacks))
-    )
+    found = [one for place in places for predicate in claim.holds for one in _tests(place, predicate, sections)]
+    tests, lacks = [x for x in found if isinstance(x, ClaimTest)], [x for x in found if isinstance(x, Lack)]
+    adjusted = holm({(str(i), ""): test.p for i, test in enumerate(tests)})
+    comparisons = tuple(replace(test, p=adjusted[str(i), ""]) for i, test in enumerate(tests))
+    return Judged(claim=claim, comparisons=comparisons, lacks=tuple(dict.fromkeys(lacks)))
 
 
-def verdict_of(comparisons: Sequence[Comparison], lacks: Sequence[Lack]) -> Verdict:
-    """One comparison told the other way contradicts; all told as claimed, and nothing lacking, support."""
-    told = [c.told * c.claimed for c in comparisons]
-    if -1 in told:
-        return "contradicted"
-    if 0 in told:
-        return "not decided by these intervals"
-    return "not tested at this scale" if lacks or not told else "supported"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Made:
-    """A comparison before the others of its claim are known."""
-
-    place: Place
-    quantity: Quantity
-    value: Interval
-    other: str | None
-    bound: float
-    found: Found
-    claimed: int
-
-    def told(self, p: float) -> Comparison:
-        """``p``: adjusted for all comparisons of the claim."""
-        sign = int(np.sign(self.found.interval.mean - self.bound))
-        return Comparison(
-            place=self.place, quantity=self.quantity, value=self.value, other=self.other, bound=self.bound,
-            found=self.found.interval, claimed=self.claimed, told=sign if p <= 1 - LEVEL else 0, p=p,
-        )  # fmt: skip
-
-
-def _attempts(place: Place, predicate: Predicate, sections: Sequence[Section]) -> Iterator[_Made | Lack]:
+def _tests(place: Place, predicate: Predicate, sections: Sequence[Section]) -> Iterator[ClaimTest | Lack]:
     asked, direction = predicate.asked, predicate.direction
     try:
         section = _section(place, sections, "")
-        row = own_row(section, asked)
-        plain = Quantity.model_validate({name: getattr(asked, name) for name in Quantity.model_fields} | {"row": row})
-        value = measured(section, plain)
-        others = [] if isinstance(asked, Bound) else list(_others(place, section, plain, asked))
+        fields = {name: getattr(asked, name) for name in Quantity.model_fields}
+        quantity = Quantity.model_validate(fields | {"row": own_row(section, asked)})
+        value = measured(section, quantity)
+        others = [] if isinstance(asked, Bound) else list(_others(place, section, quantity, asked))
     except Missing as missing:
         yield Lack(place, missing.why, missing.what)
         return
+    test = ClaimTest(place=place, quantity=quantity, value=value, other=None, bound=0.0, found=value, claimed=direction, p=1.0)
     if isinstance(asked, Bound):
-        found = held_against(section, plain, asked.value)
-        yield _Made(
-            place=place, quantity=plain, value=value, other=None, bound=asked.value, found=found, claimed=direction
-        )
+        found = compared_with_value(section, quantity, asked.value)
+        yield replace(test, bound=asked.value, found=found.interval, p=found.p)
         return
     for other in others:
         try:
-            yield _against(place, section, (plain, value), other, asked, direction, sections)
+            yield _against(test, section, other, asked, sections)
         except Missing as missing:
             yield Lack(place, missing.why, missing.what)
 
 
 @dataclass(frozen=True)
-class _Rival:
-    """What a quantity is compared with: its ``name``, its section's ``place`` and the ``quantity`` there."""
+class _Other:
+    """The other side of a comparison: its ``name``, its section's ``place`` and the ``quantity`` there."""
 
     name: str
     place: Place
@@ -148,46 +131,37 @@ class _Rival:
 
 
 def _against(
-    place: Place, section: Section, own: tuple[Quantity, Interval], other: _Rival | Missing, asked: Contrast, direction: int,
-    sections: Sequence[Section],
-) -> _Made:  # fmt: skip
-    """One comparison of a quantity with its value; :class:`Missing` where it cannot be made."""
+    test: ClaimTest, section: Section, other: _Other | Missing, asked: Contrast, sections: Sequence[Section]
+) -> ClaimTest:
+    """The ``test`` of the other side. Raises :class:`Missing` where it cannot be made."""
     if isinstance(other, Missing):
         raise other
-    plain, value = own
-    if isinstance(asked, Undominated):
-        accuracies = [Quantity(measure="accuracy", row=q.row) for q in (plain, other.quantity)]
-        leak = contrasted((section, plain), (section, other.quantity))
-        by_accuracy, found = undominated(leak, contrasted((section, accuracies[0]), (section, accuracies[1])))
-        if by_accuracy:
-            plain, value, direction = accuracies[0], measured(section, accuracies[0]), 1
-        margin = 0.0
-    else:
-        margin = -direction * asked.slack
-        found = contrasted((section, plain), (_section(other.place, sections, other.name), other.quantity), margin)
-    return _Made(place=place, quantity=plain, value=value, other=other.name, bound=margin, found=found, claimed=direction)
+    own, theirs = test.quantity, other.quantity
+    if not isinstance(asked, Undominated):
+        margin = -test.claimed * asked.slack
+        found: Found = contrasted((section, own), (_section(other.place, sections, other.name), theirs), margin)
+        return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p)
+    accuracies = [Quantity(measure="accuracy", row=q.row) for q in (own, theirs)]
+    leak = contrasted((section, own), (section, theirs))
+    by_accuracy, found = undominated(leak, contrasted((section, accuracies[0]), (section, accuracies[1])))
+    if by_accuracy:
+        test = replace(test, quantity=accuracies[0], value=measured(section, accuracies[0]), claimed=1)
+    return replace(test, other=other.name, found=found.interval, p=found.p)
 
 
-def _others(place: Place, section: Section, own: Quantity, asked: Contrast) -> Iterator[_Rival | Missing]:
+def _others(place: Place, section: Section, own: Quantity, asked: Contrast) -> Iterator[_Other | Missing]:
     """Everything that a quantity is compared with, or what is missing of it."""
     than = asked.than
-    for row in rivals(section, asked, than):
-        yield row if isinstance(row, Missing) else _Rival(row, place, own.model_copy(update={"row": row}))
+    for row in other_rows(section, asked, than):
+        yield row if isinstance(row, Missing) else _Other(row, place, own.model_copy(update={"row": row}))
     for field, labels in (("attack", than.attacks), ("group", than.groups)):
         for label in labels or ():
-            yield _Rival(label, place, own.model_copy(update={field: label}))
+            yield _Other(label, place, own.model_copy(update={field: label}))
     if than.section is not None:
-        where = place.model_copy(update=_given(than.section, ("setting", "coalition", "view")))
-        yield _Rival(_name(than.section), where, own.model_copy(update=_given(than.section, ("attack",))))
-
-
-def _given(elsewhere: Elsewhere, fields: Sequence[str]) -> Mapping[str, str]:
-    return {name: value for name in fields if (value := getattr(elsewhere, name)) is not None}
-
-
-def _name(elsewhere: Elsewhere) -> str:
-    """``coalition pair``, ``view client``."""
-    return ", ".join(f"{field} {value}" for field, value in _given(elsewhere, list(Elsewhere.model_fields)).items())
+        given = than.section.model_dump(exclude_none=True)
+        name = ", ".join(f"{field} {value}" for field, value in given.items())
+        attack = {field: given.pop(field) for field in ("attack",) if field in given}
+        yield _Other(name, place.model_copy(update=given), own.model_copy(update=attack))
 
 
 def _section(place: Place, sections: Sequence[Section], name: str) -> Section:

@@ -10,7 +10,6 @@ import numpy as np
 from fedbench.core import UserError
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.counts import Span, span
 from fedbench.leaderboard.statistics.intervals import Measured, Unit, over_units
 from fedbench.leaderboard.statistics.rows import Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
@@ -21,8 +20,8 @@ _ROUNDED = 1e-6  # null values are stored in single precision
 
 @dataclass(frozen=True, kw_only=True)
 class Largest:
-    """A mean over seeds x targets of one maximum. ``null_mean``, ``null_high``: mean and 95 % quantile of that mean under
-    shuffled memberships; ``p``: share of the shuffles, the observed membership among them, that reach it."""
+    """A mean over seeds x targets of one maximum. ``null_mean``, ``null_high``: mean and 95 % quantile of that mean
+    under shuffled memberships; ``p``: share of the shuffles, the observed membership among them, that reach it."""
 
     found: Interval
     null_mean: float
@@ -42,16 +41,18 @@ class Largest:
 
 @dataclass(frozen=True, kw_only=True)
 class RowMaximum:
-    """Of one row: the largest ``auc`` and, for itself, the largest ``advantage``. ``looks``: attacks x rounds of a target."""
+    """Of one row: the largest ``auc`` and, for itself, the largest ``advantage``. ``looks``: attacks x rounds of a
+    target."""
 
     auc: Largest
     advantage: Largest
-    looks: Span
+    looks: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class _Looked:
-    """One unit: the two maxima [2] over its attacks, the same under each shuffle [2, B], and how many looks there were."""
+    """One unit: the two maxima [2] over its attacks, the same under each shuffle [2, B], and how many looks there
+    were."""
 
     values: np.ndarray
     nulls: np.ndarray
@@ -73,9 +74,8 @@ def row_maximum(row: Row) -> RowMaximum | None:
     if not looked:
         return None
     auc, advantage = (_largest({u: (m.values[i], m.nulls[i]) for u, m in looked.items()}) for i in (0, 1))
-    looks = span([m.looks for m in looked.values()])
-    assert looks is not None
-    return RowMaximum(auc=auc, advantage=advantage, looks=looks)
+    looks = [m.looks for m in looked.values()]
+    return RowMaximum(auc=auc, advantage=advantage, looks=(min(looks), max(looks)))
 
 
 def _units(row: Row) -> dict[Unit, _Looked]:
@@ -113,8 +113,9 @@ def _largest(units: Mapping[Unit, tuple[float, np.ndarray]]) -> Largest:
 def null_of_mean(units: Mapping[Unit, np.ndarray]) -> np.ndarray:
     """[B] draws of the mean over seeds x targets where nothing leaks, of the draws [B] of every unit.
 
-    Seeds are independent. Targets of one seed share a model and non-members, so shuffles of each by itself would make their mean
-    too sure: they are added as if they rose and fell together, which errs on the safe side (docs/method.md#maximum).
+    Seeds are independent. Targets of one seed share a model and non-members, so shuffles of each by itself would make
+    their mean too sure: they are added as if they rose and fell together, which errs on the safe side
+    (docs/method.md#maximum).
     """
     _require_alike([len(draws) for draws in units.values()], [f"seed {s}, target {t}" for s, t in units])
     total = np.zeros(len(next(iter(units.values()))))

@@ -1,4 +1,4 @@
-"""No board shows a number that the scores beside its record do not give."""
+"""Recompute the metrics of records from their scores before a board shows them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedbench.core.store.validity import RERUN
 
 
 def require_recounted(records: Iterable[LoadedRecord]) -> None:
-    """UserError naming every record whose AUC, TF01, numbers of candidates or test accuracy its score file does not give."""
+    """Raises UserError naming every record with an AUC, TF01, number of candidates or test accuracy that differs from its scores."""
     found = [(loaded.path, what) for loaded in records for what in not_recounted(loaded)]
     messages = [f"{path}: {what}: the record or its scores were changed; {RERUN}" for path, what in found]
     if messages:

@@ -17,8 +17,8 @@ LOWEST = 1e-4
 def mean_roc(section: Section, label: str, attack: str, grid: np.ndarray) -> np.ndarray | None:
     """TPR [g] at each FPR of ``grid`` [g] of one row and attack, with the sign of the tables; None without scores.
 
-    Step curves against outside non-members, averaged at equal FPR (Fawcett 2006, section 9.2) since scores of different
-    runs have different scales.
+    Step curves against outside non-members, averaged at equal FPR (Fawcett 2006, section 9.2) since scores of
+    different runs have different scales.
     """
     curves, signs = [], section.comparison.sign(label, attack)
     for part in section.comparison.parts:
@@ -46,10 +46,11 @@ class Band:
 def roc_band(section: Section, label: str, attack: str, grid: np.ndarray) -> Band | None:
     """The curve of :func:`mean_roc` with the wider of two intervals at each FPR of ``grid`` [g]; None without scores.
 
-    From the candidates: the variance of an empirical ROC curve, R (1 - R) / m + R'^2 f (1 - f) / n (Hsieh & Turnbull, The Annals
-    of Statistics 1996, theorem 2.1), where targets of one seed share their non-members, so that what these move moves together;
-    one hit and one miss are added, since the plain error is 0 where none or all are found. From the seeds: Student's t. Of a
-    single seed it is too narrow (it covers 75 to 90 %) where fewer than five non-members lie above the threshold.
+    From the candidates: the variance of an empirical ROC curve, R (1 - R) / m + R'^2 f (1 - f) / n (Hsieh & Turnbull,
+    The Annals of Statistics 1996, theorem 2.1), where targets of one seed share their non-members, so that what these
+    move moves together; one hit and one miss are added, since the plain error is 0 where none or all are found. From
+    the seeds: Student's t. Of a single seed it is too narrow (it covers 75 to 90 %) where fewer than five non-members
+    lie above the threshold.
     """
     units, curves, signs = [], [], section.comparison.sign(label, attack)
     for part in section.comparison.parts:

@@ -1,113 +1,124 @@
-"""What the attacks find in every defense, and what to know of these numbers."""
+"""What each attack finds in every defense, by several metrics, and what the analyses and defenses report."""
 
 from __future__ import annotations
 
-from fedbench.core.contract.board import Column, Note, Table, Text, Value, Words
-from fedbench.core.metrics import Group
-from fedbench.core.metrics.registry import Direction, Metric
-from fedbench.leaderboard.statistics.metrics import raw_metrics
-from fedbench.leaderboard.statistics.rows import FREE_RIDER
-from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.tables.common import DEFENSE, RANK, entry_value, joined, ranked
-from fedbench.leaderboard.tables.tf01 import has_tf01, tf01_notes
+from collections.abc import Callable, Iterable, Sequence
 
-_TURNED = Words(" turned")
+import numpy as np
+
+from fedbench.core.contract.analysis import Number
+from fedbench.core.contract.board import Column, Content, Note, Table, Text, Value, Words, value
+from fedbench.core.contract.defense import REMARKS, FactValue
+from fedbench.core.metrics import METRICS, Group, Interval, Metric
+from fedbench.core.metrics.registry import Direction
+from fedbench.core.metrics.tpr import TF01_MIN_NONMEMBERS
+from fedbench.leaderboard.statistics.intervals import interval_of, mean_of
+from fedbench.leaderboard.statistics.maximum import Largest, looks_often, row_maximum
+from fedbench.leaderboard.statistics.rows import FREE_RIDER, Entry, Row
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.tables.common import (
+    ATTACK,
+    DEFENSE,
+    RANK,
+    entry_value,
+    has_tf01,
+    joined,
+    name_of,
+    rank_of,
+    spanned,
+    tf01_notes,
+    with_attack,
+)
+from fedbench.leaderboard.tables.ranking import short
+
+RAW = tuple(m for m in METRICS if m.board and m.name != "tf01")
+"""metrics with a table of one value a target; TF01 is over targets and seeds: a single target rarely has the
+non-members for it"""
+MOST_VALUES = 4  # of a list in a fact
+MOST_NAMED = 3  # defenses that report the same fact
+MOST_MEANS = 16  # elements of a list of numbers, such as the draws of a bandit's arms
+
+
+# -- a row a defense, a column an attack ------------------------------------------------------------------------------------
 
 
 def attack_tables(section: Section) -> list[Table]:
     """AUC and TF01 by attack with the sign that the other seeds ask for; and as measured, where that differs."""
-    return [_signed_table(section), *_tf01_table(section), *(t for m in raw_metrics() for t in _raw_table(section, m))]
+    comparison = section.comparison
+
+    def signed(row: Row, attack: str) -> Value:
+        found, entry = comparison.signed(row.label, attack), row.entries[attack]
+        suffix = Words(" turned") if found is not None and comparison.turned(row.label, attack) else ()
+        return entry_value(section, entry, found, comparison.leader(attack) == row.label, suffix)
+
+    def rate(row: Row, attack: str) -> Value:
+        return entry_value(section, row.entries[attack], comparison.tf01(row.label, attack))
+
+    caption = (
+        " against outside non-members, with the sign that the other seeds ask for (turned: low scores mean members; bold: "
+        "lower than every other defense's with significance)"
+    )
+    tables = [_by_attack(section, "AUC by attack", caption, signed)]
+    if has_tf01(section):
+        caption = " of all targets and seeds pooled, same sign; brackets: 95 % interval"
+        tables.append(_by_attack(section, "TF01 (%) by attack", caption, rate, 2, footnotes=tf01_notes(section)))
+    turned = any(s < 0 for r in section.rows for a in section.attacks for s in comparison.sign(r.label, a).values())
+    return [*tables, *(_raw_table(section, m) for m in RAW if m.name != "auc" or turned)]
 
 
-def _columns(section: Section, digits: int, direction: Direction = "lower") -> list[Column]:
-    """One an attack; those that find nothing in the undefended federation, or were not asked, say so."""
+def _raw_table(section: Section, metric: Metric) -> Table:
+    def cell(row: Row, attack: str) -> Value:
+        return entry_value(section, row.entries[attack], row.entries[attack].interval(metric.name, "ofl"))
+
+    title = f"{metric.title} as measured" + (f" ({metric.unit})" if metric.unit else "")
+    return _by_attack(section, title, " against outside non-members", cell, metric.digits, metric.direction)
+
+
+def _by_attack(
+    section: Section, title: str, caption: str, cell: Callable[[Row, str], Value], digits: int = 3,
+    direction: Direction = "lower",
+    footnotes: tuple[Text, ...] = (),
+) -> Table:  # fmt: skip
+    """One column an attack; those that find nothing in the undefended federation, or have no score there, are
+    marked."""
     eligible, unknown = section.comparison.eligible, _unknown(section)
     names: list[Text] = [
         a if a in eligible else (a, Words(" (no undefended score)" if a in unknown else " (finds nothing)"))
         for a in section.attacks
     ]
-    return [Column(name=n, direction=direction, digits=digits) for n in names]
-
-
-def _signed_table(section: Section) -> Table:
-    contest, rows = section.comparison, []
-    leaders = {a: contest.leader(a) for a in section.attacks}
-    for row, front in ranked(section):
-        cells = []
-        for attack in section.attacks:
-            found, entry = contest.signed(row.label, attack), row.entries[attack]
-            suffix = _TURNED if found is not None and contest.turned(row.label, attack) else ()
-            cells.append(entry_value(section, entry, found, leaders[attack] == row.label, suffix))
-        rows.append((*front, *cells))
-    caption = Words(
-        " against outside non-members, with the sign that the other seeds ask for (turned: low scores mean members; bold: "
-        "lower than every other defense's with significance)"
-    )
-    return Table(title="AUC by attack", caption=caption, columns=(RANK, DEFENSE, *_columns(section, 3)), rows=tuple(rows))
-
-
-def _tf01_table(section: Section) -> list[Table]:
-    """Nothing where no row has enough non-members: the ranking says so."""
-    if not has_tf01(section):
-        return []
-    rows = [
-        (*front, *(entry_value(section, row.entries[a], section.comparison.tf01(row.label, a), False) for a in section.attacks))
-        for row, front in ranked(section)
-    ]
-    caption = Words(" of all targets and seeds pooled, same sign; brackets: 95 % interval")
-    columns = (RANK, DEFENSE, *_columns(section, 2))
-    notes = tf01_notes(section)
-    return [Table(title="TF01 (%) by attack", caption=caption, columns=columns, rows=tuple(rows), footnotes=notes)]
-
-
-def _raw_table(section: Section, metric: Metric) -> list[Table]:
-    """As measured, against outside non-members; of the AUC only where some sign was turned."""
-    turned = any(s < 0 for r in section.rows for a in section.attacks for s in section.comparison.sign(r.label, a).values())
-    if metric.name == "auc" and not turned:
-        return []
-    rows = []
-    for row, front in ranked(section):
-        entries = [row.entries[a] for a in section.attacks]
-        rows.append((*front, *(entry_value(section, e, e.interval(metric.name, "ofl"), False) for e in entries)))
-    title = f"{metric.title} as measured" + (f" ({metric.unit})" if metric.unit else "")
-    columns = (RANK, DEFENSE, *_columns(section, metric.digits, metric.direction))
-    return [Table(title=title, caption=Words(" against outside non-members"), columns=columns, rows=tuple(rows))]
-
-
-def remarks(section: Section) -> list[Note]:
-    """What the numbers alone do not say."""
-    return [*_chance(section), *_seeds(section)]
-
-
-def _chance(section: Section) -> list[Note]:
-    contest, unknown = section.comparison, _unknown(section)
-    weak = [a for a in section.attacks if a not in contest.eligible and a not in unknown]
-    if contest.base is None:
-        return [Note(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))]
-    said = "Without a score on the undefended run, and so in no mean, worst case or rank: "
-    notes = [Note((Words(said), *joined(unknown), Words(".")))] if unknown else []
-    if not weak:
-        return notes
-    if not contest.eligible:
-        said = "No attack beats chance on the undefended run, so there is nothing to rank defenses by: "
-    else:
-        said = "No better than chance on the undefended run, and so in no mean, worst case or rank: "
-    return [Note((Words(said), *joined(weak), Words("."))), *notes]
+    rows = [(rank_of(section.comparison, row), name_of(row), *(cell(row, a) for a in section.attacks)) for row in section.rows]
+    columns = (RANK, DEFENSE, *(Column(name=n, direction=direction, digits=digits) for n in names))
+    return Table(title=title, caption=Words(caption), columns=columns, rows=tuple(rows), footnotes=footnotes)
 
 
 def _unknown(section: Section) -> list[str]:
     """The attacks without a score on the undefended run, where there is one."""
-    base = section.comparison.base
+    base = section.base
     return [a for a in section.attacks if base is not None and section.comparison.signed(base.label, a) is None]
 
 
-def _seeds(section: Section) -> list[Note]:
-    if len(section.seeds) > 1:
-        return []
-    return [Note(Words(
-        "One seed: intervals hold the error from the candidates, not from training; signs and worst cases are chosen on one "
-        "half of the candidates and judged on the other; nothing is told apart, since one training says nothing of the next."
-    ))]  # fmt: skip
+def remarks(section: Section) -> list[Note]:
+    """Which attacks count, and what a single seed cannot show."""
+    eligible, unknown, notes = section.comparison.eligible, _unknown(section), []
+    weak = [a for a in section.attacks if a not in eligible and a not in unknown]
+    if section.base is None:
+        notes.append(
+            Note(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))
+        )
+    elif weak:
+        why = "No better than chance on the undefended run, and so in no mean, worst case or rank: "
+        why = why if eligible else "No attack beats chance on the undefended run, so there is nothing to rank defenses by: "
+        notes.append(Note((Words(why), *joined(weak), Words("."))))
+    if unknown:
+        why = "Without a score on the undefended run, and so in no mean, worst case or rank: "
+        notes.append(Note((Words(why), *joined(unknown), Words("."))))
+    if len(section.seeds) == 1:
+        notes.append(Note(Words(
+            "One seed: intervals hold the error from the candidates, not from training; signs and worst cases are chosen on one "
+            "half of the candidates and judged on the other; no difference is significant, since one training says nothing of "
+            "the next."
+        )))  # fmt: skip
+    return notes
 
 
 _GROUPS: tuple[tuple[Group, str], ...] = (
@@ -116,7 +127,8 @@ _GROUPS: tuple[tuple[Group, str], ...] = (
 
 
 def group_table(section: Section) -> Table:
-    """Mean AUC as measured over the attacks that count, against each group of non-members, and above the free-riders'."""
+    """Mean AUC as measured over the attacks that count, against each group of non-members, and above the
+    free-riders'."""
     counted = section.comparison.eligible
     groups = [(g, name) for g, name in _GROUPS if any(r.mean("auc", g, counted) is not None for r in section.rows)]
     floor = section.free_rider if any(g == "ifl" for g, _ in groups) else None
@@ -124,14 +136,14 @@ def group_table(section: Section) -> Table:
     if floor is not None:
         columns.append(Column(name=Words("inside, above free-riders"), direction="lower", signed=True))
     rows = []
-    for row, front in ranked(section):
+    for row in section.rows:
         cells = [Value(mean=row.mean("auc", g, counted)) for g, _ in groups]
         if floor is not None:
             own, theirs = row.mean("auc", "ifl", counted), floor.mean("auc", "ifl", counted)
             cells.append(Value(mean=None if own is None or theirs is None else own - theirs))
-        rows.append((front[1], *cells))
+        rows.append((name_of(row), *cells))
     caption = (
-        Words(" (mean over attacks as measured; one half is the floor of outside non-members alone: inside ones leak through "
+        Words(" (mean over attacks as measured; chance level is 0.5 for outside non-members alone: inside ones leak through "
               "their own clients, with or without the target, as "), Words(FREE_RIDER, "code"), Words(" shows)"),
     )  # fmt: skip
     return Table(
@@ -140,3 +152,211 @@ def group_table(section: Section) -> Table:
     )  # fmt: skip
 
 
+# -- by the choice of the round ---------------------------------------------------------------------------------------------
+
+
+def decision_tables(section: Section) -> list[Table]:
+    """Accuracy of attacks that decide by a threshold of their own, and each by its choice of round; nothing without
+    such attacks."""
+    attacks = section.deciding
+    if not attacks:
+        return []
+    rows = []
+    for row in section.rows:
+        found = {a: row.entries[a].attack_accuracy() for a in attacks}
+        worst = max(((a, i.mean) for a, i in sorted(found.items()) if i), key=lambda item: item[1], default=None)
+        rows.append((name_of(row), *(entry_value(section, row.entries[a], i) for a, i in found.items()), with_attack(worst)))
+    names: list[Text] = [*attacks, Words("worst")]
+    caption = Words(
+        ' of attacks that say "member" themselves: (TPR + TNR) / 2 in the last round, 0.5 is guessing (worst: the attack with '
+        "the highest accuracy)"
+    )
+    columns = (DEFENSE, *(Column(name=name, direction="lower") for name in names))
+    return [Table(title="Attack accuracy", caption=caption, columns=columns, rows=tuple(rows)), _decisions_by_round(section)]
+
+
+_DECISIONS = {
+    "last accuracy": "last_accuracy", "calibrated accuracy": "calibrated_accuracy", "best_round accuracy": "best_accuracy",
+    "null of best": "null_best_accuracy", "last precision": "last_precision", "last recall": "last_recall",
+    "calibrated precision": "calibrated_precision", "calibrated recall": "calibrated_recall",
+    "best_round precision": "best_precision", "best_round recall": "best_recall",
+}  # fmt: skip
+_CHOICE = (
+    " (calibrated: the round chosen on half of the candidates, judged on the other half; best_round: the labelled oracle, to be "
+    "read with its mean under shuffled membership"
+)
+
+
+def _decisions_by_round(section: Section) -> Table:
+    entries = [(row, a, e) for row in section.rows for a in section.deciding if (e := row.entries[a]).decisions]
+    rows = tuple((name_of(row), a, *(Value(mean=e.decision_mean(f)) for f in _DECISIONS.values())) for row, a, e in entries)
+    caption = Words(f"{_CHOICE}; precision n/a where no candidate is called a member)")
+    columns = (DEFENSE, ATTACK, *(Column(name=Words(name)) for name in _DECISIONS))
+    return Table(title="Accuracy, precision and recall by round", caption=caption, columns=columns, rows=rows)
+
+
+_ROUNDS = {
+    "last_auc": "last AUC", "calibrated_auc": "calibrated AUC", "best_auc": "best_round AUC", "null_best_auc": "null of best",
+    "last_tf01": "last TF01", "calibrated_tf01": "calibrated TF01", "best_tf01": "best_round TF01",
+    "null_best_tf01": "null of best",
+}  # fmt: skip
+
+
+def round_table(section: Section) -> list[Table]:
+    """Single-round attacks by their round, means over seeds x targets; nothing where the section has none."""
+    entries = [(row, a, e.single_rounds) for row in section.rows for a, e in row.entries.items() if e.single_rounds]
+    means = [[mean_of([getattr(r, field) for r in rounds]) for field in _ROUNDS] for _, _, rounds in entries]
+    if not entries:
+        return []
+    rows: list[tuple[Content, ...]] = [
+        (row.label, a, *(Value(mean=m) for m in own)) for (row, a, _), own in zip(entries, means, strict=True)
+    ]
+    known = any(m is not None for own in means for m, field in zip(own, _ROUNDS, strict=True) if "tf01" in field)
+    why = f"TF01 of a single round: n/a, since a target by itself needs {TF01_MIN_NONMEMBERS:,} non-members for it."
+    columns = [Column(name=Words(name), digits=2 if "tf01" in field else 3) for field, name in _ROUNDS.items()]
+    return [Table(
+        title="Single-round attacks by their round", caption=Words(f"{_CHOICE})"), columns=(DEFENSE, ATTACK, *columns),
+        rows=tuple(rows), footnotes=() if known else (Words(why),),
+    )]  # fmt: skip
+
+
+_MAXIMUM = (
+    " (the papers' statistic, against outside non-members: every target's largest auR (AUC) and, for itself, largest advantage\n"
+    "TPR - FPR over all attacks of this view and all rounds; means over seeds x targets. A maximum of many looks is above\n"
+    "chance without any leak. Its null is the same maximum under shuffled memberships: the mean and, in brackets, what 95 %\n"
+    "of the shuffles stay below. Excess: above the null's mean)"
+)
+
+
+def maximum_table(section: Section) -> list[Table]:
+    """The maximum over attacks and rounds of each defense; nothing where fewer than two attacks score every round."""
+    if not looks_often(section):
+        return []
+
+    def numbers(found: Largest) -> tuple[Content, ...]:
+        within = Words(" within null") if found.within else ()
+        null = Value(mean=found.null_mean, suffix=Words(f" ({found.null_high:.3f})"))
+        return value(found.found), null, Value(mean=found.excess, suffix=within)
+
+    rows: list[tuple[Content, ...]] = []
+    for row in section.rows:
+        found = row_maximum(row)
+        cells = (None,) * 7 if found is None else (*numbers(found.auc), *numbers(found.advantage), Words(spanned(found.looks)))
+        rows.append((name_of(row), *cells))
+    columns = [
+        Column(name=Words(f"{what} {name}"), direction="none" if what == "null of" else "lower", signed=what == "excess")
+        for name in ("auR", "Adv") for what in ("max", "null of", "excess")
+    ]  # fmt: skip
+    return [Table(
+        title="Maximum over attacks and rounds", caption=Words(_MAXIMUM),
+        columns=(DEFENSE, *columns, Column(name=Words("looks"))), rows=tuple(rows),
+        empty=Words("the records hold no maxima over rounds"),
+        footnotes=(Words("within null: more than 5 % of the shuffles reach the maximum. Looks: attacks x rounds of a target."),),
+    )]  # fmt: skip
+
+
+# -- findings of analyses -----------------------------------------------------------------------------------------------------
+
+
+def analyses_with_findings(section: Section) -> list[str]:
+    """Labels of the analyses that found something in some cell, by name."""
+    return sorted({label for loaded in section.records for label in loaded.record.analyses})
+
+
+def findings_table(section: Section, label: str) -> list[Table]:
+    """Means over seeds of what the analysis found, with 95 % intervals where it gave errors: a row a defense or,
+    where its findings differ by attack, a row a defense and attack. Nothing where it found nothing."""
+    units: dict[str, str] = {}
+    lines: list[tuple[Row, str | None, dict[str, Interval | None]]] = []
+    for row in section.rows:
+        by_attack = {a: found for a, e in row.entries.items() if (found := _findings(e, label))}
+        for numbers in (n for found in by_attack.values() for n in found):
+            units |= {name: n.unit for name, n in numbers.items() if name not in units}
+        by_attack = {a: found for a, found in by_attack.items() if any(found)}
+        same = [found for found in by_attack.values() if found == next(iter(by_attack.values()))]
+        if by_attack and len(same) == len(by_attack):
+            lines.append((row, None, _over_seeds(same[0])))
+        else:
+            lines += [(row, a, _over_seeds(found)) for a, found in by_attack.items()]
+    if not lines:
+        return []
+    several = any(attack is not None for _, attack, _ in lines)
+    columns = [Column(name=n, unit=unit, digits=_digits(numbers.get(n) for _, _, numbers in lines)) for n, unit in units.items()]
+    rows = tuple(
+        (name_of(row), *([attack or ""] if several else []), *(value(numbers.get(n)) for n in units))
+        for row, attack, numbers in lines
+    )
+    return [Table(
+        title="Findings of the analysis", caption=(Words(" "), label, Words(", means over seeds")),
+        columns=(DEFENSE, *([ATTACK] if several else []), *columns), rows=rows,
+    )]  # fmt: skip
+
+
+def _findings(entry: Entry, label: str) -> list[dict[str, Number]]:
+    """Of every seed that has any."""
+    return [dict(f.numbers) for seed in entry.targets if (f := entry.findings(label, seed)) is not None]
+
+
+def _over_seeds(found: Sequence[dict[str, Number]]) -> dict[str, Interval | None]:
+    means = {}
+    for name in dict.fromkeys(name for numbers in found for name in numbers):
+        known = [(n[name].value, n[name].error) for n in found if name in n and n[name].value is not None]
+        means[name] = interval_of([v for v, _ in known if v is not None], [e for _, e in known])
+    return means
+
+
+def _digits(found: Iterable[Interval | None]) -> int:
+    """Three after the point of fractions, fewer of large numbers."""
+    largest = max((abs(i.mean) for i in found if i is not None), default=0)
+    return 3 if largest < 10 else 1 if largest < 1000 else 0
+
+
+# -- facts of defenses --------------------------------------------------------------------------------------------------------
+
+
+def fact_table(section: Section, shown: Sequence[str] = ()) -> list[Table]:
+    """A row a fact, and one row for all defenses that report the same: mean over seeds of a number, with its range
+    where seeds differ; nothing where no defense reports any. ``shown``: ends of the names of facts that other tables
+    have."""
+    found: dict[str, dict[Text, list[str]]] = {}
+    for row in section.rows:
+        for name, values in row.facts.items():
+            if name != REMARKS and not (shown and name.endswith(tuple(shown))):
+                found.setdefault(name, {}).setdefault(_fact(values), []).append(row.label)
+    if not found:
+        return []
+    columns = (DEFENSE, Column(name=Words("fact"), align="left"), Column(name=Words("value"), align="left"))
+    rows = tuple((_defenses(labels), name, text) for name, values in found.items() for text, labels in values.items())
+    return [Table(title="What the defenses say of their runs", caption=Words(", means over seeds"), columns=columns, rows=rows)]
+
+
+def _defenses(labels: Sequence[str]) -> Text:
+    more = len(labels) - MOST_NAMED
+    return joined(labels) if more <= 1 else (*joined(labels[:MOST_NAMED]), Words(f" and {more} more"))
+
+
+def _fact(values: Sequence[FactValue]) -> Text:
+    """One value a seed."""
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) == len(values):
+        low, high, mean = min(numbers), max(numbers), float(np.mean(numbers))
+        return Words(short(mean) + (f" ({short(low)} to {short(high)})" if low < high else ""))
+    lists = [v for v in values if isinstance(v, list) and v and all(isinstance(x, int | float) for x in v)]
+    if len(lists) == len(values) and len({len(v) for v in lists}) == 1 and len(lists[0]) <= MOST_MEANS:
+        return Words("; ".join(map(short, np.mean(np.array(lists, dtype=np.float64), axis=0))))
+    return joined(list(dict.fromkeys(map(_text, values)))[:MOST_VALUES], " / ")
+
+
+def _text(fact: FactValue) -> Text:
+    """Few values of a list in full, of many numbers how many and their range, of many words the first."""
+    if isinstance(fact, bool):
+        return Words("yes" if fact else "no")
+    if not isinstance(fact, list):
+        return str(fact)
+    numbers = [v for v in fact if not isinstance(v, str)]
+    if len(fact) > MOST_VALUES and len(numbers) == len(fact):
+        low, high = min(numbers), max(numbers)
+        return Words(f"{len(fact)} values, " + (f"{low:.4g} to {high:.4g}" if low < high else f"all {low:.4g}"))
+    shown = [str(v) if isinstance(v, str) else Words(f"{v:.4g}") for v in fact[:MOST_VALUES]]
+    more = [Words(f"… ({len(fact)})")] if len(fact) > MOST_VALUES else []
+    return joined([*shown, *more]) or Words("none")

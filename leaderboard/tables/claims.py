@@ -8,7 +8,7 @@ from fedbench.core.contract.board import Block, Column, Heading, Note, Part, Quo
 from fedbench.core.metrics import Interval
 from fedbench.leaderboard.claims.load import shipped_papers
 from fedbench.leaderboard.claims.schema import Paper, Place, Quantity
-from fedbench.leaderboard.statistics.claims import Comparison, Judged, Lack, judged
+from fedbench.leaderboard.statistics.claims import ClaimTest, Judged, Lack, judged
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import joined
 
@@ -25,7 +25,8 @@ _PERCENT = ("tf01", "worst-tf01", "mean-tf01", "accuracy")
 
 
 def claims_blocks(sections: Sequence[Section], papers: Mapping[str, Paper] | None = None) -> list[Block]:
-    """A table a paper; nothing where no claim names the board's suite. ``papers``: by default those that come with fedbench."""
+    """A table a paper; nothing where no claim names the board's suite. ``papers``: by default those that come with
+    fedbench."""
     known = shipped_papers() if papers is None else papers
     found = [(paper, claims) for paper in known.values() if (claims := judged(paper, sections))]
     tables = [_table(paper, claims, sections) for paper, claims in found]
@@ -59,7 +60,7 @@ def _named(place: Place, places: Sequence[Place]) -> tuple[Part, ...]:
     return (place.setting, Words(", "), place.coalition, *((Words(", "), place.view) if several else ()), Words(": "))
 
 
-def _compared(found: Sequence[Comparison]) -> tuple[Part, ...]:
+def _compared(found: Sequence[ClaimTest]) -> tuple[Part, ...]:
     worst = max(found, key=lambda c: c.against)
     if len(found) == 1:
         return _said(worst)
@@ -68,7 +69,7 @@ def _compared(found: Sequence[Comparison]) -> tuple[Part, ...]:
     return (Words(counted), *_said(worst))
 
 
-def _said(c: Comparison) -> tuple[Part, ...]:
+def _said(c: ClaimTest) -> tuple[Part, ...]:
     """``cofedmid 0.600 ± 0.020, minus hamp +0.012 ± 0.008``; where a value is claimed, which."""
     digits = _DIGITS.get(c.quantity.measure, 3 if abs(c.value.mean) < 2 else 1)
     shown: tuple[Part, ...] = (*_whose(c.quantity), Words(f" {_number(c.value, c.quantity, digits)}"))

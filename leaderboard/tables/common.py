@@ -1,21 +1,39 @@
-"""What the tables of a section share: names of rows, values, worst cases, spans."""
+"""What the tables of a section share: cells, notes on candidates and TF01, folds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
-from fedbench.core.contract.board import Column, Content, Part, Shortfall, Text, Value, Words
-from fedbench.core.metrics import Interval
-from fedbench.leaderboard.statistics.counts import Span
-from fedbench.leaderboard.statistics.rows import Entry, Row
+from fedbench.core.contract.board import (
+    Block,
+    Column,
+    Content,
+    Fold,
+    Heading,
+    Note,
+    Part,
+    Shortfall,
+    Table,
+    Text,
+    Value,
+    Words,
+)
+from fedbench.core.metrics import Group, Interval
+from fedbench.core.population.target import EVERYBODY, Target
+from fedbench.leaderboard.statistics.rows import Entry, Row, group_names
 from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.tf01 import ALIGNED_OF_ONE, ALIGNED_TOGETHER
 from fedbench.leaderboard.statistics.verdict import Comparison
 
-Shown = TypeVar("Shown")
 DEFENSE = Column(name=Words("defense"), align="left")
 ATTACK = Column(name=Words("attack"), align="left")
 RANK = Column(name=Words("#"), align="left")
+MOST_IDS = 20  # targets in a sentence
+MOST_NAMED = 8  # tables in a summary
+
+
+# -- cells ----------------------------------------------------------------------------------------------------------------
 
 
 def name_of(row: Row) -> Text:
@@ -23,53 +41,37 @@ def name_of(row: Row) -> Text:
     return (row.label, Words(" (undefended)")) if row.undefended else row.label
 
 
-def ranked(section: Section) -> list[tuple[Row, tuple[Content, Content]]]:
-    """Each row with its range of ranks, if it has one, and its name."""
-    return [(row, (rank_of(section, row), name_of(row))) for row in section.rows]
-
-
-def rank_of(section: Section, row: Row) -> Words:
-    """``2``, or ``2-4`` where it is told apart from no more."""
-    return rank_in(section.comparison, row)
-
-
-def rank_in(comparison: Comparison, row: Row) -> Words:
-    """The same in a comparison of its own."""
+def rank_of(comparison: Comparison, row: Row) -> Words:
+    """``2``, or ``2-4`` where the tests leave these ranks open."""
     if row.floor:
         return Words("floor")
-    found = comparison.ranks.get(row.label)
-    if found is None:
-        return Words("–")  # noqa: RUF001
-    low, high = found
-    return Words(str(low) if low == high else f"{low}-{high}")
+    low, high = comparison.ranks.get(row.label, (0, 0))
+    return Words((str(low) if low == high else f"{low}-{high}") if low else "–")  # noqa: RUF001
 
 
-def entry_value(section: Section, entry: Entry, found: Interval | None, best: bool, suffix: Text = ()) -> Value:
+def worst_of(comparison: Comparison, row: Row) -> Content:
+    """The worst case AUC with its attack, in bold where the row is significantly the first of several."""
+    worst = comparison.worst(row.label)
+    if worst is None:
+        return None
+    first = comparison.ranks.get(row.label) == (1, 1) and len(comparison.ranked) > 1
+    found = worst.found
+    return Value(mean=found.mean, half_width=found.half_width, best=first, suffix=(Words(" "), worst.attack))
+
+
+def entry_value(section: Section, entry: Entry, found: Interval | None, best: bool = False, suffix: Text = ()) -> Value:
     """An entry's number with n where it is not the section's, and every outcome that is not ``ok``."""
-    outcomes = shortfalls(section, entry)
+    of = len(section.targets)
+    outcomes = tuple(Shortfall(what, n, of) for what, n in sorted(entry.outcomes.items()) if what != "ok" and n)
     if found is None:
         return Value(mean=None, outcomes=outcomes)
     n = None if found.n == len(section.units) else found.n
-    return Value(
-        mean=found.mean, half_width=found.half_width, ends=found.ends, n=n, best=best, suffix=suffix, outcomes=outcomes
-    )
-
-
-def shortfalls(section: Section, entry: Entry) -> tuple[Shortfall, ...]:
-    """How many of the section's seeds ended without a score in this entry."""
-    of = len(section.targets)
-    return tuple(Shortfall(what, n, of) for what, n in sorted(entry.outcomes.items()) if what != "ok" and n)
+    return Value(mean=found.mean, half_width=found.half_width, ends=found.ends, n=n, best=best, suffix=suffix, outcomes=outcomes)
 
 
 def with_attack(worst: tuple[str, float] | None) -> Content:
     """A worst case: the number and the attack it belongs to."""
     return Value(mean=worst[1], suffix=(Words(" "), worst[0])) if worst else None
-
-
-def spanned(span: Span) -> Words:
-    """``7`` or, where they differ, ``5 to 9``."""
-    low, high = span
-    return Words(f"{low:,}" if low == high else f"{low:,} to {high:,}")
 
 
 def joined(texts: Iterable[Text], between: str = ", ") -> tuple[Part, ...]:
@@ -81,6 +83,155 @@ def joined(texts: Iterable[Text], between: str = ", ") -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def one_of_each(values: Iterable[Shown]) -> list[Shown]:
-    """In their order, each object once: what records of one folder have in common is one object (``store/shared.py``)."""
-    return list({id(value): value for value in values}.values())
+def spanned(values: Sequence[int]) -> str:
+    """``7`` or, where they differ, ``5 to 9``."""
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+# -- candidates and targets -----------------------------------------------------------------------------------------------
+
+
+def counts_note(section: Section) -> Note:
+    """Seeds x targets, candidates of a target, targets."""
+    seeds = "1 seed" if len(section.targets) == 1 else f"{len(section.targets)} seeds"
+    line = f"n = {len(section.units)} a cell ({seeds} x targets) unless it says otherwise{_candidates(section)}. Targets: "
+    return Note((Words(line), *joined(_targets(section), "; "), Words(".")))
+
+
+def _candidates(section: Section) -> str:
+    members = [s.n_members for s in section.scores("mix")]
+    groups: tuple[Group, ...] = ("mix", "ofl", "ifl")
+    mix, ofl, ifl = ([s.n_nonmembers for s in section.scores(group)] for group in groups)
+    found = f"; per target {spanned(members)} members and {spanned(mix)} non-members" if members else ""
+    found += f", {spanned(ofl)} from outside the federation" if ofl else ""
+    return found + (f", {spanned(ifl)} from other clients" if ifl else "")
+
+
+def _targets(section: Section) -> list[Text]:
+    names, seeds_of = group_names(section.records), dict[tuple[int, ...], list[int]]()
+    for seed, own in section.targets.items():
+        seeds_of.setdefault(own, []).append(seed)
+    if len(seeds_of) == 1:
+        return [named_targets(targets, names) for targets in seeds_of]
+    return [(*named_targets(targets, names), Words(f" (seed {_listed(seeds)})")) for targets, seeds in seeds_of.items()]
+
+
+def named_targets(targets: Sequence[int], names: Sequence[str]) -> tuple[Part, ...]:
+    """Targets in words: clients, all honest clients, or groups by ``names``."""
+    if tuple(targets) == (EVERYBODY.code,):
+        return (Words("all honest clients together"),)
+    clients = [t for t in targets if t >= 0]
+    groups = sorted(t.index for t in map(Target.of, targets) if t.kind == "group")
+    shown: list[Text] = [(Words("group "), names[g] if g < len(names) else str(g)) for g in groups]
+    if clients or not shown:
+        shown.append(Words(f"clients {_listed(clients)}"))
+    return joined(shown)
+
+
+def _listed(values: Sequence[int]) -> str:
+    shown = ", ".join(map(str, values[:MOST_IDS]))
+    return shown if len(values) <= MOST_IDS else f"{shown}, … ({len(values)})"
+
+
+# -- TF01 -----------------------------------------------------------------------------------------------------------------
+
+
+def tf01_notes(section: Section) -> tuple[Text, ...]:
+    """How TF01 was computed, or how many non-members it lacks, and which rows lack it."""
+    if not has_tf01(section):
+        return (_missing_tf01(section),)
+    method = "each with a threshold of its own"
+    if section.comparison.aligned():
+        each = spanned([n for row in section.rows for n in _sizes(row)])
+        method = f"aligned and with one threshold, since {each} non-members{_own_parts(section)} are too few for one of their own"
+        method += "; that tends to read low (docs/method.md)"
+    without = [row.label for row in section.rows if not has_tf01(section, [row])]
+    rows: list[Text] = [(Words("TF01 n/a: too few scores of "), *joined(without), Words("."))] if without else []
+    return (Words(f"TF01: targets and seeds pooled, {method}."), *rows)
+
+
+def has_tf01(section: Section, rows: Sequence[Row] | None = None) -> bool:
+    """Whether any cell of these rows, by default of all, has it."""
+    return any(section.comparison.tf01(r.label, a) for r in (section.rows if rows is None else rows) for a in section.attacks)
+
+
+def _missing_tf01(section: Section) -> Text:
+    sizes = max((_sizes(row) for row in section.rows), key=sum, default=[])
+    missing, short = max(ALIGNED_TOGETHER - sum(sizes), 0), max(ALIGNED_OF_ONE - min(sizes, default=0), 0)
+    why = f"the {len(section.units)} targets and seeds have {sum(sizes):,} outside non-members together"
+    why += f", {missing:,} too few for a false-positive rate of 0.1 %" if missing else ""
+    why += f", and {min(sizes, default=0)} of one are {short} too few to align its scores by" if short else ""
+    if not missing and not short:
+        why += f", too few for thresholds of their own, and {len(section.seeds)} seeds are too few for a common one"
+    return Words(f"TF01: n/a, since {why}.")
+
+
+def _own_parts(section: Section) -> str:
+    """The source of non-members, where each target has no more of them."""
+    federation = section.described.get("federation")
+    test = federation.get("test") if isinstance(federation, Mapping) else None
+    return " each, all of a target's own test part," if isinstance(test, int | float) and test > 0 else " each"
+
+
+def _sizes(row: Row) -> list[int]:
+    """Outside non-members of each target and seed, under the attack that has most."""
+    found = [[s.n_nonmembers for s in entry.units("ofl").values()] for entry in row.entries.values()]
+    return max(found, key=sum, default=[])
+
+
+# -- folds ----------------------------------------------------------------------------------------------------------------
+
+
+def fold(lead: str, blocks: Sequence[Block]) -> list[Fold]:
+    """One fold whose summary names the tables in it; nothing of no blocks."""
+    return [Fold(_summary(Words(lead), blocks), tuple(blocks))] if blocks else []
+
+
+def folded(blocks: Sequence[Block], lead: str = "") -> list[Block]:
+    """Headings stay where they are; what is below each goes into a fold under the ``lead`` or, without one, its
+    heading."""
+    found: list[Block] = []
+    for is_heading, group in groupby(blocks, key=lambda block: isinstance(block, Heading)):
+        below = list(group)
+        last = found[-1] if found else None
+        name = Words(lead) if lead or not isinstance(last, Heading) else last.text
+        found += below if is_heading else [Fold(_summary(name, below), tuple(below))]
+    return found
+
+
+def _summary(lead: Text, blocks: Sequence[Block]) -> Text:
+    """``lead: table, table``; of tables without titles the number of rows."""
+    tables = [block for block in blocks if isinstance(block, Table)]
+    names: list[Text] = list(dict.fromkeys(t.title for t in tables if t.title and lead != Words(t.title)))
+    rest = len(names) - MOST_NAMED
+    shown = joined([*names[:MOST_NAMED], *([Words(f"{rest} more tables")] if rest > 0 else [])], "; ")
+    rows = sum(len(table.rows) for table in tables)
+    shown = shown or ((Words(f"{rows} {'row' if rows == 1 else 'rows'}"),) if rows else ())
+    own = lead if isinstance(lead, tuple) else (lead,)
+    return (*own, Words(": "), *shown) if shown else own
+
+
+def without_empty_tables(blocks: Iterable[Block]) -> list[Block]:
+    """A table without a number, an outcome or a word in it becomes a line that says why."""
+    found: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Fold):
+            block = Fold(block.summary, tuple(without_empty_tables(block.blocks)))
+        elif isinstance(block, Table) and block.rows and block.title and _is_empty(block):
+            why = block.empty or Words("no record has what it needs")
+            block = Note(joined([Words(block.title, "strong"), Words(": n/a throughout, since "), why, Words(".")], ""))
+        found.append(block)
+    return found
+
+
+def _is_empty(table: Table) -> bool:
+    """Whether every place but the names at the left is empty."""
+    numbers = [i for i, column in enumerate(table.columns) if column.align == "right"]
+    return len(table.columns) == 1 or (bool(numbers) and all(_is_absent(row[i]) for row in table.rows for i in numbers))
+
+
+def _is_absent(content: Content) -> bool:
+    if isinstance(content, Value):
+        return content.mean is None and not content.outcomes
+    return content is None or content == "" or content == ()

@@ -1,82 +1,202 @@
-"""The end of a board: what has no score and why, and where the numbers come from."""
+"""What a setting is, what has no score and why, and where the numbers come from."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 from fedbench.core.contract.board import Block, Bullets, Column, Heading, Note, Part, Quote, Table, Text, Words
+from fedbench.core.contract.threat import ANSWERS
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
 from fedbench.leaderboard.statistics.rows import MISSING, ended
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.unscored import Unscored, unscored
 from fedbench.leaderboard.tables.common import joined
 
-MAX_VALUES = 8
-MAX_NAMES = 60  # of one package's components of one kind
-_KINDS = ("data sets", "models", "defenses", "attacks", "signals", "analyses")
+MOST_VALUES = 8
+MOST_SETTING_VALUES = 4
+MOST_NAMES = 60  # of one package's components of one kind
+VIEWS = {
+    "server": "sees every client's uploaded update in every audited round",
+    "client": "sees the global models only",
+    "coalition": "sees the coalition's aggregate in every audited round",
+    "external": "sees the final global model only",
+}
+_PARTS = {
+    "adversary": "active attacks", "insider": "adversary inside the federation", "groups": "groups of clients",
+    "coalitions": "several coalitions at once",
+    "thresholds": "range of the MIA accuracy that clients tolerate",
+}  # fmt: skip
+
+
+# -- the setting ------------------------------------------------------------------------------------------------------------
+
+
+def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ()) -> Bullets:
+    """The setting as described, its audited rounds, its seeds, those of ``tuning``, and the threat model of each
+    view."""
+    values: dict[str, dict[Quote, None]] = {}  # dotted name -> insertion-ordered set of values
+    settings = list({repr(r.record.described): r.record.described for r in records}.values())
+    for described in settings:
+        for name, value in _flat(described):
+            values.setdefault(name, {})[value] = None
+    lines: list[Text] = [(part, Words(": "), *joined(leaves)) for part, leaves in _by_part(values).items()]
+    rounds = sorted({row.round for r in records for row in r.record.history})
+    lines += [Words(f"audited rounds: {_series(rounds)}")] if rounds else []
+    lines += [Words(text) for text in dict.fromkeys(map(_samples, settings)) if text]
+    lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
+    chosen = "strengths are chosen on them, and only the tables that say so count them"
+    lines += [Words(f"tuning seeds: {_series(sorted(tuning))}: {chosen}")] if tuning else []
+    for view in sorted({r.record.view for r in records if r.record.outcome == "ok"}):
+        model = Words(f" view: the adversary {VIEWS.get(view, 'is not described')}")
+        lines.append((Words("threat model, "), view, model))
+    labels = {r.record.defense.label for r in records if ANSWERS in r.record.notes}
+    return Bullets((*lines, *([(*joined(sorted(labels)), Words(f": {ANSWERS}"))] if labels else [])))
+
+
+def _flat(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Quote]]:
+    """(dotted name, value as text) of every leaf; empty and absent ones are left out."""
+    for name, value in described.items():
+        if name == "coalitions" and isinstance(value, Mapping):
+            yield from ((f"{prefix}{name}.{label}", Quote(str(groups), 300)) for label, groups in value.items())
+        elif isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif name == "groups" and isinstance(value, list) and all(isinstance(g, Mapping) for g in value):
+            yield f"{prefix}{name}", Quote("; ".join(map(_group, value)), 300)
+        elif value is not None and value != []:
+            yield f"{prefix}{name}", Quote(str(value), 80)
+
+
+def _group(group: Mapping[str, Any]) -> str:
+    """``minority: fraction 0.15, rotation 0.0 to 25.0``."""
+    parts = [
+        f"{name} {' to '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in group.items()
+        if name != "name" and value is not None
+    ]
+    return f"{group.get('name')}: {', '.join(parts)}" if parts else str(group.get("name"))
+
+
+def _by_part(found: Mapping[str, Mapping[Quote, None]]) -> dict[Part, list[Text]]:
+    """Leaves gathered under their first name; one that differs between records shows its values."""
+    parts: dict[Part, list[Text]] = {}
+    for name, values in found.items():
+        part, _, leaf = name.partition(".")
+        shown = joined(sorted(values, key=lambda v: v.text)[:MOST_SETTING_VALUES], " / ")
+        shown += (Words(" / …"),) if len(values) > MOST_SETTING_VALUES else ()
+        leaf = leaf.removeprefix("params.")
+        heading = Words(_PARTS[part]) if part in _PARTS else Quote(part, 40)
+        parts.setdefault(heading, []).append(shown if leaf in ("", "name") else (Quote(leaf, 60), Words(" "), *shown))
+    return parts
+
+
+def _samples(described: Mapping[str, Any]) -> str:
+    """Parts of each client's samples and the outside non-members; empty where clients train on all they hold."""
+    federation = described.get("federation")
+    given = federation if isinstance(federation, Mapping) else {}
+    shares = (given.get(name) for name in ("validation", "test"))
+    validation, test = (float(s) if isinstance(s, int | float) and 0 <= s < 1 else 0.0 for s in shares)
+    if not validation and not test:
+        return ""
+    watched = "the test part again" if given.get("validation_on") == "nonmembers" else f"{validation:.0%}" if validation else ""
+    parts = [f"{1 - validation - test:.0%} to train on", f"test {test:.0%}" if test else ""]
+    parts += [f"validation {watched}" if watched else ""]
+    outside = "the target's own test part, which no client trains on" if test else "samples of the hold-out"
+    return f"each client's samples: {', '.join(p for p in parts if p)}; outside non-members: {outside}"
+
+
+def _series(values: Sequence[int]) -> str:
+    """Evenly spaced numbers as ``10, 20, …, 300``, others in full up to twenty."""
+    if len(values) > 4 and len({b - a for a, b in pairwise(values)}) == 1:
+        return f"{values[0]}, {values[1]}, …, {values[-1]}"
+    return ", ".join(map(str, values[:20])) + (f", … ({len(values)} in all)" if len(values) > 20 else "")
+
+
+# -- cells without a score ----------------------------------------------------------------------------------------------------
+
 _UNSCORED = ("setting", "coalition", "defense", "attack", "seeds", "outcome", "reason")
 
 
 def unscored_blocks(sections: Sequence[Section]) -> list[Block]:
-    """A table of every failed, timed-out, diverged, skipped or missing cell with its reason; [] when there is none."""
-    found = unscored(sections)
+    """A table of every failed, timed-out, diverged, skipped or missing cell with its reason; [] when there is
+    none."""
+    found: dict[tuple[str, ...], set[int]] = {}
+    for section in [*sections, *(s.tuning for s in sections if s.tuning is not None)]:
+        for row in section.rows:
+            for attack, entry in row.entries.items():
+                for seed in (seed for seed in section.seeds if entry.ok(seed) is None):
+                    loaded = entry.records.get(seed)
+                    coalition = next((r.record.coalition for r in [loaded, *row.records] if r), section.coalition)
+                    reason = loaded.record.reason if loaded else ""
+                    cell = (section.setting, coalition, row.label, attack, ended(loaded), reason)
+                    found.setdefault(cell, set()).add(seed)
     if not found:
         return []
     rows = tuple(
-        (c.setting, c.coalition, c.defense, c.attack, Words(", ".join(map(str, seeds))), Words(c.outcome), _reason(c))
-        for c, seeds in found.items()
+        (*names, Words(", ".join(map(str, sorted(seeds)))), Words(outcome), _reason(outcome, reason))
+        for (*names, outcome, reason), seeds in sorted(found.items())
     )
     columns = tuple(Column(name=Words(name), align="left") for name in _UNSCORED)
     return [Heading(2, Words("Cells without a score")), Table(title="", columns=columns, rows=rows)]
 
 
-def _reason(cell: Unscored) -> Text:
-    if cell.outcome == MISSING:
+def _reason(outcome: str, reason: str) -> Text:
+    if outcome == MISSING:
         return Words("no record; run the suite again to compute it")
-    return cell.reason if cell.reason.strip() else Words("no reason given")
+    return reason if reason.strip() else Words("no reason given")
 
 
-_FACTS: dict[str, tuple[Callable[[LoadedRecord], object], ...]] = {
-    "fedbench": (lambda r: r.record.provenance.fedbench,),
-    "Python": (lambda r: r.record.provenance.python,),
-    "torch": (lambda r: r.record.provenance.torch,),
-    "numpy": (lambda r: r.record.provenance.numpy,),
-    "git commit": (lambda r: _commit(r),),
-    "platform": (lambda r: r.record.provenance.platform,),
-    "CPU": (lambda r: r.record.provenance.cpu_type,),
-    "device": (lambda r: r.record.provenance.device,),
-    "dtype": (lambda r: r.record.provenance.dtype,),
-    "threads a run": (lambda r: r.record.provenance.threads,),
-    "deterministic": (lambda r: "yes" if r.record.provenance.deterministic else "no",),
-    "record schema": (lambda r: r.record.schema_version,),
-    "data": (lambda r: r.record.digests.get("data", "unknown")[:16],),
-    "split": (lambda r: r.record.digests.get("split", "unknown")[:16],),
+# -- versions, machine and data -----------------------------------------------------------------------------------------------
+
+
+def _commit(loaded: LoadedRecord) -> str:
+    p = loaded.record.provenance
+    if p.git_commit is None:
+        return "not under git"
+    return p.git_commit[:12] + (" with uncommitted changes" if p.git_dirty else "")
+
+
+_FACTS: dict[str, Callable[[LoadedRecord], object]] = {
+    "fedbench": lambda r: r.record.provenance.fedbench,
+    "Python": lambda r: r.record.provenance.python,
+    "torch": lambda r: r.record.provenance.torch,
+    "numpy": lambda r: r.record.provenance.numpy,
+    "git commit": _commit,
+    "platform": lambda r: r.record.provenance.platform,
+    "CPU": lambda r: r.record.provenance.cpu_type,
+    "device": lambda r: r.record.provenance.device,
+    "dtype": lambda r: r.record.provenance.dtype,
+    "threads a run": lambda r: r.record.provenance.threads,
+    "deterministic": lambda r: "yes" if r.record.provenance.deterministic else "no",
+    "record schema": lambda r: r.record.schema_version,
+    "data": lambda r: r.record.digests.get("data", "unknown")[:16],
+    "split": lambda r: r.record.digests.get("split", "unknown")[:16],
 }
 
 
 def origin(loaded: LoadedRecord) -> list[tuple[str, str]]:
-    """(what, its value) of where one record comes from: versions, machine, data."""
-    return [(name, str(read(loaded))) for name, reads in _FACTS.items() for read in reads]
+    """(name, value) of versions, machine and data of one record."""
+    return [(name, str(read(loaded))) for name, read in _FACTS.items()]
 
 
 def mixed_note(records: Sequence[LoadedRecord]) -> list[Block]:
-    """Said at the top: one command gives the same bits on one type of CPU, and these records come from several."""
-    types = sorted({r.record.provenance.cpu_type for r in records if r.record.provenance.device == "cpu"})
+    """Warns of records from several types of CPU: one command gives the same bits on one type only."""
+    types = {r.record.provenance.cpu_type for r in records if r.record.provenance.device == "cpu"}
     if len(types) < 2:
         return []
-    said = "Records of several types of CPU, whose last digits may differ: one command gives the same bits on one type only ("
-    return [Note((Words(said), *joined([Quote(t, 120) for t in types[:MAX_VALUES]], "; "), Words(").")))]
+    text = "Records of several types of CPU, whose last digits may differ: one command gives the same bits on one type only ("
+    return [Note((Words(text), *_listed(types, MOST_VALUES, "; "), Words(").")))]
 
 
 def provenance_blocks(records: Sequence[LoadedRecord], more: Sequence[Text] = ()) -> list[Block]:
-    """Versions, code, machine and data behind the board; where records differ, every value is listed. ``more``: further lines."""
+    """Versions, code, machine and data behind the board; where records differ, every value is listed. ``more``:
+    further lines."""
     lines: list[Text] = [*more, *_packages(records)]
-    lines += [
-        (Words(f"{name}: "), *_values({str(read(r)) for r in records for read in reads})) for name, reads in _FACTS.items()
-    ]
+    for name, read in _FACTS.items():
+        lines.append((Words(f"{name}: "), *_listed({str(read(r)) for r in records}, MOST_VALUES)))
     count = ", ".join(f"{n} {what}" for what, n in sorted(Counter(map(ended, records)).items()))
     latest = max(r.record.measured.started for r in records)
     lines += [Words(f"records: {count}"), (Words("last run started: "), latest)]
@@ -84,20 +204,16 @@ def provenance_blocks(records: Sequence[LoadedRecord], more: Sequence[Text] = ()
 
 
 def _packages(records: Sequence[LoadedRecord]) -> Iterator[Text]:
-    """Of every package, with its version, what it brought."""
+    """Of every package, with its version, the components it provides."""
     found: dict[str, dict[str, set[str]]] = {}
-    uses = {(kind, id(use)): use for loaded in records for kind, use in _components(loaded.record)}
-    for (kind, _), use in uses.items():
-        for part in use.chain:
-            found.setdefault(part.distribution, {}).setdefault(kind, set()).add(part.name)
+    for loaded in records:
+        for kind, use in _components(loaded.record):
+            for part in use.chain:
+                found.setdefault(part.distribution, {}).setdefault(kind, set()).add(part.name)
     for package, kinds in sorted(found.items()):
-        parts = ((Words(f"{kind} "), *_names(kinds[kind])) for kind in _KINDS if kind in kinds)
+        order = ("data sets", "models", "defenses", "attacks", "signals", "analyses")
+        parts = ((Words(f"{kind} "), *_listed(kinds[kind], MOST_NAMES)) for kind in order if kind in kinds)
         yield (Words("components of "), Quote(package, 120), Words(": "), *joined(parts, "; "))
-
-
-def _names(names: set[str]) -> tuple[Part, ...]:
-    rest = (Words(f" and {len(names) - MAX_NAMES} more"),) if len(names) > MAX_NAMES else ()
-    return (*joined([Quote(name, 60) for name in sorted(names)[:MAX_NAMES]]), *rest)
 
 
 def _components(record: Record) -> Iterator[tuple[str, ComponentUse]]:
@@ -108,14 +224,7 @@ def _components(record: Record) -> Iterator[tuple[str, ComponentUse]]:
         yield from (("analyses", use) for use in also.analyses.values())
 
 
-def _commit(loaded: LoadedRecord) -> str:
-    p = loaded.record.provenance
-    if p.git_commit is None:
-        return "not under git"
-    return p.git_commit[:12] + (" with uncommitted changes" if p.git_dirty else "")
-
-
-def _values(values: set[str]) -> tuple[Quote | str | Words, ...]:
+def _listed(values: set[str], most: int, between: str = ", ") -> tuple[Part, ...]:
     ordered = sorted(values)
-    rest = (Words(f" and {len(ordered) - MAX_VALUES} more"),) if len(ordered) > MAX_VALUES else ()
-    return (*joined([Quote(v, 120) for v in ordered[:MAX_VALUES]]), *rest)
+    rest = (Words(f" and {len(ordered) - most} more"),) if len(ordered) > most else ()
+    return (*joined([Quote(v, 120) for v in ordered[:most]], between), *rest)

@@ -1,20 +1,21 @@
-"""The papers' numbers beside ours: what corresponds, how far apart it is, and what was not run."""
+"""The papers' numbers with ours: what corresponds, how far apart it is, and what was not run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from scipy import stats
 
 from fedbench.core import UserError
 from fedbench.core.contract.board import Block, Bullets, Column, Content, Heading, Note, Quote, Table, Text, Value, Words
-from fedbench.leaderboard.statistics.agreement import agreement
-from fedbench.leaderboard.statistics.averages import Average
-from fedbench.leaderboard.statistics.beside import Pair
-from fedbench.leaderboard.statistics.published import QUANTITIES, Match, match
+from fedbench.leaderboard.statistics.published import QUANTITIES, Match, Pair, match
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, joined
 
-_NAMES = {
+NAMES = {
     "auc": "AUC", "tf01": "TF01 (%)", "tf01_by_class": "TF01 by client and class (%)", "hypervolume": "hypervolume",
     "attack_accuracy": "best_round attack accuracy",
     "mia_accuracy": "MIA accuracy in the last round", "auc_max": "max auR", "advantage_max": "max Adv",
@@ -22,9 +23,7 @@ _NAMES = {
     "runtime": "runtime over the undefended one's",
 }  # fmt: skip
 _AVERAGED = ("auc", "tf01")
-_SAYS_NOTHING = (
-    ": in what order defenses and attacks come there says nothing of the order here, so no rank correlation is given"
-)
+_NO_RANKS = ": the order of defenses and attacks there says nothing of the order here, so no rank correlation is given."
 _DIGITS = {"tf01": 2, "tf01_by_class": 2, "hypervolume": 4, "runtime": 2}
 _MORE = {
     "attack_accuracy": ("ours in the last round", "ours, null of best_round"),
@@ -32,14 +31,9 @@ _MORE = {
 }  # fmt: skip
 
 
-def quantity_name(quantity: str) -> str:
-    """What a table calls one of ``QUANTITIES``, with its unit."""
-    return _NAMES[quantity]
-
-
 def beside_papers(entries: Sequence[dict[str, Any]], sections: Sequence[Section]) -> list[Block]:
-    """All published numbers that a suite names, and which settings of it were not run; an entry that fits no paper is said, and
-    costs nobody the board."""
+    """All published numbers that a suite names, and which settings of it were not run; an entry that fits no paper is
+    a line."""
     matches: list[Match] = []
     wrong: list[Text] = []
     run = {s.setting for s in sections}
@@ -57,25 +51,50 @@ def beside_papers(entries: Sequence[dict[str, Any]], sections: Sequence[Section]
 
 
 def match_blocks(found: Match) -> list[Block]:
-    """What differs, a summary of the reproduction, and per quantity a table of ours, the paper's and the difference."""
-    where = joined([f"{found.source} {found.table}", found.setting, f"coalition {found.coalition}"])
-    tables = [t for q in QUANTITIES if any(p.ours for p in found.of(q)) for t in _tables(q, found)]
-    summary = Bullets(tuple(Words(_agreement(q, found.of(q), ranks=not found.unlike)) for q in QUANTITIES if found.of(q)))
-    return [Heading(3, where), *_differs(found), summary, *tables]
-
-
-def _differs(found: Match) -> list[Block]:
-    """What the board sees by itself, then what the suite says."""
-    seen: list[Block] = []
+    """What differs, a summary of the reproduction, and per quantity a table of ours, the paper's and the
+    difference."""
+    blocks: list[Block] = [Heading(3, joined([f"{found.source} {found.table}", found.setting, f"coalition {found.coalition}"]))]
     if found.unlike:
-        seen.append(Note((Words("Not the paper's setting: "), Quote("; ".join(found.unlike), 400), Words(f"{_SAYS_NOTHING}."))))
-    return [*seen, *([Note((Words("What differs: "), Quote(found.differs, 1_000)))] if found.differs else [])]
+        blocks.append(Note((Words("Not the paper's setting: "), Quote("; ".join(found.unlike), 400), Words(_NO_RANKS))))
+    if found.differs:
+        blocks.append(Note((Words("What differs: "), Quote(found.differs, 1_000))))
+    quantities = [q for q in QUANTITIES if found.of(q)]
+    blocks.append(Bullets(tuple(Words(_agreement(q, found.of(q), ranks=not found.unlike)) for q in quantities)))
+    for quantity in (q for q in quantities if any(p.ours for p in found.of(q))):
+        blocks.append(_table(quantity, found.of(quantity)))
+        blocks += _average_table(quantity, found) if quantity in _AVERAGED else []
+    return blocks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Of the ``done`` of ``asked`` published cells that were run; None with fewer than three numbers of ours. Where
+    several strengths of a defense correspond to one published cell, each counts as a number, and the cell once."""
+
+    asked: int
+    done: int
+    rank_correlation: float | None = None
+    """Spearman's, NaN where all are equal"""
+    mean_difference: float | None = None
+    """absolute, in the quantity's unit"""
+
+
+def agreement(pairs: Sequence[Pair]) -> Agreement:
+    """Of the pairs of one quantity."""
+    done = [(p.ours.value, p.paper) for p in pairs if p.ours is not None]
+    asked, run = (len({(p.theirs, p.attack, p.group) for p in some}) for some in (pairs, [p for p in pairs if p.ours]))
+    if len(done) < 3:
+        return Agreement(asked=asked, done=run)
+    ours, paper = np.array(done, dtype=float).T
+    rank, apart = float(stats.spearmanr(ours, paper).statistic), float(np.abs(ours - paper).mean())
+    return Agreement(asked=asked, done=run, rank_correlation=rank, mean_difference=apart)
 
 
 def _agreement(quantity: str, pairs: Sequence[Pair], ranks: bool) -> str:
-    """How many cells were not run; over the others the mean absolute difference and, with ``ranks``, the rank correlation."""
+    """Number of cells not run; over the others the mean absolute difference and, with ``ranks``, the rank
+    correlation."""
     found = agreement(pairs)
-    said = f"{_NAMES[quantity].removesuffix(' (%)')}: {found.done} of {found.asked} published cells run"
+    said = f"{NAMES[quantity].removesuffix(' (%)')}: {found.done} of {found.asked} published cells run"
     if found.rank_correlation is None or found.mean_difference is None:
         return said
     rank = "n/a" if found.rank_correlation != found.rank_correlation else f"{found.rank_correlation:.2f}"
@@ -84,39 +103,39 @@ def _agreement(quantity: str, pairs: Sequence[Pair], ranks: bool) -> str:
     return f"{said}; {shown}mean absolute difference {found.mean_difference:.3f}{unit}"
 
 
-def _tables(quantity: str, found: Match) -> list[Table]:
-    averages = found.averages(quantity) if quantity in _AVERAGED else []
-    return [_table(quantity, found.of(quantity)), *([_average_table(quantity, averages)] if averages else [])]
-
-
-def _average_table(quantity: str, averages: Sequence[Average]) -> Table:
-    """Averages over attacks, the paper's from its cells: the printed ones are not always the means of their rows."""
+def _average_table(quantity: str, found: Match) -> list[Table]:
+    """Averages over attacks of each defense with several, over those that were run or, where none was, all of them;
+    the paper's from its cells, since the printed ones are not always the means of their rows."""
     digits = _DIGITS.get(quantity, 3)
     columns = (
         DEFENSE, Column(name=Words("average over"), align="left"),
-        Column(name=Words(f"ours {_NAMES[quantity]}"), digits=digits),
+        Column(name=Words(f"ours {NAMES[quantity]}"), digits=digits),
         Column(name=Words("paper, from its cells"), digits=digits),
         Column(name=Words("difference"), digits=digits, signed=True), Column(name=Words("paper, as printed"), digits=2),
     )  # fmt: skip
-    rows = tuple(
-        (a.defense, Words(f"{a.run or a.attacks} of {a.attacks} attacks"),
-         Words("not run") if a.ours is None else Value(mean=a.ours), Value(mean=a.paper),
-         "" if a.ours is None else Value(mean=a.difference), Value(mean=a.printed))
-        for a in averages
-    )  # fmt: skip
-    return Table(title="", columns=columns, rows=rows)
+    by_row: dict[tuple[str, str], list[Pair]] = {}
+    for pair in found.of(quantity):
+        by_row.setdefault((pair.theirs, pair.defense), []).append(pair)
+    rows: list[tuple[Content, ...]] = []
+    for (theirs, defense), pairs in by_row.items():
+        done = [(p.ours.value, p.paper) for p in pairs if p.ours is not None]
+        paper = float(np.mean([p for _, p in done] or [p.paper for p in pairs]))
+        ours = float(np.mean([o for o, _ in done])) if done else None
+        numbers = (Words("not run"), Value(mean=paper), "") if ours is None else (
+            Value(mean=ours), Value(mean=paper), Value(mean=ours - paper)
+        )  # fmt: skip
+        over = Words(f"{len(done) or len(pairs)} of {len(pairs)} attacks")
+        if len(pairs) > 1:
+            rows.append((defense, over, *numbers, Value(mean=found.printed.get((theirs, quantity)))))
+    return [Table(title="", columns=columns, rows=tuple(rows))] if rows else []
 
 
 def _table(quantity: str, pairs: Sequence[Pair]) -> Table:
+    names = (f"ours {NAMES[quantity]}", "paper", "difference", *_MORE.get(quantity, ()))
     digits = _DIGITS.get(quantity, 3)
-    more = _MORE.get(quantity, ())
-    columns = (
-        DEFENSE, ATTACK, Column(name=Words(f"ours {_NAMES[quantity]}"), digits=digits),
-        Column(name=Words("paper"), digits=digits), Column(name=Words("difference"), digits=digits, signed=True),
-        *(Column(name=Words(name), digits=digits) for name in more),
-    )  # fmt: skip
-    rows = tuple((p.defense, _attack(p), *_numbers(p), *_more(p, more)) for p in pairs)
-    return Table(title="", columns=columns, rows=rows)
+    columns = [Column(name=Words(name), digits=digits, signed=name == "difference") for name in names]
+    rows = tuple((p.defense, _attack(p), *_numbers(p, len(names) - 3)) for p in pairs)
+    return Table(title="", columns=(DEFENSE, ATTACK, *columns), rows=rows)
 
 
 def _attack(pair: Pair) -> Text:
@@ -125,22 +144,15 @@ def _attack(pair: Pair) -> Text:
     return (pair.attack, Words(", group "), pair.group) if pair.group else pair.attack
 
 
-def _numbers(p: Pair) -> tuple[Content, ...]:
-    paper = Value(mean=p.paper, half_width=p.paper_std, suffix=_clients(p))
+def _numbers(p: Pair, further: int) -> tuple[Content, ...]:
+    """Ours, the paper's (a mean over clients with their range), the difference, and what follows for some
+    quantities."""
+    clients = () if p.paper_range is None else Words(f" ({p.paper_range[0]:g} to {p.paper_range[1]:g})")
+    paper = Value(mean=p.paper, half_width=p.paper_std, suffix=clients)
     if p.ours is None:
-        return Words("not run"), paper, ""
-    return Value(mean=p.ours.value, half_width=p.ours.half_width), paper, Value(mean=p.difference)
-
-
-def _clients(p: Pair) -> Text:
-    """The paper's clients, where its number is their mean."""
-    return () if p.paper_range is None else Words(f" ({p.paper_range[0]:g} to {p.paper_range[1]:g})")
-
-
-def _more(p: Pair, names: Sequence[str]) -> tuple[Content, ...]:
-    if p.ours is None or not names:
-        return ("",) * len(names)
-    if p.quantity == "attack_accuracy":
-        return Value(mean=p.ours.last), Value(mean=p.ours.null)
-    above = None if p.ours.null is None else p.ours.value - p.ours.null
-    return Value(mean=p.ours.null), Value(mean=above)
+        return Words("not run"), paper, "", *("",) * further
+    null = p.ours.null
+    above = None if null is None else p.ours.value - null
+    more = (p.ours.last, null) if p.quantity == "attack_accuracy" else (null, above)
+    ours = Value(mean=p.ours.value, half_width=p.ours.half_width)
+    return ours, paper, Value(mean=p.difference), *(Value(mean=v) for v in more[:further])

@@ -1,0 +1,305 @@
+"""The quantities that claims are made of: a number of a row with its interval, and one number against another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from fedbench.core import Courses, Strengths
+from fedbench.core.metrics import Interval
+from fedbench.core.metrics.intervals import LEVEL
+from fedbench.leaderboard.claims.schema import Other, Quantity
+from fedbench.leaderboard.statistics.intervals import Measured, over_units, p_value
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import PairTests, Rival
+
+WITHIN = 1.0  # points of accuracy that a matched strength may lose on the tuning seeds: "within one point of the undefended"
+
+
+class Missing(Exception):
+    """A claim cannot be tested here: ``why``, in our words, and ``what``, a name of the claim's file."""
+
+    def __init__(self, why: str, what: str = "") -> None:
+        super().__init__(why, what)
+        self.why, self.what = why, what
+
+
+class OutOfReach(Missing):
+    """No strength of a defense is within reach of the undefended run's accuracy."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A number, or a difference of two; ``p``: two-sided, that it equals the value it is compared with."""
+
+    interval: Interval
+    p: float
+
+
+def measured(section: Section, q: Quantity) -> Interval:
+    """The quantity with its 95 % interval, in the unit of its measure. Raises :class:`Missing` where the section does
+    not have it."""
+    row = row_of(section, q.row)
+    _require_scores(section, row, q)
+    found = _MEASURES[q.measure](section, row, q)
+    if found is None:
+        raise Missing(_WHY.get(q.measure, "no score of"), q.attack or q.row)
+    return found
+
+
+def row_of(section: Section, label: str) -> Row:
+    """The row of that label. Raises :class:`Missing` where the section has none."""
+    if (row := section.row(label)) is None:
+        raise Missing("no row", label)
+    return row
+
+
+def compared_with_value(section: Section, q: Quantity, value: float) -> Found:
+    """The quantity against a number."""
+    found = measured(section, q)
+    return Found(found, p_of_interval(found, value, len(section.seeds)))
+
+
+def contrasted(one: tuple[Section, Quantity], other: tuple[Section, Quantity], margin: float = 0.0) -> Found:
+    """The first quantity minus the second, against ``margin``: paired on the same candidates or seeds where both are
+    of one section and measure that can be, else of two separate intervals."""
+    (section, a), (elsewhere, b) = one, other
+    ours, theirs = measured(section, a), measured(elsewhere, b)
+    if section is elsewhere and a.measure in _RIVALS:
+        rivals = [_RIVALS[q.measure](section, q) for q in (a, b)]
+        tests = PairTests(section.comparison.parts, {"one": rivals[0], "other": rivals[1]}, margin)
+        if (interval := tests.interval("one", "other")) is None:
+            raise Missing("no candidates in common")
+        return Found(interval, tests.test("one", "other")[1])
+    if section is elsewhere and a.measure == "accuracy":
+        interval = _percent(section.accuracy_difference(row_of(section, a.row), row_of(section, b.row)))
+        if interval is None:
+            raise Missing("no seed that both have:", f"{a.row}, {b.row}")
+        return Found(interval, p_of_interval(interval, margin, len(section.seeds)))
+    if section is elsewhere and a.measure in BY_SEED:
+        first, second = (series(section, row_of(section, q.row), q) for q in (a, b))
+        pairs = [(first[s], second[s]) for s in first if s in second]
+        found = {(s, 0): Measured(x.value - y.value, float(np.hypot(x.error, y.error))) for s, (x, y) in enumerate(pairs)}
+        if (interval := over_units(found)) is None:
+            raise Missing("no seed that both have")
+        return Found(interval, p_value({unit: Measured(m.value - margin, m.error) for unit, m in found.items()}))
+    apart = separate(ours, theirs)
+    return Found(apart, p_of_interval(apart, margin, min(len(section.seeds), len(elsewhere.seeds))))
+
+
+def separate(one: Interval, other: Interval) -> Interval:
+    """One minus the other of two unpaired intervals: each end is as far from the difference as both numbers' ends on
+    that side together, in squares (Zou & Donner, Statistics in Medicine 2008). Positively correlated numbers, as
+    those of one section are, differ by less: this errs on the safe side."""
+    mean = one.mean - other.mean
+    low = mean - float(np.hypot(one.mean - one.low, other.high - other.mean))
+    high = mean + float(np.hypot(one.high - one.mean, other.mean - other.low))
+    return Interval(mean, (high - low) / 2, min(one.n, other.n), one.between and other.between, (low, high))
+
+
+def p_of_interval(found: Interval, value: float, seeds: int) -> float:
+    """Two-sided p-value of ``value``, .05 where it is an end of the 95 % interval; beyond, the tail is Student's t
+    over seeds.
+
+    1 with fewer than two seeds, since one training says nothing of the next, and where the interval is not known.
+    """
+    reach = found.high - found.mean if found.mean < value else found.mean - found.low
+    if seeds < 2 or reach != reach or found.mean == value:
+        return 1.0
+    if reach <= 0:
+        return 0.0
+    bar = float(stdtrit(seeds - 1, (1 + LEVEL) / 2))
+    return 2 * float(stdtr(seeds - 1, -bar * abs(found.mean - value) / reach))
+
+
+def undominated(leak: Found, accuracy: Found) -> tuple[bool, Found]:
+    """(whether accuracy decides, what decides) that a row is not dominated by another: its differences in leak and in
+    accuracy.
+
+    The other row dominates where the leak is higher and accuracy lower, so both must be significant for that: the
+    p-value is the larger of the two (an intersection-union test; Berger, Technometrics 1982). One of them on the good
+    side is enough against it: the smaller p-value of those that lie there, times how many do (Bonferroni), since the
+    better one was looked for.
+    """
+    sides = ((False, leak, -1), (True, accuracy, 1))
+    good = [(by_accuracy, found) for by_accuracy, found, sign in sides if found.interval.mean * sign > 0]
+    if not good:
+        return max(((b, f) for b, f, _ in sides), key=lambda side: side[1].p)
+    by_accuracy, found = min(good, key=lambda side: side[1].p)
+    return by_accuracy, Found(found.interval, min(1.0, len(good) * found.p))
+
+
+# -- one measure each -----------------------------------------------------------------------------------------------------
+
+
+def _require_scores(section: Section, row: Row, q: Quantity) -> None:
+    """A mean over the trainings that did not fail would favour a defense that makes others fail."""
+    if q.attack is not None and q.attack not in row.entries:
+        raise Missing("no attack", q.attack)
+    if q.attack is not None:
+        scored = row.entries[q.attack].complete
+    else:
+        scored = row.complete if q.measure in _OVER_ATTACKS else len(row.utility_records) == len(row.seeds)
+    if not scored:
+        raise Missing("scores are missing of", q.row if q.attack is None else f"{q.row} / {q.attack}")
+    if q.measure in _OVER_ATTACKS and not section.comparison.eligible:
+        raise Missing("no attack beats chance on the undefended run, so none judges")
+
+
+def _worst(section: Section, row: Row, q: Quantity) -> Interval | None:
+    worst = (section.comparison.worst if q.measure == "worst-auc" else section.comparison.worst_tf01)(row.label)
+    return worst.found if worst else None
+
+
+def _mean_rate(section: Section, row: Row, q: Quantity) -> Interval | None:
+    """Over the eligible attacks. They judge the same candidates, so their errors may all fall together."""
+    found = [section.comparison.tf01(row.label, a) for a in section.comparison.eligible]
+    known = [i for i in found if i is not None]
+    if not known or len(known) < len(found):
+        return None
+    mean, low, high = (float(np.mean([getattr(i, part) for i in known])) for part in ("mean", "low", "high"))
+    return Interval(mean, (high - low) / 2, known[0].n, between=True, ends=(low, high))
+
+
+def _over_seeds(section: Section, row: Row, q: Quantity) -> Interval | None:
+    return over_units({(seed, 0): m for seed, m in series(section, row, q).items()})
+
+
+def _percent(found: Interval | None) -> Interval | None:
+    return None if found is None else Interval(100 * found.mean, 100 * found.half_width, found.n, found.between)
+
+
+def series(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+    """Seed -> value with its error within the run (NaN where not known). Raises :class:`Missing` unless every seed
+    has one."""
+    found = _SERIES[q.measure](section, row, q)
+    if q.minus is not None:  # the correlation of their errors is not known, so neither is the error of the difference
+        other = _SERIES[q.measure](section, row, q.model_copy(update={"name": q.minus}))
+        found = {s: Measured(found[s].value - other[s].value, float("nan")) for s in found if s in other}
+    if set(found) != set(section.seeds):
+        raise Missing("not on every seed:", q.name or q.group or q.attack or q.row)
+    return found
+
+
+def _decided(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+    """Attack accuracy in the last round, the mean over the targets of a seed, or over those of one group of
+    clients."""
+    entry = row.entries[q.attack or ""]
+    if q.group is not None:
+        names = [g.name for g in section.groups]
+        if q.group not in names:
+            raise Missing("no group", q.group)
+        entry = entry.of_group(section.groups, names.index(q.group))
+    found, accuracies = {}, entry.accuracies()
+    for seed in dict.fromkeys(seed for seed, _ in accuracies):  # targets have candidates of their own
+        own = [m for (s, _), m in accuracies.items() if s == seed]
+        error = float(np.sqrt(np.sum([m.error**2 for m in own])) / len(own))
+        found[seed] = Measured(float(np.mean([m.value for m in own])), error)
+    return found
+
+
+def _findings(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+    label, found = q.analysis or "", {}
+    for seed in section.seeds:
+        finding = row.findings(label, seed) if q.attack is None else row.entries[q.attack].findings(label, seed)
+        number = finding.numbers.get(q.name or "") if finding else None
+        if number is not None and number.value is not None:
+            found[seed] = Measured(number.value, float("nan") if number.error is None else number.error)
+    return found
+
+
+def _facts(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+    values = {seed: loaded.record.facts.get(q.name or "") for seed, loaded in row.utility_records.items()}
+    return {
+        s: Measured(float(v), float("nan")) for s, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)
+    }
+
+
+def _last_losses(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+    """Mean loss in the last audited round that has one, of the clients that defend in any row, in the undefended row,
+    too."""
+    part, side = (q.name or "").split()
+    every = [c.sides[side] for c in Courses.of(section, q.analysis or "", (row.label,)) if c.part == part]
+    if not every or len(every[0]) != len(section.seeds):
+        return {}
+    known = {seed: course[~np.isnan(course)] for seed, course in zip(section.seeds, every[0], strict=True)}
+    return {seed: Measured(float(course[-1]), float("nan")) for seed, course in known.items() if len(course)}
+
+
+_SERIES: dict[str, Callable[[Section, Row, Quantity], dict[int, Measured]]] = {
+    "attack-accuracy": _decided, "finding": _findings, "fact": _facts, "last-loss": _last_losses,
+}  # fmt: skip
+BY_SEED = tuple(_SERIES)  # measures with one value a seed
+_MEASURES: dict[str, Callable[[Section, Row, Quantity], Interval | None]] = {
+    "worst-auc": _worst, "worst-tf01": _worst, "mean-tf01": _mean_rate,
+    "mean-auc": lambda section, row, q: section.comparison.mean(row.label),
+    "auc": lambda section, row, q: section.comparison.signed(row.label, q.attack or ""),
+    "tf01": lambda section, row, q: section.comparison.tf01(row.label, q.attack or ""),
+    "accuracy": lambda section, row, q: _percent(row.accuracy),
+    "delta-accuracy": lambda section, row, q: _percent(section.compared[row.label].delta_accuracy),
+    "runtime": lambda section, row, q: section.compared[row.label].runtime,
+    **dict.fromkeys(BY_SEED, _over_seeds),
+}  # fmt: skip
+_RIVALS: dict[str, Callable[[Section, Quantity], Rival]] = {
+    "worst-auc": lambda section, q: section.comparison.worst_rival(q.row),
+    "mean-auc": lambda section, q: section.comparison.mean_rival(q.row),
+    "auc": lambda section, q: section.comparison.cell_rival(q.row, q.attack or ""),
+}
+_OVER_ATTACKS = ("worst-auc", "mean-auc", "worst-tf01", "mean-tf01")
+_WHY = {
+    **dict.fromkeys(("worst-tf01", "mean-tf01", "tf01"), "too few non-members for TF01 of"),
+    "accuracy": "no test accuracy of", "delta-accuracy": "no undefended run to compare with", "runtime": "no comparable times of",
+}  # fmt: skip
+
+
+# -- rows that a claim names by their defense, at the strength that the tuning seeds choose -------------------------------------
+
+
+def own_row(section: Section, q: Quantity) -> str:
+    """Label of the quantity's row. Raises :class:`Missing` where its defense has no such strength."""
+    return q.row if q.chosen is None else _label(section, q.row, q.chosen)
+
+
+def other_rows(section: Section, q: Quantity, than: Other) -> Iterator[str | Missing]:
+    """The label of every other row, or what is missing of one.
+
+    A rival without a strength within reach has none at matched accuracy and is left out; where none is left, this is
+    missing.
+    """
+    if q.chosen is None:
+        yield from than.rows or ()
+        return
+    found = 0
+    for name in than.rows or [f.name for f in section.families() if f.name != q.row]:
+        try:
+            yield _label(section, name, q.chosen)
+        except OutOfReach:
+            continue
+        except Missing as missing:
+            yield missing
+        found += 1
+    if not found:
+        yield OutOfReach(f"no other defense has a strength within {WITHIN:g} pp on the tuning seeds")
+
+
+def _label(section: Section, name: str, chosen: str) -> str:
+    tuning = section.tuning
+    if tuning is None:
+        raise Missing("no records of tuning seeds")
+    choices: Mapping[str, Strengths] = {c.family: c for c in Strengths.chosen(tuning, WITHIN)}
+    if section.base is not None and section.base.label == name:
+        return name  # the undefended run has one strength
+    if name not in choices:
+        raise Missing("no tuned defense", name)
+    if choices[name].best is None:
+        raise Missing("not all scores on the tuning seeds of", name)
+    label = choices[name].matched if chosen == "matched" else choices[name].best
+    if label is None and tuning.base is None:
+        raise Missing("no undefended run on the tuning seeds, so nothing is matched:", name)
+    if label is None:
+        raise OutOfReach(f"no strength within {WITHIN:g} pp on the tuning seeds:", name)
+    return label

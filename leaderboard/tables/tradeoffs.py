@@ -1,0 +1,145 @@
+"""Privacy against utility: paired differences, accuracy under active attacks, the Pareto front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words, value
+from fedbench.core.metrics import hypervolume, pareto_front
+from fedbench.leaderboard.statistics.intervals import mean_of
+from fedbench.leaderboard.statistics.rows import adversary_of
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import Difference
+from fedbench.leaderboard.tables.common import DEFENSE, joined, name_of, tf01_notes
+
+Point = tuple[float, float]
+"""(privacy loss, test error), both fractions"""
+
+
+def adversary_table(section: Section) -> list[Table]:
+    """Test accuracy of the runs that were trained with an active adversary inside; nothing where there are none."""
+    shown: dict[str, dict[str, list[float]]] = {}
+    for row in section.rows:
+        usual = {loaded.record.run_key for loaded in row.utility_records.values()}
+        for loaded in filter(None, (e.ok(seed) for e in row.entries.values() for seed in row.seeds)):
+            r = loaded.record
+            if r.utility and (adversary_of(loaded) or r.run_key not in usual):
+                shown.setdefault(r.attack.label, {}).setdefault(row.label, []).append(r.utility.accuracy)
+    if not shown:
+        return []
+    attacks = sorted(shown)
+    rows = [(name_of(row), *(Value(mean=mean_of(shown[a].get(row.label, []))) for a in attacks)) for row in section.rows]
+    under: list[Text] = [(r.label, Words(" ("), r.stands_under, Words(")")) for r in section.rows if r.stands_under is not None]
+    why = (
+        "No passive run has scores for the following rows: their accuracy, delta-accuracy and runtime above are those of the "
+        "run under the attack in brackets, and compared with the undefended run under the same attack: "
+    )
+    return [Table(
+        title="Accuracy (%) with the active adversary in the federation", caption=Words(" (the table above: without)"),
+        columns=(DEFENSE, *(Column(name=a, direction="higher", digits=1, scale=100) for a in attacks)), rows=tuple(rows),
+        footnotes=((Words(why), *joined(under), Words(".")),) if under else (),
+    )]  # fmt: skip
+
+
+def paired_table(section: Section) -> list[Table]:
+    """Worst case minus the undefended one's and minus the free-riders'; nothing where there is nothing to compare."""
+    comparison, floor = section.comparison, section.free_rider
+    references = [r for r in (section.base, floor) if r is not None and comparison.worst(r.label) is not None]
+    if section.base is None or section.base not in references or len(section.rows) < 2:
+        return []
+    against = {r.label: comparison.against(r.label) for r in references}
+    rows = []
+    for row in section.rows:
+        if not row.undefended:
+            found = [against[r.label].get(row.label) for r in references]
+            cells = [None if d is None else value(d.found) for d in found]
+            rows.append((name_of(row), cells[0], _verdict(found[0]), *cells[1:]))
+    names = ["minus undefended", "leaks", *(["minus free-riders"] if floor in references else [])]
+    columns = [Column(name=Words(n), direction="lower", signed=True) for n in names]
+    caption = Words(", on the same candidates; verdicts at 95 % for all rows together (Holm)")
+    return [Table(title="Worst case compared", caption=caption, columns=(DEFENSE, *columns), rows=tuple(rows))]
+
+
+def _verdict(difference: Difference | None) -> Content:
+    if difference is None:
+        return None
+    if not difference.shown:
+        return Words("no difference shown")
+    return Words("less" if difference.found.mean < 0 else "MORE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TradeOff:
+    """``points`` and ``on_front`` by row label; ``undefended``: its point, or nothing."""
+
+    loss: Literal["tf01", "auc"]
+    points: dict[str, Point]
+    on_front: dict[str, bool]
+    undefended: tuple[Point, ...]
+
+    def area(self, labels: Sequence[str]) -> float:
+        """Hypervolume of these rows and the undefended point (FedMIA, reference (1, 1))."""
+        return hypervolume(np.array([*(self.points[label] for label in labels), *self.undefended]))
+
+
+def trade_off(section: Section) -> TradeOff | None:
+    """Of the complete rows but the floors; None without one that has an accuracy."""
+    loss, losses = _privacy_loss(section)
+    points = {r.label: (losses[r.label], 1 - r.accuracy.mean) for r in section.rows if r.label in losses and r.accuracy}
+    if not points:
+        return None
+    front = dict(zip(points, map(bool, pareto_front(np.array(list(points.values())))), strict=True))
+    undefended = tuple(points[r.label] for r in section.rows if r.undefended and r.label in points)
+    return TradeOff(loss=loss, points=points, on_front=front, undefended=undefended)
+
+
+def _privacy_loss(section: Section) -> tuple[Literal["tf01", "auc"], dict[str, float]]:
+    """(its metric, row label -> value in [0, 1]): the worst case over attacks, chosen on other folds.
+
+    TF01 as a fraction where every row has it by thresholds of the units' own, else 2 AUC - 1 (below 0.5: 0).
+    """
+    labels, comparison = [r.label for r in section.rows if r.complete and not r.floor], section.comparison
+    rates = {label: comparison.worst_tf01(label) for label in labels}
+    if labels and all(rates.values()) and not comparison.aligned():
+        return "tf01", {label: w.found.mean / 100 for label, w in rates.items() if w}
+    found = {label: comparison.worst(label) for label in labels}
+    return "auc", {label: min(1.0, max(0.0, 2 * w.found.mean - 1)) for label, w in found.items() if w}
+
+
+def pareto_table(section: Section) -> list[Table]:
+    """Front and hypervolume of the complete rows, the undefended point in every front."""
+    found = trade_off(section)
+    if found is None:
+        return []
+    rows = [
+        (name_of(row), *(Value(mean=v) for v in found.points[row.label]),
+         Words("yes" if found.on_front[row.label] else "no"), Value(mean=found.area([row.label])))
+        for row in section.rows if row.label in found.points
+    ]  # fmt: skip
+    loss = "worst TF01 / 100" if found.loss == "tf01" else "2 x worst AUC - 1"
+    columns = (
+        DEFENSE, Column(name=Words(f"privacy loss ({loss})"), direction="lower"),
+        Column(name=Words("test error"), direction="lower"), Column(name=Words("on the front")),
+        Column(name=Words("hypervolume"), direction="higher"),
+    )  # fmt: skip
+    caption = Words(" (hypervolume: of the row and the undefended point; larger is better)")
+    notes = (_totals(section, found), *(tf01_notes(section) if found.loss == "tf01" else ()))
+    return [Table(title="Privacy against utility", caption=caption, columns=columns, rows=tuple(rows), footnotes=notes)]
+
+
+def _totals(section: Section, found: TradeOff) -> Text:
+    """Hypervolume of all rows, and of each defense that is listed with several parameters, over all of them."""
+    by_name: dict[str, list[str]] = {}
+    for row in section.rows:
+        if row.label in found.points and not row.undefended:
+            by_name.setdefault(row.name, []).append(row.label)
+    texts: list[Text] = [Words(f"All rows together: hypervolume {found.area(list(found.points)):.3f}.")]
+    texts += [
+        (name, Words(f" over its {len(own)} variants: {found.area(own):.3f}."))
+        for name, own in sorted(by_name.items()) if len(own) > 1
+    ]  # fmt: skip
+    return joined(texts, " ")
