@@ -71,7 +71,7 @@ def test_a_defense_at_several_strengths_is_a_sweep_of_tf01_and_test_error(tmp_pa
     leak = {"none": 2, "noise-0.1": 1, "noise-0.5": 0.5, "mixup": 1}
     (section,) = sections_of(Folder(tmp_path / "results", leak, attacks=("fedmia-ii",), n_ofl=1000).fill())
     (sweep,) = section.sweeps()
-    point = {d: (section.contest.tf01(d, "fedmia-ii").mean / 100, 1 - row_of(section, d).accuracy.mean) for d in leak}
+    point = {d: (section.comparison.tf01(d, "fedmia-ii").mean / 100, 1 - row_of(section, d).accuracy.mean) for d in leak}
     rows = ["noise-0.5", "noise-0.1"]
     assert sweep.family == "noise" and list(sweep.labels) == rows and point["none"] > point["noise-0.1"] > (0, 0)
     assert sweep.points["fedmia-ii"] == pytest.approx(np.array([point[d] for d in rows]))
