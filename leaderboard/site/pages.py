@@ -7,14 +7,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from fedbench.core import UserError
-from fedbench.leaderboard.site.figures import AS, As, shown, written
-from fedbench.leaderboard.site.library import INSTALL, library, parts
-from fedbench.leaderboard.site.model import as_json
-from fedbench.leaderboard.site.schema import Beside, Board, Row
+from fedbench.leaderboard.site.schema import Beside, Board, Interval, Row, as_json, not_a_board
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -26,6 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 STATIC, STYLES = "static", ("site.css",)
 _ORDER = "scripts.txt"  # what each kind of page loads, in its order
+INSTALL = "pip install 'fedbench[html]'"
 
 
 def policy(nonce: str) -> str:
@@ -33,19 +32,22 @@ def policy(nonce: str) -> str:
 
     The nonce is a digest of everything on the page, so whoever writes a part of it cannot know it.
     """
-    return (
-        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; base-uri 'none'; "
-        "form-action 'none'"
-    )
+    return f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; base-uri 'none'; form-action 'none'"
 
 
 def pages(boards: Sequence[Board]) -> dict[str, bytes]:
     """Path in the site -> content of every file. Raises ``UserError`` where a part of the ``html`` extra is missing."""
     made = {f"{STATIC}/{name}": content for name, content in _static().items()}
     for board in boards:
-        made[f"{board.name}.html"] = _board_page(board)
+        try:
+            made[f"{board.name}.html"] = _board_page(board)
+        except IndexError as error:
+            raise not_a_board(f"{board.name}.html", "a position is out of range") from error
     made["index.html"] = _page("index", boards=[_entry(board) for board in boards])
-    made["licences.html"] = _page("licences", parts=parts())
+    made["licences.html"] = _page("licences", parts=[
+        _licence("fedbench", "These pages, their scripts and their styles."),
+        _licence("bokeh", "The interactive figures: its JavaScript is in static/, as its Python package has it."),
+    ])  # fmt: skip
     return made
 
 
@@ -66,17 +68,33 @@ def _scripts(kind: str) -> list[str]:
 
 @cache
 def _static() -> dict[str, bytes]:
-    """Ours, and the plotting library's."""
-    ours = {f.name: f.read_bytes() for f in (files("fedbench.leaderboard.site") / STATIC).iterdir() if f.name != _ORDER}
-    return ours | library([name for name in _scripts("board") if name.endswith(".min.js")])
+    """Ours, and the plotting library's, from its installed Python package."""
+    found = {f.name: f.read_bytes() for f in (files("fedbench.leaderboard.site") / STATIC).iterdir() if f.name != _ORDER}
+    try:
+        library = files("bokeh") / "server/static/js"
+        return found | {name: (library / name).read_bytes() for name in _scripts("board") if name.endswith(".min.js")}
+    except (ModuleNotFoundError, FileNotFoundError) as error:
+        raise UserError(f"--html needs bokeh with its JavaScript, which is not installed: {INSTALL}") from error
+
+
+def _licence(distribution: str, what: str) -> dict[str, str]:
+    """Of a part of the site, with the text of its licence."""
+    found = metadata.distribution(distribution)
+    about = found.metadata
+    licence = next((about[name] for name in ("License-Expression", "License") if name in about), "see below")
+    texts = {f.read_text() for f in found.files or () if f.name.upper().startswith(("LICENSE", "LICENCE", "COPYING"))}
+    shown = "\n\n".join(sorted(texts))
+    return {"name": about["Name"], "version": found.version, "what": what, "licence": licence.splitlines()[0], "text": shown}
 
 
 def _page(kind: str, secret: str = "", **content: Any) -> bytes:
     """A page of that template. ``secret``: what of it is too long to be hashed with the rest."""
     digest = hashlib.sha256(repr((kind, sorted(content.items()), secret)).encode()).digest()
     nonce = base64.urlsafe_b64encode(digest[:18]).decode()
-    page = _environment().get_template(f"{kind}.html").render(
-        policy=policy(nonce), nonce=nonce, styles=STYLES, scripts=_scripts(kind), **content
+    page = (
+        _environment()
+        .get_template(f"{kind}.html")
+        .render(policy=policy(nonce), nonce=nonce, styles=STYLES, scripts=_scripts(kind), **content)
     )
     return page.encode()
 
@@ -146,22 +164,49 @@ def _pair(pair: Beside) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Listed:
+def _entry(board: Board) -> dict[str, Any]:
     """A board on the index page."""
-
-    name: str
-    title: str
-    what: str
-    where: str
-    sentences: tuple[str, ...]
-
-
-def _entry(board: Board) -> Listed:
     settings = ", ".join(dict.fromkeys(setting.name for setting in board.settings))
     defenses = len({row.label for row in board.rows if not row.undefended and not row.floor})
     attacks = len({board.uses[use].label for s in board.sections for use in s.attacks})
     what = f"{settings or 'no setting'}: {defenses} defenses, {attacks} attacks, {len(board.cells.key):,} cells"
     first = next((s for s in board.sections if s.sentences), None)
     where = _where(board, first.setting, first.coalition, first.view) if first else ""
-    return Listed(board.name, board.title, what, where, tuple(first.sentences) if first else ())
+    found = first.sentences if first else []
+    return {"name": board.name, "title": board.title, "what": what, "where": where, "sentences": found}
+
+
+# -- numbers as the table prints them -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class As:
+    """How a column prints: the value times ``scale``, so many ``digits``, its ``unit``, with a plus where ``signed``."""
+
+    scale: float = 1
+    digits: int = 3
+    unit: str = ""
+    signed: bool = False
+
+
+AS = {
+    "worst": As(), "mean": As(), "tf01": As(digits=2, unit=" %"), "delta": As(scale=100, digits=2, unit=" pp", signed=True),
+    "accuracy": As(scale=100, digits=1, unit=" %"), "contribution": As(scale=100, digits=2, unit=" pp", signed=True),
+    "runtime": As(digits=2, unit="×"),  # noqa: RUF001
+}  # fmt: skip
+
+
+def shown(found: Interval, how: As) -> dict[str, str] | None:
+    """Mean and interval, "" where that is not known; None without a number."""
+    if found is None:
+        return None
+    mean, low, high = found
+    ends = "" if low is None or high is None else f"[{written(low, how)}, {written(high, how)}]"
+    return {"mean": written(mean, how) + how.unit, "interval": ends}
+
+
+def written(value: float, how: As) -> str:
+    """With a true minus sign, and none before a zero."""
+    rounded = round(value * how.scale, how.digits) + 0.0
+    text = f"{rounded:+.{how.digits}f}" if how.signed and rounded > 0 else f"{rounded:.{how.digits}f}"
+    return text.replace("-", "\u2212")

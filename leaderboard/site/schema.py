@@ -1,25 +1,50 @@
-"""What a board's JSON document may hold: one that comes as a file may be anybody's, so it is bounded, checked, and stays data."""
+"""Types of a board's JSON document. One that comes as a file may have any origin, so its texts and commands are checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, ValidationError
 
 from fedbench.core import UserError
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.words.explain import one_line
-from fedbench.leaderboard.site.cells import BINS
-from fedbench.leaderboard.site.fields import Command, Digits, Index, Interval, Key, Number, Only, OrNone, Packed, Pair, Text
+from fedbench.leaderboard.site.again import is_command, is_only
 
+VERSION = 1
 MAX_BYTES = 32 << 20
 REMEDY = "make it again: `fedbench leaderboard RESULTS --html DIR` writes RESULTS/leaderboard/board.json"
+_MOST = 200_000  # of anything
+_LONGEST = 1_000
+
+
+def _runs_again(given: str) -> str:
+    if not is_command(given):
+        raise ValueError("not a command of fedbench alone")
+    return given
+
+
+def _is_part(given: str) -> str:
+    if not is_only(given):
+        raise ValueError("not a part of a command of fedbench")
+    return given
+
+
+Text = Annotated[str, StringConstraints(max_length=4 * _LONGEST), AfterValidator(lambda given: one_line(given, _LONGEST))]
+Packed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]*$", max_length=3 * _LONGEST)]
+Number = int | FiniteFloat
+Interval = tuple[Number, Number | None, Number | None] | None
+Index = Annotated[int, Field(ge=0, lt=_MOST)]
+OrNone = Annotated[int, Field(ge=-1, lt=_MOST)]
+Pair = tuple[Text, Text]
+Command = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(_runs_again)]
+Only = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(_is_part)]
 
 
 class Part(BaseModel):
-    """Of a document: what it does not know is refused."""
+    """A part of the document; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,13 +59,13 @@ class Use(Part):
     label: Text
     name: Text
     package: Text
-    digest: Key
+    digest: Text
     params: list[Pair]
     only: Only
 
 
 class Runs(Part):
-    key: list[Key]
+    key: list[Text]
     setting: list[Index]
     coalition: list[Text]
     members: list[list[int]]
@@ -58,15 +83,15 @@ class Runs(Part):
 
 
 class Cells(Part):
-    key: list[Key]
+    key: list[Text]
     run: list[Index]
     attack: list[Index]
     outcome: list[Index]
     reason: list[Index]
     sample: list[Index]
     targets: list[OrNone]
-    auc: list[Digits]
-    error: list[Digits]
+    auc: list[Packed]
+    error: list[Packed]
     tf01: list[list[Number | None]]
     range: list[tuple[Number, Number] | None]
     scores: list[Packed]
@@ -146,7 +171,7 @@ class Published(Part):
 
 
 class Board(Part):
-    """``SCHEMA.md`` says what each field is. Every position is that of something that is there."""
+    """The fields are described in ``SCHEMA.md``."""
 
     fedbench_board: Literal[1]
     id: Text
@@ -175,81 +200,30 @@ class Board(Part):
     rows: list[Row]
     published: list[Published]
 
-    @model_validator(mode="after")
-    def _whole(self) -> Board:
-        runs, cells = _columns(self.runs), _columns(self.cells)
-        _within("runs.setting", self.runs.setting, self.settings)
-        _within("runs.defense", self.runs.defense, self.uses)
-        _within("runs.only", self.runs.only, self.onlys)
-        _within("runs.machine", self.runs.machine, self.machines)
-        _within("runs.rounds", self.runs.rounds, self.rounds)
-        _within("runs.facts", (fact for facts in self.runs.facts for fact in facts), self.facts)
-        _within("cells.sample", self.cells.sample, self.samples)
-        _within("cells.run", self.cells.run, range(runs))
-        _within("cells.attack", self.cells.attack, self.uses)
-        _within("cells.outcome", self.cells.outcome, self.outcomes)
-        _within("cells.reason", self.cells.reason, self.reasons)
-        _within("cells.targets", self.cells.targets, self.targets)
-        _check_scores(self.cells, self.targets)
-        for section in self.sections:
-            _within("sections.setting", [section.setting], self.settings)
-            _within("sections.attacks", section.attacks, self.uses)
-            _within("sections.eligible", section.eligible, section.attacks)
-            _within("sections.fpr_from", [section.fpr_from], self.fpr)
-            _within("sections.rows", section.rows, self.rows)
-        for row in self.rows:
-            self._check_row(row, cells)
-        return self
-
-    def _check_row(self, row: Row, cells: int) -> None:
-        _within("rows.section", [row.section], self.sections)
-        section = self.sections[row.section]
-        points = 3 * (len(self.fpr) - section.fpr_from)
-        _within("rows.defense", [row.defense], self.uses)
-        _within("rows.attacks", (row.worst_attack, row.largest_attack, row.tf01_attack), section.attacks)
-        _within("rows.outcomes", (outcome for outcome, _ in row.outcomes), self.outcomes)
-        if len(row.entries) != len(section.attacks):
-            raise ValueError("rows.entries: one is needed for each of the section's attacks")
-        for entry in row.entries:
-            _within("rows.entries.cells", entry.cells, range(cells))
-            if len(entry.cells) != len(section.seeds) or len(entry.roc) not in (0, 2 * points):
-                raise ValueError("rows.entries: one cell is needed for each of the section's seeds, and one rate for each FPR")
-
-
-def _columns(part: Part) -> int:
-    """How many there are; ``ValueError`` for columns of several lengths."""
-    lengths = {len(getattr(part, name)) for name in type(part).model_fields}
-    if len(lengths) != 1:
-        raise ValueError(f"{type(part).__name__.lower()}: its columns are of several lengths")
-    return lengths.pop()
-
-
-def _check_scores(cells: Cells, targets: Sequence[Sequence[int]]) -> None:
-    for at, auc, error, tf01, scores in zip(cells.targets, cells.auc, cells.error, cells.tf01, cells.scores, strict=True):
-        n = len(targets[at]) if at >= 0 else 0
-        if (len(auc), len(error)) != (3 * n, 2 * n) or len(tf01) not in (0, n) or len(scores) not in (0, 4 * BINS):
-            raise ValueError("cells: a number is needed for each of a cell's targets, and a count for each bin")
-
-
-def _within(name: str, positions: Iterable[int], table: Sequence[Any]) -> None:
-    if max(positions, default=-1) >= len(table):
-        raise ValueError(f"{name}: names what is not there")
-
 
 def validated(content: Any, name: str) -> Board:
-    """The document. ``UserError``, led by ``name``, for anything else: the first mistake."""
+    """The document. Raises UserError, led by ``name``, with the first mistake."""
     version = content.get("fedbench_board") if isinstance(content, dict) else None
-    if type(version) is int and version != 1:
-        raise UserError(f"{name}: a board of version {version}, this fedbench reads version 1; {REMEDY}")
+    if type(version) is int and version != VERSION:
+        raise UserError(f"{name}: a board of version {version}, this fedbench reads version {VERSION}; {REMEDY}")
     try:
         return Board.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the document"
-        said = one_line(f"{where}: {first['msg'].removeprefix('Value error, ')}", 300)
-        raise UserError(f"{name}: not a board that fedbench wrote ({said}); {REMEDY}") from None
+        raise not_a_board(name, f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def not_a_board(name: str, why: str) -> UserError:
+    """The refusal of a document."""
+    return UserError(f"{name}: not a board that fedbench wrote ({one_line(why, 300)}); {REMEDY}")
 
 
 def read_board(path: Path) -> Board:
-    """A board from its file. Raises ``UserError``, with the reason and the remedy, for one that cannot be used."""
+    """A board from its file. Raises UserError, with the reason and the remedy, for one that cannot be used."""
     return validated(parse_json(path, MAX_BYTES, REMEDY), str(path))
+
+
+def as_json(board: Board) -> str:
+    """In one line, only ASCII, always the same."""
+    return json.dumps(board.model_dump(mode="json"), separators=(",", ":"), allow_nan=False)

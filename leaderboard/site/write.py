@@ -16,9 +16,9 @@ from fedbench.core.store.json_file import parse_json
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.figures.files import slug
 from fedbench.leaderboard.site.again import command_of
-from fedbench.leaderboard.site.model import as_json, board_of
+from fedbench.leaderboard.site.data import board_of
 from fedbench.leaderboard.site.pages import pages
-from fedbench.leaderboard.site.schema import Board, read_board
+from fedbench.leaderboard.site.schema import Board, as_json, read_board
 
 MARKER, VERSION = "site.json", 1
 DOCUMENT = "board.json"

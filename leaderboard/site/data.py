@@ -1,0 +1,378 @@
+"""A board as the JSON document of ``SCHEMA.md``: its sections and ranked rows, and the cells and runs behind them as columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedbench.core import MEMBER, OFL, UserError
+from fedbench.core.contract.board import Block, Bullets, Note, Text, Words
+from fedbench.core.contract.defense import REMARKS, FactValue
+from fedbench.core.metrics import Group, Interval
+from fedbench.core.registry.use import ComponentUse
+from fedbench.core.store.reading import Candidates, LoadedRecord
+from fedbench.core.words.explain import one_line
+from fedbench.leaderboard.citation import board_id
+from fedbench.leaderboard.document import Source, setting_of
+from fedbench.leaderboard.site import schema
+from fedbench.leaderboard.site.again import only_of
+from fedbench.leaderboard.statistics.published import Match, Ours, match
+from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
+from fedbench.leaderboard.statistics.rows import Row, adversary_of, ended
+from fedbench.leaderboard.statistics.sections import Section, of_tuning
+from fedbench.leaderboard.tables.provenance import mixed_note, origin, provenance_blocks
+from fedbench.leaderboard.tables.published import NAMES
+from fedbench.leaderboard.tables.ranking import answer, claimed, sentences
+from fedbench.leaderboard.tables.tradeoffs import TradeOff, trade_off
+
+BINS = 20
+BEYOND = 0.005  # share of the scores at either end that the outer bins take in
+DECADES = 4  # of the rates that a curve holds: 1e-4 to 1
+FPR = np.geomspace(10.0**-DECADES, 1, 8 * DECADES + 1)  # 0.1 % among them
+LONGEST, PARAGRAPH = 200, 1_000  # characters of a name or a value, of a sentence
+_KEY = 12  # hex digits of a key or a digest
+_MOST_FACTS, _MOST_PARAMS, _MOST_VALUES, _MOST_REMARKS = 40, 60, 4, 4
+_DIGITS = np.array(list("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"))
+
+
+def board_of(source: Source, name: str, command: str) -> schema.Board:
+    """The document; the same records give the same one. ``command``: what runs its suite again.
+
+    Raises UserError if two records of one target have different candidates.
+    """
+    current, old = source.newest
+    settings = list({(s.suite, s.setting): s for s in reversed(source.sections)}.values())[::-1]
+    cells = Cells(settings={(s.suite, s.setting): i for i, s in enumerate(settings)})
+    sections: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    for i, section in enumerate(source.sections):
+        sections.append(_section(section, len(rows), cells))
+        rows += _rows(section, i, cells, source.trust)
+        section.comparison.forget_scores()
+    blocks = provenance_blocks(current, source.marks.lines(current) if source.marks is not None else ())
+    shared = {name: getattr(cells, name).values for name in SHARED}
+    return schema.validated({
+        "fedbench_board": schema.VERSION, "id": board_id(current), "name": name, "title": text(source.title, 300),
+        "records": len(current), "left_out": source.superseded + len(old), "tuning": sum(map(of_tuning, current)),
+        "notes": _notes(source), "provenance": lines(blocks), "command": command, "fpr": [float(f"{rate:.4g}") for rate in FPR],
+        "settings": [_setting(s, source.sections) for s in settings], **shared, "runs": cells.runs, "cells": cells.cells,
+        "sections": sections, "rows": rows, "published": _published(source),
+    }, name)  # fmt: skip
+
+
+def _setting(section: Section, sections: Sequence[Section]) -> dict[str, Any]:
+    described = [list(line.partition(": "))[::2] for line in lines([setting_of(section, sections)])]
+    return {"suite": text(section.suite), "name": text(section.setting), "described": described}
+
+
+def _notes(source: Source) -> list[str]:
+    found = lines(mixed_note(source.newest[0]))
+    if not source.sections:
+        found.append("All records are of tuning seeds, which no table counts: run the suite's other seeds, too.")
+    if missing := sum(row.outcomes["missing"] for s in source.sections for row in s.rows):
+        found.append(f"{missing} cells have no record yet: a row that lacks some has no rank.")
+    return found
+
+
+def _published(source: Source) -> list[dict[str, Any]]:
+    """Every entry of the suite that fits a paper; the Markdown board names the others."""
+    matches: list[Match] = []
+    for entry in source.published:
+        try:
+            matches += match(entry, source.sections)
+        except UserError:
+            continue
+    run = {s.setting for s in source.sections}
+    return [{
+        "source": text(m.source), "table": text(m.table), "setting": text(m.setting), "coalition": text(m.coalition),
+        "run": m.setting in run, "differs": text(m.differs, 1_000), "unlike": [text(clause, 400) for clause in m.unlike],
+        "pairs": [{
+            "quantity": NAMES[p.quantity], "defense": text(p.defense), "attack": text(p.attack), "group": text(p.group),
+            "paper": number(p.paper), "spread": number(p.paper_std), "ours": _ours(p.ours), "difference": number(p.difference),
+        } for p in m.pairs if m.setting in run],
+    } for m in matches]  # fmt: skip
+
+
+def _ours(found: Ours | None) -> list[float | int | None] | None:
+    half = float("nan") if found is None or found.half_width is None else found.half_width
+    return None if found is None else [number(found.value), number(found.value - half), number(found.value + half)]
+
+
+# -- sections and rows --------------------------------------------------------------------------------------------------------
+
+
+def _section(section: Section, first: int, cells: Cells) -> dict[str, Any]:
+    """One section, with rows that are numbered from ``first``."""
+    attacks = [next(r for row in section.rows for r in row.entries[a].records.values()) for a in section.attacks]
+    return {
+        "setting": cells.settings[section.suite, section.setting], "coalition": text(section.coalition),
+        "view": text(section.view), "seeds": list(section.seeds), "units": len(section.units),
+        "attacks": [cells.use(loaded.record.attack) for loaded in attacks],
+        "eligible": [i for i, attack in enumerate(section.attacks) if attack in section.comparison.eligible],
+        "fpr_from": _from(section), "power": number(section.smallest_difference),
+        "sentences": list(map(plain, sentences(answer(section)))), "rows": list(range(first, first + len(section.rows))),
+    }  # fmt: skip
+
+
+def _from(section: Section) -> int:
+    """Where the curves begin: no lower than one outside non-member of the largest audit set."""
+    return int(np.searchsorted(FPR, float(fpr_grid(section)[0]) * (1 - 1e-9)))
+
+
+def _rows(section: Section, at: int, cells: Cells, trust: Callable[[Row], Words] | None) -> list[dict[str, Any]]:
+    """The rows of the section at position ``at``, in the board's order."""
+    front, start = trade_off(section), _from(section)
+    return [
+        {
+            "section": at, "label": text(row.label), "floor": row.floor, "undefended": row.undefended, "complete": row.complete,
+            "remarks": [text(said, 400) for said in row.remarks[:_MOST_REMARKS]], "claims": text(plain(claimed(row))),
+            "trust": trust(row).text if trust else "",
+            **_origin(row, cells), **_leaks(section, row, front), **_costs(section, row),
+            "entries": [_entry(section, row, attack, start, cells) for attack in section.attacks],
+        }
+        for row in section.rows
+    ]  # fmt: skip
+
+
+def _origin(row: Row, cells: Cells) -> dict[str, Any]:
+    use = row.records[0].record.defense
+    outcomes = [[cells.outcomes.index(what), n] for what, n in sorted(row.outcomes.items()) if n]
+    return {"defense": cells.use(use), "packages": packages(use), "outcomes": outcomes}
+
+
+def _leaks(section: Section, row: Row, front: TradeOff | None) -> dict[str, Any]:
+    comparison, place = section.comparison, {attack: i for i, attack in enumerate(section.attacks)}
+    worst, rate, rank = comparison.worst(row.label), comparison.worst_tf01(row.label), comparison.ranks.get(row.label)
+    return {
+        "rank": None if rank is None else list(rank), "front": front.on_front.get(row.label) if front else None,
+        "worst": interval(worst.found if worst else None), "worst_attack": place[worst.attack] if worst else -1,
+        "largest": number(worst.largest[1]) if worst else None, "largest_attack": place[worst.largest[0]] if worst else -1,
+        "mean": interval(comparison.mean(row.label)), "tf01": interval(rate.found if rate else None),
+        "tf01_attack": place[rate.attack] if rate else -1,
+    }  # fmt: skip
+
+
+def _costs(section: Section, row: Row) -> dict[str, Any]:
+    found = section.compared[row.label]
+    delta, runtime = ([0, 0, 0], [1, 1, 1]) if row.undefended else (interval(found.delta_accuracy), interval(found.runtime))
+    return {"delta": delta, "accuracy": interval(row.accuracy), "contribution": interval(found.contribution), "runtime": runtime}
+
+
+def _entry(section: Section, row: Row, attack: str, start: int, cells: Cells) -> dict[str, Any]:
+    comparison, records = section.comparison, row.entries[attack].records
+    band = roc_band(section, row.label, attack, FPR[start:])
+    return {
+        "auc": interval(comparison.signed(row.label, attack)), "tf01": interval(comparison.tf01(row.label, attack)),
+        "turned": comparison.turned(row.label, attack),
+        "roc": "" if band is None else packed_rates(np.concatenate([band.mean, band.low, band.high])),
+        "cells": [cells.cell(records[seed]) if seed in records else -1 for seed in section.seeds],
+    }  # fmt: skip
+
+
+# -- cells and runs -----------------------------------------------------------------------------------------------------------
+
+
+class Shared:
+    """Values that many places of a document share: each once, in the order in which they came."""
+
+    def __init__(self, *first: Any) -> None:
+        self._at: dict[Hashable, int] = {}
+        self.values: list[Any] = []
+        for value in first:
+            self.index(value)
+
+    def index(self, value: Any) -> int:
+        """Its position."""
+        at = self._at.setdefault(repr(value), len(self.values))
+        if at == len(self.values):
+            self.values.append(value)
+        return at
+
+
+SHARED = ("uses", "machines", "onlys", "reasons", "outcomes", "rounds", "targets", "samples", "facts")
+
+
+@dataclass(kw_only=True)
+class Cells:
+    """Everything that is collected while sections are written; a record that several sections show is one cell."""
+
+    settings: Mapping[tuple[str, str], int]
+    uses: Shared = field(default_factory=Shared)
+    machines: Shared = field(default_factory=Shared)
+    onlys: Shared = field(default_factory=Shared)
+    reasons: Shared = field(default_factory=lambda: Shared(""))
+    outcomes: Shared = field(default_factory=lambda: Shared("ok"))
+    rounds: Shared = field(default_factory=Shared)
+    targets: Shared = field(default_factory=Shared)
+    samples: Shared = field(default_factory=Shared)
+    facts: Shared = field(default_factory=Shared)
+    runs: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in schema.Runs.model_fields})
+    cells: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in schema.Cells.model_fields})
+    _run_at: dict[str, int] = field(default_factory=dict)
+    _cell_at: dict[int, int] = field(default_factory=dict)
+
+    def use(self, use: ComponentUse) -> int:
+        """Position of a component with its parameters; of several defenses in one, parameters are led by the defense's name."""
+        several = len(use.chain) > 1
+        params = [
+            [text(f"{part.name}: {name}" if several else name, 80), text(value, 120)]
+            for part in use.chain for name, value in part.params.items()
+        ]  # fmt: skip
+        return self.uses.index({
+            "label": text(use.label), "name": text(use.full_name), "package": text(", ".join(packages(use))),
+            "digest": text(use.digest[:_KEY]), "params": params[:_MOST_PARAMS], "only": only_of({"attack": use.label}),
+        })  # fmt: skip
+
+    def cell(self, loaded: LoadedRecord) -> int:
+        """Position of a record's cell; it is added when it is asked for first."""
+        if id(loaded) not in self._cell_at:
+            self._cell_at[id(loaded)] = len(self.cells["key"])
+            for name, value in self._cell(loaded).items():
+                self.cells[name].append(value)
+        return self._cell_at[id(loaded)]
+
+    def _cell(self, loaded: LoadedRecord) -> dict[str, Any]:
+        r = loaded.record
+        group: Group = "ofl" if all("ofl" in t.groups for t in r.targets) else "mix"
+        scores = [t.groups.get(group) for t in r.targets]
+        known = [s for s in scores if s is not None]
+        rates = [number(s.value("tf01"), 2) if s else None for s in scores]
+        judged = list(loaded.candidates_of([t.target for t in r.targets]).values()) if r.outcome == "ok" else []
+        low_high, counts = histogram(judged, group)
+        return {
+            "key": text(r.key[:_KEY]), "run": self._run(loaded), "attack": self.use(r.attack),
+            "outcome": self.outcomes.index(ended(loaded)), "reason": self.reasons.index(text(r.reason, 400)),
+            "sample": self.samples.index([group, sum(s.n_members for s in known), sum(s.n_nonmembers for s in known)]),
+            "targets": self.targets.index([t.target for t in r.targets]) if r.targets else -1,
+            "auc": packed_numbers([s.value("auc") if s else None for s in scores], 100_000, width=3),
+            "error": packed_numbers([s.error("auc") if s else None for s in scores], 10_000, width=2),
+            "tf01": [] if all(rate is None for rate in rates) else rates,
+            "range": low_high, "scores": counts, "cpu_s": number(r.measured.attack_cpu_s, 2),
+        }  # fmt: skip
+
+    def _run(self, loaded: LoadedRecord) -> int:
+        """Described by its first cell with a model: the others have the same."""
+        r = loaded.record
+        at = self._run_at.setdefault(r.run_key, len(self.runs["key"]))
+        if at == len(self.runs["key"]):
+            for column in self.runs.values():
+                column.append(None)
+        elif self.runs["accuracy"][at] is not None or r.utility is None:
+            return at
+        for name, value in self._described(loaded).items():
+            self.runs[name][at] = value
+        return at
+
+    def _described(self, loaded: LoadedRecord) -> dict[str, Any]:
+        r, m = loaded.record, loaded.record.measured
+        facts = [[text(name, 80), _fact(value)] for name, value in r.facts.items() if name != REMARKS][:_MOST_FACTS]
+        return {
+            "key": text(r.run_key[:_KEY]), "setting": self.settings[r.suite, r.setting], "coalition": text(r.coalition),
+            "members": r.members, "defense": self.use(r.defense), "adversary": text(adversary_of(loaded) or ""), "seed": r.seed,
+            "only": self.onlys.index(only_of({"setting": r.setting, "coalition": r.coalition, "defense": r.defense.label})),
+            "machine": self.machines.index([[name, text(value)] for name, value in origin(loaded)]),
+            "started": text(m.started, 40),
+            "times": [number(x, 2) for x in (m.train_cpu_s, m.train_wall_s, m.wall_s, m.signals_cpu_s, m.peak_memory_mb)],
+            "accuracy": None if r.utility is None else number(r.utility.accuracy),
+            "rounds": self.rounds.index([row.round for row in r.history]) if r.history else -1,
+            "history": [[number(row.accuracy) for row in r.history], [number(row.train_loss) for row in r.history]],
+            "facts": [self.facts.index(fact) for fact in facts],
+        }  # fmt: skip
+
+
+def packages(use: ComponentUse) -> list[str]:
+    """Every package, with its version, that has a part of it."""
+    return list(dict.fromkeys(text(part.distribution) for part in use.chain))
+
+
+def _fact(value: FactValue) -> str:
+    if isinstance(value, list):
+        few = ", ".join(map(_fact, value[:_MOST_VALUES]))
+        return text(few if len(value) <= _MOST_VALUES else f"{few}, … ({len(value)} values)")
+    return f"{value:.4g}" if isinstance(value, float) else text(value)
+
+
+def histogram(judged: Iterable[Candidates], group: Group) -> tuple[list[float | int | None] | None, str]:
+    """([low, high], packed counts of members, then of non-members) of all targets together, those of ``group``; (None, "") of
+    nothing. Inner bins are of one width; the outer ones take in what lies beyond."""
+    members, others = [], []
+    for c in judged:
+        member = c.kind == MEMBER
+        members.append(c.scores[member if group == "ofl" else member & c.in_mix])
+        others.append(c.scores[(c.kind == OFL) if group == "ofl" else (c.kind >= 0) & ~member & c.in_mix])
+    every = np.concatenate([*members, *others]) if members else np.empty(0)
+    if not every.size:
+        return None, ""
+    low, high = np.quantile(every, [BEYOND, 1 - BEYOND])
+    counts = [_counts(np.concatenate(part), low, high) for part in (members, others)]
+    return [number(float(f"{low:.4g}")), number(float(f"{high:.4g}"))], packed(np.concatenate(counts))
+
+
+def _counts(scores: np.ndarray, low: float, high: float) -> np.ndarray:
+    at = np.floor(BINS * ((scores - low) / (high - low))) if high > low else np.zeros(len(scores))
+    return np.asarray(np.bincount(np.clip(at, 0, BINS - 1).astype(np.int64), minlength=BINS))
+
+
+# -- texts and numbers, rounded and bounded -----------------------------------------------------------------------------------
+
+
+def text(given: object, limit: int = LONGEST) -> str:
+    """Text of any origin on one line of printable characters."""
+    return one_line(str(given), limit)
+
+
+def plain(given: Text) -> str:
+    """A board's text on one line, with the blanks between its parts: the pages escape it."""
+
+    def part(one: Any) -> str:
+        raw, limit = (one, LONGEST) if isinstance(one, str) else (one.text, getattr(one, "limit", PARAGRAPH))
+        return " " * raw[:1].isspace() + text(raw, limit) + " " * (len(raw) > 1 and raw[-1:].isspace())
+
+    return "".join(map(part, given if isinstance(given, tuple) else (given,)))
+
+
+def lines(blocks: Iterable[Block]) -> list[str]:
+    """Every paragraph and every item of a list."""
+    texts = ([b.text] if isinstance(b, Note) else b.items if isinstance(b, Bullets) else () for b in blocks)
+    return [plain(one) for own in texts for one in own]
+
+
+def number(value: float | None, digits: int = 4) -> float | int | None:
+    """Rounded behind the point, or to so many significant digits where it is small; None for what is not finite."""
+    if value is None or not math.isfinite(value):
+        return None
+    rounded = round(float(value), digits)
+    if rounded == 0 and value != 0:
+        rounded = float(f"{value:.{digits - 1}e}")
+    return int(rounded) if rounded == int(rounded) and abs(rounded) < 1e15 else rounded
+
+
+def interval(found: Interval | None) -> list[float | int | None] | None:
+    """[mean, low, high]; the ends are None where the width is not known."""
+    return None if found is None else [number(found.mean), number(found.low), number(found.high)]
+
+
+def packed(values: np.ndarray, width: int = 2) -> str:
+    """[n] whole numbers in ``width`` characters each; larger ones as the largest."""
+    steps = np.clip(values, 0, 64**width - 1).astype(np.int64)[:, None] >> 6 * np.arange(width)[::-1]
+    return "".join(_DIGITS[steps & 63].ravel())
+
+
+def packed_numbers(values: Sequence[float | None], scale: int, width: int) -> str:
+    """Each as ``scale`` times the number, rounded, in ``width`` characters; the largest they hold where there is none."""
+    none = 64**width - 1
+    return packed(
+        np.array([none if v is None or not math.isfinite(v) else min(round(v * scale), none - 1) for v in values]), width
+    )
+
+
+def packed_rates(rates: np.ndarray) -> str:
+    """[n] rates on a logarithmic scale from 1e-4 to 1; 0 is what is below half of its first step."""
+    largest = 64**2 - 1
+    with np.errstate(divide="ignore"):
+        steps = np.round((np.log10(rates) / DECADES + 1) * largest)
+    return packed(np.where(rates > 0, np.clip(steps, 1, largest), 0))
