@@ -14,7 +14,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.ask import long_patience, patience
 from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import named
-from fedbench.leaderboard.figures.files import image_of
+from fedbench.leaderboard.figures import image_of
 from fedbench.leaderboard.markdown import paragraphs
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.attacks import analyses_with_findings, findings_table

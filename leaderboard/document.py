@@ -15,10 +15,7 @@ from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn
 from fedbench.leaderboard.citation import CITATION, board_id
-from fedbench.leaderboard.figures.decisions import decision_figure
-from fedbench.leaderboard.figures.files import image_of
-from fedbench.leaderboard.figures.roc import roc_figure
-from fedbench.leaderboard.figures.tradeoff import tradeoff_figure
+from fedbench.leaderboard.figures import decision_figure, image_of, roc_figure, tradeoff_figure
 from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section, build_sections, newest

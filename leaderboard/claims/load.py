@@ -24,7 +24,8 @@ def shipped_papers() -> dict[str, Paper]:
 
 
 def load_papers(folder: Path) -> dict[str, Paper]:
-    """The same of any folder. Raises ``UserError`` with every mistake of a file, a line each, and for an id of two claims."""
+    """The same of any folder. Raises ``UserError`` with every mistake of a file, a line each, and for an id of two
+    claims."""
     found, owner = {}, dict[str, Path]()
     for path in sorted(folder.glob("*.yaml")):
         found[path.stem] = load_paper(path)

@@ -63,10 +63,10 @@ class Other(SpecModel):
 
 
 class Quantity(SpecModel):
-    """A number of a board's row. AUCs and rates are against outside non-members; TF01, accuracy and delta-accuracy in percent or
-    percentage points, attack accuracy (last round, the attack's own threshold) and AUC as fractions, runtime relative.
-    ``last-loss``: of the analysis ``loss-trajectories``, mean loss (nats) in the last audited round that has one, over the
-    clients that the section is about."""
+    """A number of a board's row. AUCs and rates are against outside non-members; TF01, accuracy and delta-accuracy in
+    percent or percentage points, attack accuracy (last round, the attack's own threshold) and AUC as fractions,
+    runtime relative. ``last-loss``: of the analysis ``loss-trajectories``, mean loss (nats) in the last audited round
+    that has one, over the clients that the section is about."""
 
     measure: Measure = Field(description="which number")
     row: RowLabel = Field(description="label of the row; with chosen, name of the defense")
@@ -123,7 +123,8 @@ class Contrast(Quantity):
 
 
 class Undominated(Contrast):
-    """A leak held against others together with accuracy: none of them has the lower leak and the higher accuracy at once."""
+    """A leak held against others together with accuracy: none of them has the lower leak and the higher accuracy at
+    once."""
 
     @model_validator(mode="after")
     def _is_a_leak_of_rows(self) -> Undominated:

@@ -1,1 +1,2 @@
-"""Boards as pages of a static site: records -> one JSON document a board (``SCHEMA.md``) -> HTML that opens from disk."""
+"""Boards as pages of a static site: records -> one JSON document a board (``SCHEMA.md``) -> HTML that opens from
+disk."""

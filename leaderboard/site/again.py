@@ -1,4 +1,5 @@
-"""How a cell is computed again: one command, quoted for a shell, or nothing where its names hold what no command line takes."""
+"""How a cell is computed again: one command, quoted for a shell, or nothing where its names hold what no command line
+takes."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ _START = ("fedbench", "run")
 
 
 def command_of(results: Path, plan: str | None, suites: Collection[str]) -> str:
-    """``fedbench run SUITE``, with the changes that the plan was made with, of a suite that fedbench ships as it was given; of
-    another one the file that the folder stores. Of records from before plans were stored, the shipped suite of their name.
-    "" where there is none of these, and of several suites."""
+    """``fedbench run SUITE``, with the changes that the plan was made with, of a suite that fedbench ships as it was
+    given; of another one the file that the folder stores. Of records from before plans were stored, the shipped suite
+    of their name. "" where there is none of these, and of several suites."""
     if len(suites) != 1:
         return ""
     asked = _asked(results, plan)
@@ -57,7 +58,8 @@ def safe(quoted: str) -> str:
 
 
 def is_command(given: str) -> bool:
-    """Whether a document's command is one of ``command_of``: it may come from anybody, and people paste it into a shell."""
+    """Whether a document's command is one of ``command_of``: it may come from anybody, and people paste it into a
+    shell."""
     words = _words(given)
     changes = words[3:]
     return given == "" or (

@@ -1,4 +1,5 @@
-"""A board as the JSON document of ``SCHEMA.md``: its sections and ranked rows, and the cells and runs behind them as columns."""
+"""A board as the JSON document of ``SCHEMA.md``: its sections and ranked rows, and the cells and runs behind them as
+columns."""
 
 from __future__ import annotations
 
@@ -216,7 +217,8 @@ class Cells:
     _cell_at: dict[int, int] = field(default_factory=dict)
 
     def use(self, use: ComponentUse) -> int:
-        """Position of a component with its parameters; of several defenses in one, parameters are led by the defense's name."""
+        """Position of a component with its parameters; of several defenses in one, parameters are led by the
+        defense's name."""
         several = len(use.chain) > 1
         params = [
             [text(f"{part.name}: {name}" if several else name, 80), text(value, 120)]
@@ -297,8 +299,8 @@ def _fact(value: FactValue) -> str:
 
 
 def histogram(judged: Iterable[Candidates], group: Group) -> tuple[list[float | int | None] | None, str]:
-    """([low, high], packed counts of members, then of non-members) of all targets together, those of ``group``; (None, "") of
-    nothing. Inner bins are of one width; the outer ones take in what lies beyond."""
+    """([low, high], packed counts of members, then of non-members) of all targets together, those of ``group``;
+    (None, "") of nothing. Inner bins are of one width; the outer ones take in what lies beyond."""
     members, others = [], []
     for c in judged:
         member = c.kind == MEMBER
@@ -363,7 +365,8 @@ def packed(values: np.ndarray, width: int = 2) -> str:
 
 
 def packed_numbers(values: Sequence[float | None], scale: int, width: int) -> str:
-    """Each as ``scale`` times the number, rounded, in ``width`` characters; the largest they hold where there is none."""
+    """Each as ``scale`` times the number, rounded, in ``width`` characters; the largest they hold where there is
+    none."""
     none = 64**width - 1
     return packed(
         np.array([none if v is None or not math.isfinite(v) else min(round(v * scale), none - 1) for v in values]), width

@@ -28,7 +28,8 @@ INSTALL = "pip install 'fedbench[html]'"
 
 
 def policy(nonce: str) -> str:
-    """The Content-Security-Policy of a page: nothing but what carries its nonce runs or styles, and nothing is fetched.
+    """The Content-Security-Policy of a page: nothing but what carries its nonce runs or styles, and nothing is
+    fetched.
 
     The nonce is a digest of everything on the page, so whoever writes a part of it cannot know it.
     """
@@ -36,7 +37,8 @@ def policy(nonce: str) -> str:
 
 
 def pages(boards: Sequence[Board]) -> dict[str, bytes]:
-    """Path in the site -> content of every file. Raises ``UserError`` where a part of the ``html`` extra is missing."""
+    """Path in the site -> content of every file. Raises ``UserError`` where a part of the ``html`` extra is
+    missing."""
     made = {f"{STATIC}/{name}": content for name, content in _static().items()}
     for board in boards:
         try:
@@ -112,7 +114,8 @@ def _board_page(board: Board) -> bytes:
 
 
 def inert(data: str) -> str:
-    """JSON as it may stand in a ``<script>`` block: nothing in it ends the block, or means anything to HTML or JavaScript."""
+    """JSON as it may stand in a ``<script>`` block: nothing in it ends the block, or means anything to HTML or
+    JavaScript."""
     for letter in "<>&\u2028\u2029":
         data = data.replace(letter, f"\\u{ord(letter):04x}")
     return data
@@ -181,7 +184,8 @@ def _entry(board: Board) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class As:
-    """How a column prints: the value times ``scale``, so many ``digits``, its ``unit``, with a plus where ``signed``."""
+    """How a column prints: the value times ``scale``, so many ``digits``, its ``unit``, with a plus where
+    ``signed``."""
 
     scale: float = 1
     digits: int = 3

@@ -1,4 +1,5 @@
-"""Types of a board's JSON document. One that comes as a file may have any origin, so its texts and commands are checked."""
+"""Types of a board's JSON document. One that comes as a file may have any origin, so its texts and commands are
+checked."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from fedbench.core.cli.folder import opened
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
 from fedbench.core.store.json_file import parse_json
 from fedbench.leaderboard.document import source_of
-from fedbench.leaderboard.figures.files import slug
+from fedbench.leaderboard.figures import slug
 from fedbench.leaderboard.site.again import command_of
 from fedbench.leaderboard.site.data import board_of
 from fedbench.leaderboard.site.pages import pages
@@ -27,10 +27,11 @@ _OURS = re.compile(r"(static/)?[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 
 
 def make_site(sources: Sequence[Path], folder: Path) -> dict[str, int]:
-    """Write the site of several boards, one a source: a results folder, a bundle, or a board's document (``*.json``); file ->
-    bytes. A results folder keeps its document in ``leaderboard/board.json``.
+    """Write the site of several boards, one a source: a results folder, a bundle, or a board's document (``*.json``);
+    file -> bytes. A results folder keeps its document in ``leaderboard/board.json``.
 
-    Raises ``UserError`` for sources that cannot be used and for a folder that holds anything else; then no page is written.
+    Raises ``UserError`` for sources that cannot be used and for a folder that holds anything else; then no page is
+    written.
     """
     before = _ours(folder)
     boards: list[Board] = []

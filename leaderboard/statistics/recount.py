@@ -11,7 +11,8 @@ from fedbench.core.store.validity import RERUN
 
 
 def require_recounted(records: Iterable[LoadedRecord]) -> None:
-    """Raises UserError naming every record with a metric, number of candidates or test accuracy that its scores do not give."""
+    """Raises UserError naming every record with a metric, number of candidates or test accuracy that its scores do
+    not give."""
     found = [(loaded.path, what) for loaded in records for what in not_recounted(loaded)]
     messages = [f"{path}: {what}: the record or its scores were changed; {RERUN}" for path, what in found]
     if messages:

@@ -14,20 +14,6 @@ from fedbench.leaderboard.statistics.sections import Section
 LOWEST = 1e-4
 
 
-def mean_roc(section: Section, label: str, attack: str, grid: np.ndarray) -> np.ndarray | None:
-    """TPR [g] at each FPR of ``grid`` [g] of one row and attack, with the sign of the tables; None without scores.
-
-    Step curves against outside non-members, averaged at equal FPR (Fawcett 2006, section 9.2) since scores of
-    different runs have different scales.
-    """
-    curves, signs = [], section.comparison.sign(label, attack)
-    for part in section.comparison.parts:
-        if (label, attack) in part.own:
-            s = part.own[label, attack].sample
-            curves.append(_curve(s.member, s.nonmember, signs[part.fold], grid))
-    return np.mean(curves, axis=0) if curves else None
-
-
 def fpr_grid(section: Section) -> np.ndarray:
     """FPRs from one outside non-member in the largest audit set to 1, with 0.1 % among them."""
     low = max(LOWEST, 1 / max((s.n_nonmembers for s in section.scores("ofl")), default=1))
@@ -44,7 +30,10 @@ class Band:
 
 
 def roc_band(section: Section, label: str, attack: str, grid: np.ndarray) -> Band | None:
-    """The curve of :func:`mean_roc` with the wider of two intervals at each FPR of ``grid`` [g]; None without scores.
+    """TPR at each FPR of ``grid`` [g] of one row and attack, with the sign of the tables; None without scores.
+
+    Step curves against outside non-members, averaged at equal FPR (Fawcett 2006, section 9.2) since scores of
+    different runs have different scales, with the wider of two intervals at each FPR.
 
     From the candidates: the variance of an empirical ROC curve, R (1 - R) / m + R'^2 f (1 - f) / n (Hsieh & Turnbull,
     The Annals of Statistics 1996, theorem 2.1), where targets of one seed share their non-members, so that what these

@@ -9,49 +9,31 @@ from fedbench.core.contract.board import Column, Content, Part, Text, Value
 from fedbench.core.contract.report import Summary
 from fedbench.leaderboard.statistics.rows import Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.tables.attacks import RAW
 from fedbench.leaderboard.tables.ranking import claimed, front_table
 
 _READING = (
     "with 95 % intervals; delta-accuracy in points and runtime as a factor, against the undefended run; all else on the board"
 )
+_HEADERS = ("#", "defense", "worst AUC", "by", "mean AUC", "TF01 %", "delta-acc", "runtime")
 
 
 def summary(sections: Sequence[Section]) -> Summary:
-    """One row a defense under each setting, coalition and view, in the board's order; numbers are as short as a line
-    needs.
+    """One row a defense under each setting, coalition and view, in the board's order.
 
-    Further metrics are the largest mean (or, where less is worse, the smallest) over the attacks that count, as
-    measured. Cells without a score are counted in a column that is there where some row has any; claims of
-    differential privacy are notes.
+    Cells without a score are counted in a column that is there where some row has any; claims of differential privacy
+    are notes.
     """
     tables = [(section, front_table(section, section.rows)) for section in sections]
     every = [(s, row, table.columns, cells) for s, table in tables for row, cells in zip(s.rows, table.rows, strict=True)]
-    further = [m for m in RAW if m.name != "auc"]
-    names = [
-        "#",
-        "defense",
-        "worst AUC",
-        "by",
-        "mean AUC",
-        "TF01 %",
-        "delta-acc",
-        "runtime",
-        *(f"worst {m.title}" for m in further),
-    ]
     lacking = any(_lacking(row) for _, row, _, _ in every)
     rows = []
-    for section, row, columns, cells in every:
+    for _, row, columns, cells in every:
         shown = [short_text(cell, column) for cell, column in zip(cells, columns, strict=True)]
         shown[2:3] = (*shown[2].partition(" ")[::2],)  # the attack has a column of its own
-        for metric in further:
-            means = [v for a, v in row.means(metric.name, "ofl").items() if a in section.comparison.eligible]
-            worst = (max if metric.direction == "lower" else min)(means, default=None)
-            shown.append("n/a" if worst is None else f"{worst:.{metric.digits}f}")
         rows.append([*shown, *([_lacking(row)] if lacking else [])])
     claims = [f"{r.label} claims {plain_text(claimed(r))} ({s.where})" for s, r, _, _ in every if privacy_claims(r)]
     return Summary(
-        [*names, *(["no score"] if lacking else [])], rows, headings=[s.where for s, _, _, _ in every],
+        [*_HEADERS, *(["no score"] if lacking else [])], rows, headings=[s.where for s, _, _, _ in every],
         notes=[_READING] * bool(every) + list(dict.fromkeys(claims)),
     )  # fmt: skip
 
