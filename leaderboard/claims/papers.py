@@ -1,0 +1,166 @@
+"""What the papers claim: comparisons of numbers that a board has, read from the YAML files of this folder, one a paper."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from fedbench.core.spec import messages
+from fedbench.core.spec.base import LABEL_PATTERN, Name, SpecModel, mistake
+from fedbench.core.spec.document import read
+
+Measure = Literal[
+    "worst-auc", "mean-auc", "auc", "worst-tf01", "mean-tf01", "tf01", "accuracy", "delta-accuracy", "runtime",
+    "attack-accuracy", "finding", "fact", "last-loss",
+]  # fmt: skip
+RowLabel = Annotated[str, Field(min_length=1, max_length=120)]  # a grid's has brackets
+Label = Annotated[str, Field(pattern=LABEL_PATTERN, max_length=80)]
+Sentence = Annotated[str, Field(min_length=1, max_length=400)]
+
+
+def _require_one(part: SpecModel, fields: tuple[str, ...]) -> None:
+    given = [name for name in fields if getattr(part, name) is not None]
+    if len(given) != 1:
+        raise mistake(f"takes one of {', '.join(fields)}; found {', '.join(given) or 'none'}")
+
+
+class Elsewhere(SpecModel):
+    """Another section of the same suite, by what differs from the section at hand."""
+
+    setting: Name | None = Field(None, description="its setting")
+    coalition: str | None = Field(None, description="its coalition")
+    view: str | None = Field(None, description="its view")
+    attack: Label | None = Field(None, description="the attack there; by default the same")
+
+
+class Other(SpecModel):
+    """What a row is compared with: the same quantity of other rows, attacks or groups, or in another section."""
+
+    rows: list[RowLabel] | None = Field(None, description="labels of other rows")
+    tuned: Literal[True] | None = Field(None, description="of a quantity with chosen: every other tuned defense of the section")
+    attacks: list[Label] | None = Field(None, description="other attacks on the same row")
+    groups: list[Label] | None = Field(None, description="other groups of clients")
+    section: Elsewhere | None = Field(None, description="the same row in another section")
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Other:
+        _require_one(self, tuple(Other.model_fields))
+        return self
+
+
+class Quantity(SpecModel):
+    """A number of a board's row. AUCs and rates are against outside non-members; TF01, accuracy and delta-accuracy in percent or
+    percentage points, attack accuracy (last round, the attack's own threshold) and AUC as fractions, runtime relative.
+    ``last-loss``: of the analysis ``loss-trajectories``, mean loss (nats) in the last audited round that has one, over the
+    clients that the section is about; its name is ``clean`` or ``canary``, then ``members``, ``inside`` or ``outside``."""
+
+    measure: Measure = Field(description="which number")
+    row: RowLabel = Field(description="label of the row; with chosen, name of the defense")
+    chosen: Literal["matched", "best"] | None = Field(
+        None, description="rows are defenses, each at the strength that the tuning seeds choose, as in the analysis tuned"
+    )
+    attack: Label | None = Field(None, description="of auc, tf01, attack-accuracy; of a finding that differs by attack")
+    group: Label | None = Field(None, description="attack-accuracy: of one group of clients")
+    analysis: Label | None = Field(None, description="finding, last-loss: label of the analysis")
+    name: str | None = Field(None, description="finding, fact: its name; last-loss: of which samples")
+    minus: str | None = Field(None, description="finding, last-loss: another name, subtracted")
+
+
+class Bound(Quantity):
+    """A quantity against a number that the paper prints."""
+
+    value: float = Field(description="the number, in the quantity's unit")
+
+
+class Contrast(Quantity):
+    """A quantity against others of its kind."""
+
+    than: Other = Field(description="the others: every one of them")
+    slack: float = Field(0.0, ge=0, description="how far on the wrong side still counts, from the paper's own numbers")
+
+
+class Undominated(Contrast):
+    """A leak compared with others together with accuracy: none of them has the lower leak and the higher accuracy at once."""
+
+
+class Predicate(SpecModel):
+    """One of five comparisons."""
+
+    below: Bound | None = Field(None, description="the quantity is below a value")
+    above: Bound | None = Field(None, description="the quantity is above a value")
+    lower: Contrast | None = Field(None, description="the quantity is lower than all others, or above by less than the slack")
+    higher: Contrast | None = Field(None, description="the quantity is higher than all others, or below by less than the slack")
+    undominated: Undominated | None = Field(
+        None, description="against each other row the quantity, a leak, is lower or accuracy is higher: the row is on their front"
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Predicate:
+        _require_one(self, tuple(Predicate.model_fields))
+        return self
+
+    @property
+    def asked(self) -> Bound | Contrast:
+        """The one that is given."""
+        return next(q for q in (self.below, self.above, self.lower, self.higher, self.undominated) if q is not None)
+
+    @property
+    def direction(self) -> int:
+        """-1: small values are claimed; +1: large ones."""
+        return 1 if self.above is not None or self.higher is not None else -1
+
+
+class Place(SpecModel):
+    """A section of a suite's board."""
+
+    suite: Name = Field(description="name of the suite")
+    setting: Name = Field(description="name of its setting")
+    coalition: str = Field(description="name of its coalition")
+    view: str = Field(description="the view of its attacks")
+
+
+class Claim(SpecModel):
+    """One sentence of a paper and what must hold on a board."""
+
+    id: Name = Field(description="unique over all papers")
+    text: Sentence = Field(description="the claim in our words, one sentence")
+    place: str = Field(description="where the paper makes it")
+    where: list[Label] = Field(min_length=1, description="names of sections: it must hold in each")
+    holds: list[Predicate] = Field(min_length=1, description="what must hold: all of it")
+
+
+class Paper(SpecModel):
+    """All claims of one paper."""
+
+    paper: str = Field(description="the paper's name of its method")
+    sections: dict[str, Place] = Field(description="name -> where on which board")
+    differs: dict[str, Sentence] = Field(description="suite -> how its settings differ from the paper's")
+    claims: list[Claim] = Field(min_length=1, description="in the order of the paper")
+
+    def places(self, claim: Claim, suite: str | None = None) -> list[Place]:
+        """The sections that a claim names, of all suites or of one."""
+        return [p for name in claim.where if (p := self.sections[name]) and suite in (None, p.suite)]
+
+    def suites(self, claim: Claim) -> list[str]:
+        """The suites that a claim can be judged by, in the order of its sections."""
+        return list(dict.fromkeys(p.suite for p in self.places(claim)))
+
+
+@cache
+def shipped_papers() -> dict[str, Paper]:
+    """Name of the file -> its claims, by name."""
+    folder = Path(str(files("fedbench.leaderboard.claims")))
+    return {path.stem: load_paper(path) for path in sorted(folder.glob("*.yaml"))}
+
+
+def load_paper(path: Path) -> Paper:
+    """One file. Raises UserError with file, line and column of everything that is wrong with it."""
+    document = read(path)
+    try:
+        return Paper.model_validate(document.data)
+    except ValidationError as error:
+        raise document.error(messages.problems(error, Paper, document.data)) from None
