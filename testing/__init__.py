@@ -1,4 +1,4 @@
-"""Checks that a component keeps the contract, for whoever writes one: in pytest, from Python, or as ``fedbench check NAME``.
+"""Conformance checks for plugins: in pytest, from Python, or as ``fedbench check NAME``.
 
 ::
 
@@ -15,19 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.testing.apart import check_component
-    from fedbench.testing.parametrize import ConformanceWarning, parametrize_with_checks
-    from fedbench.testing.results import Report, Result
+    from fedbench.testing.run import ConformanceWarning, check_component, parametrize_with_checks
+    from fedbench.testing.subject import Report, Result
 
-_HOME = {
-    "check_component": "apart", "ConformanceWarning": "parametrize", "parametrize_with_checks": "parametrize",
-    "Report": "results", "Result": "results",
-}  # fmt: skip
 __all__ = ["ConformanceWarning", "Report", "Result", "check_component", "parametrize_with_checks"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded on first use: `fedbench --help` looks in here, and torch takes seconds."""
-    if name not in _HOME:
+    """Import on first use, so that `fedbench --help` does not import torch."""
+    if name not in __all__:
         raise AttributeError(f"module 'fedbench.testing' has no attribute {name!r}")
-    return getattr(import_module(f"fedbench.testing.{_HOME[name]}"), name)
+    return getattr(import_module(f"fedbench.testing.{'subject' if name in ('Report', 'Result') else 'run'}"), name)

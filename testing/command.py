@@ -1,8 +1,10 @@
-"""fedbench check: does a component keep the contract?"""
+"""fedbench check: run the conformance checks."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,6 +13,7 @@ from fedbench.core.cli.options import debug_option, examples
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.kinds import KINDS
+from fedbench.core.words.explain import one_line
 
 
 @click.command(epilog=examples(
@@ -20,32 +23,59 @@ from fedbench.core.registry.kinds import KINDS
     "fedbench check --list",
 ))  # fmt: skip
 @click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete.components)
-@click.option("--kind", type=click.Choice(KINDS), help="Which kind of component, where several have the name.")
-@click.option("--param", "params", multiple=True, metavar="KEY=VALUE",
-              help="A parameter's value, in YAML; may be given several times.")
+@click.option("--kind", type=click.Choice(KINDS), help="The kind of component, where several have the name.")
+@click.option(
+    "--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter's value, in YAML; may be given several times."
+)
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file.")
-@click.option("--list", "list_", is_flag=True, help="What is checked, of which kinds of component; nothing is run.")
+@click.option("--list", "list_", is_flag=True, help="List the checks and the kinds of component they apply to; run nothing.")
 @debug_option
 def command(names: tuple[str, ...], kind: str | None, params: tuple[str, ...], markdown: Path | None, list_: bool) -> None:
-    """Check that components keep the contract.
+    """Check that components meet the plugin contract.
 
-    NAME is what an installed package announces. Every check runs in a process apart; the report is Markdown. Exit status 1 when
-    a check failed.
+    NAME is a component of an installed package. The checks run in a separate process; the report is Markdown. Exit status 1 if a
+    check failed.
     """
     if markdown is not None and not markdown.absolute().parent.is_dir():
         raise UserError(f"{markdown}: the folder {markdown.absolute().parent} does not exist; make it first")
-    from fedbench.core.store.files import write_atomically
-    from fedbench.testing.running import listed, report_of, values
-
     if list_:
-        say(listed())
+        from fedbench.testing.table import CHECKS
+
+        say("\n".join(f"{c.name}\n    {c.doc} ({c.kinds_text})" for c in CHECKS))
         return
     if not names:
         raise click.UsageError("name a component to check, or use --list")
-    reports = report_of(names, kind, values(params))
+    from fedbench.core.registry.components import Registry
+    from fedbench.core.store.files import write_atomically
+    from fedbench.testing.run import results
+    from fedbench.testing.subject import Report, subject_of
+
+    registry, given = Registry.discover(), _values(params)
+    subjects = [subject_of(name, kind, given, registry) for name in names]
+    reports = [Report(str(subject), tuple(results(subject, _progress))) for subject in subjects]
+    _progress("")
     text = "\n".join(report.markdown() for report in reports)
     say(text.rstrip("\n"))
     if markdown is not None:
         write_atomically(markdown.absolute(), text.encode())
     if not all(report.ok for report in reports):
         raise click.exceptions.Exit(1)
+
+
+def _values(params: tuple[str, ...]) -> dict[str, Any]:
+    """``KEY=VALUE`` options as a dictionary, values parsed as YAML. Raises ``UserError`` for malformed ones."""
+    from fedbench.core.spec.document import parse_value
+
+    found = {}
+    for text in params:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--param {one_line(text, 80)}: expected KEY=VALUE")
+        found[key.strip()] = parse_value(value, f"--param {one_line(text, 80)}: value")
+    return found
+
+
+def _progress(text: str) -> None:
+    """Overwrite the progress line of a terminal."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\033[K{one_line(text, 100)}", nl=False, err=True)

@@ -1,4 +1,4 @@
-"""The component that is checked: found by name, or a class or an instance of the contract's base classes."""
+"""The component under test, and the results of its checks."""
 
 from __future__ import annotations
 
@@ -6,24 +6,84 @@ import inspect
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.params import Params
+from fedbench.core import UserError
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
-from fedbench.core.registry.kinds import KINDS, PLURAL, kind_of
+from fedbench.core.registry.kinds import KINDS, kind_of
+from fedbench.core.words.explain import one_line, printable
 from fedbench.core.words.nearest import did_you_mean
-from fedbench.testing.results import Failed, Skipped
+
+Outcome = Literal["passed", "failed", "skipped", "warned"]
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+class Failed(AssertionError):
+    """The component violates the plugin contract: what was found, what is expected, how to fix it, where."""
+
+
+class Skipped(Exception):
+    """The check does not apply to this component or on this machine, for this reason."""
+
+
+class Warned(Exception):
+    """Allowed by the contract, but the author should know."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of one check. ``message``: what to do, empty where it passed; ``seconds``: wall time."""
+
+    name: str
+    outcome: Outcome
+    message: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """All results of one component. ``component``: its kind, name and package."""
+
+    component: str
+    results: tuple[Result, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed."""
+        return not self.count("failed")
+
+    def count(self, outcome: Outcome) -> int:
+        """The number of checks with this outcome."""
+        return sum(r.outcome == outcome for r in self.results)
+
+    def markdown(self) -> str:
+        """A heading, the counts, and a table of the checks."""
+        counts = ", ".join(f"{n} {o}" for o in ("passed", "failed", "warned", "skipped") if (n := self.count(o)))
+        rows = [f"| {r.name} | {r.outcome} | {_escaped(r.message)} |" for r in self.results]
+        head = [f"## {_escaped(self.component)}", "", f"{counts}.", "", "| check | outcome | what to do |", "|---|---|---|"]
+        return "\n".join([*head, *rows]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """One line without active Markdown or HTML."""
+    plain = printable(one_line(text, 2000))
+    for mark in "\\`*_[]<>|":
+        plain = plain.replace(mark, f"\\{mark}")
+    return plain
+
+
+# --- the component ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, kw_only=True)
 class Subject:
-    """A component with the values that its parameters take in the checks. ``found``: its announcement, None of a bare class.
+    """A component and the parameter values for the checks. ``found``: its announcement, None for a bare class (``given``).
 
-    ``cls`` imports it. ``notes``: what the checks of one component share, so that no federation is trained twice.
+    ``notes``: values that several checks share, such as the answers of the first run.
     """
 
     name: str
@@ -38,99 +98,69 @@ class Subject:
 
     @cached_property
     def cls(self) -> Any:
-        """The class; raises ``UserError`` for one that cannot be imported."""
+        """The class. Raises ``UserError`` if it cannot be imported."""
         return self.found.load() if self.found else self.given
-
-    @property
-    def required(self) -> list[str]:
-        """Parameters without a default that were given no value."""
-        return [n for n, f in self.cls.Params.model_fields.items() if f.is_required() and n not in self.params]
-
-    def require_params(self) -> None:
-        """Raise ``UserError`` for values that its parameters do not take."""
-        if not self.params:
-            return
-        try:
-            self.cls.Params(**self.params)
-        except ValidationError as error:
-            wrong = [e for e in error.errors() if e["loc"] and e["loc"][0] in self.params]
-            known = ", ".join(self.cls.Params.model_fields) or "none"
-            if wrong:
-                raise UserError(*(f"{self}: parameter {_dotted(e['loc'])}: {e['msg']}; it has {known}" for e in wrong)) from None
-
-    def make(self) -> Any:
-        """A fresh instance; raises :class:`Skipped` where a parameter needs a value."""
-        if missing := self.required:
-            shown = ", ".join(f'"{n}": ...' for n in missing)
-            way = f'check it as ("{self.name}", {{{shown}}}) or with --param {missing[0]}=...'
-            raise Skipped(f"its parameters need values: {way}")
-        why = "it cannot be made, which `defaults_construct` reports"
-        try:
-            made = self.cls(**self.params)
-        except Exception as error:
-            raise Skipped(f"{why} ({type(error).__name__})") from error
-        if not constructed(made):
-            raise Skipped(why)
-        return made
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """Its kind, and for an attack whether it is active."""
         if self.kind != "attack":
             return (self.kind,)
-        from fedbench.core.contract.attack import ActiveAttack
+        return ("attack", "active attack" if hasattr(self.cls, "craft") else "passive attack")
 
-        return ("attack", "active attack") if issubclass(self.cls, ActiveAttack) else ("attack", "passive attack")
-
-    def failed(self, text: str, thing: Any = None) -> Failed:
-        """What a check raises: what was found, what is expected, the remedy; the place of the class, or of ``thing``, follows."""
-        return Failed(f"{text} [{self.where(thing)}]")
-
-    def where(self, thing: Any = None) -> str:
-        """File and line of its class, or of a function of it, for a message."""
+    def require_params(self) -> None:
+        """Raise ``UserError`` for invalid parameter values."""
         try:
-            code = inspect.unwrap(thing if thing is not None else self.cls)
-            return f"{Path(inspect.getsourcefile(code) or '?').name}:{inspect.getsourcelines(code)[1]}"
+            self.cls.Params(**self.params)
+        except ValidationError as error:
+            wrong = [e for e in error.errors() if e["loc"] and e["loc"][0] in self.params]
+            known = ", ".join(self.cls.Params.model_fields) or "none"
+            if wrong:
+                raise UserError(*(
+                    f"{self}: parameter {'.'.join(map(str, e['loc']))}: {e['msg']}; it has {known}" for e in wrong
+                )) from None  # fmt: skip
+
+    def make(self) -> Any:
+        """A fresh instance. Raises :class:`Skipped` if a parameter needs a value."""
+        if missing := [n for n, f in self.cls.Params.model_fields.items() if f.is_required() and n not in self.params]:
+            shown = ", ".join(f'"{n}": ...' for n in missing)
+            way = f'check it as ("{self.name}", {{{shown}}}) or with --param {missing[0]}=...'
+            raise Skipped(f"its parameters need values: {way}")
+        return self.cls(**self.params)
+
+    def failed(self, text: str, code: Any = None) -> Failed:
+        """The exception for a failed check. The source line of the class, or of ``code``, is appended to the text."""
+        try:
+            code = inspect.unwrap(code or self.cls)
+            where = f"{Path(inspect.getsourcefile(code) or '?').name}:{inspect.getsourcelines(code)[1]}"
         except (OSError, TypeError):
-            return f"{self.cls.__module__}:{self.cls.__qualname__}"
-
-
-def constructed(made: Any) -> bool:
-    """Whether the contract's own constructor has made it: one that forgets ``super().__init__`` leaves no params."""
-    return isinstance(getattr(made, "params", None), Params)
-
-
-def _dotted(place: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, place))
+            where = f"{self.cls.__module__}:{self.cls.__qualname__}"
+        return Failed(f"{text} [{where}]")
 
 
 def subject_of(
     what: Any, kind: str | None = None, params: dict[str, Any] | None = None, registry: Registry | None = None
 ) -> Subject:
-    """``what``: a name, (name, params), a class or an instance. Raises ``UserError`` for what cannot be checked."""
+    """``what``: a name, (name, params), a class or an instance. Raises ``UserError`` for anything else and unknown names."""
     if isinstance(what, tuple):
         what, params = what
     if isinstance(what, str):
         found = _found(what, kind, registry or Registry.discover())
         return Subject(name=found.name, kind=found.kind, params=params or {}, found=found)
     cls = what if isinstance(what, type) else type(what)
-    its = kind_of(cls)
-    if its not in KINDS:
+    kind = kind_of(cls)
+    if kind not in KINDS:
         raise UserError(f"{what!r:.80} cannot be checked: expected the name of a component, or a class of fedbench.core's bases")
     values = params if params is not None else {} if what is cls else what.params.model_dump()
-    return Subject(name=cls.__name__, kind=its, params=values, given=cls)
+    return Subject(name=cls.__name__, kind=kind, params=values, given=cls)
 
 
 def _found(name: str, kind: str | None, registry: Registry) -> RegisteredComponent:
-    if kind is not None:
-        return registry.get(kind, name)
-    clashes = {c.kind for c in registry.clashes if c.name == name}
-    kinds = [k for k in KINDS if k in clashes or any(c.name == name for c in registry.components(k))]
+    kinds = [kind] if kind else [k for k in KINDS if registry.claimants(k, name)]
     if len(kinds) > 1:
-        raise UserError(f"'{name}' is {' and '.join(f'a {k}' for k in kinds)}: say which with --kind (kind= in Python)")
+        raise UserError(f"'{name}' is {' and '.join(f'a {k}' for k in kinds)}: choose one with --kind (kind= in Python)")
     if not kinds:
         names = [c.name for k in KINDS for c in registry.components(k)]
-        kinds_ = ", ".join(f"fedbench list {PLURAL[k]}" for k in ("defense", "attack"))
         broken = "".join(f"; a broken plugin may have provided it: {p}: {p.reason}" for p in registry.broken)
-        raise UserError(f"unknown component '{name}'{did_you_mean(name, names)}; {kinds_}, ... say what there is{broken}")
+        raise UserError(f"unknown component '{name}'{did_you_mean(name, names)}; see `fedbench list`{broken}")
     return registry.get(kinds[0], name)

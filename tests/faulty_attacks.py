@@ -24,22 +24,6 @@ class DeclaresKnownSignals(SoundAttack):
     needs = frozenset({"loss", "marjin"})
 
 
-class ReadsDeclaredSignals(SoundAttack):
-    """Uses the margin where the suite happens to measure it."""
-
-    def score(self, observations, audit):
-        if "margin" in observations.signals:
-            return observations.of_target("margin")[-1].astype(np.float64)
-        return super().score(observations, audit)
-
-
-class OneScoreACandidate(SoundAttack):
-    """Forgets the last candidate."""
-
-    def score(self, observations, audit):
-        return super().score(observations, audit)[:-1]
-
-
 class OrderOfCandidates(SoundAttack):
     """Counts the candidates."""
 
@@ -71,22 +55,12 @@ class OneAndManyTargets(SoundAttack):
         return scores * (1 + self.seen**2)
 
 
-class OneAndManyRounds(SoundAttack):
+class ScoresOrRefuses(SoundAttack):
     """Needs a second round and does not say so."""
 
     def score(self, observations, audit):
         loss = observations.of_target("loss").astype(np.float64)
         return np.nan_to_num(loss[0] - loss[1])
-
-
-class ConstantSignals(SoundAttack):
-    """Fails where nothing varies."""
-
-    def score(self, observations, audit):
-        scores = super().score(observations, audit)
-        if np.ptp(scores) == 0:
-            raise ZeroDivisionError("no variance")
-        return scores / np.ptp(scores)
 
 
 class SoundActive(ActiveAttack):
@@ -103,14 +77,7 @@ class SoundActive(ActiveAttack):
         return -observations["loss"][-1, 0].astype(np.float64)
 
 
-class CraftShape(SoundActive):
-    """One row for all of its clients."""
-
-    def craft(self, round, knowledge):
-        return knowledge.own[:1]
-
-
-class BatchStatisticsOfTheModel(SoundActive):
+class CraftsOrRefuses(SoundActive):
     """Fails where the model has running statistics."""
 
     def craft(self, round, knowledge):

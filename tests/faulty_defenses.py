@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-import sys
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -61,14 +57,7 @@ class DeterministicUnderSeed(Defense):
         return update + 1e-6 * (time.perf_counter_ns() % 1009)
 
 
-class SeededGenerators(Defense):
-    """A numpy generator without a seed."""
-
-    def protect(self, update, ctx):
-        return update + torch.from_numpy(np.random.default_rng().normal(size=len(update))).to(update)
-
-
-class NoGlobalRandomness(Defense):
+class GlobalStateUnchanged(Defense):
     """torch's global generator."""
 
     def protect(self, update, ctx):
@@ -83,17 +72,6 @@ class NoStateBetweenRuns(Defense):
     def aggregate(self, updates, weights, ctx):
         self.rounds += 1
         return (weights @ updates) * (1 + 0.01 * self.rounds)
-
-
-class NoMemberStateOnSelf(Defense):
-    """What a member learns, on self; set anew in every run."""
-
-    def begin(self, ctx):
-        self.norms = dict.fromkeys(ctx.members, 0.0)
-
-    def protect(self, update, ctx):
-        self.norms[ctx.client] = float(update.norm())
-        return update
 
 
 class MembersKeptApart(Defense):
@@ -125,67 +103,11 @@ class InputsNotMutated(Defense):
         return replace(batch)
 
 
-class UpdateShapeAndDtype(Defense):
-    """float64 where it was given float32."""
-
-    def protect(self, update, ctx):
-        return update.double() * 0.5
-
-
-class OneAndManyMembers(Defense):
-    """An assertion about how many members there are."""
-
-    def coordinate(self, updates, ctx):
-        assert len(ctx.members) < 4
-        return updates
-
-
 class RefusesWithAReason(Defense):
     """Where there are no others."""
 
     def begin(self, ctx):
         self.share = 1 / (ctx.federation.clients - 1)
-
-
-class BatchStatistics(Defense):
-    """Fails where the model has running statistics."""
-
-    def protect(self, update, ctx):
-        assert not list(ctx.model.buffers())
-        return update
-
-
-class PicklesNothing(Defense):
-    """A copy by pickle."""
-
-    def protect(self, update, ctx):
-        return pickle.loads(pickle.dumps(update))
-
-
-class WritesNoFiles(Defense):
-    """A log of its own."""
-
-    def protect(self, update, ctx):
-        (Path(tempfile.gettempdir()) / "a-defense-wrote-this.log").write_text("x")
-        return update
-
-
-class LooksAtNothingElse(Defense):
-    """Looks into the engine's own variables."""
-
-    def protect(self, update, ctx):
-        return update + 0 * len(sys._getframe(1).f_locals)
-
-
-class ReplaysTheSame(Defense):
-    """A loss declared capturable that goes by a number which changes from call to call."""
-
-    capturable = frozenset({"loss"})
-
-    def loss(self, logits, batch, ctx):
-        times = ctx.__dict__.setdefault("times", [0])
-        times[0] += 1
-        return super().loss(logits, batch, ctx) * times[0]
 
 
 class Runs(Defense):

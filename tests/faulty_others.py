@@ -59,14 +59,6 @@ class AnswersLogits(Model):
         return Doubled(int(np.prod(input_shape)), n_classes)
 
 
-class RefusesInputsWithAReason(Model):
-    """Takes images, and does not say so."""
-
-    def build(self, input_shape, n_classes):
-        channels, *_, width = input_shape
-        return nn.Sequential(nn.Conv2d(channels, 2, width), nn.Flatten(), nn.Linear(2, n_classes))
-
-
 class Few(nn.Linear):
     def forward(self, x):
         assert len(x) < 8
@@ -139,13 +131,6 @@ class ChunkIndependent(Signal):
         return probe.logits.amax(1) - probe.logits.mean()
 
 
-class Varies(Signal):
-    """The same of all."""
-
-    def measure(self, probe):
-        return torch.ones(len(probe.y))
-
-
 # --- analyses and reports ---------------------------------------------------------------------------------------------
 
 
@@ -156,9 +141,3 @@ class SoundAnalysis(Analysis):
 
     def analyse(self, run, judgement):
         return Findings({"share": Number(float((run.pool >= 0).mean()))})
-
-
-class DeclaresWhatItReads(SoundAnalysis):
-    """A signal that nobody announces."""
-
-    needs = frozenset({"marjin"})

@@ -1,5 +1,37 @@
-"""Jobs for tests, where everybody's conformance checks have them."""
+"""Uses of test classes, changed jobs, and verdicts in this process."""
 
-from fedbench.testing.jobs import judge, use, with_setting
+from __future__ import annotations
 
-__all__ = ["judge", "use", "with_setting"]
+from dataclasses import replace
+from typing import Any
+
+from fedbench.core.contract.attack import Attack
+from fedbench.core.experiment.job import Cell, Job
+from fedbench.core.experiment.judge import ask
+from fedbench.core.experiment.scene import Scene
+from fedbench.core.experiment.shadow_models import ShadowLogits
+from fedbench.core.experiment.train import Trained
+from fedbench.core.experiment.verdict import Verdict, verdict
+from fedbench.core.registry.use import ComponentUse
+from fedbench.core.spec.suite import Setting
+
+
+def use(cls: type, **params: Any) -> ComponentUse:
+    """The use of a class at the top of a test module."""
+    name, target = cls.__name__, f"{cls.__module__}:{cls.__qualname__}"
+    return ComponentUse(name=name, label=name, params=params, target=target, distribution="tests 0", digest="0")
+
+
+def judge(job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained, shadows: ShadowLogits | None = None) -> Verdict:
+    """The verdict of an attack that is asked in this process."""
+    return verdict(job, cell, scene, trained, ask(job, attack, scene, trained, shadows))
+
+
+def with_setting(job: Job, **changes: Any) -> Job:
+    """The job in a setting with these changes, validated; a mapping changes the fields it names."""
+    return replace(job, setting=Setting.model_validate(_merged(job.setting.model_dump(), changes)))
+
+
+def _merged(old: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    inside = {k: _merged(old[k], v) for k, v in changes.items() if isinstance(v, dict) and isinstance(old.get(k), dict)}
+    return {**old, **changes, **inside}

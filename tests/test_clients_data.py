@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jobs import judge, use
 from running import suite
 from worlds import chance_band
 
@@ -26,8 +27,7 @@ from fedbench.core.population.target import EVERYBODY, client, group
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.plugins.datasets.digits import Digits
 from fedbench.plugins.defenses.plain import FreeRider
-from fedbench.testing.jobs import given_use, judge, use
-from fedbench.testing.trials.world import job_of, setting_of
+from fedbench.testing.worlds import given_use, job_of, setting_of
 
 PARTS = {"validation": 0.1, "test": 0.3}
 RELEASED = {"test": 0.3, "validation_on": "nonmembers", "weights": "equal"}

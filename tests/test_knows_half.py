@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jobs import use
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Attack, SkipCell, UserError
 from fedbench.core.experiment.halves import NOTE, in_second_half
 from fedbench.core.experiment.judge import BadScores, ask
 from fedbench.core.experiment.train import kinds_of, train
 from fedbench.core.population.target import client
-from fedbench.testing.jobs import use
-from fedbench.testing.trials.world import job_of, setting_of, world
+from fedbench.testing.worlds import job_of, setting_of, world
 
 HANDED: list[dict[str, Any]] = []
 
@@ -129,7 +129,7 @@ def asked(made: Attack, seen: Any) -> Any:
 
 @pytest.mark.parametrize("spy", [Spy, GlobalSpy])
 def test_no_label_of_a_judged_candidate_is_ever_handed_over(spy):
-    seen = with_held_out(world())
+    seen = with_held_out(world(spy.needs))
     answers = asked(spy(), seen)
     assert len(HANDED) == 2 * len(seen.scene.audits) and answers.notes == [NOTE]
     names = seen.scene.names
@@ -204,7 +204,7 @@ def test_scores_are_mid_ranks_within_each_half_among_those_that_count(cls):
 
 
 def test_all_honest_clients_together():
-    seen = world(together=True)
+    seen = world(GlobalSpy.needs, targets="honest", members=60)
     answers = asked(GlobalSpy(), seen)
     assert [len(s) for s in answers.scores] == [len(seen.scene.audits[0].ids)]
     (((half,), _),) = (call["fit"] for call in HANDED[:1])

@@ -22,7 +22,7 @@ from fedbench.core.models.cnn_small import SmallCNN
 from fedbench.core.numerics.memory_format import in_memory_format
 from fedbench.core.numerics.precision import in_precision
 from fedbench.core.spec.suite import Limits
-from fedbench.testing.trials.world import job_of, setting_of
+from fedbench.testing.worlds import job_of, setting_of
 
 EPOCHS = {"members": (0, 1), "rounds": 2, "local_epochs": 4}
 

@@ -28,8 +28,7 @@ from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import COALITION, GLOBAL, PRE_DEFENSE, Recorder, global_row, model_of_row, rows_of
 from fedbench.core.signals.observe import observe
 from fedbench.core.signals.rows import coalition_of_row, coalition_row, seen_from
-from fedbench.testing.jobs import given_use
-from fedbench.testing.trials.world import job_of, setting_of
+from fedbench.testing.worlds import given_use, job_of, setting_of
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 

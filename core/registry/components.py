@@ -69,6 +69,10 @@ class Registry:
             if len(claims) > 1
         ]
 
+    def claimants(self, kind: str, name: str) -> list[RegisteredComponent]:
+        """All components of this kind and name."""
+        return self._claims[kind].get(name, [])
+
     def components(self, kind: str) -> list[RegisteredComponent]:
         """The usable components of a kind (claimed once), by name."""
         return [claims[0] for _, claims in sorted(self._claims[kind].items()) if len(claims) == 1]
@@ -83,7 +87,7 @@ class Registry:
 
     def get(self, kind: str, name: str) -> RegisteredComponent:
         """The component; raises ``UserError`` for an unknown name (with the nearest) and for one claimed twice."""
-        claims = self._claims[kind].get(name, [])
+        claims = self.claimants(kind, name)
         if len(claims) > 1:
             raise UserError(str(Clash(kind, name, tuple(claims))))
         if not claims:

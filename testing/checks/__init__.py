@@ -1,1 +1,1 @@
-"""The checks: functions of a subject that return, or raise what `fedbench.testing.results` defines."""
+"""One function per check, by the kind of component; ``testing/table.py`` lists them."""

@@ -1,0 +1,78 @@
+"""Checks of defenses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from fedbench.core import MemberContext
+from fedbench.core.federation.loop import Training
+from fedbench.testing.checks.component import result_or_reason
+from fedbench.testing.observe import hooked, overridden, state_of, walk
+from fedbench.testing.subject import Skipped, Subject
+from fedbench.testing.trials import train_defense
+from fedbench.testing.worlds import NormedNet
+
+
+def members_kept_apart(subject: Subject) -> None:
+    """No member's data, memory or context is kept where another member's phase can read it."""
+    made = subject.make()
+    found: dict[str, None] = {}
+
+    def around(name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        answer = call(*args)
+        ctx = args[-1] if args else None
+        if isinstance(ctx, MemberContext):
+            private = [ctx, ctx.memory, ctx.data, ctx.data.x, ctx.data.y]
+            for attribute, value in state_of(made).items():
+                if any(part is mine for part in walk(value) for mine in private):
+                    found[f"{name} keeps client {ctx.client}'s data, memory or context on self.{attribute}"] = None
+        return answer
+
+    train_defense(hooked(made, around))
+    if found:
+        raise subject.failed(f"{next(iter(found))}; expected that it is kept in ctx.memory, which only this member sees")
+
+
+def order_of_clients(subject: Subject) -> None:
+    """A member's upload of the first round does not depend on which client trained before it."""
+    if "coordinate" in overridden(subject.make()):
+        raise Skipped("its members' updates are changed together")
+    cohort = Training._cohort
+    first = train_defense(subject.make(), federation={"rounds": 1})
+    with patch.object(Training, "_cohort", lambda self, t: cohort(self, t)[::-1]):
+        second = train_defense(subject.make(), federation={"rounds": 1})
+    for i, client in enumerate(first.rows):
+        if not np.array_equal(first.signals["loss"][:, i], second.signals["loss"][:, second.rows.index(client)]):
+            raise subject.failed(
+                f"the upload of client {client} in round 1 changes where the clients train in another order; expected the same "
+                "bits: draw from ctx, keep what a member learns in ctx.memory, not on self"
+            )
+
+
+FEDERATIONS: dict[str, dict[str, Any]] = {
+    "1 of 4 clients as member": {"members": (0,)},
+    "all clients as members": {"members": (0, 1, 2, 3)},
+    "a federation of one client": {"members": (0,), "federation": {"clients": 1}},
+    "a federation of two clients": {"members": (0,), "federation": {"clients": 2}},
+    "clients of two samples": {"samples": 8},
+    "clients of very different sizes": {"partition": {"name": "dirichlet-sizes", "beta": 0.3}},
+    "batches of one sample": {"federation": {"batch_size": 1, "local_batches": 4}},
+    "batches larger than a client's data": {"federation": {"batch_size": 640}},
+    "two of four clients in a round": {"federation": {"participation": 0.5, "rounds": 3}},
+    "one round": {"federation": {"rounds": 1}},
+    "clients without privacy thresholds": {"thresholds": None},
+    "two expected adversaries": {"adversary": {"clients": 1, "assumed": 2}},
+    "a model with batch normalisation": {"model": NormedNet},
+}
+
+
+def refuses_with_a_reason(subject: Subject) -> None:
+    """Unusual federations: it serves them or raises UserError (`check`) or SkipCell with a reason, no other exception."""
+    for what, changes in FEDERATIONS.items():
+        work: Any = partial(train_defense, subject.make(), **changes)
+        result_or_reason(subject, what, work)

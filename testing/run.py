@@ -1,0 +1,144 @@
+"""Run the checks: one process per component, or one pytest case per check."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from fedbench.core.apart.channel import at_work, pass_on_interrupt
+from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.ask import Ended, ask, ask_each, long_patience, patience
+from fedbench.core.registry.components import Registry
+from fedbench.core.words.explain import explain, one_line
+from fedbench.testing.subject import Failed, Outcome, Report, Result, Skipped, Subject, Warned, subject_of
+from fedbench.testing.table import CHECKS, Check, checks_of
+
+_SLOW = ("dataset", "report")  # kinds that get the longer time limit
+
+# --- one check --------------------------------------------------------------------------------------------------------
+
+
+def run_check(subject: Subject, check: Check) -> Result:
+    """Run one check in this process. No exception of the component passes, except the user's Ctrl-C."""
+    began = time.perf_counter()
+    outcome, message = _outcome(subject, check)
+    return Result(check.name, outcome, one_line(message, 2000), time.perf_counter() - began)
+
+
+def _outcome(subject: Subject, check: Check) -> tuple[Outcome, str]:
+    import torch
+
+    from fedbench.core.apart.global_state import kept
+    from fedbench.testing.trials import reference
+
+    try:
+        with kept(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.set_num_threads(1)
+            if check.after_run:
+                reference(subject)
+            return "passed", check.function(subject) or ""
+    except Skipped as why:
+        return "skipped", str(why)
+    except Warned as why:
+        return "warned", str(why)
+    except BaseException as error:
+        pass_on_interrupt(error)
+        return "failed", str(error) if isinstance(error, UserError | Failed) else explain(error)
+
+
+# --- in another process -----------------------------------------------------------------------------------------------
+
+
+def check_component(what: Any, kind: str | None = None, params: dict[str, Any] | None = None) -> Report:
+    """Run all checks of a component: an announced name, or a class or an instance of fedbench.core's base classes.
+
+    Raises ``UserError`` for unknown components, components that cannot be imported, and invalid parameters.
+    """
+    subject = subject_of(what, kind, params)
+    return Report(str(subject), tuple(results(subject)))
+
+
+def results(subject: Subject, begins: Callable[[str], None] = lambda check: None) -> Iterator[Result]:
+    """One result per check, in the table's order. ``begins`` is called with the component and check before it runs.
+
+    The checks share a process; a crash or a timeout fails one check, and the next one gets a new process.
+    """
+    names = ask(lambda: _names(subject))
+    table = {check.name: check for check in CHECKS}
+    limit = long_patience() if subject.kind in _SLOW else patience()
+
+    def question(name: str) -> tuple[Any, ...]:
+        with at_work(f"{subject}: {name}", limit):
+            return astuple(run_check(subject, table[name]))
+
+    answers = ask_each(names, question)
+    runs_ended = False
+    for name in names:
+        if runs_ended and table[name].after_run:
+            yield Result(name, "skipped", "the small run fails, see `runs`")
+            continue
+        begins(f"{subject}: {name}")
+        answer = next(answers)
+        runs_ended |= name == "runs" and isinstance(answer.error, Ended)
+        yield Result(name, "failed", str(answer.error)) if answer.error else Result(*answer.get())
+
+
+def _names(subject: Subject) -> list[str]:
+    """The names of the checks that apply. Imports the class and validates the parameters."""
+    with at_work(str(subject), patience()):
+        subject.require_params()
+        return [check.name for check in checks_of(subject)]
+
+
+# --- in pytest --------------------------------------------------------------------------------------------------------
+
+
+class ConformanceWarning(UserWarning):
+    """Allowed by the contract, but the author should know."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One check of one component, to be called in a test. Raises ``AssertionError``, skips the test or warns."""
+
+    subject: Subject
+    check: Check
+
+    @property
+    def id(self) -> str:
+        """The id of the pytest case."""
+        return f"{self.subject.name}-{self.check.name}"
+
+    def __call__(self) -> None:
+        import pytest
+
+        result = run_check(self.subject, self.check)
+        if result.outcome == "failed":
+            raise Failed(f"{self.subject}: {result.message}")
+        if result.outcome == "skipped":
+            pytest.skip(result.message)
+        if result.outcome == "warned":
+            warnings.warn(ConformanceWarning(f"{self.subject}: {result.message}"), stacklevel=2)
+
+
+def cases_of(*components: Any) -> list[Case]:
+    """One case per component and check. Raises ``UserError`` for unknown or ambiguous names."""
+    registry = Registry.discover() if any(isinstance(c, str | tuple) for c in components) else None
+    subjects = [subject_of(c, registry=registry) for c in components]
+    for subject in subjects:
+        subject.require_params()
+    return [Case(subject, check) for subject in subjects for check in checks_of(subject)]
+
+
+def parametrize_with_checks(*components: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Parametrize a test function of one argument, ``check``, with one case per component and check.
+
+    ``components``: names of announced components, (name, parameters), or classes and instances of fedbench.core's base classes.
+    """
+    import pytest
+
+    return pytest.mark.parametrize("check", [pytest.param(case, id=case.id) for case in cases_of(*components)])

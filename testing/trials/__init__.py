@@ -1,1 +1,0 @@
-"""A small run of a component of each kind, and everything that it answered there."""
