@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 import torch
-from pydantic import BaseModel
 
 import fedbench.core
 from fedbench.core.cli.main import LazyGroup, cli, commands
@@ -102,10 +101,10 @@ def spec_block(name: str) -> str:
     """The fields of a part of a suite."""
     model = _named(SPECS, name, "part of a suite")
     rows = []
-    for field, info in schema.fields(model).items():
-        if not info.description:
+    for field, kind, default, span, description in schema.parameters(model):
+        if not description:
             raise Mistake(f"{name}.{field} has no description: give its Field one")
-        rows.append((f"`{field}`", _linked(info.annotation), _shown_default(info), schema.range_words(info), info.description))
+        rows.append((f"`{field}`", _linked(kind), default, span, description))
     return f"{_prose(model)}\n\n" + _table(("field", "type", "default", "range", "what"), rows)
 
 
@@ -214,16 +213,9 @@ def _flat_paragraphs(text: str) -> str:
     return "\n\n".join(_flat(p) for p in text.split("\n\n"))
 
 
-def _linked(annotation: Any) -> str:
+def _linked(text: str) -> str:
     """A type as a table says it, models as links to their sections."""
-    text = schema.short_type(annotation)
     return re.sub(r"\w+", lambda m: f"[{TITLES[m[0]]}](#{TITLES[m[0]]})" if m[0] in TITLES else m[0], text)
-
-
-def _shown_default(info: Any) -> str:
-    if isinstance(info.default_factory, type) and issubclass(info.default_factory, BaseModel):
-        return "its own"
-    return schema.default_words(info)
 
 
 @cache

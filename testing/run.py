@@ -76,14 +76,14 @@ def results(subject: Subject, begins: Callable[[str], None] = lambda check: None
             return astuple(run_check(subject, table[name]))
 
     answers = ask_each(names, question)
-    runs_ended = False
+    ended = False
     for name in names:
-        if runs_ended and table[name].after_run:
+        if ended and table[name].after_run:
             yield Result(name, "skipped", "the small run fails, see `runs`")
             continue
         begins(f"{subject}: {name}")
         answer = next(answers)
-        runs_ended |= name == "runs" and isinstance(answer.error, Ended)
+        ended |= name == "runs" and isinstance(answer.error, Ended)
         yield Result(name, "failed", str(answer.error)) if answer.error else Result(*answer.get())
 
 

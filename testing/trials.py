@@ -62,7 +62,7 @@ def trial(subject: Subject, made: Any = None, seed: int = 1) -> dict[str, Any]:
     try:
         return _TRIALS[subject.kind](subject, subject.make() if made is None else made)
     except SkipCell as why:
-        raise Skipped(f"it does not apply to the small federation of the checks: {why}") from None
+        raise Skipped(f"it does not apply to the small federation of the checks: {why}") from why
 
 
 def reference(subject: Subject) -> dict[str, str]:
@@ -85,10 +85,10 @@ def reference(subject: Subject) -> dict[str, str]:
 
 
 def train_defense(
-    made: Defense, members: tuple[int, ...] = (0, 1, 2), samples: int = 480, model: type[Model] = MLP, **changes: Any
+    made: Defense, members: tuple[int, ...] = (0, 1, 2, 3), samples: int = 480, model: type[Model] = MLP, **changes: Any
 ) -> Trained:
-    """A training of four clients with the defense. ``changes``: of the setting; of its federation field by field."""
-    federation = {"clients": 4, "rounds": 2, "local_epochs": 1, "batch_size": 20, "optimizer": {"lr": 0.1, "momentum": 0.9}}
+    """A training of five clients, four of which defend. ``changes``: of the setting; of its federation field by field."""
+    federation = {"clients": 5, "rounds": 2, "local_epochs": 1, "batch_size": 20, "optimizer": {"lr": 0.1, "momentum": 0.9}}
     defaults = {"audit": {"every": 1, "nonmembers": 20}, "thresholds": [0.5, 0.6]}
     setting = setting_of(**{**defaults, **changes, "federation": federation | changes.get("federation", {})})
     data = given_use(TinyData, {"train": samples, "holdout": 400 + made.root_samples})

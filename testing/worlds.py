@@ -47,7 +47,6 @@ class TinyData(Dataset):
         tokens: int = 0
 
     licence = "CC0"
-    size_mb = 0.0
 
     def load(self, seed: int) -> Data:
         rng, p = np.random.Generator(np.random.Philox([seed, 0x71E5])), self.params

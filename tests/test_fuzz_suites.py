@@ -10,7 +10,7 @@ from mutants import EXAMPLES, HOSTILE, example, mutant, refusal, sources, writte
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_suite_that_once_cost_minutes_or_gigabytes_is_refused_readably(tmp_path, registry, name):
+def test_an_odd_suite_is_refused_readably(tmp_path, registry, name):
     assert EXAMPLES[name][1] in refusal(example(name), tmp_path, registry)
 
 

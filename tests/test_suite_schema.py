@@ -76,14 +76,7 @@ BAD = {
     "a parameter out of range": ("sigma: 0.01", "sigma: -1"),
     "a parameter of another component": ("sigma: 0.01", "alpha: 0.01"),
     "a parameter as text": ("sigma: 0.01", "sigma: '0.01'"),
-    "a grid out of range": ("params: {sigma: 0.01}", "grid: {sigma: [0.1, -1]}"),
-    "a grid of another parameter": ("params: {sigma: 0.01}", "grid: {alpha: [0.1]}"),
-    "an attack that something follows": ("- loss-series", "- {name: loss-series, then: [avg-cosine]}"),
-    "a follower out of range": ("- none\n", "- [none, {name: grad-noise, params: {sigma: -1}}]\n"),
-    "a data set without its required parameter": ("dataset: digits", "dataset: {name: image-folder}"),
-    "a federation without its size": ("clients: 4\n", "recipe: null\n"),
     "an unknown coalition": ("[pair, half]", "[pairs]"),
-    "an unknown floor": ("floors: []", "floors: [nothing]"),
     "a whole number with a fraction": ("rounds: 10", "rounds: 10.5"),
 }
 
@@ -97,12 +90,8 @@ def test_mistakes_are_underlined_and_refused_by_the_loader_too(folder):
 
 
 PACKAGE = """
-    from typing import Annotated, Any
     from fedbench.core import Component, Defense, Params, hookimpl
-    from pydantic import BaseModel, BeforeValidator, Field
-
-    def letters(value):
-        return len(value) if isinstance(value, str) else value
+    from pydantic import BaseModel, Field
 
     class Part(BaseModel):
         depth: int = Field(1, ge=1, description="how deep")
@@ -110,9 +99,6 @@ PACKAGE = """
     class Odd(Defense):
         class Params(Params):
             level: int = Field(1, ge=1, le=9, description="how much")
-            tags: set[int] = Field(set(), description="which")
-            step: float = Field(0.1, multiple_of=0.1, description="a multiple")
-            words: Annotated[int, BeforeValidator(letters)] = Field(1, description="as many as there are letters")
             part: Part = Field(Part(), description="a part")
 
     class Broken(Defense):
@@ -126,7 +112,7 @@ PACKAGE = """
 """
 
 
-def test_an_installed_package_is_part_of_it_and_what_its_schema_cannot_say_is_allowed(site, tmp_path, call):
+def test_an_installed_package_is_part_of_it(site, tmp_path, call):
     install(site, "odd_package", PACKAGE)
     status, said = call("schema", "--output", tmp_path / "all.json")
     assert status == 0 and "its Params have no schema: ZeroDivisionError" in said and "any parameters will do" in said
@@ -138,7 +124,7 @@ def test_an_installed_package_is_part_of_it_and_what_its_schema_cannot_say_is_al
     def accepted(text: str) -> tuple[bool, bool]:
         return loads(tmp_path, text, registry), not complaints(YAML(typ="safe").load(text), everything)
 
-    good = ("{level: 9}", "{tags: [1, 1]}", "{step: 0.3}", "{words: abc}", "{part: {depth: 2}}")
+    good = ("{level: 9}", "{part: {depth: 2}}")
     bad = ("{level: 10}", "{level: x}", "{part: {depth: 0}}", "{lvl: 1}")
     assert {p: accepted(suite(p)) for p in good} == dict.fromkeys(good, (True, True))
     assert {p: accepted(suite(p)) for p in bad} == dict.fromkeys(bad, (False, False))

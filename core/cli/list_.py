@@ -61,9 +61,9 @@ def command(what: str | None, params: bool, as_json: bool) -> None:
 def _entries(registry: Registry, section: str, params: bool, facts: bool) -> Iterator[dict[str, Any]]:
     """One entry a component; ``facts``: also what only the class of a dataset knows, which imports it."""
     if section == "suites":
-        from fedbench.core.spec.shipped import listed
+        from fedbench.core.spec.shipped import shipped_suites, title_of
 
-        yield from listed(len(registry.floors()))
+        yield from ({"name": name, "title": title_of(path), "path": str(path)} for name, path in shipped_suites().items())
         return
     components = registry.components(_KINDS[section])
     more = _told(components, params, facts) if params or facts else {}
@@ -108,24 +108,20 @@ def _facts(found: RegisteredComponent) -> dict[str, Any]:
 
 def _params(found: RegisteredComponent) -> dict[str, Any]:
     """The rows of a component's parameters, or why it cannot be imported."""
-    from fedbench.core.spec import schema
+    from fedbench.core.spec.schema import parameters
 
     try:
         params = found.load().Params
     except UserError as exc:
         return {"params": [], "error": str(exc)}
     with at_work(f"{found}: its Params", patience()):
-        rows: list[tuple[str, ...]] = [
-            (name, schema.short_type(f.annotation), schema.default_words(f), schema.range_words(f), f.description or "")
-            for name, f in schema.fields(params).items()
-        ]
+        rows = list(parameters(params))
     return {"params": [dict(zip(_PARAM_COLUMNS, map(one_line, row), strict=True)) for row in rows]}
 
 
 def _show(section: str, entries: list[dict[str, Any]], params: bool, title: str) -> None:
     if section == "suites":
-        suites = [(e["name"], "?" if e["cells"] is None else e["cells"], e.get("error", e["title"])) for e in entries]
-        show_table(("suite", "cells (at most)", "title"), suites, title)
+        show_table(("suite", "title"), [(e["name"], e["title"]) for e in entries], title)
     elif params:
         show_table((_KINDS[section], *_PARAM_COLUMNS), _param_rows(entries), title)
     elif entries and "licence" in entries[0]:

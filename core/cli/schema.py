@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from fedbench.core.cli.options import examples
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.registry.ask import patience
 from fedbench.core.words.explain import explain
 
 if TYPE_CHECKING:
@@ -44,34 +45,27 @@ def command(output: Path | None, built_in: bool) -> None:
 
 
 def schema_text(registry: Registry, built_in: bool) -> str:
-    """The schema as JSON. A component whose parameters cannot be had is named on stderr, and may have any."""
+    """The schema as JSON. A component whose parameters cannot be described is named on stderr, and may have any."""
     from fedbench.core.registry.ask import ask_each
-    from fedbench.core.spec.json_schema import KINDS, Described, suite_schema
+    from fedbench.core.spec.schema import KINDS, suite_schema
+    from fedbench.core.spec.suite import SuiteSpec
 
+    described: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {kind: {} for kind in KINDS}
     wanted = [c for kind in KINDS for c in registry.components(kind) if c.distribution == PROJECT or not built_in]
-    strangers = [c for c in wanted if c.distribution != PROJECT]
-    known: dict[tuple[str, str], str | None] = {(c.kind, c.name): _params(c) for c in wanted if c.distribution == PROJECT}
-    for package in dict.fromkeys(c.distribution for c in strangers):
-        theirs = [c for c in strangers if c.distribution == package]
-        for found, answer in zip(theirs, ask_each(theirs, _params), strict=True):
-            known[found.kind, found.name] = answer.value
-            if answer.error is not None:
-                say(f"{answer.error}: any parameters will do", err=True)
-    described: dict[str, list[Described]] = {kind: [] for kind in KINDS}
-    for c in wanted:
-        said = known[c.kind, c.name]
-        described[c.kind].append(Described(c.name, c.component.summary, None if said is None else json.loads(said)))
-    return json.dumps(suite_schema(described, [c.name for c in registry.floors()]), indent=1) + "\n"
+    for found, answer in zip(wanted, ask_each(wanted, _params), strict=True):
+        if answer.error is not None:
+            say(f"{answer.error}: any parameters will do", err=True)
+        described[found.kind][found.name] = found.component.summary, json.loads(answer.value or "{}")
+    return json.dumps(suite_schema(SuiteSpec, described), indent=1) + "\n"
 
 
 def _params(found: RegisteredComponent) -> str:
-    """The schema of a component's parameters; raises ``UserError`` that names it."""
-    from fedbench.core.registry.ask import patience
-    from fedbench.core.spec.json_schema import params_schema
+    """The schema of a component's parameters as JSON. Raises ``UserError`` that names it."""
+    from fedbench.core.spec.schema import schema_of
 
     params = found.load().Params
     with at_work(f"{found}: its Params", patience()):
         try:
-            return params_schema(params, f"{found.kind}.{found.name}")
-        except Exception as error:  # a type of somebody's that describes itself wrongly
+            return json.dumps(schema_of(params))
+        except Exception as error:
             raise UserError(f"{found}: its Params have no schema: {explain(error)}") from error

@@ -75,13 +75,14 @@ def check(
     """The suite, its components, and what is odd about its data; raises ``UserError`` with every mistake, with ``data``
     those of ``CHECKS`` too, of the settings in which something of ``only`` (kind -> names) runs."""
     from fedbench.core.execution.misspelt import misspelt_in
-    from fedbench.core.execution.planned import settings_asked
     from fedbench.core.spec.resolve import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
     notes = misspelt_in(resolved)
     if data:
+        from fedbench.core.execution.planned import settings_asked
+
         asked = settings_asked(resolved, only or {})
         settings = [s for s in resolved.settings if asked is None or s.spec.name in asked]
         absent = _absent(loaded, settings)

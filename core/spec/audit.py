@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fedbench.core.contract.threat import KnowledgeLevel
 from fedbench.core.spec import most
@@ -76,7 +76,6 @@ class AuditSpec(SpecModel):
         return self
 
 
-_EARLIER_LEVELS = {"partial": "own", "full": "honest"}  # of knowledge, in suites written before attacks' words were taken
 
 
 class Adversary(SpecModel):
@@ -96,13 +95,6 @@ class Adversary(SpecModel):
     assumed: int | None = Field(
         None, ge=0, le=most.CLIENTS, description="malicious clients that the server's rule assumes; by default the real number"
     )
-
-    @field_validator("knowledge", mode="before")
-    @classmethod
-    def _one_vocabulary(cls, value: object) -> object:
-        if isinstance(value, str) and value in _EARLIER_LEVELS:
-            raise mistake(f"'{value}' is called '{_EARLIER_LEVELS[value]}', as attacks call it")
-        return value
 
     def malicious(self, clients: int) -> int:
         """How many of ``clients`` it controls."""

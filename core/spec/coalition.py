@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
@@ -19,7 +19,7 @@ _Group = Annotated[list[_Client], Field(min_length=1, max_length=most.CLIENTS)]
 class Coalition(SpecModel):
     """A named coalition, or the suite's own: a label with a list of client ids, a share of the clients, or several lists."""
 
-    short_form = "a name"
+    short_forms = ({"enum": list(NAMED)},)
 
     name: Name = Field(description="none, pair, half or uniform; or a label of your own")
     clients: list[_Client] | None = Field(
@@ -31,22 +31,14 @@ class Coalition(SpecModel):
         description="several coalitions at once: the ids of each one's members, who defend together and with nobody else",
     )  # fmt: skip
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value not in NAMED:
-            raise mistake(f"unknown coalition '{value}'{did_you_mean(value, NAMED)}; expected {_FORMS}")
-        return {"name": value}
-
     @model_validator(mode="after")
     def _one_form(self) -> Coalition:
         given = [field for field in ("clients", "fraction", "groups") if getattr(self, field) is not None]
         if self.name in NAMED and given:
             raise mistake(f"'{self.name}' has fixed members: remove {given[0]} or choose another name")
         if self.name not in NAMED and len(given) != 1:
-            raise mistake(f"the coalition '{self.name}' needs one of clients, fraction and groups; expected {_FORMS}")
+            hint = did_you_mean(self.name, NAMED)
+            raise mistake(f"the coalition '{self.name}' needs one of clients, fraction and groups{hint}; expected {_FORMS}")
         return self
 
     @property

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -19,19 +19,16 @@ from fedbench.core.words.explain import one_line
 class Use(SpecModel):
     """A dataset or a model: ``digits``, or ``{name: digits, params: {...}}``."""
 
-    short_form = "a name"
+    short_forms: ClassVar[tuple[dict[str, Any], ...]] = ({"type": "string"},)
 
     name: str = Field(min_length=1, max_length=200, description="name of the component, as `fedbench list` shows it")
     params: dict[str, Any] = Field(default_factory=dict, description="its parameters, see `fedbench list --params`")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
 
 class MethodUse(Use):
     """A defense or an attack; ``grid`` makes one row of every combination of the listed values."""
+
+    short_forms = ({"type": "string"}, {"type": "array"})
 
     label: Annotated[str, AfterValidator(all_shown)] | None = Field(
         None, pattern=LABEL_PATTERN, max_length=80, description="name in tables; needed to use a component twice"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from fedbench.core.spec import most
 from fedbench.core.spec.base import SpecModel, mistake
@@ -14,6 +14,8 @@ from fedbench.core.spec.recipes import Recipe, with_recipe
 class Schedule(SpecModel):
     """How the learning rate falls from round to round; ``constant``, ``cosine``, or a mapping with a factor."""
 
+    short_forms = ({"enum": ["constant", "cosine"]},)
+
     name: Literal["constant", "exponential", "cosine", "milestones"] = Field(
         "constant", description="constant; exponential: x factor every round; cosine: to 0; milestones: x factor at each"
     )
@@ -21,11 +23,6 @@ class Schedule(SpecModel):
     rounds: list[Annotated[int, Field(ge=1, le=most.ROUNDS)]] | None = Field(
         None, min_length=1, max_length=10_000, description="milestones: the rounds after which the factor applies"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: object) -> object:
-        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _fields_fit(self) -> Schedule:
@@ -36,8 +33,15 @@ class Schedule(SpecModel):
         return self
 
 
+def _optional(schema: dict[str, Any]) -> None:
+    """A recipe may give the required fields."""
+    del schema["required"]
+
+
 class Optimizer(SpecModel):
     """The clients' optimiser, fresh in every round unless ``keep_state``."""
+
+    model_config = ConfigDict(json_schema_extra=_optional)
 
     name: Literal["sgd", "adam"] = Field("sgd", description="the rule")
     lr: float = Field(gt=0, le=most.FACTOR, description="learning rate of round 1")
@@ -62,6 +66,8 @@ class Optimizer(SpecModel):
 
 class FederationSpec(SpecModel):
     """The federation's size and hyperparameters."""
+
+    model_config = ConfigDict(json_schema_extra=_optional)
 
     recipe: Recipe | None = Field(None, description="a paper's settings, for the fields that are not given here")
     clients: int = Field(ge=1, le=most.CLIENTS, description="number of clients K")

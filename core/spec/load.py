@@ -10,9 +10,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.spec import messages, override
+from fedbench.core.spec import messages
 from fedbench.core.spec.checks import cross_checks
-from fedbench.core.spec.document import Document, Loc, Problem, read
+from fedbench.core.spec.document import Document, Loc, Problem, override, read
 from fedbench.core.spec.shipped import SUFFIXES, shipped_suites
 from fedbench.core.spec.suite import SCHEMA, SuiteSpec
 from fedbench.core.words.nearest import by_nearness, did_you_mean
@@ -87,7 +87,7 @@ def open_document(ref: str | Path, overrides: Sequence[str] = ()) -> Document:
     if isinstance(schema, int) and schema > SCHEMA:
         text = f"made for a newer fedbench (schema {schema}, this one reads {SCHEMA}): upgrade fedbench"
         raise document.error([Problem(("schema",), text)])
-    return override.apply(document, overrides)
+    return override(document, overrides)
 
 
 def validate(document: Document) -> tuple[SuiteSpec | None, list[Problem]]:

@@ -1,176 +1,176 @@
-"""Read pydantic models for people: which fields are there, of what type, in which range."""
+"""JSON schemas: of a suite for editors, and read back for messages and tables of parameters."""
 
 from __future__ import annotations
 
-import enum
-import types
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from functools import cache
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-_WORDS: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
-_LISTS = (list, tuple, set, frozenset)
+from fedbench.core.registry.kinds import PLURAL
+
+Schema = dict[str, Any]
+KINDS = ("defense", "attack", "analysis", "dataset", "model", "signal")  # that a suite names
+_TYPES = {
+    "integer": "an integer", "number": "a number", "boolean": "true or false", "string": "text", "array": "a list",
+    "object": "a mapping",
+}  # fmt: skip
+_SHORT = {"integer": "int", "number": "float", "boolean": "bool", "string": "str", "object": "mapping", "null": "null"}
+_LOW = {"minimum": ("[", ">="), "ge": ("[", ">="), "exclusiveMinimum": ("(", ">"), "gt": ("(", ">")}
+_HIGH = {"maximum": ("]", "<="), "le": ("]", "<="), "exclusiveMaximum": (")", "<"), "lt": (")", "<")}
+
+# --- reading a schema -------------------------------------------------------------------------------------------------
 
 
-def arms(annotation: Any) -> list[Any]:
-    """The plain types of an annotation: unions taken apart, ``Annotated`` unwrapped, None left out."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return arms(get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        return [arm for part in get_args(annotation) for arm in arms(part)]
-    return [] if annotation is type(None) else [annotation]
+@cache
+def schema_of(model: type[BaseModel]) -> Schema:
+    """The JSON schema of a model with its references resolved. Raises what a plugin's types raise."""
+    schema = model.model_json_schema()
+    return _resolved(schema, schema.get("$defs", {}))
 
 
-def fields(annotation: Any) -> dict[str, FieldInfo]:
-    """The fields of the models among the arms, by the name that a file uses."""
-    found: dict[str, FieldInfo] = {}
-    for arm in arms(annotation):
-        if isinstance(arm, type) and issubclass(arm, BaseModel):
-            found |= {info.alias or name: info for name, info in arm.model_fields.items()}
-    return found
+def _resolved(node: Any, defs: Schema) -> Any:
+    if isinstance(node, list):
+        return [_resolved(part, defs) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        name = node["$ref"].rpartition("/")[2]
+        return {"model": name, **_resolved(defs[name], defs), **{k: v for k, v in node.items() if k != "$ref"}}
+    kept = {k: v for k, v in node.items() if k != "$defs" and not (k == "title" and isinstance(v, str))}
+    return {k: v if k in ("default", "enum", "const") else _resolved(v, defs) for k, v in kept.items()}
 
 
-def child(annotation: Any, segment: str | int) -> Any | None:
-    """The annotation of a field, a list's element or a mapping's value; None where the type has no such thing."""
-    if segment in (names := fields(annotation)):
-        return names[segment].annotation
-    for arm in arms(annotation):
-        if isinstance(segment, int) and get_origin(arm) in _LISTS:
-            return get_args(arm)[0]
-        if isinstance(segment, str) and get_origin(arm) is dict:
-            return get_args(arm)[1]
-    return None
+def arms(node: Schema) -> list[Schema]:
+    """The alternatives of a node, without null; what the node says outside of them holds for each."""
+    own = {k: v for k, v in node.items() if k not in ("anyOf", "model")} if "anyOf" in node else node
+    found = [arm for part in node["anyOf"] for arm in arms({**own, **part})] if "anyOf" in node else [node]
+    return [arm for arm in found if arm.get("type") != "null"]
 
 
-def descend(annotation: Any, loc: tuple[str | int, ...]) -> Any | None:
-    """The annotation at ``loc``, or None."""
-    for segment in loc:
-        annotation = child(annotation, segment) if annotation is not None else None
-    return annotation
+def fields(node: Schema) -> Schema:
+    """Name -> schema of the fields of a mapping."""
+    return {name: field for arm in arms(node) for name, field in arm.get("properties", {}).items()}
 
 
-def field_at(annotation: Any, loc: tuple[str | int, ...]) -> FieldInfo | None:
-    """The field that ``loc`` ends in, or None."""
-    return fields(descend(annotation, loc[:-1])).get(str(loc[-1])) if loc else None
+def at(model: type[BaseModel], loc: tuple[str | int, ...]) -> Schema:
+    """The node at a place; empty where the schema says nothing about it."""
+    node = schema_of(model)
+    for step in loc:
+        node = {"anyOf": list(filter(None, (_child(arm, step) for arm in arms(node))))}
+    return node
 
 
-def type_words(annotation: Any) -> str:
-    """``an integer``, ``a number or a list``, ``'a' or 'b'``, as an error message says it."""
-    return " or ".join(dict.fromkeys(_words(arm) for arm in arms(annotation))) or "anything"
+def _child(arm: Schema, step: str | int) -> Schema | None:
+    if isinstance(step, int):
+        items = arm.get("items")
+        return items if isinstance(items, dict) else None
+    more = arm.get("additionalProperties")
+    return arm.get("properties", {}).get(step, more if isinstance(more, dict) else None)
 
 
-def short_type(annotation: Any) -> str:
-    """``int``, ``float | null``, ``batchmean | mean``, ``list of int``, as a table says it."""
-    names = [_short(arm) for arm in arms(annotation)]
-    if type(None) in get_args(annotation):
-        names.append("null")
-    return " | ".join(dict.fromkeys(names))
+def words(node: Schema) -> str:
+    """``an integer in [1, 10] or a number in (0, 1)``, for messages; empty where the schema does not tell."""
+    return " or ".join(dict.fromkeys(filter(None, map(_words, arms(node)))))
 
 
-def constraints_at(annotation: Any, loc: tuple[str | int, ...]) -> list[tuple[Any, list[Any]]]:
-    """(plain type, its constraints) of each arm of what stands at ``loc``; a list's elements have their own."""
-    if not loc:
-        return list(_constrained(annotation, []))
-    parent = descend(annotation, loc[:-1])
-    field = fields(parent).get(str(loc[-1])) if parent is not None else None
-    if field is not None:
-        return list(_constrained(field.annotation, field.metadata))
-    inner = child(parent, loc[-1]) if parent is not None else None
-    return list(_constrained(inner, []))
+def _words(arm: Schema) -> str:
+    if "enum" in arm or "const" in arm:
+        *first, last = map(repr, arm.get("enum", [arm.get("const")]))
+        return f"{', '.join(first)} or {last}" if first else last
+    return f"{_TYPES.get(arm.get('type', ''), '')} {interval(arm)}".strip()
 
 
-def number_words(annotation: Any, loc: tuple[str | int, ...]) -> str:
-    """``an integer in [1, 10] or a number in (0, 1)``: the numbers that may stand at ``loc``, each type with its own range."""
-    words: dict[str, list[str]] = {}
-    for arm, constraints in constraints_at(annotation, loc):
-        if arm in (int, float):
-            words.setdefault(_interval(constraints), []).append(_WORDS[arm])
-    return " or ".join(f"{' or '.join(dict.fromkeys(names))} {interval}".strip() for interval, names in words.items())
-
-
-def range_words(field: FieldInfo) -> str:
-    """``(0, 1]`` or ``>= 1``; empty where the field is unbounded. Of a list's elements ``each [0, 1)``; where types have
-    ranges of their own, ``int in [1, 10], float in (0, 1)``."""
-    found: dict[str, list[str]] = {}
-    for arm, constraints in _constrained(field.annotation, field.metadata):
-        each = _constrained(get_args(arm)[0], []) if get_origin(arm) in _LISTS else []
-        inner = " or ".join(dict.fromkeys(filter(None, (_interval(c) for _, c in each))))
-        interval = f"each {inner}" if inner else _interval(constraints)
-        if interval:
-            found.setdefault(interval.removeprefix("in ").replace("each in ", "each "), []).append(_short(arm))
-    if len(found) == 1:
-        return next(iter(found))
-    return ", ".join(f"{' or '.join(names)} {'in ' * (words[0] in '[(')}{words}" for words, names in found.items())
-
-
-def default_words(field: FieldInfo) -> str:
-    """The default as YAML would have it, or ``required``."""
-    if field.is_required():
-        return "required"
-    if field.default_factory is not None:
-        computed = field.default_factory_takes_validated_data
-        return "computed" if computed else str(field.get_default(call_default_factory=True, validated_data={}))
-    value = field.default
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _words(arm: Any) -> str:
-    if get_origin(arm) is Literal:
-        return " or ".join(map(repr, get_args(arm)))
-    if isinstance(arm, type) and issubclass(arm, enum.Enum):
-        return " or ".join(repr(item.value) for item in arm)
-    if get_origin(arm) in _LISTS or arm in _LISTS:
-        return "a list"
-    if get_origin(arm) is dict or arm is dict or fields(arm):
-        return "a mapping"
-    return _WORDS.get(arm, getattr(arm, "__name__", str(arm)))
-
-
-def _short(arm: Any) -> str:
-    if get_origin(arm) is Literal:
-        return " | ".join(map(str, get_args(arm)))
-    if isinstance(arm, type) and issubclass(arm, enum.Enum):
-        return " | ".join(str(item.value) for item in arm)
-    if get_origin(arm) in _LISTS:
-        items = [short_type(item) for item in get_args(arm) if item is not Ellipsis]
-        return f"list of {', '.join(dict.fromkeys(items))}"
-    return "mapping" if get_origin(arm) is dict else getattr(arm, "__name__", str(arm))
-
-
-def _constrained(annotation: Any, constraints: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Each plain type with the constraints around it, those of a union around all of its parts."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        inner, *metadata = get_args(annotation)
-        own = [c for item in metadata for c in (item.metadata if isinstance(item, FieldInfo) else [item])]
-        yield from _constrained(inner, [*constraints, *own])
-    elif origin in (Union, types.UnionType):
-        for part in get_args(annotation):
-            yield from _constrained(part, constraints)
-    elif annotation is not None and annotation is not type(None):
-        yield annotation, constraints
-
-
-def _interval(constraints: list[Any]) -> str:
-    """``in (0, 1]``, ``>= 1``, ``a multiple of 2``, as one range however many constraints make it; empty without any."""
-    low = [(value, sign) for sign in ("gt", "ge") for c in constraints if (value := getattr(c, sign, None)) is not None]
-    high = [(value, sign) for sign in ("lt", "le") for c in constraints if (value := getattr(c, sign, None)) is not None]
-    steps = [f"a multiple of {m}" for c in constraints if (m := getattr(c, "multiple_of", None)) is not None]
-    least = max(low, key=lambda end: (end[0], end[1] == "gt")) if low else None
-    largest = min(high, key=lambda end: (end[0], end[1] == "le")) if high else None
-    if least and largest:
-        ends = ("(" if least[1] == "gt" else "["), ("]" if largest[1] == "le" else ")")
-        steps.insert(0, f"in {ends[0]}{_plain(least[0])}, {_plain(largest[0])}{ends[1]}")
-    elif least or largest:
-        value, sign = least or largest or (0, "")
-        steps.insert(0, f"{_SIGNS[sign]} {_plain(value)}")
-    return " and ".join(steps)
+def interval(arm: Schema) -> str:
+    """``in (0, 1]``, ``>= 1``; empty without bounds."""
+    low, high = ([(*signs[k], _plain(arm[k])) for k in signs if k in arm] for signs in (_LOW, _HIGH))
+    if low and high:
+        return f"in {low[0][0]}{low[0][2]}, {high[0][2]}{high[0][0]}"
+    return " ".join((low or high)[0][1:]) if low or high else ""
 
 
 def _plain(value: Any) -> str:
-    """A bound as a person writes it: 1000000, 0.0001."""
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else f"{value}"
+
+
+# --- tables of parameters ---------------------------------------------------------------------------------------------
+
+
+def parameters(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str, str]]:
+    """(name, type, default, range, description) of every field."""
+    nodes = fields(schema_of(model))
+    for name, info in model.model_fields.items():
+        node = nodes.get(info.alias or name, {})
+        yield info.alias or name, type_name(node), _default(info), range_of(node), info.description or ""
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    if info.default_factory_takes_validated_data:
+        return "computed"
+    value = info.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "its defaults"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def type_name(node: Schema) -> str:
+    """``int``, ``float | null``, ``batchmean | mean``, ``list of int``, the name of a model."""
+    if "model" in node:
+        return str(node["model"])
+    if "anyOf" in node:
+        return " | ".join(dict.fromkeys(map(type_name, node["anyOf"])))
+    if "enum" in node or "const" in node:
+        return " | ".join(map(str, node.get("enum", [node.get("const")])))
+    if node.get("type") == "array":
+        items = node.get("prefixItems", [node.get("items", {})])
+        return f"list of {', '.join(dict.fromkeys(map(type_name, items)))}"
+    return _SHORT.get(node.get("type", ""), "any")
+
+
+def range_of(node: Schema) -> str:
+    """``(0, 1]`` or ``>= 1``; of a list's elements ``each [0, 1)``; ``int in [1, 10], float in (0, 1)`` of a union."""
+    found: dict[str, list[str]] = {}
+    for arm in arms(node):
+        each = range_of(arm["items"]).removeprefix("each ") if isinstance(arm.get("items"), dict) else ""
+        if text := f"each {each}" if each else interval(arm).removeprefix("in "):
+            found.setdefault(text, []).append(type_name(arm))
+    if len(found) == 1:
+        return next(iter(found))
+    return ", ".join(f"{' or '.join(names)} {'in ' * (text[0] in '[(')}{text}" for text, names in found.items())
+
+
+# --- for editors ------------------------------------------------------------------------------------------------------
+
+
+def suite_schema(suite: type[BaseModel], components: dict[str, dict[str, tuple[str, Schema]]]) -> Schema:
+    """The JSON schema (draft 2020-12) of suites. ``components``: kind -> name -> (summary, schema of the parameters)."""
+    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **suite.model_json_schema()}
+    setting = made["$defs"]["Setting"]["properties"]
+    for kind, found in components.items():
+        use = "Use" if kind in ("dataset", "model", "signal") else "MethodUse"
+        names = [{"const": name, "description": summary} for name, (summary, _) in sorted(found.items())]
+        made["$defs"][kind] = {
+            "allOf": [{"$ref": f"#/$defs/{use}"}, *(_params(name, params) for name, (_, params) in sorted(found.items()))],
+            "anyOf": [*names, {"type": "array"}, {"type": "object", "properties": {"name": {"anyOf": names}}}],
+        }  # fmt: skip
+        field = setting[kind] if kind in setting else made["properties"][PLURAL[kind]]
+        _point(field, use, f"#/$defs/{kind}")
+    return made
+
+
+def _params(name: str, params: Schema) -> Schema:
+    named = {"type": "object", "properties": {"name": {"const": name}}, "required": ["name"]}
+    given = {key: value for key, value in params.items() if key != "required"}  # a grid may give them
+    return {"if": named, "then": {"properties": {"params": given}}}
+
+
+def _point(node: Any, use: str, to: str) -> None:
+    """Let references to a kind of use in a field's schema point to the component's kind."""
+    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        if isinstance(part, dict) and part.get("$ref") == f"#/$defs/{use}":
+            part["$ref"] = to
+        _point(part, use, to)

@@ -23,7 +23,7 @@ __all__ = [
 class Partition(SpecModel):
     """How the training samples are divided among the clients."""
 
-    short_form = "a name"
+    short_forms = ({"enum": ["iid"]},)
 
     name: Literal["iid", "dirichlet", "dirichlet-sizes", "group-bias"] = Field(
         "iid",
@@ -50,11 +50,6 @@ class Partition(SpecModel):
     @field_serializer("beta", when_used="json-unless-none")
     def _json_knows_no_infinity(self, beta: float) -> float | str:
         return "inf" if math.isinf(beta) else beta
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: object) -> object:
-        return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _beta_of_dirichlet(self) -> Partition:

@@ -16,7 +16,7 @@ from fedbench.core.numerics.rng import numpy_rng
 from fedbench.testing.checks.component import result_or_reason
 from fedbench.testing.subject import Subject
 from fedbench.testing.trials import answers_of, asked, trained_with
-from fedbench.testing.worlds import NormedNet, World
+from fedbench.testing.worlds import NormedNet, World, world
 
 
 def order_of_candidates(subject: Subject) -> None:
@@ -64,7 +64,8 @@ def scores_or_refuses(subject: Subject) -> None:
         "signals that are 1 everywhere": _with_signals(trained, np.ones_like),
         "a round without the clients": _with_signals(trained, lambda a: np.concatenate([a[:1] * np.nan, a[1:]])),
     }
-    _scores(subject, "one target", replace(seen, scene=replace(seen.scene, audits=seen.scene.audits[:1])))
+    if "passive attack" in subject.kinds:
+        _scores(subject, "one target for all", world(subject.make().needs, targets="honest", members=60))
     for what, changed in worlds.items():
         _scores(subject, what, replace(seen, trained=changed))
 

@@ -62,14 +62,16 @@ def parameters_bounded(subject: Subject) -> None:
         )  # fmt: skip
 
 
-_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"}
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const", "gt", "ge", "lt", "le"}
 
 
 def _unbounded(schema: Any) -> bool:
     """Whether some number in a JSON schema has no range."""
-    parts = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    numeric = isinstance(schema, dict) and schema.get("type") in ("integer", "number")
-    return (numeric and not _BOUNDS & schema.keys()) or any(map(_unbounded, parts))
+    if isinstance(schema, list):
+        return any(map(_unbounded, schema))
+    if not isinstance(schema, dict) or _BOUNDS & schema.keys():
+        return False
+    return schema.get("type") in ("integer", "number") or any(map(_unbounded, schema.values()))
 
 
 def defaults_construct(subject: Subject) -> None:

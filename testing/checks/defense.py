@@ -55,15 +55,15 @@ def order_of_clients(subject: Subject) -> None:
 
 
 FEDERATIONS: dict[str, dict[str, Any]] = {
-    "1 of 4 clients as member": {"members": (0,)},
-    "all clients as members": {"members": (0, 1, 2, 3)},
+    "1 of 5 clients as member": {"members": (0,)},
+    "all clients as members": {"members": (0, 1, 2, 3, 4)},
     "a federation of one client": {"members": (0,), "federation": {"clients": 1}},
     "a federation of two clients": {"members": (0,), "federation": {"clients": 2}},
-    "clients of two samples": {"samples": 8},
+    "clients of two samples": {"samples": 10},
     "clients of very different sizes": {"partition": {"name": "dirichlet-sizes", "beta": 0.3}},
     "batches of one sample": {"federation": {"batch_size": 1, "local_batches": 4}},
     "batches larger than a client's data": {"federation": {"batch_size": 640}},
-    "two of four clients in a round": {"federation": {"participation": 0.5, "rounds": 3}},
+    "two of five clients in a round": {"federation": {"participation": 0.4, "rounds": 3}},
     "one round": {"federation": {"rounds": 1}},
     "clients without privacy thresholds": {"thresholds": None},
     "two expected adversaries": {"adversary": {"clients": 1, "assumed": 2}},

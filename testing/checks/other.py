@@ -18,7 +18,7 @@ def splits_disjoint(subject: Subject) -> None:
     """The hold-out and the test set repeat no training samples."""
     data = loaded(subject, subject.make())
     if (share := repeated_share(data, subject.name)) > 0.01:
-        raise Warned(f"{share:.1%} of its hold-out samples are training samples too; `fedbench run` says so as well")
+        raise Warned(f"{share:.1%} of its hold-out samples are training samples too")
     if (share := trained_on(data, data.test_x, data.test_y) / len(data.test_y)) > 0.01:
         raise Warned(f"{share:.1%} of its test samples are training samples too: test accuracy would be partly that of training")
 
