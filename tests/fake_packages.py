@@ -67,7 +67,7 @@ BROKEN = {
         @hookimpl
         def fedbench_attacks():
             pass
-        """, "fedbench_attacks returned None, expected an iterable of Component (use yield)"),
+        """, "fedbench_attacks failed: TypeError: it returned None, expected an iterable of Component (use yield)"),
     "returns a number": ("""
         from fedbench.core import hookimpl
         @hookimpl
@@ -97,7 +97,7 @@ BROKEN = {
         @hookimpl
         def fedbench_attacks():
             yield Component("mine", "a:B", "")
-        """, "the summary of 'mine' must be one non-empty line"),
+        """, "the summary of 'mine' must not be empty"),
     "misspelt": ("""
         from fedbench.core import hookimpl
         @hookimpl

@@ -45,26 +45,14 @@ def wheel(site: Path) -> Path:
     return site
 
 
-def pth(site: Path) -> Path:
-    """As hatch, poetry and flit install a tree: its ``src`` on the path."""
+def editable(site: Path) -> Path:
+    """A tree that is put on the path."""
     tree = site.parent / "project"
     write(tree / "src", PACKAGE)
     write(tree, {"pyproject.toml": "", "README.md": "Read me."})
     write(site, {"_many_files.pth": f"{tree / 'src'}\n"})
-    described(site, ["_many_files.pth"])
+    described(site, ["_many_files.pth"], **{"top_level.txt": "many_files\nmany_files_helper\n"})
     return tree / "src"
-
-
-def finder(site: Path) -> Path:
-    """As setuptools installs a tree with packages in several places: a finder that maps names to them."""
-    tree = site.parent / "project"
-    write(tree, PACKAGE)
-    mapping = {"many_files": str(tree / "many_files"), "many_files_helper": str(tree / "many_files_helper")}
-    source = f"raise RuntimeError('read, never executed')\nMAPPING: dict[str, str] = {mapping!r}\nNAMESPACES = {{}}\n"
-    pth = "import __editable___many_files_1_0_finder; __editable___many_files_1_0_finder.install()\n"
-    write(site, {"__editable___many_files_1_0_finder.py": source, "__editable__.many_files-1.0.pth": pth})
-    described(site, ["__editable___many_files_1_0_finder.py", "__editable__.many_files-1.0.pth"])
-    return tree
 
 
 def bare(site: Path) -> Path:
@@ -74,7 +62,7 @@ def bare(site: Path) -> Path:
     return site
 
 
-@pytest.fixture(params=(wheel, pth, finder, bare), ids=lambda layout: layout.__name__)
+@pytest.fixture(params=(wheel, editable, bare), ids=lambda layout: layout.__name__)
 def code(request, site, monkeypatch) -> Path:
     """The folder of the package's code, in every way to install it."""
     folder = request.param(site)
@@ -98,7 +86,7 @@ def test_every_file_of_the_package_counts_and_no_other(code, site):
     write(code, {
         "many_files/__pycache__/x.pyc": "x", "many_files/.cache/x.json": "x", "many_files/results/tiny/fedbench.json": "{}",
         "many_files/results/tiny/records/a.json": "{}", ".venv/pyvenv.cfg": "", ".venv/lib/x.py": "x = 1",
-        "results/fedbench.json": "{}", "results/x.py": "x = 1", ".notes": "New.",
+        ".notes": "New.",
     })  # fmt: skip
     write(site / INFO, {"INSTALLER": "uv\n", "REQUESTED": ""})
     assert now() == first
@@ -125,7 +113,7 @@ def test_a_built_in_methods_digest_follows_its_imports_alone(site, monkeypatch):
         "one.py": "import torch\nfrom fedbench.core import Defense\nfrom fedbench.plugins.defenses.shared import help_one\n",
         "shared.py": "def help_one():\n    from . import deep\n",
     })  # fmt: skip
-    monkeypatch.setattr(digest, "_roots", lambda top: (None, [plugins]) if top == "fedbench.plugins" else (None, []))
+    monkeypatch.setattr(digest, "_folder", lambda part: plugins if part == "fedbench.plugins" else None)
     seen = [digest.source_digest("fedbench.plugins.defenses.one")]
     for name in ("__init__", "other", "deep", "shared"):
         write(plugins / "defenses", {f"{name}.py": "x = 2\n"})

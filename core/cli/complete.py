@@ -1,8 +1,4 @@
-"""What a shell offers after a TAB: names that are known without asking anybody, so that it is there at once.
-
-Nobody's code is imported for it but our own announcements: of other packages it offers what is remembered of them
-(``registry/remembered.py``), which is after the first `fedbench list`.
-"""
+"""Candidates for shell completion."""
 
 from __future__ import annotations
 
@@ -62,7 +58,7 @@ def _of_kinds(kinds: Iterable[str], incomplete: str) -> list[CompletionItem]:
 def _registry() -> Registry:
     from fedbench.core.registry.components import Registry
 
-    return Registry.known()
+    return Registry.discover()
 
 
 def _beginning(incomplete: str, names: Iterable[str], helps: dict[str, str] | None = None) -> list[CompletionItem]:

@@ -95,7 +95,7 @@ def _told(components: Sequence[RegisteredComponent], params: bool, facts: bool) 
 
 def _facts(found: RegisteredComponent) -> dict[str, Any]:
     """Licence, source and size of a dataset, and whether it is on this machine; why not, where its class is of no use."""
-    from fedbench.core.registry.facts import is_here
+    from fedbench.core.registry.component import is_here
 
     try:
         dataset = found.load()

@@ -25,12 +25,11 @@ def command() -> None:
 
     Every package is loaded in a process of its own, which is ended after FEDBENCH_PLUGIN_SECONDS (default 60) of CPU time,
     or as many without any sign of life; the same holds wherever a plugin's class is imported, made or asked, with 30 and 5
-    times as many where it loads data or writes a report. What was found is remembered until a file of the package changes;
-    this command asks all of them again.
+    times as many where it loads data or writes a report.
     """
     from fedbench.core.registry.components import Registry
 
-    registry = Registry.discover(fresh=True)
+    registry = Registry.discover()
     rows = [
         (p.entry_point, p.distribution, p.version, "ok" if p.ok else "BROKEN", _provides(p)) for p in registry.plugins
     ]

@@ -252,7 +252,7 @@ def _tally(jobs: list[Any], plan: Any, found: Sequence[Any]) -> Any:
     anew = {cell.stem for job in jobs for cell in job.cells}
     kept = {brief.path.stem: brief for brief in found if brief.path.stem not in anew}
     tally = Tally(
-        jobs, plan.work, time.monotonic(), before=len(kept), floors={floor.name for floor in Registry.known().floors()}
+        jobs, plan.work, time.monotonic(), before=len(kept), floors={floor.name for floor in Registry.built_in().floors()}
     )  # fmt: skip
     for job in plan.jobs:
         aucs = {c.attack.label: kept[c.stem].auc for c in job.cells if c.stem in kept and kept[c.stem].auc is not None}

@@ -12,7 +12,7 @@ from fedbench.core.cli.options import ONLY, debug_option, examples, overrides_op
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.ask import Ended
-from fedbench.core.registry.facts import is_here
+from fedbench.core.registry.component import is_here
 
 if TYPE_CHECKING:
     from fedbench.core.registry.components import Registry

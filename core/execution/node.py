@@ -52,7 +52,7 @@ def passed_on() -> dict[str, str]:
 
 def trainings() -> Path:
     """Where the finished trainings of runs on this machine are kept, for attacks that come later; safe to delete."""
-    from fedbench.core.registry.notes import cache_folder
+    from fedbench.core.toolkit.folders import cache_folder
 
     return cache_folder() / "trainings"
 

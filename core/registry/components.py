@@ -44,15 +44,14 @@ class Registry:
                     claims.append(found)
 
     @classmethod
-    def discover(cls, fresh: bool = False) -> Registry:
-        """Every entry point of the group ``fedbench``, each loaded on its own; never raises for a broken plugin. ``fresh``:
-        whatever is remembered of them."""
-        return cls(discover_plugins(fresh))
+    def discover(cls) -> Registry:
+        """Every entry point of the group ``fedbench``, each loaded on its own; never raises for a broken plugin."""
+        return cls(discover_plugins())
 
     @classmethod
-    def known(cls) -> Registry:
-        """The same without asking anybody: our own components, and what is remembered of other packages."""
-        return cls(discover_plugins(ask=False))
+    def built_in(cls) -> Registry:
+        """The components that come with fedbench."""
+        return cls(discover_plugins(foreign=False))
 
     @property
     def broken(self) -> list[PluginStatus]:

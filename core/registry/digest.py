@@ -1,4 +1,4 @@
-"""Hashes of source code, so that a result names the code that made it."""
+"""Digests of source code: of a component's package, and of the engine."""
 
 from __future__ import annotations
 
@@ -6,77 +6,52 @@ import ast
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.files import files_of
 
 _PROJECT = "fedbench"
-_MAX_BYTES = 32 * 2**20  # of one foreign package; beyond it, only what the module imports is hashed
-# Every room whose code decides a result: whole folders, so that no file can be forgotten. `tests/test_house.py` follows
-# the imports of these rooms and refuses one that leads into a file which is neither in them nor known to decide nothing.
+# Folders of core that decide results. `tests/test_house.py` refuses an import from them into any other file that is not known to
+# decide nothing.
 ROOMS = ("contract", "numerics", "population", "models", "federation", "signals", "metrics", "experiment")
+_NO_PART = ("fedbench.json", "pyvenv.cfg")  # a folder with such a file is a results folder or an environment
 
 
 def source_digest(module_name: str, package: str = "") -> str:
-    """Hex sha256 over the files that make up a component's module; nothing of it is imported.
+    """Hex SHA-256 over the files of a component's module; imports nothing of it.
 
-    A module of fedbench: its own file and, transitively, those it imports from its own part of fedbench (all of
-    ``fedbench.plugins``, or the same folder of ``fedbench.core``), so that adding one method leaves the others' keys
-    alone. Any other: every file, data too, of the installed ``package`` that announced it (see ``files.py``) and, where the
-    module is not among these or no package is named, every ``.py`` file around it. Raises ``UserError`` when there is no
-    such file.
+    A module of fedbench: its own file and, transitively, those it imports from the same part of fedbench, so that a new method
+    leaves the others' keys unchanged. Any other: every file, data included, of the distribution ``package`` that announced it and
+    of the module's top-level package. Raises ``UserError`` if there is no such file.
     """
-    if module_name.split(".")[0] == _PROJECT:
-        return _closure_digest(module_name, _part(module_name))
-    files = _installed(package) if package else {}
+    top = module_name.partition(".")[0]
+    if top == _PROJECT:
+        return _closure_digest(module_name)
+    files = _files_of(package) if package else {}
+    if not any(name.partition("/")[0] in (top, f"{top}.py") for name in files):
+        files |= _located([top])
     if not files:
-        return _around(module_name)
-    own, found = _hash(files.items()), _locate(module_name)
-    among = found is not None and any(_same(found, path) for path in files.values() if path.name == found.name)
-    return own if among else hashlib.sha256(f"{own} {_around(module_name)}".encode()).hexdigest()
-
-
-def _installed(package: str) -> dict[str, Path]:
-    """The files of a distribution; none where there is no such distribution (its metadata are damaged)."""
-    try:
-        return files_of(distribution(package))
-    except (PackageNotFoundError, ValueError):
-        return {}
-
-
-def _same(one: Path, other: Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _around(module_name: str) -> str:
-    package, folder = _regular_package(module_name)
-    if folder is None:
-        return _closure_digest(module_name, module_name)
-    files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*.py")}
-    if sum(p.stat().st_size for p in files.values()) > _MAX_BYTES:
-        return _closure_digest(module_name, package)
+        raise UserError(f"no source file of the module '{module_name}' was found")
     return _hash(files.items())
 
 
 def engine_digest() -> str:
-    """Hex sha256 over the harness's own code that can change a score."""
+    """Hex SHA-256 over the code of the harness that can change a score."""
     core = Path(__file__).parents[1]
     files = [p for room in ROOMS for p in (core / room).rglob("*.py")]
     return _hash((p.relative_to(core).as_posix(), p) for p in files)
 
 
 def core_digest() -> str:
-    """Hex sha256 over all of the harness: two processes of one digest understand each other."""
+    """Hex SHA-256 over the whole harness: two processes with equal digests are compatible."""
     core = Path(__file__).parents[1]
     return _hash((p.relative_to(core).as_posix(), p) for p in core.rglob("*.py"))
 
 
 def _hash(files: Iterable[tuple[str, Path]]) -> str:
-    """Over names and contents in the order of names; lengths keep neighbours apart, line ends of code do not count."""
+    """Over names, lengths and contents in the order of names; line ends of Python code are normalised."""
     h = hashlib.sha256()
     for name, path in sorted(files):
         content = path.read_bytes()
@@ -87,13 +62,55 @@ def _hash(files: Iterable[tuple[str, Path]]) -> str:
     return h.hexdigest()
 
 
-def _part(module_name: str) -> str:
-    """``fedbench.plugins`` for every plugin module, the folder for a module of the harness."""
+# --- installed packages -----------------------------------------------------------------------------------------------
+
+
+def _files_of(package: str) -> dict[str, Path]:
+    """Name -> file of a distribution: those of its RECORD or, of an editable install, those of its top-level packages."""
+    try:
+        dist = distribution(package)
+        entries = [entry.value.partition(":")[0].partition(".")[0] for entry in dist.entry_points]
+    except (PackageNotFoundError, ValueError):
+        return {}
+    found = {name: path for name, path in _recorded(dist) if path.is_file()}
+    return found or _located([*(dist.read_text("top_level.txt") or "").split(), *entries])
+
+
+def _recorded(dist: Distribution) -> Iterator[tuple[str, Path]]:
+    """What the RECORD lists, without bytecode, scripts, metadata, and links to an editable install."""
+    for entry in dist.files or ():
+        top = entry.parts[0]
+        link = len(entry.parts) == 1 and (entry.suffix == ".pth" or top.startswith("__editable__"))
+        if entry.suffix != ".pyc" and top != ".." and not top.endswith(".dist-info") and not link:
+            yield PurePosixPath(entry).as_posix(), Path(str(dist.locate_file(entry)))
+
+
+def _located(names: Iterable[str]) -> dict[str, Path]:
+    """Name -> file of all files of these top-level packages and modules."""
+    found: dict[str, Path] = {}
+    for name in dict.fromkeys(names):
+        spec = find_spec(name)
+        if spec is not None and spec.submodule_search_locations is None and spec.origin:
+            found[Path(spec.origin).name] = Path(spec.origin)
+        for folder in spec.submodule_search_locations or () if spec else ():
+            found |= {f"{name}/{path.relative_to(folder).as_posix()}": path for path in _walk(Path(folder))}
+    return found
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The files below a folder without bytecode, hidden files, results folders and environments."""
+    for here, folders, files in os.walk(folder):
+        folders[:] = [f for f in folders if f[0] not in "._" and not any(Path(here, f, mark).exists() for mark in _NO_PART)]
+        yield from (Path(here, file) for file in files if not file.startswith(".") and not file.endswith(".pyc"))
+
+
+# --- modules of fedbench ----------------------------------------------------------------------------------------------
+
+
+def _closure_digest(module_name: str) -> str:
+    """Over a module and what it imports of all plugins, or of its folder of the harness."""
     parts = module_name.split(".")
-    return ".".join(parts[:2]) if parts[:2] == [_PROJECT, "plugins"] else ".".join(parts[:-1])
-
-
-def _closure_digest(module_name: str, within: str) -> str:
+    within = ".".join(parts[:2] if parts[1] == "plugins" else parts[:-1])
     if _locate(module_name) is None:
         raise UserError(f"no source file of the module '{module_name}' was found")
     files: dict[str, Path] = {}
@@ -109,8 +126,6 @@ def _closure_digest(module_name: str, within: str) -> str:
 
 def _imports(path: Path, module_name: str) -> Iterator[str]:
     """Modules that the file imports, wherever in it; a name taken from a package may itself be a module."""
-    if path.suffix != ".py":
-        return
     package = module_name.split(".") if path.name == "__init__.py" else module_name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
@@ -123,45 +138,18 @@ def _imports(path: Path, module_name: str) -> Iterator[str]:
                 yield inner if _locate(inner) is not None else source
 
 
-def _roots(top: str) -> tuple[Path | None, list[Path]]:
-    """File and folders of a module that has no parent to import: a top-level one, or a direct child of fedbench."""
-    try:
-        spec = find_spec(top)
-    except (ImportError, ValueError):
-        return None, []
-    if spec is None:
-        return None, []
-    file = Path(spec.origin) if spec.origin and Path(spec.origin).is_file() else None
-    return file, [Path(p) for p in spec.submodule_search_locations or ()]
-
-
 def _locate(module_name: str) -> Path | None:
-    """The file of a module, found by walking folders; None when there is none (or it is a folder without one)."""
-    parts = module_name.split(".")
-    start = 2 if parts[0] == _PROJECT else 1
-    file, folders = _roots(".".join(parts[:start]))
-    for part in parts[start:]:
-        file, folders = _step(folders, part)
-    return file
+    """The file of a module of fedbench, or None."""
+    part, inner = module_name.split(".")[:2], module_name.split(".")[2:]
+    if part[0] != _PROJECT or len(part) < 2 or (root := _folder(".".join(part))) is None:
+        return None
+    path = root.joinpath(*inner)
+    found = path / "__init__.py" if path.is_dir() else path.with_name(f"{path.name}.py")
+    return found if found.is_file() else None
 
 
-def _step(folders: list[Path], part: str) -> tuple[Path | None, list[Path]]:
-    for folder in folders:
-        package = folder / part
-        if (package / "__init__.py").is_file():
-            return package / "__init__.py", [package]
-        for suffix in (".py", *EXTENSION_SUFFIXES):
-            if (folder / f"{part}{suffix}").is_file():
-                return folder / f"{part}{suffix}", []
-    return None, [f / part for f in folders if (f / part).is_dir()]
-
-
-def _regular_package(module_name: str) -> tuple[str, Path | None]:
-    """The outermost package with an ``__init__.py`` around a module: below a namespace others' code lies beside it."""
-    parts = module_name.split(".")
-    for n in range(1, len(parts) + 1):
-        name = ".".join(parts[:n])
-        file = _locate(name)
-        if file is not None:
-            return name, file.parent if file.name == "__init__.py" else None
-    raise UserError(f"no source file of the module '{module_name}' was found")
+def _folder(part: str) -> Path | None:
+    """The folder of ``fedbench.core`` or another part."""
+    spec = find_spec(part)
+    locations = spec.submodule_search_locations if spec else None
+    return Path(next(iter(locations))) if locations else None

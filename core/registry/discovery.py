@@ -1,26 +1,30 @@
-"""Find plugins: every entry point of the group ``fedbench`` on its own, so that a broken one breaks nothing else.
+"""Find plugins: every entry point of the group ``fedbench`` is loaded on its own, so that a broken one breaks nothing else.
 
-Our own are loaded here. A stranger's package is loaded in a process of its own, whatever it does there; what it announced is
-remembered until one of its files, or what is installed, changes.
+Built-in plugins are loaded in this process, those of other packages in a separate one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from importlib.metadata import Distribution, EntryPoint, distributions
 from typing import Any
 
-from fedbench.core.apart.channel import at_work, pass_on_interrupt
-from fedbench.core.contract.hooks import PROJECT, Component
-from fedbench.core.registry.announced import announced
-from fedbench.core.registry.ask import Ended, ask_each, patience
-from fedbench.core.registry.component import RegisteredComponent
-from fedbench.core.registry.remembered import Remembered
-from fedbench.core.words.explain import explain, one_line
+import pluggy
 
-__all__ = ["PluginStatus", "RegisteredComponent", "discover_plugins"]
+from fedbench.core.apart.channel import at_work, pass_on_interrupt
+from fedbench.core.contract.hooks import PROJECT, Component, Hooks
+from fedbench.core.registry.ask import ask_each, patience
+from fedbench.core.registry.component import RegisteredComponent, describe
+from fedbench.core.registry.kinds import HOOKS
+from fedbench.core.words.explain import explain, one_line
+from fedbench.core.words.nearest import did_you_mean
+
+_KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+Announced = tuple[list[tuple[str, dict[str, Any]]], str]
+"""([(kind, fields of a Component)], what is wrong)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,105 +42,135 @@ class PluginStatus:
         return f"'{self.entry_point}' ({self.distribution} {self.version})"
 
 
-def discover_plugins(fresh: bool = False, ask: bool = True) -> list[PluginStatus]:
-    """Load every entry point of the group, in the order of package and entry point; ``fresh``: also those remembered. Without
-    ``ask``, none but our own is loaded: of strangers' those count that are remembered."""
-    patience()  # the user's mistake, not a plugin's
-    memory = Remembered(fresh)
+def discover_plugins(foreign: bool = True) -> list[PluginStatus]:
+    """Load every entry point of the group, in the order of package and entry point; without ``foreign``, the built-in ones."""
+    patience()  # raises for an invalid time limit, which is not a plugin's fault
     found: dict[str, list[PluginStatus]] = {}
     for dist in distributions():
-        entries = list(dict.fromkeys(_entries(dist)))
-        # reading what describes a package costs, and almost none has such entries
-        name, version = _identity(dist) if entries else (_stem(dist).partition("-")[0], "")
-        if _canonical(name) not in found:  # seen twice on sys.path: Python imports the first, so the first counts
-            told = [_tell(entry) for entry in entries] if name == PROJECT else _told(dist, entries, memory, ask)
-            found[_canonical(name)] = [
-                _status(entry, said, name, version) for entry, said in zip(entries, told, strict=True)
-            ]
-    memory.save()
+        if not (entries := list(dict.fromkeys(_entries(dist)))):
+            continue
+        name, version = _identity(dist)
+        key = re.sub(r"[-_.]+", "-", name).lower()
+        if key not in found and (foreign or name == PROJECT):  # Python imports the first copy on sys.path
+            found[key] = [_status(e, said, name, version) for e, said in zip(entries, _ask(entries, name), strict=True)]
     return sorted((p for plugins in found.values() for p in plugins), key=lambda p: (p.distribution, p.entry_point))
 
 
 def _identity(dist: Distribution) -> tuple[str, str]:
-    """Name and version, also of a distribution whose metadata is damaged."""
+    """Name and version, also of a distribution with damaged metadata."""
+    stem = str(getattr(dist, "_path", "unknown")).replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".dist-info")
     try:
         name, version = dist.metadata["Name"], dist.metadata["Version"]
     except Exception:  # a missing METADATA file gives None or an exception, depending on the version of Python
         name, version = "", ""
-    return one_line(str(name or _stem(dist)), 200), one_line(str(version or "?"), 100)
-
-
-def _stem(dist: Distribution) -> str:
-    """``name-version``, as the folder that describes a distribution is called."""
-    stem = str(getattr(dist, "_path", "unknown")).replace("\\", "/").rsplit("/", 1)[-1]
-    return stem.removesuffix(".dist-info").removesuffix(".egg-info")
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return one_line(str(name or stem), 200), one_line(str(version or "?"), 100)
 
 
 def _entries(dist: Distribution) -> list[EntryPoint | Exception]:
     """The group's entry points; an unreadable ``entry_points.txt`` that mentions the group is one failure."""
     try:
         return [e for e in dist.entry_points if e.group == PROJECT]
-    except Exception as exc:
-        text = dist.read_text("entry_points.txt") or ""
-        return [exc] if f"[{PROJECT}]" in text else []
+    except Exception as error:
+        return [error] if f"[{PROJECT}]" in (dist.read_text("entry_points.txt") or "") else []
 
 
-# What an entry point said, as JSON values: {"components": [[kind, {field: value}]], "reason": str, "stopped": bool}
-Said = dict[str, Any]
+def _ask(entries: list[EntryPoint | Exception], distribution: str) -> Iterator[Announced]:
+    if distribution == PROJECT:
+        yield from map(_announced, entries)
+        return
+    for answer in ask_each(entries, _announced, quiet=True):
+        yield answer.get() if answer.error is None else ([], str(answer.error))
 
 
-def _told(dist: Distribution, entries: Sequence[EntryPoint | Exception], memory: Remembered, ask: bool) -> list[Said]:
-    """What a stranger's entry points say."""
-    if not entries:
-        return []
-    state = memory.state(dist)
-    told: list[Said | None] = memory.recall(dist, state, len(entries))
-    unknown = [i for i, said in enumerate(told) if said is None]
-    if not ask:
-        return [said or _nothing("nobody has asked it yet") for said in told]
-    for i, answer in zip(unknown, ask_each([entries[i] for i in unknown], _tell, quiet=True), strict=True):
-        if answer.error is None:
-            told[i] = answer.get()
-        else:
-            told[i] = _nothing(str(answer.error), isinstance(answer.error, Ended) and answer.error.timed_out)
-    if unknown:
-        memory.keep(dist, state, told)
-    return [said for said in told if said is not None]
-
-
-def _nothing(reason: str, stopped: bool = False) -> Said:
-    return {"components": [], "reason": reason, "stopped": stopped}
-
-
-def _tell(entry: EntryPoint | Exception) -> Said:
-    """Load an entry point and ask it what it announces."""
-    if isinstance(entry, Exception):
-        return _nothing(f"its entry_points.txt cannot be read: {explain(entry)}")
-    try:
-        with at_work(f"cannot import '{one_line(entry.value, 200)}'", patience()):
-            plugin = entry.load()
-    except BaseException as exc:
-        pass_on_interrupt(exc)
-        return _nothing(f"cannot import '{one_line(entry.value, 200)}': {explain(exc)}")
-    try:
-        with at_work("what it announces cannot be read", patience()):
-            components, problems = announced(plugin)
-            told = [[kind, {field.name: getattr(c, field.name) for field in fields(Component)}] for kind, c in components]
-    except BaseException as exc:  # an announcement can fail at being looked at
-        pass_on_interrupt(exc)
-        return _nothing(f"what it announces cannot be read: {explain(exc)}")
-    return {"components": told, "reason": "; ".join(problems), "stopped": False}
-
-
-def _status(entry: EntryPoint | Exception, said: Said, distribution: str, version: str) -> PluginStatus:
+def _status(entry: EntryPoint | Exception, said: Announced, distribution: str, version: str) -> PluginStatus:
+    components, reason = said
     return PluginStatus(
         entry_point="?" if isinstance(entry, Exception) else one_line(entry.name, 200),
-        distribution=distribution, version=version, ok=not said["reason"], reason=one_line(said["reason"], 2000),
-        components=tuple(
-            RegisteredComponent(Component(**record), distribution, version, kind) for kind, record in said["components"]
-        ),
+        distribution=distribution, version=version, ok=not reason, reason=one_line(reason, 2000),
+        components=tuple(RegisteredComponent(Component(**record), distribution, version, kind) for kind, record in components),
     )  # fmt: skip
+
+
+# --- one entry point --------------------------------------------------------------------------------------------------
+
+
+def _announced(entry: EntryPoint | Exception) -> Announced:
+    """Load an entry point and call its hooks."""
+    if isinstance(entry, Exception):
+        return [], f"its entry_points.txt cannot be read: {explain(entry)}"
+    who = f"cannot import '{one_line(entry.value, 200)}'"
+    try:
+        with at_work(who, patience()):
+            plugin = entry.load()
+        who = "what it announces cannot be read"
+        with at_work(who, patience()):
+            components, problems = announced(plugin)
+            told = [(kind, {field.name: getattr(c, field.name) for field in fields(Component)}) for kind, c in components]
+    except BaseException as error:
+        pass_on_interrupt(error)
+        return [], f"{who}: {explain(error)}"
+    return told, "; ".join(problems)
+
+
+def announced(plugin: Any) -> tuple[list[tuple[str, Component]], list[str]]:
+    """([(kind, component)] of all hooks, what is wrong) of a loaded plugin."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Hooks)
+    try:
+        manager.register(plugin, name="plugin")
+    except BaseException as error:
+        pass_on_interrupt(error)
+        return [], [_invalid_hook(error)]
+    implemented = [caller.name for caller in manager.get_hookcallers(plugin) or []]
+    problems = [f"unknown hook '{n}'{did_you_mean(n, HOOKS.values())}" for n in implemented if n not in HOOKS.values()]
+    unmarked = [n for n in dir(plugin) if n.startswith(f"{PROJECT}_") and n not in implemented and callable(getattr(plugin, n))]
+    problems += [f"the function '{name}' is not marked @hookimpl, so it announces nothing" for name in unmarked]
+    if not implemented and not problems:
+        problems.append(f"announces nothing: no function is marked @hookimpl; the hooks are {', '.join(HOOKS.values())}")
+    components: list[tuple[str, Component]] = []
+    for kind, hook in HOOKS.items():
+        if hook in implemented:
+            try:
+                with at_work(hook, patience()):
+                    records = _records(getattr(manager.hook, hook))
+            except BaseException as error:
+                pass_on_interrupt(error)
+                problems.append(f"{hook} failed: {explain(error)}")
+                continue
+            mistakes = [_mistake(record) for record in records]
+            problems += [f"{hook}: {mistake}" for mistake in mistakes if mistake]
+            components += [(kind, record) for record, mistake in zip(records, mistakes, strict=True) if not mistake]
+    return components, problems
+
+
+def _records(call: Callable[[], list[Any]]) -> list[Any]:
+    """What a hook yields; pluggy gives a list of one iterable, an empty one for a hook that returned None."""
+    (result,) = call() or [None]
+    if result is None or isinstance(result, str | Component):
+        raise TypeError(f"it returned {describe(result)}, expected an iterable of Component (use yield)")
+    return list(result)
+
+
+def _invalid_hook(error: BaseException) -> str:
+    """pluggy's message about a hook's signature on one line."""
+    if isinstance(error, pluggy.PluginValidationError):
+        found = re.search(r"hookimpl definition: (.*)", str(error))
+        return f"{found.group(1) if found else error}: wrong signature, the hooks of fedbench take no arguments"
+    return f"cannot be registered: {explain(error)}"
+
+
+def _mistake(record: Any) -> str:
+    """What is wrong with one announcement, or nothing."""
+    if not isinstance(record, Component):
+        return f"yielded {describe(record)}, expected fedbench.core.Component"
+    for field in ("name", "target", "summary", "paper"):
+        value = getattr(record, field)
+        if not isinstance(value, str) or not value.isprintable():
+            return f"the {field} of {record.name!r} is {describe(value)}, expected printable text on one line"
+    if not _KEBAB.fullmatch(record.name):
+        return f"the name {record.name!r} is not kebab-case (lower-case letters, digits and single dashes)"
+    if not _TARGET.fullmatch(record.target):
+        return f"the target {record.target!r} of '{record.name}' has not the form 'package.module:Class'"
+    if not record.summary.strip() or type(record.floor) is not bool:
+        return f"the summary of '{record.name}' must not be empty, its floor must be True or False"
+    return ""

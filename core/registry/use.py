@@ -9,10 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedbench.core.apart.channel import at_work
 from fedbench.core.registry.ask import patience
-from fedbench.core.registry.component import RegisteredComponent
+from fedbench.core.registry.component import RegisteredComponent, settled
 from fedbench.core.registry.digest import source_digest
 from fedbench.core.registry.kinds import kind_of
-from fedbench.core.registry.settled import settled
 
 
 class ComponentUse(BaseModel):

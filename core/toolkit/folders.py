@@ -9,8 +9,11 @@ from pathlib import Path
 def data_folder() -> Path:
     """Where local data sets are looked for: ``$FEDBENCH_DATA``, else ``fedbench`` in the user's cache folder."""
     chosen = os.environ.get("FEDBENCH_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
+    return Path(chosen).expanduser() if chosen else cache_folder()
+
+
+def cache_folder() -> Path:
+    """``fedbench`` in the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "fedbench"
 
