@@ -1,43 +1,76 @@
-"""Long work shows itself: a live display on a terminal, plain lines in a log."""
+"""Progress of a plan's runs: a bar with the time left on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from statistics import fmean
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fedbench.core.cli import screen
 from fedbench.core.cli.say import say
-from fedbench.core.cli.tally import Tally
 from fedbench.core.execution.executor import Watcher
 from fedbench.core.experiment.job import Job
-from fedbench.core.words.explain import printable
+from fedbench.core.experiment.process import log_path
+from fedbench.core.words.explain import one_line, printable
 
 _LOG_EVERY_S = 15.0
-_LOG_SELDOM_S = 2.0  # between lines of runs that finish
-_STANDINGS_EVERY_S = 60.0
-_LOG_COLUMNS = 100
 _DRAW_EVERY_S = 0.25
-_DRAW_SHARE = 20  # drawing takes one part of so many of the time, however slow the terminal
 _MOST_ALIKE = 5  # lines of failures with one reason
 
 
+class Leaders:
+    """The defenses with the lowest and the highest mean AUC of each setting. ``floors``: names of defenses that do not count."""
+
+    def __init__(self, floors: Collection[str] = ()) -> None:
+        self._floors = floors
+        self._aucs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._last = ""
+
+    def add(self, job: Job, aucs: Sequence[float]) -> None:
+        """The AUCs of a complete run."""
+        if aucs and job.defense.name not in self._floors:
+            self._aucs[job.setting.name][f"{job.defense.label} ({job.coalition})"] += aucs
+            self._last = job.setting.name
+
+    def text(self) -> str:
+        """``lowest mean AUC in digits: mixup (pair) 0.600; highest: none (none) 0.800``, of the setting that changed last."""
+        means = sorted((fmean(aucs), row) for row, aucs in self._aucs[self._last].items()) if self._last else []
+        if len(means) < 2:
+            return ""
+        (low, best), *_, (high, worst) = means
+        return f"lowest mean AUC in {self._last}: {best} {low:.3f}; highest: {worst} {high:.3f}"
+
+
 class Display(AbstractContextManager["Display"]):
-    """Shows a tally while an executor works. It has no thread: it is drawn where the executor calls it."""
+    """Shows what an executor reports. ``done``, ``cells``: cells with a record, and all. It has no thread: it is drawn where the
+    executor calls it."""
 
     def __init__(
-        self, console: Console, tally: Tally, title: str = "", now: Callable[[], float] = time.monotonic, live: bool | None = None
-    ) -> None:
-        self.console, self.tally, self.title, self._now = console, tally, title, now
-        shown = console.is_terminal if live is None else live
-        self._live = Live(console=console, auto_refresh=False, transient=True) if shown else None
-        self._next = self._said = self._stood = now()
-        self._alike = Counter[tuple[str, str]]()
+        self, console: Console, jobs: Sequence[Job], title: str = "", floors: Collection[str] = (),
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.console, self.leaders, self._now = console, Leaders(floors), now
+        self.done, self.cells = 0, sum(len(job.cells) for job in jobs)
+        self._outcomes = Counter[str]()
+        self._reasons = Counter[tuple[str, str]]()
+        self._running: dict[str, tuple[Job, str]] = {}
+        self._units: dict[str, int] = {}  # rounds and cells that are done, by run
+        self._ended: dict[str, list[float | None]] = defaultdict(list)  # AUC of each cell, by run
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[counts]}", markup=False),
+            TimeElapsedColumn(), TimeRemainingColumn(), console=console, auto_refresh=False, speed_estimate_period=3600,
+            get_time=now,
+        )  # fmt: skip
+        total = sum(job.setting.federation.rounds + len(job.cells) for job in jobs)
+        self._task = self._bar.add_task(printable(title), total=total, counts="")
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._drawn = self._logged = now()
 
     def __enter__(self) -> Display:
         if self._live is not None:
@@ -48,74 +81,91 @@ class Display(AbstractContextManager["Display"]):
     def __exit__(self, *exc: object) -> None:
         if self._live is not None:
             self._live.stop()
-        self.tally.running.clear()
-        self._print_failures()
-        if self._live is None and self.tally.cells:
-            self._line("stopped" if self.tally.done < self.tally.cells else "done", standings=True)
+        elif self.cells:
+            self._log("stopped" if self.done < self.cells else "done")
 
     def watcher(self) -> Watcher:
         """The callbacks the executor calls."""
         return Watcher(
-            started=self._started, advanced=self._advanced, judging=self._judging, cell=self._cell, traceback=self._traceback,
-            finished=self._finished, note=self._print, tick=self._tick,
+            started=lambda job: self._state(job, "starting"), advanced=self._advanced, judging=self._judging, cell=self._cell,
+            traceback=lambda job, text: say(f"{job.title}: {text}", err=True), finished=self._finished, note=self._print,
+            tick=self._tick,
         )  # fmt: skip
 
-    def _started(self, job: Job) -> None:
-        self.tally.started(job, self._now())
+    def _state(self, job: Job, state: str) -> None:
+        self._running[job.run_key] = job, state
 
     def _advanced(self, job: Job, round: int) -> None:
-        self.tally.advanced(job, round, self._now())
+        self._state(job, f"round {round} of {job.setting.federation.rounds}")
+        self._units[job.run_key] = round
+        self._update()
 
     def _judging(self, job: Job, key: str) -> None:
-        self.tally.judging(job, key, self._now())
+        label = next(cell.attack.label for cell in job.cells if cell.key == key)
+        self._state(job, f"attack {label}, {len(self._ended[job.run_key]) + 1} of {len(job.cells)}")
 
     def _cell(self, job: Job, key: str, outcome: str, reason: str, by_adversary: bool = False, auc: float | None = None) -> None:
-        self.tally.cell(job, key, outcome, reason, by_adversary, auc, self._now())
+        self.done += 1
+        ended = self._ended[job.run_key]
+        ended.append(auc)
+        self._units[job.run_key] = job.setting.federation.rounds + len(ended)
+        if len(ended) == len(job.cells):
+            self.leaders.add(job, [auc for auc in ended if auc is not None])
+        if outcome != "ok":
+            self._outcomes["skipped" if outcome == "skipped" else "diverged as intended" if by_adversary else "failed"] += 1
+            self._failure(job, key, f"{outcome}, as the adversary intended" if by_adversary else outcome, reason)
+        self._update()
 
-    def _traceback(self, job: Job, text: str) -> None:
-        say(f"{job.title}: {text}", err=True)
+    def _failure(self, job: Job, key: str, outcome: str, reason: str) -> None:
+        """A line; of many with one reason, the first ones."""
+        self._reasons[outcome, reason] += 1
+        cell = next(cell for cell in job.cells if cell.key == key)
+        log = log_path(job)
+        where = f"records/{cell.stem}.json" + (f" and logs/{log.name}" if log.exists() else "")
+        if self._reasons[outcome, reason] <= _MOST_ALIKE:
+            self._print(f"{outcome}: {job.title}, {cell.attack.label}: {one_line(reason, 300)}; see {where}")
+        if self._reasons[outcome, reason] == _MOST_ALIKE:
+            self._print(f"  ({outcome} for this reason: further cells are only counted)")
 
     def _finished(self, job: Job) -> None:
-        self.tally.finished(job, self._now())
-        self._print_failures()
-        if self._live is None and self._now() - self._said >= _LOG_SELDOM_S:
-            self._line(f"finished {printable(job.title)}")
+        self._running.pop(job.run_key, None)
 
     def _tick(self) -> None:
-        self._print_failures()
-        if self._live is not None:
+        if self._live is not None and self._now() - self._drawn >= _DRAW_EVERY_S:
             self._draw()
-        elif self._now() - self._said >= _LOG_EVERY_S:
-            self._line(f"running {screen.running_words(list(self.tally.running.values()))}", standings=True)
+        if self._live is None and self._now() - self._logged >= _LOG_EVERY_S:
+            names = [f"{job.title} ({state})" for job, state in self._running.values()]
+            more = [f"{len(names) - 3} more"] if len(names) > 3 else []
+            self._log(f"running {', '.join([*names[:3], *more]) or 'nothing yet'}")
+
+    def _update(self) -> None:
+        self._bar.update(self._task, completed=sum(self._units.values()), counts=self._counts())
+
+    def _counts(self) -> str:
+        return ", ".join([f"{self.done}/{self.cells} cells", *(f"{n} {what}" for what, n in self._outcomes.items())])
 
     def _draw(self) -> None:
-        """Four times a second at most, and seldom enough that it costs a twentieth of the time."""
-        began = self._now()
-        if self._live is None or began < self._next:
-            return
-        size = self.console.size
-        shown = screen.lines(self.tally, self.title, began, size.width - 1, size.height)
-        self._live.update(Text("\n".join(shown), no_wrap=True, overflow="crop"), refresh=True)
-        self._next = began + max(_DRAW_EVERY_S, _DRAW_SHARE * (self._now() - began))
+        self._drawn = self._now()
+        height = max(self.console.size.height - 4, 1)
+        lines = [f"  {job.title}  {state}" for job, state in self._running.values()]
+        shown = lines if len(lines) <= height else [*lines[: height - 1], f"  and {len(lines) - height + 1} more"]
+        text = "\n".join(map(printable, [*shown, self.leaders.text()]))
+        if self._live is not None:
+            self._live.update(Group(self._bar, Text(text, no_wrap=True, overflow="ellipsis")), refresh=True)
 
-    def _line(self, text: str, standings: bool = False) -> None:
-        self._said = self._now()
-        self._print(screen.log_line(self.tally, self._said, text))
-        if standings and self._said - self._stood >= _STANDINGS_EVERY_S:
-            self._stood = self._said
-            for line in screen.standing_lines(self.tally, _LOG_COLUMNS):
-                self._print(line)
-
-    def _print_failures(self) -> None:
-        """A line each; of many with one reason, the first ones."""
-        for failure in self.tally.failures(self._now()):
-            alike = (failure.outcome, failure.reason)
-            self._alike[alike] += 1
-            if self._alike[alike] <= _MOST_ALIKE:
-                self._print(screen.failure_line(failure))
-            if self._alike[alike] == _MOST_ALIKE:
-                self._print(f"  ({failure.outcome} for this reason: what follows is counted, not named)")
+    def _log(self, text: str) -> None:
+        self._logged = self._now()
+        task = self._bar.tasks[0]
+        left = f", about {_clock(task.time_remaining)} left" if task.time_remaining and self.done < self.cells else ""
+        self._print(f"[{self._counts()}; {_clock(task.elapsed or 0)}{left}] {text}")
+        if leader := self.leaders.text():
+            self._print(f"  {leader}")
 
     def _print(self, text: str) -> None:
-        """Names and reasons are other people's: nothing in them is markup or an order to the terminal."""
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def _clock(seconds: float) -> str:
+    """``1:02:03``, ``2:03``."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -222,42 +221,30 @@ def _print_plan(plan: Any, folder: Path) -> None:
 
 def _execute(console: Console, jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequence[Any]) -> None:
     from fedbench.core.cli.progress import Display
-
-    tally = _tally(jobs, plan, found)
-    cells = tally.cells
-    before = f"; {tally.before} of {tally.before + cells} cells were done before" if tally.before else ""
-    console.print(
-        f"{plan.suite}: {len(jobs)} runs with {cells} cells to compute, {side_by_side(executor)} -> {folder}{before}",
-        highlight=False, markup=False,
-    )  # fmt: skip
-    try:
-        with Display(console, tally, plan.suite) as display:
-            executor.execute(jobs, display.watcher())
-    except KeyboardInterrupt:
-        said = f"interrupted: {tally.done} of {cells} cells are done and kept; the same command goes on from here"
-        console.print(said, highlight=False)
-        raise
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or folder}: {error.strerror}; {tally.done} of {cells} cells are done and kept: make room, "
-            "then the same command goes on from here"
-        ) from error
-
-
-def _tally(jobs: list[Any], plan: Any, found: Sequence[Any]) -> Any:
-    """Counts from nothing; what was found before stands beside what comes, but for the cells that are computed anew."""
-    from fedbench.core.cli.tally import Tally
     from fedbench.core.registry.components import Registry
 
     anew = {cell.stem for job in jobs for cell in job.cells}
     kept = {brief.path.stem: brief for brief in found if brief.path.stem not in anew}
-    tally = Tally(
-        jobs, plan.work, time.monotonic(), before=len(kept), floors={floor.name for floor in Registry.built_in().floors()}
-    )  # fmt: skip
+    display = Display(console, jobs, plan.suite, {floor.name for floor in Registry.built_in().floors()})
     for job in plan.jobs:
-        aucs = {c.attack.label: kept[c.stem].auc for c in job.cells if c.stem in kept and kept[c.stem].auc is not None}
-        tally.standings.add(job, aucs)
-    return tally
+        display.leaders.add(job, [kept[c.stem].auc for c in job.cells if c.stem in kept and kept[c.stem].auc is not None])
+    before = f"; {len(kept)} of {len(kept) + display.cells} cells were done before" if kept else ""
+    console.print(
+        f"{plan.suite}: {len(jobs)} runs with {display.cells} cells to compute, {side_by_side(executor)} -> {folder}{before}",
+        highlight=False, markup=False,
+    )  # fmt: skip
+    try:
+        with display:
+            executor.execute(jobs, display.watcher())
+    except KeyboardInterrupt:
+        said = f"interrupted: {display.done} of {display.cells} cells are done and kept; the same command goes on from here"
+        console.print(said, highlight=False)
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or folder}: {error.strerror}; {display.done} of {display.cells} cells are done and kept: "
+            "make room, then the same command goes on from here"
+        ) from error
 
 
 class _Failures:

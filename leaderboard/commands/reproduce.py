@@ -99,14 +99,11 @@ def _show(again: Again) -> None:
 
 def _run(folder: Path, again: Again, workers: int | None) -> None:
     """What is missing of the sample, by the executor of `fedbench run`, in a results folder of its own."""
-    import time
-
     from rich.console import Console
 
     from fedbench.core.cli.doctor import usable_cores
     from fedbench.core.cli.folder import told
     from fedbench.core.cli.progress import Display
-    from fedbench.core.cli.tally import Tally
     from fedbench.core.execution.local_processes import LocalProcesses
     from fedbench.core.execution.resume import pending, recorded
     from fedbench.core.store.results import Results
@@ -117,7 +114,7 @@ def _run(folder: Path, again: Again, workers: int | None) -> None:
         store.sweep()
         jobs: list[Any] = pending(again.jobs, recorded(again.jobs, store), "failed")
         store.set_manifest([cell.stem for job in again.jobs for cell in job.cells])
-        with Display(Console(soft_wrap=True), Tally(jobs, {}, time.monotonic()), "reproduce") as display:
+        with Display(Console(soft_wrap=True), jobs, "reproduce") as display:
             LocalProcesses(workers or usable_cores()).execute(jobs, display.watcher())
 
 
