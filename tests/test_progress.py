@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import pytest
 from fake_packages import WAITING, install
+from rich.cells import cell_len
 from rich.console import Console
 from running import HANG_S, records, start, suite, wait_for
 
 from fedbench.core.cli.progress import Display
 from fedbench.core.cli.run import build_plan
-from fedbench.core.words.narrow import columns
 
 HOSTILE = "\x1b[31m[red]x[/red]\u202e\u05d0\u05d1 \u6f22\u5b57\n" + "n" * 500
 ATTACKS = ["loss-series", "fedmia-i", "fedmia-ii"]
@@ -65,7 +65,7 @@ def test_names_are_printable_and_no_line_is_wider_than_the_terminal(plan):
             display.watcher().started(job)
         display._draw()
         text = shown(console)
-    assert "\u202e" not in text and max(map(columns, text.splitlines())) <= 60
+    assert "\u202e" not in text and max(map(cell_len, text.splitlines())) <= 60
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from fake_packages import install
 from fedbench.core import Image
 from fedbench.core.cli.main import main
 from fedbench.core.store.marker import write_marker
-from fedbench.core.words.narrow import columns
 from fedbench.leaderboard.board import MarkdownBoard
 
 LONG = "a-defense-of-a-name-that-is-far-too-long-for-a-table-" + "x" * 60 + "-end"
@@ -98,6 +97,7 @@ def test_a_board_is_made_without_torch(results):
     code = f"""
 import sys
 from pathlib import Path
+from fedbench.core.store.marker import write_marker
 from fedbench.leaderboard.board import MarkdownBoard
 MarkdownBoard().write(Path({str(results)!r}), plots=False)
 assert "torch" not in sys.modules, "torch"
@@ -108,11 +108,11 @@ assert "torch" not in sys.modules, "torch"
 # ---------------------------------------------------------------- in a terminal
 
 
-def test_a_summary_fits_a_hundred_columns_and_numbers_stay_whole(results, capsys):
+def test_a_summary_has_every_number_and_name_in_a_pipe(results, capsys):
     summary = MarkdownBoard().summary(results)
     assert main(["leaderboard", str(results), "--no-plots"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("board: ")]
-    assert max(map(columns, lines)) <= 100 and LONG in (results / "leaderboard" / "board.md").read_text()
+    assert LONG in "".join(lines) and LONG in (results / "leaderboard" / "board.md").read_text()
     for row, line in zip(summary.rows, lines[2:], strict=False):
         numbers = [cell for name, cell in zip(summary.headers, row, strict=True) if name not in ("defense", "by", "no score")]
         assert all(cell in line for cell in numbers), (numbers, line)

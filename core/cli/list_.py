@@ -12,8 +12,6 @@ from fedbench.core.apart.channel import at_work
 from fedbench.core.cli.options import examples, json_option
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
-from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.registry.ask import patience
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.words.explain import one_line
@@ -76,44 +74,34 @@ def _entries(registry: Registry, section: str, params: bool, facts: bool) -> Ite
 
 
 def _told(components: Sequence[RegisteredComponent], params: bool, facts: bool) -> dict[str, dict[str, Any]]:
-    """Name -> what the classes say. Strangers' are asked in a process of their own, one a package, so that one that fails
-    costs its own line."""
+    """Name -> what the classes say. They are imported in a separate process; one that fails costs its own line."""
     from fedbench.core.registry.ask import ask_each
 
     def ask(found: RegisteredComponent) -> dict[str, Any]:
         return (_facts(found) if facts else {}) | (_params(found) if params else {})
 
-    told = {c.name: ask(c) for c in components if c.distribution == PROJECT}
-    strangers = [c for c in components if c.distribution != PROJECT]
-    for package in dict.fromkeys(c.distribution for c in strangers):
-        theirs = [c for c in strangers if c.distribution == package]
-        for found, answer in zip(theirs, ask_each(theirs, ask), strict=True):
-            nothing = (_UNKNOWN if facts else {}) | ({"params": []} if params else {})
-            told[found.name] = nothing | {"error": str(answer.error)} if answer.error else answer.get()
+    told = {}
+    for found, answer in zip(components, ask_each(components, ask), strict=True):
+        nothing = (_UNKNOWN if facts else {}) | ({"params": []} if params else {})
+        told[found.name] = nothing | {"error": str(answer.error)} if answer.error else answer.get()
     return told
 
 
 def _facts(found: RegisteredComponent) -> dict[str, Any]:
-    """Licence, source and size of a dataset, and whether it is on this machine; why not, where its class is of no use."""
+    """Licence, source and size of a dataset, and whether it is on this machine."""
     from fedbench.core.registry.component import is_here
 
-    try:
-        dataset = found.load()
-        here = is_here(dataset, str(found))
-    except UserError as exc:
-        return {**_UNKNOWN, "error": str(exc)}
+    dataset = found.load()
+    here = is_here(dataset, str(found))
     texts = {name: one_line(getattr(dataset, name)) for name in ("licence", "citation", "home")}
     return {**texts, "size_mb": dataset.size_mb, "here": one_line(here) if isinstance(here, str) else here}
 
 
 def _params(found: RegisteredComponent) -> dict[str, Any]:
-    """The rows of a component's parameters, or why it cannot be imported."""
+    """The rows of a component's parameters."""
     from fedbench.core.spec.schema import parameters
 
-    try:
-        params = found.load().Params
-    except UserError as exc:
-        return {"params": [], "error": str(exc)}
+    params = found.load().Params
     with at_work(f"{found}: its Params", patience()):
         rows = list(parameters(params))
     return {"params": [dict(zip(_PARAM_COLUMNS, map(one_line, row), strict=True)) for row in rows]}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.cli.say import say
-from fedbench.core.cli.table import say_wrapped, show_fitted, show_table
+from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.registry.ask import Ended, ask_each, long_patience, patience
@@ -55,12 +55,10 @@ def write_reports(
             failed.append(f"report '{name}': {why}")
             continue
         path, headers, rows, headings, notes = done
-        if headings:
-            show_fitted(headers, rows, headings)
-        elif headers:
-            show_table(headers, rows)
+        if headers:
+            show_table(headers, rows, headings=headings)
         for note in notes:
-            say_wrapped(note)
+            say(note)
         if lasting:
             say(f"{name}: {path}")
         written.append(Path(path))

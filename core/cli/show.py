@@ -11,7 +11,7 @@ from fedbench.core.cli import complete
 from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.say import say
-from fedbench.core.cli.table import say_wrapped, show_fitted, show_table
+from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words.explain import one_line
 from fedbench.core.words.nearest import by_nearness
@@ -63,18 +63,14 @@ def find(root: Path, cell: str | None) -> list[LoadedRecord]:
 
 
 def _list(found: list[LoadedRecord]) -> None:
-    """A line a cell. A name that is too long keeps its end, the key: that is enough to ask for it."""
+    """A line per cell."""
     scores = [(loaded.record.pooled.get("mix"), loaded) for loaded in found]
     rows = [
         [r.record.outcome, *(("", "") if mix is None else (_number(mix.value("auc")), _number(mix.value("tf01")))), r.path.stem,
          one_line(r.record.reason)]
         for mix, r in scores
     ]  # fmt: skip
-    whys = any(row[-1] for row in rows)
-    show_fitted(
-        ["outcome", "AUC", "TF01 %", "cell", *(["reason"] if whys else [])], [row if whys else row[:-1] for row in rows],
-        least={"cell": 40, "reason": 20},
-    )  # fmt: skip
+    show_table(["outcome", "AUC", "TF01 %", "cell", "reason"], rows)
 
 
 def _number(value: float | None) -> str:
@@ -104,7 +100,7 @@ def _print(record: Record, stem: str) -> None:
     ]
     if rows:
         names = [f"{m.title} {m.unit}".rstrip() for m in METRICS]
-        show_fitted(("target", "group", *names, "members", "non-members"), rows)
+        show_table(("target", "group", *names, "members", "non-members"), rows)
     _say([*_facts(record), *_findings(record), *_origin(record)])
 
 
@@ -147,4 +143,4 @@ def _print_history(record: Record) -> None:
 
 def _say(lines: list[str]) -> None:
     for line in lines:
-        say_wrapped(one_line(line, 10_000))  # whatever the record holds
+        say(one_line(line, 10_000))
