@@ -16,7 +16,7 @@ from fake_packages import ANNOUNCE, BROKEN, DEFENSE, install
 from good_suite import edited as edited_spec
 
 from fedbench.core import UserError
-from fedbench.core.cli import complete, doctor, validate
+from fedbench.core.cli import complete, doctor
 from fedbench.core.cli import main as cli_main
 from fedbench.core.cli.completion import VARIABLE
 from fedbench.core.cli.main import COMMANDS, cli, main
@@ -156,17 +156,10 @@ def test_validate_prints_a_line_a_suite_and_gathers_all_mistakes(tmp_path, fedbe
     assert "1 seed, up to 4 cells" in fedbench("validate", tmp_path / "c.yaml", "--set", "seeds=[5]")[1]
 
 
-def refuse(loaded, resolved, settings):
-    assert settings == {"digits"}
-    raise UserError(f"{loaded.spec.name}: {resolved.settings[0].dataset.name} is too small")
-
-
-def test_validate_finds_what_needs_the_data_unless_told_not_to(tmp_path, fedbench, monkeypatch):
+def test_validate_finds_what_needs_the_data_unless_told_not_to(tmp_path, fedbench):
     (tmp_path / "a.yaml").write_text(edited(("partition: iid", "partition: {name: iid, min_samples: 900}")))
     status, _, said = fedbench("validate", tmp_path / "a.yaml")
     assert status == 2 and f"{tmp_path}/a.yaml:5:5: setting 'digits': " in said
-    monkeypatch.setattr(validate, "CHECKS", (f"{__name__}:refuse",))
-    assert fedbench("validate", tmp_path / "a.yaml") == (2, "", "small: digits is too small\n")
     assert fedbench("validate", "--no-data", tmp_path / "a.yaml")[0] == 0
 
 
@@ -203,7 +196,7 @@ def test_doctor_reports_the_machine_and_names_problems(tmp_path, monkeypatch, fe
     assert status == 0 and {"python", "torch", "cores", "threads", "cuda", "plugins"} <= {
         line.split()[0] for line in text.splitlines()
     }
-    assert f"{tmp_path} ($FEDBENCH_DATA)" in text and "purchase.npz (1.0 MiB)" in text
+    assert f"{tmp_path} ($FEDBENCH_DATA)" in text and "1 files and folders" in text
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "purchase.npz" / "below"))
     monkeypatch.setattr(doctor, "_PACKAGES", ("fedbench", "no-such-package-here"))
     status, text, _ = fedbench("doctor")

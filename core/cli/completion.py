@@ -18,10 +18,7 @@ VARIABLE = "_FEDBENCH_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete fedbench's commands, options, suites, plugins and results folders.
-
-    Of other packages it knows what the last command that looked for plugins found; `fedbench list` looks for them.
-    """
+    """Print the script that makes SHELL complete fedbench's commands, options, suites, plugins and results folders."""
     from click.shell_completion import get_completion_class
 
     made = get_completion_class(shell)

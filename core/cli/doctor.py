@@ -7,7 +7,6 @@ import platform
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import click
 
@@ -19,7 +18,6 @@ from fedbench.core.toolkit.folders import data_folder
 _PACKAGES = (
     "fedbench", "torch", "torchvision", "numpy", "scikit-learn", "pydantic", "pluggy", "ruamel.yaml", "click", "rich",
 )  # fmt: skip
-_MOST_ENTRIES = 20
 
 Row = tuple[str, str]
 
@@ -81,21 +79,7 @@ def _data_folder(problems: list[str]) -> Iterator[Row]:
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         problems.append(f"the data folder {folder} cannot be written: set FEDBENCH_DATA to a folder of yours")
-    if not folder.is_dir():
-        yield "data", "the folder does not exist yet"
-        return
-    try:
-        entries = sorted(folder.iterdir())
-    except OSError as exc:
-        problems.append(f"the data folder {folder} cannot be read: {exc.strerror}")
-        return
-    yield from (("data", _entry(path)) for path in entries[:_MOST_ENTRIES])
-    if len(entries) != min(len(entries), _MOST_ENTRIES) or not entries:
-        yield "data", f"and {len(entries) - _MOST_ENTRIES} more" if entries else "the folder is empty"
-
-
-def _entry(path: Path) -> str:
-    return f"{path.name}/" if path.is_dir() else f"{path.name} ({path.stat().st_size / 2**20:.1f} MiB)"
+    yield "data", f"{sum(1 for _ in folder.iterdir())} files and folders" if folder.is_dir() else "the folder does not exist yet"
 
 
 def _plugins() -> Iterator[Row]:

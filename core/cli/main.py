@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import distribution
@@ -12,7 +14,6 @@ from importlib.metadata import distribution
 import click
 from click.shell_completion import CompletionItem
 
-from fedbench.core.cli.interrupt import interruptible
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words.nearest import did_you_mean
@@ -54,7 +55,7 @@ Exit status: 0 success, 1 a cell failed, 2 a mistake in the command or suite,
 """
 
 
-# a folder that cannot be read or written: the user's to mend, not a defect of fedbench
+# a folder that cannot be read or written: for the user to fix, not a defect of fedbench
 _OF_THE_MACHINE = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.ENOENT, errno.EIO,
 }  # fmt: skip
@@ -62,9 +63,8 @@ _OF_THE_MACHINE = {
 
 @cache
 def commands() -> dict[str, str]:
-    """Name -> "module:attribute" of every command: the harness's own, then those that fedbench's other packages announce in the
-    group ``fedbench.commands`` of the distribution. Somebody else's package announces a report instead: its code never
-    runs in the process that the user started."""
+    """Name -> "module:attribute" of every command: those of core, then those of the group ``fedbench.commands`` of fedbench's own
+    distribution. Other packages announce reports instead: their code never runs in the user's process."""
     announced = sorted(distribution("fedbench").entry_points.select(group="fedbench.commands"), key=lambda point: point.name)
     found = {name: where for name, (where, _) in COMMANDS.items()} | {point.name: point.value for point in announced}
     return {name: found[name] for names in sections(found).values() for name in names}
@@ -142,6 +142,23 @@ def cli() -> None:
 
     A suite is a YAML file that names settings, defenses, attacks and seeds. Defenses, attacks and datasets are plugins.
     """
+
+
+_ASK_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Signals that ask the command to end raise ``KeyboardInterrupt``; an ignored one (`nohup`) stays ignored."""
+    before = {s: signal.getsignal(s) for s in _ASK_TO_END}
+    ours = [s for s in _ASK_TO_END if before[s] == signal.SIG_DFL]
+    for s in ours:
+        signal.signal(s, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for s in ours:
+            signal.signal(s, before[s])
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from fedbench.core.spec.load import LoadedSuite
     from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 
-# Further checks, "module:function": called with (loaded, resolved, the settings whose data are here), they raise
-# UserError, or answer notes. Imported when needed.
-CHECKS: tuple[str, ...] = ("fedbench.core.execution.plan:check_plan",)
 
 
 @click.command(epilog=examples(
@@ -48,7 +44,9 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, onl
     from fedbench.core.registry.components import Registry
 
     parts = parse_only(only)
-    registry, _ = Registry.discover(), list(_extra_checks() if data else ())  # imported once, not in every process
+    registry = Registry.discover()
+    if data:
+        import fedbench.core.execution.plan  # noqa: F401 - imported once, not in every process
     mistakes: list[str] = []
     # In a process of their own: plugins may print, hang or leave, and only what they were asked for comes back.
     for suite, answer in zip(suites, ask_each(suites, lambda suite: _line(suite, registry, overrides, data, parts)), strict=True):
@@ -73,7 +71,7 @@ def check(
     only: Mapping[str, set[str]] | None = None,
 ) -> tuple[LoadedSuite, Resolved, list[str]]:  # fmt: skip
     """The suite, its components, and what is odd about its data; raises ``UserError`` with every mistake, with ``data``
-    those of ``CHECKS`` too, of the settings in which something of ``only`` (kind -> names) runs."""
+    those of the plan too, of the settings in which something of ``only`` (kind -> names) runs."""
     from fedbench.core.execution.misspelt import misspelt_in
     from fedbench.core.spec.resolve import load_and_check
 
@@ -81,17 +79,17 @@ def check(
     mistakes: list[str] = []
     notes = misspelt_in(resolved)
     if data:
+        from fedbench.core.execution.plan import check_plan
         from fedbench.core.execution.planned import settings_asked
 
         asked = settings_asked(resolved, only or {})
         settings = [s for s in resolved.settings if asked is None or s.spec.name in asked]
         absent = _absent(loaded, settings)
         here = {s.spec.name for s in settings if s.dataset.name not in absent}
-        for extra in _extra_checks() if here else ():
-            try:
-                notes += extra(loaded, resolved, here)
-            except UserError as exc:
-                mistakes += exc.messages
+        try:
+            notes += check_plan(loaded, resolved, here) if here else []
+        except UserError as exc:
+            mistakes += exc.messages
         notes += [f"data not checked: {', '.join(absent)} not on this machine"] if absent else []
     if mistakes:
         raise UserError(*mistakes)
@@ -105,12 +103,6 @@ def _absent(loaded: LoadedSuite, settings: Iterable[ResolvedSetting]) -> list[st
         return [name for name, use in uses.items() if is_here(use.load(), f"dataset {use}") is False]
     except UserError as exc:
         raise UserError(*(f"{loaded.path}: {message}" for message in exc.messages)) from exc
-
-
-def _extra_checks() -> Iterator[Callable[[LoadedSuite, Resolved, set[str]], Iterable[str]]]:
-    for target in CHECKS:
-        module, _, name = target.partition(":")
-        yield getattr(import_module(module), name)
 
 
 def _groups(resolved: Resolved) -> Iterable[str]:

@@ -21,7 +21,7 @@ from fedbench.core.numerics.rng import key_for
 from fedbench.core.signals.ask import SignalError
 from fedbench.core.store.results import Results
 from fedbench.core.words.explain import told
-from fedbench.core.words.frames import DEBUG, debugging, logged
+from fedbench.core.words.frames import DEBUG, debugging, whole
 
 _MOST_LOG_BYTES = 8 << 20
 _SAY_ALL = (UserError, SkipCell, Diverged, PhaseError, SignalError)  # where nobody's exception led to them
@@ -83,7 +83,7 @@ def log_failure(error: BaseException) -> None:
     is shown it too. Nothing of an error that says all there is to say, and nothing outside a process forked for his code."""
     if not apart() or (isinstance(error, _SAY_ALL) and error.__cause__ is None):
         return
-    text = f"{told(error)}\n{logged(error)}"
+    text = f"{told(error)}\n{whole(error)}"
     print(text, file=sys.stderr, flush=True)
     if debugging():
         trace(text)

@@ -1,4 +1,4 @@
-"""Which frames of a traceback are a plugin's own: where in it something went wrong, and a traceback of nothing else.
+"""The place in a plugin where an error was raised, and tracebacks of bounded length.
 
 A plugin's frames are those of its top-level package: the first on the way in that is neither the engine's, nor Python's, nor of
 a library that the engine itself calls.
@@ -39,38 +39,23 @@ def place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return one_line(f" ({PurePath(error.filename).name}:{error.lineno})", _LONGEST_PLACE)
     found = ""
-    for frame, line in _own(_frames(error)):
+    for frame, line in _own([(frame, line or frame.f_lineno) for frame, line in traceback.walk_tb(error.__traceback__)]):
         name = frame.f_code.co_name
         inside = "" if name == "<module>" else f" in {name}"
         found = f" ({_file(frame)}:{line}{inside})"
     return " " + one_line(found, _LONGEST_PLACE) if found else ""
 
 
-def trimmed(error: BaseException) -> str:
-    """The traceback with the frames of the plugin's own alone, and how many were left out; empty where there are none."""
-    told = _told(error)
-    counts = [0, 0]  # kept, left out
-    _cut(told, error, counts)
-    while told.__cause__ is not None and error.__cause__ is not None and not told.stack:
-        told, error = told.__cause__, error.__cause__  # the engine's words around it
-    kept, left = counts
-    if not kept:
-        return ""
-    return _bounded(told) + f"({left} frames of fedbench and of libraries left out; `--debug` keeps them)\n"
-
-
 def whole(error: BaseException) -> str:
-    """The traceback with all frames."""
-    return _bounded(_told(error))
-
-
-def logged(error: BaseException) -> str:
-    """What a log has of a failure: the plugin's own frames; all of them where the user asked for it or nobody's are there."""
-    return whole(error) if debugging() else trimmed(error) or whole(error)
-
-
-def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    return [(frame, line or frame.f_lineno) for frame, line in traceback.walk_tb(error.__traceback__)]
+    """The traceback, of many lines the first and the last ones, in printable characters."""
+    try:
+        lines = "".join(traceback.format_exception(error)).splitlines()
+    except Exception:  # an exception of a plugin that fails at being shown
+        lines = [f"a {type(error).__name__} that cannot be shown"]
+    if len(lines) > _MOST_LINES:
+        half = _MOST_LINES // 2
+        lines = [*lines[:half], f"  [{len(lines) - 2 * half:,} lines left out]", *lines[-half:]]
+    return "".join(f"{printable_lines(line)[:_LONGEST_LINE]}\n" for line in lines)
 
 
 def _own(frames: list[tuple[FrameType, int]]) -> Iterator[tuple[FrameType, int]]:
@@ -97,35 +82,3 @@ def _file(frame: FrameType) -> str:
     if name == "__init__.py":
         return "/".join([*parts, name])
     return "/".join([*parts[:-1], name]) if name == f"{parts[-1]}.py" else name
-
-
-def _told(error: BaseException) -> traceback.TracebackException:
-    try:
-        return traceback.TracebackException.from_exception(error)
-    except Exception:  # an exception of somebody's making that fails at being looked at
-        return traceback.TracebackException(RuntimeError, RuntimeError(f"a {type(error).__name__} that cannot be shown"), None)
-
-
-def _cut(told: traceback.TracebackException, error: BaseException, counts: list[int]) -> None:
-    """Leave a plugin's own frames in ``told``, and in whatever led to it."""
-    frames = _frames(error)
-    own = {id(frame) for frame, _ in _own(frames)}
-    before = len(told.stack)
-    shown = zip(told.stack, frames, strict=False)
-    told.stack = traceback.StackSummary.from_list([s for s, (frame, _) in shown if id(frame) in own])
-    counts[0] += len(told.stack)
-    counts[1] += before - len(told.stack)
-    for inner, cause in ((told.__cause__, error.__cause__), (told.__context__, error.__context__)):
-        if inner is not None and cause is not None:
-            _cut(inner, cause, counts)
-    if isinstance(error, BaseExceptionGroup):
-        for inner, cause in zip(told.exceptions or (), error.exceptions, strict=False):
-            _cut(inner, cause, counts)
-
-
-def _bounded(told: traceback.TracebackException) -> str:
-    lines = "".join(told.format()).splitlines()
-    if len(lines) > _MOST_LINES:
-        half = _MOST_LINES // 2
-        lines = [*lines[:half], f"  [{len(lines) - 2 * half:,} lines left out]", *lines[-half:]]
-    return "".join(f"{printable_lines(line)[:_LONGEST_LINE]}\n" for line in lines)
