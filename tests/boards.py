@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from pathlib import Path
 
@@ -14,11 +12,12 @@ from fedbench.core.metrics import score_groups
 from fedbench.core.metrics.decision import decision_report
 from fedbench.core.population.target import EVERYBODY
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.store.files import npz_bytes
-from fedbench.core.store.integrity import keys_of, sealed
-from fedbench.core.store.reading import load_records
+from fedbench.core.store.integrity import keys_of
+from fedbench.core.store.reading import load_records, read_run
 from fedbench.core.store.record import Found, Measured, Record, RoundRow, Utility
+from fedbench.core.store.run_file import CellResult, array_names, digest_of_arrays, optional_names, write_run
 from fedbench.core.store.scores import DecisionScores, TargetScores
+from fedbench.core.store.stems import stem_of_run
 from fedbench.leaderboard.document import Source, document
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.sections import build_sections
@@ -40,7 +39,7 @@ PROVENANCE = {
 }  # fmt: skip
 
 
-def identified(fields):
+def identified(fields, targets):
     """The fields of a record with an identity that they agree with; what the test calls ``key`` and ``run_key`` is part of it."""
     empty = dict.fromkeys(("partition", "federation", "audit", "groups", "thresholds", "adversary"))
     named = {"dataset": {"name": "gauss", "params": {}}, "model": {"name": "mlp", "params": {}}}
@@ -54,7 +53,7 @@ def identified(fields):
         "provenance": {name: machine[name] for name in ("torch", "dtype")}, "device": machine["device"].partition(" ")[0],
         "digests": {name: digest for name, digest in fields["digests"].items() if name != "scores"},
         "setting": {part: described[part] for part in ("partition", "federation", "audit", "groups", "thresholds")},
-        "targets": [t.target for t in fields.get("targets", ())], "attacker": described["adversary"] and attack,
+        "targets": list(targets), "attacker": described["adversary"] and attack,
         **{kind: ComponentUse(**{**use(""), **described[kind]}).identity() for kind in ("dataset", "model")},
         **({"tuning": True} if described.get("tuning") else {}),
     }  # fmt: skip
@@ -62,6 +61,11 @@ def identified(fields):
     run_key, key = keys_of(identity)
     made = {"identity": identity, "run_key": run_key, "key": key}
     return {**fields, **made, "described": described, "provenance": machine}
+
+
+def kept(cells, wanted):
+    """What is written of those cells of a run whose records are wanted."""
+    return [CellResult(r.record, r.all_arrays()) for r in cells if wanted(r.record)]
 
 
 class Folder:
@@ -96,17 +100,38 @@ class Folder:
                 train_cpu_s=1.0 if defense == "none" else 1.5, peak_memory_mb=9,
             ),
         }  # fmt: skip
-        path = self.root / "records" / f"{stem or '-'.join(map(escape_stem, (defense, attack, str(seed))))}.json"
+        found = {}
         if outcome == "ok":
             made, scored, correct = self._measured(defense, attack, seed, targets, ids_from)
-            content = npz_bytes({**made, **(arrays or {})})
-            path.with_suffix(".npz").write_bytes(content)
+            found = {**made, **(arrays or {})}
             fields |= {"targets": scored, "utility": Utility(accuracy=float(correct.mean()), n_test=len(correct))}
             everyone = [np.concatenate([made[f"t{t}_{part}"] for t in targets]) for part in ("scores", "kind", "canary")]
             fields["pooled"] = score_groups(*everyone, np.random.default_rng(0))
-            fields["digests"]["scores"] = hashlib.sha256(content).hexdigest()
-        path.write_bytes(sealed(json.loads(Record(**identified({**fields, **change})).model_dump_json())))
+        record = Record(**identified({**fields, **change}, targets))
+        if outcome == "ok":
+            named = {*array_names(record), *optional_names(record)}
+            record.digests["scores"] = digest_of_arrays({name: a for name, a in found.items() if name in named})
+        stem = stem or stem_of_run(record)
+        path = self.root / "records" / f"{stem}.json"
+        before = read_run(path) if path.exists() else []
+        self._write(path, [*kept(before, lambda r: r.key != record.key), CellResult(record, found)])
         return path
+
+    def remove(self, defense, attack, seed=None) -> None:
+        """Take cells out of the files of their runs."""
+
+        def named(r):
+            return (r.defense.label, r.attack.label) == (defense, attack) and seed in (None, r.seed)
+
+        for path in sorted((self.root / "records").glob("*.json")):
+            self._write(path, kept(read_run(path), lambda r: not named(r)))
+
+    def _write(self, path, cells) -> None:
+        if cells:
+            write_run(path.parent, path.stem, cells, self.root / "cache")
+        else:
+            for one in path.parent.glob(f"{path.stem}*"):
+                one.unlink()
 
     def _measured(self, defense, attack, seed, targets, ids_from):
         kind = np.repeat([0, 1, 2], (N_MEMBERS, self.n_ofl, N_IFL)).astype(np.int8)

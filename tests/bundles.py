@@ -13,11 +13,12 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from edits import put
+from edits import in_run, put
 
 from fedbench.core.cli.main import main
 from fedbench.core.store.integrity import keys_of, sealed
 from fedbench.core.store.reading import load_records
+from fedbench.core.store.run_file import digest_of_arrays, member
 from fedbench.core.store.trust import read_trust
 
 
@@ -65,42 +66,94 @@ def packed(files, *changes):
     return zipped(files | {"manifest.json": sealed(manifest)})
 
 
+class Picked(str):
+    """The name of the record of a run, and the place of a ``cell`` in it."""
+
+    cell = 0
+
+
 def pick(files, attack="fedmia-ii", defense="grad-noise"):
-    """The name of one record."""
-    return next(n for n in sorted(files) if f"--{defense}--{attack}--" in n and n.endswith(".json"))
+    """The record with this cell."""
+    for name in sorted(n for n in files if n.startswith("records/") and n.endswith(".json") and f"--{defense}--" in n):
+        for i, cell in enumerate(json.loads(files[name])["cells"]):
+            if cell["attack"]["label"] == attack:
+                picked = Picked(name)
+                picked.cell = i
+                return picked
+    raise LookupError(attack)
 
 
-def scores_of(name):
-    """The name of its scores."""
-    return name.removesuffix(".json") + ".npz"
+def scores_of(files, name):
+    """The name of the arrays of a run."""
+    return f"records/{json.loads(files[name])['arrays']}"
 
 
 def edited(files, name, *changes):
-    """A record with (path, value) put into it, and its digest made anew."""
+    """A record with (path, value) put into a cell, and its digest made anew."""
     content = json.loads(files[name])
     for path, value in changes:
-        put(content, path, value)
+        put(content, in_run(path, name.cell), value)
     return files | {name: sealed(content)}
 
 
 def arrays_of(content):
-    """The arrays of a score file."""
+    """The arrays in a file."""
     with np.load(io.BytesIO(content)) as archive:
         return {n: archive[n] for n in archive.files}
 
 
+def array_of(files, name, array):
+    """An array of a cell; None where it has none."""
+    arrays = arrays_of(files[scores_of(files, name)])
+    return arrays.get(member(_key(files, name), array), arrays.get(array))
+
+
 def with_scores(files, name, content):
-    """Another score file, with its digest in the record."""
-    digest = hashlib.sha256(content).hexdigest()
-    return edited(files | {scores_of(name): content}, name, ("digests/scores", digest))
+    """Another file with the arrays of a run."""
+    return files | {scores_of(files, name): content}
 
 
 def rescored(files, name, **changes):
-    """Arrays of a score file replaced, or removed where None; the numbers of the record stay."""
-    arrays = arrays_of(files[scores_of(name)]) | changes
+    """Arrays of a cell replaced, or removed where None; the numbers of the record stay."""
+    arrays = arrays_of(files[scores_of(files, name)])
+    for array, value in changes.items():
+        if value is None:
+            arrays.pop(member(_key(files, name), array), None)
+            arrays.pop(array, None)
+        else:
+            arrays[member(_key(files, name), array)] = np.asarray(value)
     out = io.BytesIO()
-    np.savez(out, **{n: a for n, a in arrays.items() if a is not None})
+    np.savez(out, **arrays)
+    return with_scores(files, name, out.getvalue()) | {name: redigested(files[name], out.getvalue())}
+
+
+def unscored(files, name):
+    """The arrays of a run without those of one cell alone."""
+    arrays = arrays_of(files[scores_of(files, name)])
+    out = io.BytesIO()
+    np.savez(out, **{n: a for n, a in arrays.items() if not n.startswith(member(_key(files, name), ""))})
     return with_scores(files, name, out.getvalue())
+
+
+def redigested(record, scores):
+    """The record of a run with the digests of the arrays that its cells have now."""
+    content, arrays = json.loads(record), arrays_of_any(scores)
+    for cell in (c for c in content["cells"] if c["outcome"] == "ok"):
+        own = f"{cell['key'][:12]}/"
+        mine = {n.removeprefix(own): a for n, a in arrays.items() if "/" not in n or n.startswith(own)}
+        mine |= {n.removeprefix(own): a for n, a in arrays.items() if n.startswith(own)}
+        cell["digests"]["scores"] = digest_of_arrays({n: a for n, a in mine.items() if n != "hidden"})
+    return sealed(content)
+
+
+def arrays_of_any(content):
+    """The arrays in a file, those of Python objects as strings."""
+    with np.load(io.BytesIO(content), allow_pickle=True) as archive:
+        return {n: archive[n] if not archive[n].dtype.hasobject else archive[n].astype(str) for n in archive.files}
+
+
+def _key(files, name):
+    return json.loads(files[name])["cells"][name.cell]["key"]
 
 
 def without(files, *names):
@@ -109,17 +162,30 @@ def without(files, *names):
 
 
 def renamed(files, name, stem):
-    """A record and its scores under another name."""
-    moved = {f"records/{stem}.json": files[name], f"records/{stem}.npz": files[scores_of(name)]}
-    return without(files, name, scores_of(name)) | moved
+    """A record and its arrays under another name."""
+    scores = scores_of(files, name)
+    content = json.loads(files[name])
+    content["arrays"] = f"{stem}--{scores.rpartition('--')[2]}"
+    moved = {f"records/{stem}.json": sealed(content), f"records/{content['arrays']}": files[scores]}
+    return without(files, name, scores) | moved
 
 
 def rekeyed(files, name, change):
-    """A record with a changed identity, and with all that is made of it; under another name."""
+    """A run with a changed identity of every cell, and with all that is made of it; under another name."""
     content = json.loads(files[name])
-    change(content["identity"])
-    run = content["identity"]["run"]
-    content["run_key"], content["key"] = keys_of(content["identity"])
-    content["digests"] |= run["digests"]
-    content["defense"] |= {n: v for n, v in run["defense"].items() if n != "then"}
-    return renamed(files | {name: sealed(content)}, name, Path(name).stem[:-12] + content["key"][:12])
+    scores = arrays_of(files[scores_of(files, name)])
+    for cell in content["cells"]:
+        identity = {**cell["identity"], "run": content["run"]["identity"]}
+        before = cell["key"][:12]
+        change(identity)
+        run_key, cell["key"] = keys_of(identity)
+        content["run"]["run_key"], content["run"]["identity"] = run_key, identity.pop("run")
+        cell["identity"] = identity
+        scores = {n.replace(f"{before}/", f"{cell['key'][:12]}/"): a for n, a in scores.items()}
+    run = content["run"]["identity"]
+    content["run"]["digests"] |= run["digests"]
+    content["run"]["defense"] |= {n: v for n, v in run["defense"].items() if n != "then"}
+    out = io.BytesIO()
+    np.savez(out, **scores)
+    files = files | {name: sealed(content), scores_of(files, name): out.getvalue()}
+    return renamed(files, name, Path(name).stem[:-12] + content["run"]["run_key"][:12])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections import Counter
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bundles import arrays_of, rescored
+from bundles import arrays_of, redigested
 from edits import put
 from running import suite
 
@@ -19,8 +20,9 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.execution.clock import Clock
 from fedbench.core.execution.worker import record_for
 from fedbench.core.store.integrity import sealed
-from fedbench.core.store.reading import read_record
+from fedbench.core.store.reading import read_run
 from fedbench.core.store.results import Results
+from fedbench.core.store.run_file import CellResult, cells_of
 from fedbench.leaderboard.statistics.recount import require_recounted
 
 OTHER_OUTCOMES = ("failed", "timeout", "diverged", "skipped")
@@ -43,9 +45,9 @@ def with_all_outcomes(folder: Path) -> Path:
     elsewhere.mkdir()
     path = suite(elsewhere, attacks=["blackbox-loss", "avg-cosine", "fta-l", "rmia"])
     (job,) = build_plan(str(path), (), folder, "cpu").jobs
-    for cell, outcome in zip(job.cells, OTHER_OUTCOMES, strict=True):
-        reason = 'its reason: é, <b> and "quotes"'
-        Results(folder).write(cell.stem, record_for(job, cell, outcome, reason, Clock.start().outside()))
+    reason, spent = 'its reason: é, <b> and "quotes"', Clock.start().measured()
+    made = [record_for(job, cell, outcome, reason, spent) for cell, outcome in zip(job.cells, OTHER_OUTCOMES, strict=True)]
+    Results(folder).write(job.stem, [CellResult(record) for record in made])
     return folder
 
 
@@ -61,26 +63,29 @@ def _ending(records: Path, files: Files, damage: Damage) -> str:
     try:
         for name, content in changed.items():
             (records / name).write_bytes(content)
-        ends = [_end(records / name, files) for name in {Path(name).with_suffix(".json").name for name in changed}]
+        ends = [_end(records / name, files) for name in {record_of(name) for name in changed}]
     finally:
         for name in changed:
             (records / name).write_bytes(files[name])
     return max(ends, default="as before")
 
 
+def record_of(name: str) -> str:
+    """The name of the record of a run, which the file of its arrays begins with."""
+    return f"{name.removesuffix('.npz').rpartition('--')[0]}.json" if name.endswith(".npz") else name
+
+
 def _end(path: Path, files: Files) -> str:
     """`refused`, `as before`, or what must not happen, which comes later in the alphabet."""
     try:
-        loaded = read_record(path)
-        require_recounted([loaded])
+        loaded = read_run(path)
+        require_recounted(loaded)
     except UserError as error:
         clear = all(m.isprintable() and len(m) < 1000 and path.stem in m for m in error.messages) and len(error.messages) > 0
         return "refused" if clear else "unclear message"
     except Exception:
         return "traceback"
-    scores = path.with_suffix(".npz")
-    whole = not scores.exists() or scores.read_bytes() == files[scores.name]
-    same = whole and loaded.record.model_dump(mode="json") == json.loads(files[path.name])
+    same = [r.record.model_dump(mode="json") for r in loaded] == cells_of(json.loads(files[path.name]))
     return "as before" if same else "said something else"
 
 
@@ -131,7 +136,7 @@ def _type(given: bytes, rng: random.Random) -> bytes:
     n = rng.randint(1, len(path))
     other = rng.choice([None, True, -1, 0.5, "text", [], {}, [[1]], [None], {"surprise": None}])
     put(content, "/".join(map(str, path[:n])), other)
-    free = path[0] in ("described", "facts", "analyses", "notes", "complaints", "history")
+    free = {"described", "facts", "analyses", "notes", "complaints", "history"} & set(map(str, path))
     return json.dumps(content).encode() if free or n == len(path) else sealed(content)
 
 
@@ -141,9 +146,9 @@ def _type(given: bytes, rng: random.Random) -> bytes:
 def _other_arrays(files: Files, rng: random.Random) -> Files:
     """An array of another shape or type, of objects, or with other values, while the record's numbers stay."""
     name = rng.choice([name for name in files if name.endswith(".npz")])
-    record = Path(name).with_suffix(".json").name
+    record = record_of(name)
     arrays = arrays_of(files[name])
-    which = rng.choice([n for n in arrays if n.partition("_")[2] in ("scores", "kind", "canary", "in_mix", "ids")])
+    which = rng.choice([n for n in arrays if n.rpartition("_")[2] in ("scores", "kind", "canary", "in_mix", "ids")])
     a = arrays[which]
     others = [
         a[:-1], a[None], np.concatenate([a, a]), a[:0], np.asarray(a.flat[0]), a.astype(np.complex128), a.astype("U8"),
@@ -153,8 +158,9 @@ def _other_arrays(files: Files, rng: random.Random) -> Files:
         others = [*others[:2], np.full(len(a), np.nan), np.full(len(a), np.inf), np.zeros(len(a))]
     if which.endswith("_kind"):
         others = [*others[:2], a - 1, a + 1, np.zeros_like(a)]
-    made = rescored(files, record, **{which: rng.choice(others)})
-    return {name: made[name], record: made[record]}
+    out = io.BytesIO()
+    np.savez(out, **{**arrays, which: rng.choice(others)})
+    return {name: out.getvalue(), record: redigested(files[record], out.getvalue())}
 
 
 KINDS: dict[str, Change] = {

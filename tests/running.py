@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,8 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from fedbench.core.cli.run import command as run
+from fedbench.core.store.reading import LoadedRecord, load_records, read_run
+from fedbench.core.store.run_file import CellResult, digest_of_arrays, write_run
 
 HANG_S = 900  # ends a test whose state never comes; a loaded machine is far from it, and nothing else depends on it
 
@@ -88,11 +89,13 @@ def wait_for(state: Callable[[], Any], process: subprocess.Popen[str] | None = N
 
 def records(folder: Path) -> dict[tuple[str, str, int], dict]:
     """(defense, attack, seed) -> record, as JSON values."""
-    found = {}
-    for path in (folder / "records").glob("*.json"):
-        r = json.loads(path.read_text())
-        found[r["defense"]["label"], r["attack"]["label"], r["seed"]] = r
-    return found
+    found = [r.record.model_dump(mode="json") for r in loaded(folder)]
+    return {(r["defense"]["label"], r["attack"]["label"], r["seed"]): r for r in found}
+
+
+def loaded(folder: Path) -> list[LoadedRecord]:
+    """The records of a folder, which may have none."""
+    return load_records(folder) if any((folder / "records").glob("*.json")) else []
 
 
 def outcomes(folder: Path, part: int = 1) -> dict[str, tuple[str, str]]:
@@ -100,14 +103,18 @@ def outcomes(folder: Path, part: int = 1) -> dict[str, tuple[str, str]]:
     return {name[part]: (r["outcome"], r["reason"]) for name, r in records(folder).items()}
 
 
-def fingerprint(folder: Path) -> dict[str, bytes]:
-    """Every record without what is measured anew each time (its digest covers that, too), and every score file, byte by byte."""
+def fingerprint(folder: Path) -> dict[str, str]:
+    """Every record without what is measured anew each time, and a digest of its arrays, if it has some."""
     out = {}
-    for path in sorted((folder / "records").iterdir()):
-        if path.suffix == ".json":
-            r = json.loads(path.read_text())
-            assert r.pop("measured") and r.pop("digest")
-            out[path.name] = json.dumps(r).encode()
-        else:
-            out[path.name] = path.read_bytes()
+    for r in loaded(folder):
+        out[f"{r.stem}.json"] = r.record.model_dump_json(exclude={"measured"})
+        if r.record.outcome == "ok":
+            out[f"{r.stem}.npz"] = digest_of_arrays(r.all_arrays())
     return out
+
+
+def without_attack(folder: Path, attack: str) -> None:
+    """Take an attack's cells out of every run."""
+    for path in sorted((folder / "records").glob("*.json")):
+        kept = [CellResult(r.record, r.all_arrays()) for r in read_run(path) if r.record.attack.label != attack]
+        write_run(path.parent, path.stem, kept, folder / "cache")

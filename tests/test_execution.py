@@ -11,12 +11,12 @@ import pytest
 from fake_packages import WAITING, install
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import fingerprint, invoke, records, settings_of, start, suite, wait_for
+from running import fingerprint, invoke, loaded, records, settings_of, start, suite, wait_for, without_attack
 
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
 from fedbench.core.experiment.cache import cache_path, load
-from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
+from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.results import Results
 
 
@@ -39,8 +39,7 @@ def test_a_missing_cell_is_judged_from_the_cached_training_and_a_damaged_cache_i
     none, noise = (cache_path(replace(job, results=str(folder))) for job in jobs)
     noise.write_bytes(noise.read_bytes()[:100])
     stamp = none.stat().st_mtime_ns
-    for path in (folder / "records").glob("*fedmia-ii*"):
-        path.unlink()
+    without_attack(folder, "fedmia-ii")
     path, whole = finished.parent / "tiny.yaml", fingerprint(finished)
     assert "1 runs with 1 cells to compute" in invoke(path, "--results", folder, "--only", "attack=fedmia-ii,defense=none")
     assert len(part := fingerprint(folder)) == 6 and part.items() <= whole.items()
@@ -111,8 +110,8 @@ def test_a_damaged_cache_is_no_cache_or_says_the_same(tmp_path_factory, jobs, ki
 
 
 def test_scores_are_kept_with_the_record(finished):
-    for path in (finished / "records").glob("*.npz"):
-        arrays, record = read_npz(path), next(r for r in records(finished).values() if r["key"][:8] in path.name)
+    for r in loaded(finished):
+        arrays, record = r.all_arrays(), r.record.model_dump(mode="json")
         assert [t["target"] for t in record["targets"]] == ([0, 1, 2, 3] if record["defense"]["label"] == "none" else [0, 1])
         for t in record["targets"]:
             kind = arrays[f"t{t['target']}_kind"]
@@ -126,17 +125,17 @@ def test_scores_are_kept_with_the_record(finished):
 
 
 def test_records_that_cannot_be_read_and_lost_scores_are_named_and_never_replaced(finished, folder):
-    one, two, three, four = sorted((folder / "records").glob("*.json"))
-    spoilt = {one: '{"schema_version": 99}', two: "{half", three: "{}"}
-    for path, content in spoilt.items():
-        path.write_text(content)
-    four.with_suffix(".npz").unlink()
-    with pytest.raises(UserError) as told:
-        invoke(finished.parent / "tiny.yaml", "--results", folder)
-    said = {path: next(m for m in told.value.messages if path.stem in m) for path in (one, two, three, four)}
-    wanted = {one: "newer fedbench", two: "unreadable", three: "not a fedbench record", four: "delete its record"}
-    assert {path for path, words in wanted.items() if words not in said[path]} == set(), said
-    assert {path: path.read_text() for path in spoilt} == spoilt and not four.with_suffix(".npz").exists()
+    wrong = {'{"schema_version": 99}': "newer fedbench", "{half": "unreadable", "{}": "not a fedbench record"}
+    for spoilt, wanted in wrong.items():
+        one, two = sorted((folder / "records").glob("*.json"))
+        one.write_text(spoilt)
+        for arrays in (folder / "records").glob(f"{two.stem}--*.npz"):
+            arrays.unlink()
+        with pytest.raises(UserError) as told:
+            invoke(finished.parent / "tiny.yaml", "--results", folder)
+        said = {path: next(m for m in told.value.messages if path.stem in m) for path in (one, two)}
+        assert wanted in said[one] and "delete its record" in said[two], said
+        assert one.read_text() == spoilt and not list((folder / "records").glob("*.npz"))[1:]
 
 
 # --- suites that cannot be run are refused before training --------------------------------------------------------------

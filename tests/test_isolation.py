@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ from running import (
     changed,
     fingerprint,
     invoke,
+    loaded,
     outcomes,
     settings_of,
     start,
@@ -361,8 +361,8 @@ def attacked(ill, tmp_path_factory) -> Path:
 
 def of_digits(folder: Path) -> dict[tuple[str, str], dict]:
     """(defense, attack) -> record, of the setting digits."""
-    found = [json.loads(path.read_text()) for path in (folder / "records").glob("digits--*.json")]
-    return {(r["defense"]["label"], r["attack"]["label"]): r for r in found}
+    found = [r.record for r in loaded(folder) if r.record.setting == "digits"]
+    return {(r.defense.label, r.attack.label): r.model_dump(mode="json") for r in found}
 
 
 @pytest.mark.parametrize("name", DEFENSES)
@@ -410,8 +410,7 @@ def test_a_failing_report_or_analysis_costs_no_score_and_is_a_complaint(defended
 
 
 def test_a_model_and_a_dataset_that_fail_in_a_run_are_named(attacked):
-    found = {r["setting"]: (r["outcome"], r["reason"]) for path in (attacked / "records").glob("*.json")
-             for r in [json.loads(path.read_text())] if r["setting"] != "digits"}  # fmt: skip
+    found = {r.record.setting: (r.record.outcome, r.record.reason) for r in loaded(attacked)}
     assert found["line"] == ("failed", f"the model (round 1): {WHAT}")
     assert found["unseeded"][0] == "failed" and "load(seed) must depend on nothing but" in found["unseeded"][1]
 

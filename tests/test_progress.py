@@ -128,9 +128,9 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
 
     one, two, three, *four, last = logged(plan, 5, told)
     assert one.startswith("failed: digits/none none seed 0, loss-series: ValueError: out [red]of\\u001b[2J ideas xxx")
-    assert one.endswith(f"…; see records/{first.stem}.json") and len(one) < 500
-    assert two == f"skipped: digits/none none seed 0, fedmia-i: no such view; see records/{second.stem}.json"
+    assert one.endswith(f"…; see records/{none.stem}.json") and len(one) < 500
+    assert two == f"skipped: digits/none none seed 0, fedmia-i: no such view; see records/{none.stem}.json"
     assert three.startswith("diverged, as the adversary intended: digits/none none seed 0, fedmia-ii: loss is not finite;")
     lead = "failed: digits/pair mixup seed 0"
-    assert four == [f"{lead}, {c.attack.label}: a common cause; see records/{c.stem}.json" for c in mixup.cells]
+    assert four == [f"{lead}, {c.attack.label}: a common cause; see records/{mixup.stem}.json" for c in mixup.cells]
     assert last.startswith("[6/18 cells, 4 failed, 1 skipped, 1 diverged as intended]")

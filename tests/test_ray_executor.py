@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,10 +53,9 @@ class FakeCluster:
 
 @pytest.fixture(scope="module")
 def done(finished, tmp_path_factory):
-    """(a finished job of two cells, the files of its cells, as a node sends them)."""
-    folder = shutil.copytree(finished, tmp_path_factory.mktemp("done") / "r")  # cells leave it when they are packed
-    job = build_plan(str(finished.parent / "tiny.yaml"), (), folder, "cpu").jobs[0]
-    return job, [packed(job, cell.key) for cell in job.cells]
+    """(a finished job of two cells, the files of its run, as a node sends them)."""
+    job = build_plan(str(finished.parent / "tiny.yaml"), (), finished, "cpu").jobs[0]
+    return job, packed(job)
 
 
 @pytest.fixture
@@ -65,8 +64,8 @@ def job(done, tmp_path):
     return replace(done[0], results=str(tmp_path / "here"))
 
 
-def cells(*shipped):
-    return [("cell", "a" * 8, one) for one in shipped]
+def came(shipped):
+    return ("run", "a" * 8, shipped)
 
 
 STARTED, END = ("started", "a" * 8, None), ("end", None, None)
@@ -80,32 +79,28 @@ def work(job, cluster) -> list[str]:
 
 
 def test_records_that_come_are_kept_byte_by_byte(job, done):
-    work(job, FakeCluster([STARTED, *cells(*done[1]), END]))
-    store = Results(Path(job.results))
-    for cell, came in zip(job.cells, done[1], strict=True):
-        assert store.path(cell.stem).read_bytes() == came.record
-        assert store.path(cell.stem).with_suffix(".npz").read_bytes() == came.scores
+    work(job, FakeCluster([STARTED, came(done[1]), END]))
+    assert {p.name: p.read_bytes() for p in Results(Path(job.results)).records.iterdir()} == done[1].files
 
 
-def test_a_loss_is_retried_with_the_missing_cells_alone_and_names_the_node_that_is_gone(job, done):
-    one, two = done[1]
-    cluster = FakeCluster([STARTED, *cells(one), ("lost", None, "NodeDiedError: gone")], [STARTED, *cells(two), END])
+def test_a_loss_is_retried_and_names_the_node_that_is_gone(job, done):
+    cluster = FakeCluster([STARTED, ("lost", None, "NodeDiedError: gone")], [STARTED, came(done[1]), END])
     cluster.look = lambda: setattr(cluster, "nodes", NODES[1:])
     (note,) = work(job, cluster)
-    assert [sent.cells for sent, _ in cluster.submitted] == [job.cells, job.cells[1:]]
+    assert [sent.cells for sent, _ in cluster.submitted] == [job.cells, job.cells]
     assert "on node one (aaaaaaaa): NodeDiedError: gone; tried again, 1 of 3" in note
 
 
-def test_losses_are_bounded_and_then_recorded_with_the_reason(job, tmp_path):
+def test_losses_are_bounded_and_leave_no_record(job, tmp_path):
     cluster = FakeCluster(*[[STARTED, ("lost", None, "NodeDiedError: gone")]] * 9)
-    assert len(work(job, cluster)) == MOST_RETRIES
-    assert len(cluster.submitted) == 1 + MOST_RETRIES
-    found = {(r["outcome"], r["reason"]) for r in records(tmp_path / "here").values()}
-    assert found == {("failed", "lost 4 times, the last time on node one (aaaaaaaa): NodeDiedError: gone")}
+    *tried, last = work(job, cluster)
+    assert len(tried) == MOST_RETRIES and len(cluster.submitted) == 1 + MOST_RETRIES
+    assert "lost 4 times, the last time on node one (aaaaaaaa): NodeDiedError: gone; it has no record" in last
+    assert not records(tmp_path / "here")
 
 
 def test_a_node_that_refuses_is_asked_no_more(job, done):
-    cluster = FakeCluster([("refused", "a" * 8, ["the package 'toys': version 1, not 2"]), END], [STARTED, *cells(*done[1]), END])
+    cluster = FakeCluster([("refused", "a" * 8, ["the package 'toys': version 1, not 2"]), END], [STARTED, came(done[1]), END])
     assert work(job, cluster) == ["node one (aaaaaaaa) is not used: the package 'toys': version 1, not 2"]
     assert cluster.submitted[1][1]["label_selector"] == {"ray.io/node-id": f"!in({'a' * 8})"}
 
@@ -121,32 +116,47 @@ def test_where_every_node_refuses_nothing_is_recorded(job, tmp_path):
 # -- what came is checked ------------------------------------------------------------------------------------------------
 
 
-def flipped(shipped: Shipped) -> Shipped:
-    content = json.loads(shipped.record)
-    return replace(shipped, record=json.dumps(content | {"seed": content["seed"] + 1}).encode())
+def changed(shipped: Shipped, suffix: str, change: Callable[[bytes], bytes]) -> Shipped:
+    """With another content of the files of this kind."""
+    return Shipped({name: change(content) if name.endswith(suffix) else content for name, content in shipped.files.items()})
 
 
-def of_another_suite(shipped: Shipped) -> Shipped:
-    content = json.loads(shipped.record)  # a name for people, which no key proves
-    del content["digest"]
-    return replace(shipped, record=sealed(content | {"suite": "other"}))
+def flipped(content: bytes) -> bytes:
+    run = json.loads(content)
+    run["run"]["seed"] += 1
+    return json.dumps(run).encode()
 
 
-@pytest.mark.parametrize(("spoil", "why"), [
-    (lambda one, two: flipped(one), "damaged or changed"),
-    (lambda one, two: replace(one, scores=one.scores[:-9]), "does not end as numpy's archives do"),
-    (lambda one, two: replace(one, key="0" * 64), "has no cell"),
-    (lambda one, two: replace(one, record=two.record, scores=two.scores), "holds another cell's record"),
-    (lambda one, two: of_another_suite(one), "what came is the record of another cell"),
-], ids=["changed", "cut", "no cell", "another cell", "another suite"])  # fmt: skip
-def test_a_record_that_is_damaged_or_of_another_cell_is_not_kept(job, done, spoil, why, tmp_path):
+def of_another_suite(content: bytes) -> bytes:
+    run = json.loads(content)  # a name for people, which no key proves
+    run["run"]["suite"] = "other"
+    return sealed(run)
+
+
+def with_one_cell(content: bytes) -> bytes:
+    run = json.loads(content)
+    del run["cells"][1]
+    return sealed(run)
+
+
+@pytest.mark.parametrize(("suffix", "change", "why"), [
+    (".json", flipped, "damaged or changed"), (".npz", lambda content: content[:-9], "does not end as numpy's archives do"),
+    (".json", with_one_cell, "what came is the record of another run"),
+    (".json", of_another_suite, "what came is the record of another run"),
+], ids=["changed", "cut", "a cell is missing", "another suite"])  # fmt: skip
+def test_a_record_that_is_damaged_or_of_another_run_is_not_kept(job, done, suffix, change, why, tmp_path):
     with pytest.raises(UserError, match=why):
-        unpack(job, spoil(*done[1]))
+        unpack(job, changed(done[1], suffix, change))
     assert not records(tmp_path / "here")
 
 
+def test_a_file_with_the_name_of_another_run_is_not_kept(job, done):
+    with pytest.raises(UserError, match="the file of another run"):
+        unpack(job, Shipped({f"../{name}": content for name, content in done[1].files.items()}))
+
+
 def test_what_cannot_be_used_is_computed_again_and_the_task_that_sent_it_cancelled(job, done):
-    cluster = FakeCluster([STARTED, *cells(flipped(done[1][0]))], [STARTED, *cells(*done[1]), END])
+    cluster = FakeCluster([STARTED, came(changed(done[1], '.json', flipped))], [STARTED, came(done[1]), END])
     (note,) = work(job, cluster)
     assert "what it sent cannot be used" in note and cluster.cancelled == [1]
 
@@ -190,9 +200,9 @@ def test_a_node_computes_the_bytes_that_one_machine_computes_also_after_its_proc
     node._process.process.kill()
     *_, last = said
     assert last[0] == "lost" and "exit status -9" in last[1]
-    assert [unpack(job, came).outcome for kind, came in serve(request(job)) if kind == "cell"] == ["ok", "ok"]
-    for came in done[1]:
-        unpack(replace(job, results=str(tmp_path / "local")), came)
+    (records,) = [unpack(job, came) for kind, came in serve(request(job)) if kind == "run"]
+    assert [record.outcome for record in records] == ["ok", "ok"]
+    unpack(replace(job, results=str(tmp_path / "local")), done[1])
     assert fingerprint(tmp_path / "here") == fingerprint(tmp_path / "local")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -14,6 +13,7 @@ from fake_packages import install
 from fedbench.core import Image
 from fedbench.core.cli.main import main
 from fedbench.core.store.marker import write_marker
+from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.board import MarkdownBoard
 
 LONG = "a-defense-of-a-name-that-is-far-too-long-for-a-table-" + "x" * 60 + "-end"
@@ -98,6 +98,7 @@ def test_a_board_is_made_without_torch(results):
 import sys
 from pathlib import Path
 from fedbench.core.store.marker import write_marker
+from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.board import MarkdownBoard
 MarkdownBoard().write(Path({str(results)!r}), plots=False)
 assert "torch" not in sys.modules, "torch"
@@ -121,9 +122,9 @@ def test_a_summary_has_every_number_and_name_in_a_pipe(results, capsys):
 
 def test_show_lists_cells_with_the_key_of_each_and_one_record_in_full(results, call):
     status, said = call("show", results)
-    stems = sorted(p.stem for p in (results / "records").glob("*.json"))
-    assert status == 0 and all(stem[-12:] in said for stem in stems) and "ValueError: out" in said
-    (failed,) = (p.stem for p in (results / "records").glob("*.json") if json.loads(p.read_text())["outcome"] == "failed")
+    loaded = load_records(results)
+    assert status == 0 and all(r.stem[-12:] in said for r in loaded) and "ValueError: out" in said
+    (failed,) = (r.stem for r in loaded if r.record.outcome == "failed")
     assert call("show", results, failed)[1].count("out of ideas") == 40
 
 

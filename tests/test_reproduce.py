@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bundles import (
-    arrays_of,
+    array_of,
     edited,
     exported,
     files_of,
@@ -18,12 +18,11 @@ from bundles import (
     rekeyed,
     rescored,
     scores_of,
-    with_scores,
-    without,
+    unscored,
 )
 
 from fedbench.core.cli.main import main
-from fedbench.core.store.reading import load_records, read_record
+from fedbench.core.store.reading import load_records, read_run
 from fedbench.leaderboard.submissions.compare import compare
 from fedbench.leaderboard.submissions.installed import pip_command
 from fedbench.leaderboard.submissions.sampling import sampled
@@ -43,7 +42,7 @@ def claims(bundle, tmp_path):
 
 def changed(loaded, **fields):
     """The same record with other fields."""
-    return type(loaded)(loaded.record.model_copy(update=fields), loaded.path)
+    return type(loaded)(loaded.record.model_copy(update=fields), loaded.path, loaded.arrays)
 
 
 # --- the sample -------------------------------------------------------------------------------------------------------
@@ -87,15 +86,14 @@ def test_a_dry_run_shows_the_plan_and_the_draw_is_remembered(claims, call):
 def test_scores_are_compared_by_their_paired_interval(bundle, tmp_path, monkeypatch, shift, noise, floor, verdict, how):
     files = files_of(bundle)
     name = pick(files, "loss-series")
-    arrays = arrays_of(files[scores_of(name)])
-    scores, member = arrays["t0_scores"], arrays["t0_kind"] == 0
+    scores, member = array_of(files, name, "t0_scores"), array_of(files, name, "t0_kind") == 0
     change = scores.std() * (shift * member + noise * np.random.default_rng(0).normal(size=len(scores)))
     for folder, own in {"claimed": files, "again": rescored(files, name, t0_scores=scores + change)}.items():
         (tmp_path / folder).mkdir()
-        for part in (name, scores_of(name)):
+        for part in (name, scores_of(files, name)):
             (tmp_path / folder / Path(part).name).write_bytes(own[part])
     monkeypatch.setattr("fedbench.leaderboard.submissions.compare.FLOOR", floor)
-    said = compare(*(read_record(tmp_path / folder / Path(name).name) for folder in ("claimed", "again")))
+    said = compare(*(read_run(tmp_path / folder / Path(name).name)[0] for folder in ("claimed", "again")))
     assert said.verdict == verdict
     assert how in said.how
 
@@ -119,13 +117,16 @@ def test_forged_scores_that_agree_are_claimed_but_not_reproduced(finished, tmp_p
     assert call("export", finished, "-o", tmp_path / "b.zip")[0] == 0
     files = files_of(tmp_path / "b.zip")
     name, other, gone = pick(files, "loss-series"), pick(files), pick(files, "loss-series", "none")
-    theirs = json.loads(files[other])
+    theirs = json.loads(files[other])["cells"][other.cell]
     numbers = [(part, theirs[part]) for part in ("targets", "pooled")]
     skipped = [("outcome", "skipped"), ("reason", "x"), ("targets", []), ("pooled", {}), ("digests/scores", ...)]
-    files = edited(with_scores(files, name, files[scores_of(other)]), name, *numbers)
-    (tmp_path / "b.zip").write_bytes(packed(without(edited(files, gone, *skipped), scores_of(gone))))
+    parts = [f"t{t}_{part}" for t in (0, 1) for part in ("scores", "null_auc", "null_advantage")]
+    scores = {name: array_of(files, other, name) for name in parts}
+    files = edited(rescored(files, name, **scores), name, *numbers)
+    files = edited(unscored(files, gone), gone, *skipped)
+    (tmp_path / "b.zip").write_bytes(packed(files))
     status, words = call("reproduce", tmp_path / "b.zip", "-o", tmp_path / "in")
-    assert (status, "2 cells bit for bit; 2 cells not reproduced" in words) == (1, True)
+    assert (status, "2 cells bit for bit; 2 cells not reproduced" in words) == (1, True), words
     assert "'skipped' claimed, 'ok' here" in words
     assert call("leaderboard", tmp_path / "in", "--no-plots")[0] == 0
     assert "not reproduced" in (tmp_path / "in" / "leaderboard" / "board.md").read_text()
@@ -155,8 +156,7 @@ def of_another(bundle, tmp_path):
         files = files_of(bundle)
         for name in [n for n in files if n.startswith("records/") and n.endswith(".json")]:
             files = rekeyed(files, name, lambda identity: change(identity["run"]))
-        stems = [Path(n).stem for n in files if n.endswith(".npz")]
-        (tmp_path / "other.zip").write_bytes(packed(files, ("cells", stems)))
+        (tmp_path / "other.zip").write_bytes(packed(files, ("cells", [])))
         assert main(["import", str(tmp_path / "other.zip"), "-o", str(tmp_path / "other")]) == 0
         return tmp_path / "other"
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from fake_packages import install
 from good_suite import edited, write
 from ruamel.yaml import YAML
-from running import changed, invoke
+from running import changed, invoke, loaded
 
 from fedbench.core import UserError
 from fedbench.core.execution.plan import check_plan, make_plan
@@ -60,7 +58,7 @@ def test_records_and_boards_say_which_coalition_each_member_belongs_to(package, 
     others = {"name": "others", "groups": [[2, 3], [1]]}  # client 0 is in neither
     path = changed(tmp_path, audit, coalitions=[PAIRS, others], defenses=["together"], attacks=["of-mean", "loss-series"])
     invoke(path, "--results", tmp_path / "r", "--workers", "1")
-    read = [json.loads(path.read_text()) for path in (tmp_path / "r" / "records").glob("*.json")]
+    read = [r.record.model_dump(mode="json") for r in loaded(tmp_path / "r")]
     found = {(r["coalition"], r["attack"]["name"]): r for r in read}
     record = found["two-pairs", "loss-series"]
     assert record["members"] == [0, 1, 2, 3] and [t["target"] for t in record["targets"]] == [0, 1, 2, 3]

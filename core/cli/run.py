@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,7 @@ The same command again computes what is missing and redoes nothing.
 Exit status: 0 fine, 1 some cell failed, 2 your mistake, 130 interrupted. A federation that an adversary inside
 made diverge is a result: status 0."""
 
-_LOST = (
-    "its record is gone: the results folder was deleted, renamed or changed while the run went on; run the same command again"
-)
+_LOST = "it has no record: its process was ended, or the results folder was changed meanwhile; run the same command again"
 
 
 @click.command(epilog=_EPILOG)
@@ -109,7 +107,7 @@ def command(
         plan = replace(plan, asked=replace(plan.asked, only=only))
         ended, lost = _compute(console, plan, wanted, store, rerun, executor_of(executor, workers, ray_address))
         failures = _Failures(wanted.jobs, ended, lost)
-        missing = _missing(whole.cells, store) if share else 0
+        missing = _missing(whole.jobs, store) if share else 0
         del plan, whole, wanted, ended  # of many cells they are large, and a board is made in a copy of this process
         if missing:
             say(f"{missing} cells of other parts have no record yet: the part that finishes last writes the board")
@@ -128,35 +126,27 @@ def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, e
     found = recorded(wanted.jobs, store)
     jobs = seed_by_seed(pending(wanted.jobs, found, rerun))
     _warn_of_a_mix(console, other_cpus(wanted.jobs, found), bool(jobs))
-    _say_why(jobs, store)
+    _say_why(jobs, {state.stem for state in found}, store)
     store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
     _execute(console, jobs, executor, wanted, store.root, found)
     store.keep_marker()
-    anew = {c.stem for job in jobs for c in job.cells}
-    ended = {brief.path.stem: brief for brief in found}
-    lost = _lost(ended.keys() | anew, store)
-    ended = {stem: brief for stem, brief in ended.items() if stem not in anew | lost}
-    return ended | {brief.path.stem: brief for brief in recorded(jobs, store)}, lost
+    ended = {state.stem: state for state in recorded(wanted.jobs, store)}
+    before = {state.stem for state in found} | {c.stem for job in jobs for c in job.cells}
+    return ended, before - ended.keys()
 
 
-def _say_why(jobs: Iterable[Any], store: Any) -> None:
-    """What made cells stale that were computed once."""
+def _say_why(jobs: Sequence[Any], found: Collection[str], store: Any) -> None:
+    """Why cells that have an earlier record are computed anew. ``found``: the names of those that have a record."""
     from fedbench.core.execution.stale import why_stale
 
-    first, *rest = why_stale([c for job in jobs for c in job.cells if not store.path(c.stem).exists()], store) or ("",)
+    first, *rest = why_stale(jobs, found, store) or ("",)
     for line in (f"note: {first}", *(f"  {line}" for line in rest)) if first else ():
         say(line)
 
 
-def _lost(stems: set[str], store: Any) -> set[str]:
-    """Of the cells that had a record when the run began or were computed by it, those without one."""
-    return {stem for stem in stems if not store.path(stem).exists()}
-
-
-def _missing(stems: Iterable[str], store: Any) -> int:
-    """How many of the cells have no record."""
-    there = {path.stem for path in store.records.glob("*.json")}
-    return sum(stem not in there for stem in stems)
+def _missing(jobs: Sequence[Any], store: Any) -> int:
+    """How many cells belong to runs without a record."""
+    return sum(len(job.cells) for job in jobs if not store.path(job.stem).exists())
 
 
 def _warn_of_a_mix(console: Console, others: list[str], more: bool) -> None:
@@ -203,9 +193,9 @@ def _print_plan(plan: Any, folder: Path) -> None:
 
     store = Results(folder)
     cells = [c for job in plan.jobs for c in job.cells]
-    done = {brief.path.stem for brief in recorded(plan.jobs, store)}
+    done = {state.stem for state in recorded(plan.jobs, store)}
     say(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {len(done)} of them recorded in {folder}")
-    _say_why(plan.jobs, store)
+    _say_why(plan.jobs, done, store)
     say(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
     for line in dict.fromkeys(f"coalition {j.coalition} of {j.setting.name}: {j.who}" for j in plan.jobs if j.coalitions):
         say(printable(line))
@@ -224,7 +214,7 @@ def _execute(console: Console, jobs: list[Any], executor: Any, plan: Any, folder
     from fedbench.core.registry.components import Registry
 
     anew = {cell.stem for job in jobs for cell in job.cells}
-    kept = {brief.path.stem: brief for brief in found if brief.path.stem not in anew}
+    kept = {state.stem: state for state in found if state.stem not in anew}
     display = Display(console, jobs, plan.suite, {floor.name for floor in Registry.built_in().floors()})
     for job in plan.jobs:
         display.leaders.add(job, [kept[c.stem].auc for c in job.cells if c.stem in kept and kept[c.stem].auc is not None])

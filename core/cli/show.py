@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 @results_argument
 @click.argument("cell", required=False, shell_complete=complete.cells)
 @click.option("--history", is_flag=True, help="The cell's rounds: accuracy and training loss of the global model.")
-@click.option("--json", "as_json", is_flag=True, help="The record as it is on disk; of several, one after the other.")
+@click.option("--json", "as_json", is_flag=True, help="The record as JSON; of several, one after the other.")
 def command(results: Path, cell: str | None, history: bool, as_json: bool) -> None:
-    """Show the record of CELL (part of its file name, or of its key) in RESULTS; of several, a line each."""
+    """Show the record of CELL (part of its name, or of its key) in RESULTS; of several, a line each."""
     found = find(results.absolute(), cell)
     if as_json:
         for loaded in found:
-            say(loaded.path.read_text(encoding="utf-8").rstrip())
+            say(loaded.record.model_dump_json(indent=1))
     elif len(found) == 1:
-        _print(found[0].record, found[0].path.stem)
+        _print(found[0].record, found[0].stem)
         if history:
             _print_history(found[0].record)
     elif history:
@@ -54,10 +54,11 @@ def find(root: Path, cell: str | None) -> list[LoadedRecord]:
     paths = record_paths(opened(root).records)
     if not paths:
         raise UserError(f"{root}: no records yet; `fedbench run SUITE` writes them")
-    named = [p for p in paths if cell is None or cell in p.stem]
-    found = read_all(named) if named else [r for r in read_all(paths) if r.record.key.startswith(cell or "")]
+    everything = read_all(paths)
+    found = [r for r in everything if cell is None or cell in r.stem]
+    found = found or [r for r in everything if r.record.key.startswith(cell or "")]
     if not found:
-        near = ", ".join(by_nearness(cell or "", [p.stem for p in paths])[:3])
+        near = ", ".join(by_nearness(cell or "", [r.stem for r in everything])[:3])
         raise UserError(f"no record in {root} has '{cell}' in its name or key; the nearest are {near}")
     return found
 
@@ -66,7 +67,7 @@ def _list(found: list[LoadedRecord]) -> None:
     """A line per cell."""
     scores = [(loaded.record.pooled.get("mix"), loaded) for loaded in found]
     rows = [
-        [r.record.outcome, *(("", "") if mix is None else (_number(mix.value("auc")), _number(mix.value("tf01")))), r.path.stem,
+        [r.record.outcome, *(("", "") if mix is None else (_number(mix.value("auc")), _number(mix.value("tf01")))), r.stem,
          one_line(r.record.reason)]
         for mix, r in scores
     ]  # fmt: skip

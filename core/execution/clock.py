@@ -22,13 +22,6 @@ class Clock:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return cls(now, time.perf_counter())
 
-    def outside(self) -> Measured:
-        """As seen by the parent of a process that is gone: its own time, not its work."""
-        wall = round(time.perf_counter() - self.wall, 3)
-        return Measured(
-            started=self.started, wall_s=wall, cpu_s=0, train_cpu_s=0, signals_cpu_s=0, attack_cpu_s=0, peak_memory_mb=0
-        )
-
     def measured(self, training: dict[str, float] | None = None, attack_cpu: float = 0.0) -> Measured:
         """With what the processes forked from this one have used until now."""
         training = training or {"train_cpu_s": 0.0, "signals_cpu_s": 0.0}

@@ -90,7 +90,7 @@ _process: _Process | None = None
 
 def serve(request: Request) -> Iterator[tuple[str, Any]]:
     """What happens to the run, as it happens: "started", "round" (how many are done), "judging" (a cell's key), "traceback",
-    "cell" (a ``Shipped``), "log" (bytes). Or why it is not done here: "refused" (lines for people), "lost" (why the process
+    "log" (bytes), "run" (a ``Shipped``). Or why it is not done here: "refused" (lines for people), "lost" (why the process
     ended), "defect" (of fedbench)."""
     global _process
     environment = _environment(request)
@@ -155,7 +155,7 @@ def _answer(needs: dict[str, Any], packed_job: bytes, tell: Tell) -> None:
 def _run(packed_job: bytes, tell: Tell) -> None:
     from fedbench.core.execution.local_processes import LocalProcesses
     from fedbench.core.execution.same_code import as_here, require_data
-    from fedbench.core.execution.shipped import packed_log
+    from fedbench.core.execution.shipped import packed, packed_log
 
     job = as_here(pickle.loads(packed_job))
     require_data(job)
@@ -166,15 +166,19 @@ def _run(packed_job: bytes, tell: Tell) -> None:
         (Path(root) / "cache").symlink_to(trainings())
         here = replace(job, results=root)
         tell("started", None)
-        LocalProcesses(1).execute([here], _watcher(here, tell))
+        notes = list[str]()
+        LocalProcesses(1).execute([here], _watcher(here, tell, notes.append))
         if text := packed_log(here):
             tell("log", text)
+        if (made := packed(here)).files:
+            tell("run", made)
+        else:
+            tell("lost", "; ".join(notes) or "it has no record")
 
 
-def _watcher(job: Any, tell: Tell) -> Any:
+def _watcher(job: Any, tell: Tell, note: Callable[[str], None]) -> Any:
     """Everything that is told goes through a network: rounds and attacks are told twice a second at most."""
     from fedbench.core.execution.executor import Watcher
-    from fedbench.core.execution.shipped import packed
 
     told = time.monotonic()
 
@@ -186,8 +190,7 @@ def _watcher(job: Any, tell: Tell) -> Any:
 
     return Watcher(
         advanced=lambda _, round: seldom("round", round), judging=lambda _, key: seldom("judging", key),
-        cell=lambda _, key, *more: tell("cell", packed(job, key)),
-        traceback=lambda _, text: tell("traceback", text),
+        traceback=lambda _, text: tell("traceback", text), note=note,
     )  # fmt: skip
 
 

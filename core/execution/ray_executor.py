@@ -6,22 +6,18 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.execution.clock import Clock
 from fedbench.core.execution.executor import Watcher
 from fedbench.core.execution.node import Request, passed_on
 from fedbench.core.execution.ray_cluster import Event, RayCluster
 from fedbench.core.execution.resources import Node, options, require_room, with_room
 from fedbench.core.execution.same_code import needs_of
 from fedbench.core.execution.shipped import unpack, unpack_log
-from fedbench.core.execution.worker import record_for
-from fedbench.core.experiment.job import Cell, Job
+from fedbench.core.experiment.job import Job
 from fedbench.core.store.record import overall_auc
-from fedbench.core.store.results import Results
 from fedbench.core.words.explain import one_line
 
 MOST_RETRIES = 3
@@ -68,13 +64,9 @@ class _Run:
     """One job and what became of it so far. ``node``: where it runs; None: it waits."""
 
     job: Job
-    clock: Clock
     node: str | None = None
-    done: set[str] = field(default_factory=set)
+    done: bool = False
     losses: int = 0
-
-    def undone(self) -> tuple[Cell, ...]:
-        return tuple(cell for cell in self.job.cells if cell.key not in self.done)
 
 
 class Runs:
@@ -95,7 +87,7 @@ class Runs:
         jobs.reverse()
         while jobs or self.running:
             while jobs and len(self.running) < self.most:
-                self._submit(_Run(jobs.pop(), Clock.start()))
+                self._submit(_Run(jobs.pop()))
             for event in self.cluster.events(_TICK_S):
                 if event.ticket in self.running:
                     self._take(event.ticket, self.running[event.ticket], event)
@@ -105,14 +97,14 @@ class Runs:
     def _submit(self, run: _Run) -> None:
         self._ticket += 1
         self.running[self._ticket] = run
-        job = replace(run.job, cells=run.undone(), results="")
+        job = replace(run.job, results="")
         request = Request(needs=needs_of(job), job=pickle.dumps(job), environment=passed_on())
         self.cluster.submit(self._ticket, f"fedbench {run.job.title}", request, options(job.limits, self.refusals))
 
     def _take(self, ticket: int, run: _Run, event: Event) -> None:
         job, kind, value = run.job, event.kind, event.value
         if kind == "started":
-            run.node, run.clock = event.node, Clock.start()
+            run.node = event.node
             self.watcher.started(job)
         elif kind == "round":
             self.watcher.advanced(job, value)
@@ -122,22 +114,23 @@ class Runs:
             self.watcher.traceback(job, value)
         elif kind == "log":
             unpack_log(job, value)
-        elif kind == "cell":
+        elif kind == "run":
             try:
-                record = unpack(job, value)
+                records = unpack(job, value)
             except UserError as error:
                 self.cluster.cancel(ticket)
                 self._lost(ticket, run, f"what it sent cannot be used: {error}")
             else:
-                run.done.add(value.key)
-                self.watcher.cell(job, record.key, record.outcome, record.reason, record.by_adversary, overall_auc(record.pooled))
+                run.done = True
+                for r in records:
+                    self.watcher.cell(job, r.key, r.outcome, r.reason, r.by_adversary, overall_auc(r.pooled))
         elif kind == "refused":
             self._refused(ticket, run, event.node or "", value)
         elif kind == "lost":
             self._lost(ticket, run, value)
         elif kind == "defect":
             self._fail(ticket, run, f"a defect of fedbench on {self._name(event.node or run.node)}: {one_line(value, 600)}")
-        elif run.undone():  # it ended, and nobody said why
+        elif not run.done:  # it ended without a reason
             self._lost(ticket, run, "its task ended early")
         else:
             self._end(ticket, run)
@@ -163,7 +156,7 @@ class Runs:
         run.losses += 1
         self._look()
         where = self._name(run.node)
-        if not run.undone():
+        if run.done:
             self._end(ticket, run)
             return
         if run.losses > MOST_RETRIES:
@@ -175,11 +168,8 @@ class Runs:
         self._submit(run)
 
     def _fail(self, ticket: int, run: _Run, reason: str) -> None:
-        results = Results(Path(run.job.results))
-        for cell in run.undone():
-            results.write(cell.stem, record_for(run.job, cell, "failed", reason, run.clock.outside()))
-            run.done.add(cell.key)
-            self.watcher.cell(run.job, cell.key, "failed", reason, False, None)
+        """The run stays without a record: the same command tries it again."""
+        self.watcher.note(f"{run.job.title}: {reason}; it has no record, and the same command tries it again")
         self._end(ticket, run)
 
     def _look_after(self) -> None:

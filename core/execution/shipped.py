@@ -1,4 +1,4 @@
-"""Finished cells on their way from the machine that computed them to the one that keeps the results."""
+"""Finished runs on their way from the machine that computed them to the one that keeps the results."""
 
 from __future__ import annotations
 
@@ -9,47 +9,42 @@ from pathlib import Path
 from fedbench.core.contract.errors import UserError
 from fedbench.core.experiment.job import Job
 from fedbench.core.experiment.process import log_path
-from fedbench.core.store.reading import read_record
+from fedbench.core.store.reading import read_run
 from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results
+from fedbench.core.store.run_file import CellResult
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """The files of the cell of this ``key``, byte by byte; ``scores`` None where it has none."""
+    """The files of a run by their names, byte by byte."""
 
-    key: str
-    record: bytes
-    scores: bytes | None
+    files: dict[str, bytes]
 
 
-def packed(job: Job, key: str) -> Shipped:
-    """A cell's files, which are deleted where they lie."""
-    path = Results(Path(job.results)).path(_stem(job, key))
-    scores = path.with_suffix(".npz")
-    found = Shipped(key, path.read_bytes(), scores.read_bytes() if scores.exists() else None)
-    for one in (path, scores):
-        one.unlink(missing_ok=True)
-    return found
+def packed(job: Job) -> Shipped:
+    """The files of the job's run; none where it has no record."""
+    return Shipped({path.name: path.read_bytes() for path in sorted(Results(Path(job.results)).records.glob(f"{job.stem}*"))})
 
 
-def unpack(job: Job, came: Shipped) -> Record:
-    """Check a cell's files as every reader of records does, and that they are the job's; then keep them as they are.
+def unpack(job: Job, came: Shipped) -> list[Record]:
+    """Check the files of a run as every reader of records does, and that they are the job's; then add its cells to the results.
 
-    Raises ``UserError`` for files that are not this cell's record, and ``OSError`` when they cannot be written.
+    Raises ``UserError`` for files that are not this run's, and ``OSError`` when they cannot be written.
     """
-    stem = _stem(job, came.key)
     with tempfile.TemporaryDirectory(prefix="fedbench-") as aside:
-        path = Path(aside) / f"{stem}.json"
-        path.write_bytes(came.record)
-        if came.scores is not None:
-            path.with_suffix(".npz").write_bytes(came.scores)
-        record = read_record(path).record
-    says = (record.key, record.run_key, record.suite, record.setting, record.coalition)
-    if says != (came.key, job.run_key, job.suite, job.setting.name, job.coalition):
-        raise UserError(f"{stem}: what came is the record of another cell")
-    Results(Path(job.results)).put(stem, job.suite, came.record, came.scores)
-    return record
+        for name, content in came.files.items():
+            if Path(name).name != name or not name.startswith(job.stem):
+                raise UserError(f"{job.stem}: what came is the file of another run")
+            (Path(aside) / name).write_bytes(content)
+        loaded = read_run(Path(aside) / f"{job.stem}.json")
+        cells = [CellResult(r.record, r.all_arrays()) for r in loaded]
+    wanted = {cell.key for cell in job.cells}
+    says = {(r.record.run_key, r.record.suite, r.record.setting, r.record.coalition) for r in loaded}
+    if says != {(job.run_key, job.suite, job.setting.name, job.coalition)} or {r.record.key for r in loaded} != wanted:
+        raise UserError(f"{job.stem}: what came is the record of another run")
+    Results(Path(job.results)).write(job.stem, cells)
+    return [cell.record for cell in cells]
 
 
 def packed_log(job: Job) -> bytes:
@@ -64,10 +59,3 @@ def unpack_log(job: Job, text: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as log:
         log.write(text)
-
-
-def _stem(job: Job, key: str) -> str:
-    found = next((cell.stem for cell in job.cells if cell.key == key), None)
-    if found is None:
-        raise UserError(f"the run {job.title} has no cell {key[:12]}")
-    return found

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.experiment.job import Cell
+from fedbench.core.experiment.job import Job
 from fedbench.core.store.canonical import canonical
 from fedbench.core.store.reading import read_bare, record_paths
+from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results
 from fedbench.core.words.explain import one_line
 
@@ -21,16 +23,19 @@ _COMPONENTS = ("dataset", "model", "defense", "attacker")
 _LAST = ("split", "targets")  # follow from other fields: named where nothing else says why
 
 
-def why_stale(cells: Sequence[Cell], store: Results) -> list[str]:
-    """Lines for people on those of the cells, all without a record, of which the folder holds one of the same setting,
-    coalition, defense, attack and seed under another key; [] where there are none."""
-    earlier = _newest(store.records) if cells else {}
+def why_stale(jobs: Sequence[Job], found: Collection[str], store: Results) -> list[str]:
+    """Lines for people on cells of the jobs of which the folder holds an earlier record of the same setting, coalition, defense,
+    attack and seed; [] where there are none. ``found``: the names of the cells that have a record."""
+    earlier = _newest(store.records)
     counts = Counter[str]()
     stale = 0
-    for cell in cells:
-        if (path := earlier.get(_names(cell.stem))) is not None:
-            stale += 1
-            counts.update(_against(path, cell))
+    for job in jobs:
+        missing = [cell for cell in job.cells if cell.stem not in found]
+        if missing and (paths := earlier.get(_names(job.stem))):
+            known = _records(paths)
+            for cell in (cell for cell in missing if cell.attack.label in known):
+                stale += 1
+                counts.update(differences(known[cell.attack.label].identity.model_dump(), cell.identity))
     if not stale:
         return []
     lines = [f"{n} {'cell' if n == 1 else 'cells'}: {what}" for what, n in counts.most_common(_MOST_LINES)]
@@ -57,23 +62,25 @@ def _cells(n: int) -> str:
 
 
 def _names(stem: str) -> str:
-    """A cell's stem without its key."""
+    """A run's name without its key."""
     return stem.rpartition("--")[0]
 
 
-def _newest(records: Path) -> dict[str, Path]:
-    """The record that was written last of every set of names."""
-    paths = sorted(record_paths(records), key=lambda path: path.stat().st_mtime_ns)
-    return {_names(path.stem): path for path in paths}
+def _newest(records: Path) -> dict[str, list[Path]]:
+    """The files of the runs of the same names, the one that was written first, first."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(record_paths(records), key=lambda path: path.stat().st_mtime_ns):
+        found.setdefault(_names(path.stem), []).append(path)
+    return found
 
 
-def _against(path: Path, cell: Cell) -> list[str]:
-    """Why the record does not serve the cell."""
-    try:
-        record = read_bare(path).record
-    except UserError:
-        return ["its earlier record cannot be used"]
-    return differences(record.identity.model_dump(), cell.identity)
+def _records(paths: Iterable[Path]) -> dict[str, Record]:
+    """The latest usable record of each attack."""
+    found: dict[str, Record] = {}
+    for path in paths:
+        with contextlib.suppress(UserError):  # one that cannot be used is named where it is read for its results
+            found |= {r.record.attack.label: r.record for r in read_bare(path)}
+    return found
 
 
 def _of_runs(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:

@@ -6,7 +6,6 @@ computed and records written where none of that code has run.
 
 from __future__ import annotations
 
-import hashlib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -21,9 +20,9 @@ from fedbench.core.experiment.process import end_strays, keep_log_short, log_pat
 from fedbench.core.experiment.run import Run
 from fedbench.core.experiment.verdict import verdict
 from fedbench.core.metrics.kept import Kept
-from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record, RoundRow, overall_auc
 from fedbench.core.store.results import Results
+from fedbench.core.store.run_file import CellResult, digest_of_arrays
 
 
 def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Measured, **more: Any) -> Record:
@@ -40,29 +39,30 @@ def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Me
 def run_job(job: Job, report: Report) -> None:
     """Train (or take the cached training), judge every cell, write every record."""
     results, clock, kept = Results(Path(job.results)), Clock.start(), Kept()
-    run = None
+    run, made = None, list[CellResult]()
     try:
         run, active = trained(job, report)
     except Failed as why:
         failure = why
     for cell in job.cells:
         if run is None:
-            record, scores = record_for(
+            made.append(CellResult(record_for(
                 job, cell, failure.outcome, failure.reason, clock.measured(), by_adversary=failure.by_adversary
-            ), None  # fmt: skip
+            )))  # fmt: skip
         else:
             report("judging", cell.key)
-            record, scores = _judged(job, cell, run, active, clock, report, kept)
+            made.append(_judged(job, cell, run, active, clock, report, kept))
         end_strays()
-        results.write(cell.stem, record, scores)
+        record = made[-1].record
         report("cell", (cell.key, record.outcome, record.reason, record.by_adversary, overall_auc(record.pooled)))
+    results.write(job.stem, made)
     keep_log_short()
 
 
 def _judged(
     job: Job, cell: Cell, run: Run, active: Callable[[], Answers] | None, clock: Clock, report: Report, kept: Kept
-) -> tuple[Record, bytes | None]:
-    """The cell's record and, where it has scores, their file."""
+) -> CellResult:
+    """The cell's record and, where it has scores, its arrays."""
     done, said = run.trained, None
     outcome: Outcome = "ok"
     reason = ""
@@ -72,23 +72,21 @@ def _judged(
         outcome, reason = why.outcome, why.reason
     except Exception as error:  # what the harness cannot make sense of
         outcome, reason = outcome_of(error)
-    report("analysing", cell.key)
     found, vectors, complaints = analysed(job, run, said.judgement if said else None, report)
     common: dict[str, Any] = {
         "utility": done.utility, "history": [RoundRow(**row) for row in done.history], "facts": done.facts,
         "complaints": [*done.complaints, *complaints],
     }  # fmt: skip
     if said is None:
-        found = {label: Found(numbers=f.numbers) for label, f in found.items()}  # no file to keep vectors in
-        return record_for(
+        found = {label: Found(numbers=f.numbers) for label, f in found.items()}  # vectors are kept with scores alone
+        return CellResult(record_for(
             job, cell, outcome, reason, clock.measured(done.measured), analyses=found, notes=done.notes, **common
-        ), None  # fmt: skip
-    scores = npz_bytes({**said.arrays, **vectors, **done.arrays})
-    record = record_for(
+        ))  # fmt: skip
+    arrays = {**said.arrays, **vectors, **done.arrays}
+    return CellResult(record_for(
         job, cell, outcome, reason, clock.measured(done.measured, said.cpu_s), targets=said.targets, pooled=said.pooled,
-        notes=said.notes, analyses=found, digests={**job.digests, "scores": hashlib.sha256(scores).hexdigest()}, **common,
-    )  # fmt: skip
-    return record, scores
+        notes=said.notes, analyses=found, digests={**job.digests, "scores": digest_of_arrays(arrays)}, **common,
+    ), arrays)  # fmt: skip
 
 
 def child_main(job: Job, connection: Any) -> None:

@@ -14,6 +14,7 @@ from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.suite import Adversary, Limits, Setting
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.record import Provenance
+from fedbench.core.store.stems import run_stem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One attack on one run. ``stem`` names its files; ``look``: what the attack sees; ``identity``: what ``key`` is made of, as
+    """One attack on one run. ``stem`` is its name; ``look``: what the attack sees; ``identity``: what ``key`` is made of, as
     records carry it."""
 
     key: str
@@ -98,6 +99,12 @@ class Job:
         """For people: setting, coalition, defense, seed."""
         who = f" vs {self.attacker.label}" if self.attacker else ""
         return f"{self.setting.name}/{self.coalition} {self.defense.label}{who} seed {self.seed}"
+
+    @property
+    def stem(self) -> str:
+        """The name of the run's files."""
+        attacker = self.attacker.label if self.attacker else None
+        return run_stem(self.setting.name, self.coalition, self.defense.label, attacker, self.seed, self.run_key)
 
     @property
     def clients(self) -> int:

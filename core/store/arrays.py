@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
+import math
 import zipfile
 import zlib
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -37,11 +36,11 @@ class ArrayFile:
 
     def __init__(self, path: Path, remedy: str) -> None:
         self.path, self.remedy = path, remedy
+        self._read: dict[str, np.ndarray] = {}
 
     def __enter__(self) -> ArrayFile:
         try:
-            self._content = _content(self.path)
-            self._zip = zipfile.ZipFile(io.BytesIO(self._content))
+            self._zip = zipfile.ZipFile(io.BytesIO(_content(self.path)))
             if (size := sum(member.file_size for member in self._zip.infolist())) > MAX_UNPACKED_BYTES:
                 raise Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}")
         except self._broken as error:
@@ -64,41 +63,40 @@ class ArrayFile:
     def __contains__(self, name: str) -> bool:
         return f"{name}.npy" in self._zip.NameToInfo
 
-    def sha256(self) -> str:
-        """Hex sha256 of the file."""
-        return hashlib.sha256(self._content).hexdigest()
+    def names(self) -> list[str]:
+        """The files in the archive, as they are called there."""
+        return self._zip.namelist()
 
-    def length(self, name: str, dtype: type) -> int:
-        """Length of the vector ``name`` of this type, from its header."""
-        with self._open(name) as f:
-            return self._header(f, name, dtype)
+    def array(self, name: str) -> np.ndarray:
+        """The array ``name``, of any numbers."""
+        if name not in self._read:
+            self._read[name] = self._array(name)
+        return self._read[name]
 
     def read(self, name: str, dtype: type, length: int | None = None) -> np.ndarray:
         """The vector ``name``, which must have this type (and length)."""
-        with self._open(name) as f:
-            n = self._header(f, name, dtype)
-            if length is not None and n != length:
-                raise Malformed(f"'{name}' has {n} entries, expected {length}")
-            data = f.read()
-        if len(data) != n * np.dtype(dtype).itemsize:
-            raise Malformed(f"'{name}' has {len(data)} bytes, its header says {n} entries")
-        return np.frombuffer(data, dtype=dtype)
+        found = self.array(name)
+        if found.dtype != np.dtype(dtype) or found.ndim != 1 or length not in (None, len(found)):
+            expected = "a vector of " + ("" if length is None else f"{length} ") + np.dtype(dtype).name
+            raise Malformed(f"'{name}' is {found.dtype} of shape {list(found.shape)}, expected {expected}")
+        return found
 
-    def _open(self, name: str) -> IO[bytes]:
+    def _array(self, name: str) -> np.ndarray:
         if name not in self:
             raise Malformed(f"the array '{name}' is missing")
         member = self._zip.getinfo(f"{name}.npy")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise Malformed(f"'{name}' is compressed in a way numpy does not use")
-        return self._zip.open(member)
-
-    def _header(self, f: IO[bytes], name: str, dtype: type) -> int:
-        if npy.read_magic(f) != (1, 0):
-            raise Malformed(f"'{name}' is not a plain array")
-        shape, _, found = npy.read_array_header_1_0(f, max_header_size=_MAX_HEADER_BYTES)
-        if len(shape) != 1 or found != np.dtype(dtype):
-            raise Malformed(f"'{name}' is {found} of shape {list(shape)}, expected a vector of {np.dtype(dtype)}")
-        return int(shape[0])
+        with self._zip.open(member) as f:
+            if npy.read_magic(f) != (1, 0):
+                raise Malformed(f"'{name}' is not a plain array")
+            shape, _, dtype = npy.read_array_header_1_0(f, max_header_size=_MAX_HEADER_BYTES)
+            if dtype.kind not in "biuf":
+                raise Malformed(f"'{name}' is {dtype}, expected numbers")
+            data = f.read()
+        if len(data) != math.prod(shape) * dtype.itemsize:
+            raise Malformed(f"'{name}' has {len(data)} bytes, its header says shape {list(shape)}")
+        return np.frombuffer(data, dtype=dtype).reshape(shape)
 
 
 def _content(path: Path) -> bytes:

@@ -12,7 +12,7 @@ from fedbench.core.store.integrity import digest_mistake, sealed
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.locks import is_lock
 from fedbench.core.store.plans import stored_plans
-from fedbench.core.store.reading import read_bare, read_each, record_paths
+from fedbench.core.store.reading import read_all, read_bare, record_paths
 from fedbench.core.store.record import SCHEMA_VERSION
 
 MARKER = "fedbench.json"
@@ -83,7 +83,7 @@ def rebuilt(root: Path) -> tuple[dict[str, Any], str] | None:
     paths = record_paths(root / "records")
     if not paths or any(foreign(root)):
         return None
-    loaded = read_each(paths, read_bare)
+    loaded = read_all(paths, read_bare)
     suites = sorted({r.record.suite for r in loaded})
     if len(suites) > 1:
         raise UserError(
@@ -94,4 +94,4 @@ def rebuilt(root: Path) -> tuple[dict[str, Any], str] | None:
         f"note: {root}: its {MARKER} was gone and was made again from {len(paths)} records of suite {suites[0]!r}; "
         "`fedbench run` adds title, published numbers and analyses"
     )
-    return {**blank(suites[0]), "cells": [p.stem for p in paths], "plans": stored_plans(root)}, note
+    return {**blank(suites[0]), "cells": [r.stem for r in loaded], "plans": stored_plans(root)}, note

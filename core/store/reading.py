@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.store.arrays import ArrayFile, Malformed
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.record import Record
+from fedbench.core.store.run_file import array_names, digest_of_arrays, member, optional_names
+from fedbench.core.store.stems import stem_of_cell, stem_of_run
 from fedbench.core.store.validity import RERUN, validated
+from fedbench.core.words.explain import one_line
 
-Read = TypeVar("Read")
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 200_000
 
@@ -35,13 +37,19 @@ class Candidates:
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """A record, its path, and (for outcome ``ok``) its arrays, which are read when asked for."""
+    """The record of a cell, and the files of its run: the record at ``path`` and the ``arrays``, which are read on demand."""
 
     record: Record
     path: Path
+    arrays: Path
+
+    @property
+    def stem(self) -> str:
+        """The name of the cell; in a merged folder with the name of the suite in front, as its run has it."""
+        return self.path.stem.removesuffix(stem_of_run(self.record)) + stem_of_cell(self.record)
 
     def candidates(self, target: int) -> Candidates:
-        """Scores, kinds and ids of ``target``'s candidates; UserError when the file beside the record is unusable."""
+        """Scores, kinds and ids of ``target``'s candidates; UserError when the arrays are unusable."""
         return self.everything()[0][target]
 
     def candidates_of(self, targets: Collection[int]) -> dict[int, Candidates]:
@@ -54,54 +62,76 @@ class LoadedRecord:
 
     def everything(self) -> tuple[dict[int, Candidates], np.ndarray]:
         """(each target's candidates, ``test_correct``)."""
-        return _everything(self.path, self.record.digests["scores"], tuple(t.target for t in self.record.targets))
+        targets = tuple(t.target for t in self.record.targets)
+        return _everything(self.path, self.arrays, self.record.key, targets, self.record.digests["scores"])
 
     def null_maxima(self, target: int) -> tuple[np.ndarray, np.ndarray]:
         """(AUC [B], advantage [B]) float64: the target's ``maximum`` under each shuffled membership."""
-        with self._arrays() as arrays:
+        with self._open() as arrays:
             auc = _null(arrays, target, "auc", None)
             return auc, _null(arrays, target, "advantage", len(auc))
 
     def array(self, analysis: str, name: str) -> np.ndarray:
         """[n] float64: a vector that an analysis found."""
-        with self._arrays() as arrays:
+        with self._open() as arrays:
             return arrays.read(f"{analysis}:{name}", np.float64)
 
-    def check(self) -> None:
-        """UserError unless the file is the one that the record names, with every array that it promises, of the right type and
-        length."""
-        with self._arrays() as arrays:
-            if arrays.sha256() != self.record.digests["scores"]:
-                raise Malformed("its sha256 is not the one in the record, so it belongs to another run")
-            arrays.length("test_correct", np.bool_)
-            for t in self.record.targets:
-                n = arrays.length(f"t{t.target}_scores", np.float64)
-                for part, dtype in (("kind", np.int8), ("ids", np.int64), ("canary", np.bool_)):
-                    if arrays.length(f"t{t.target}_{part}", dtype) != n:
-                        raise Malformed(f"'t{t.target}_{part}' and 't{t.target}_scores' differ in length")
-                if t.maximum is not None:
-                    nulls = [f"t{t.target}_null_{of}" for of in ("auc", "advantage")]
-                    auc, advantage = (arrays.length(name, np.float32) for name in nulls)
-                    if auc != advantage or not auc:
-                        raise Malformed(f"'{nulls[0]}' and '{nulls[1]}' are empty or differ in length")
+    def all_arrays(self) -> dict[str, np.ndarray]:
+        """Every array of the cell by name; none where it has no scores."""
+        if self.record.outcome != "ok":
+            return {}
+        with self._open() as arrays:
+            return _all(arrays, self.record)
 
-    def _arrays(self) -> ArrayFile:
-        return _arrays_of(self.path)
+    @contextmanager
+    def _open(self) -> Iterator[CellArrays]:
+        with ArrayFile(self.arrays, _remedy(self.path)) as file:
+            yield CellArrays(file, self.record.key)
 
 
-def _arrays_of(record: Path) -> ArrayFile:
-    again = "and run its suite again to compute the cell anew"
-    return ArrayFile(record.with_suffix(".npz"), f"delete its record ({record.name}) {again}")
+@dataclass(frozen=True)
+class CellArrays:
+    """The arrays of one cell in the open file of its run: its own, else those that all cells share."""
+
+    file: ArrayFile
+    key: str
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.file or member(self.key, name) in self.file
+
+    def array(self, name: str) -> np.ndarray:
+        """The array of the cell."""
+        return self.file.array(self._named(name))
+
+    def read(self, name: str, dtype: type, length: int | None = None) -> np.ndarray:
+        """The vector of the cell, which must have this type (and length)."""
+        return self.file.read(self._named(name), dtype, length)
+
+    def _named(self, name: str) -> str:
+        own = member(self.key, name)
+        return own if own in self.file else name
 
 
-@lru_cache(maxsize=128)  # the tables of a section ask for the same files several times
-def _everything(record: Path, digest: str, targets: tuple[int, ...]) -> tuple[dict[int, Candidates], np.ndarray]:
-    """``digest``: of the file, so that one which was written anew is read anew."""
-    with _arrays_of(record) as arrays:
+def _remedy(record: Path) -> str:
+    return f"delete its record ({record.name}) and run its suite again to compute the run anew"
+
+
+def _all(arrays: CellArrays, record: Record) -> dict[str, np.ndarray]:
+    optional = [name for name in optional_names(record) if name in arrays]
+    return {name: arrays.array(name) for name in (*array_names(record), *optional)}
+
+
+@lru_cache(maxsize=128)  # the tables of a section ask for the same arrays several times
+def _everything(
+    record: Path, path: Path, key: str, targets: tuple[int, ...], digest: str
+) -> tuple[dict[int, Candidates], np.ndarray]:
+    """``digest``: of the arrays, so that others are read anew."""
+    with ArrayFile(path, _remedy(record)) as file:
+        arrays = CellArrays(file, key)
         return {target: _candidates(arrays, target) for target in targets}, arrays.read("test_correct", np.bool_)
 
 
-def _candidates(arrays: ArrayFile, target: int) -> Candidates:
+def _candidates(arrays: CellArrays, target: int) -> Candidates:
     scores = arrays.read(f"t{target}_scores", np.float64)
     n = len(scores)
     kind = arrays.read(f"t{target}_kind", np.int8, n)
@@ -114,7 +144,7 @@ def _candidates(arrays: ArrayFile, target: int) -> Candidates:
     return Candidates(scores, kind, ids, in_mix, arrays.read(f"t{target}_canary", np.bool_, n))
 
 
-def _null(arrays: ArrayFile, target: int, of: str, length: int | None) -> np.ndarray:
+def _null(arrays: CellArrays, target: int, of: str, length: int | None) -> np.ndarray:
     values = arrays.read(f"t{target}_null_{of}", np.float32, length)
     if not ((values >= 0) & (values <= 1)).all():  # NaN is neither
         raise Malformed(f"'t{target}_null_{of}' holds values that are not between 0 and 1")
@@ -122,7 +152,7 @@ def _null(arrays: ArrayFile, target: int, of: str, length: int | None) -> np.nda
 
 
 def load_records(folder: Path | str) -> list[LoadedRecord]:
-    """Every record of the results folder (``folder/records/*.json``), in the order of their file names.
+    """The records of all cells in the results folder (``folder/records/*.json``), in the order of the names of their runs.
 
     UserError that names every file that cannot be used, with reason and remedy.
     """
@@ -141,18 +171,14 @@ def record_paths(records: Path) -> list[Path]:
     return paths
 
 
-def read_all(paths: Iterable[Path]) -> list[LoadedRecord]:
-    """The records at ``paths``; UserError with the mistakes of all of them."""
-    return read_each(paths, read_record)
-
-
-def read_each(paths: Iterable[Path], read: Callable[[Path], Read]) -> list[Read]:
-    """``read(path)`` of each path; UserError with the mistakes of all of them."""
-    loaded: list[Read] = []
+def read_all(paths: Iterable[Path], read: Callable[[Path], list[LoadedRecord]] | None = None) -> list[LoadedRecord]:
+    """The cells of the runs at ``paths``; UserError with the mistakes of all of them. ``read``: one run, by default
+    :func:`read_run`."""
+    loaded: list[LoadedRecord] = []
     problems: list[str] = []
     for path in paths:
         try:
-            loaded.append(read(path))
+            loaded += (read or read_run)(path)
         except UserError as error:
             problems.extend(error.messages)
     if problems:
@@ -160,14 +186,32 @@ def read_each(paths: Iterable[Path], read: Callable[[Path], Read]) -> list[Read]
     return loaded
 
 
-def read_record(path: Path) -> LoadedRecord:
-    """One record, checked together with the arrays beside it. UserError names the file, the reason and the remedy."""
+def read_run(path: Path) -> list[LoadedRecord]:
+    """The cells of one run, checked together with their arrays. UserError names the file, the reason and the remedy."""
     loaded = read_bare(path)
-    if loaded.record.outcome == "ok":
-        loaded.check()
+    scored = [one.record for one in loaded if one.record.outcome == "ok"]
+    if scored:
+        with ArrayFile(loaded[0].arrays, _remedy(path)) as file:
+            for record in scored:
+                _check(CellArrays(file, record.key), record)
     return loaded
 
 
-def read_bare(path: Path) -> LoadedRecord:
-    """One record, checked by itself: what lies beside it is not looked at. UserError as of ``read_record``."""
-    return LoadedRecord(validated(parse_json(path, MAX_RECORD_BYTES, RERUN), path), path)
+def _check(arrays: CellArrays, record: Record) -> None:
+    """Raise :class:`Malformed` unless the arrays are those that the record was written with, of the right types and lengths."""
+    if digest_of_arrays(_all(arrays, record)) != record.digests["scores"]:
+        raise Malformed(f"the arrays of the attack '{record.attack.label}' are not those that its record was written with")
+    for t in record.targets:
+        _candidates(arrays, t.target)
+        if t.maximum is not None:
+            _null(arrays, t.target, "advantage", len(_null(arrays, t.target, "auc", None)))
+    arrays.read("test_correct", np.bool_)
+
+
+def read_bare(path: Path) -> list[LoadedRecord]:
+    """The cells of one run, checked by themselves: their arrays are not looked at. UserError as of ``read_run``."""
+    content = parse_json(path, MAX_RECORD_BYTES, RERUN)
+    records = validated(content, path)
+    if not isinstance(name := content.get("arrays"), str) or (name and not name.startswith(f"{path.stem}--")) or "/" in name:
+        raise UserError(f"{path}: not a valid record (arrays: {one_line(repr(name), 120)}); {RERUN}")
+    return [LoadedRecord(record, path, path.with_name(name or f"{path.stem}.npz")) for record in records]

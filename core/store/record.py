@@ -1,4 +1,4 @@
-"""The record of one cell: what was asked, what came out, where it came from. One JSON file each, no pickle."""
+"""The record of one cell: what was asked, what came out, where it came from. Cells of a run share a file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fedbench.core.contract.candidates import Group
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.metrics.groups import Score
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import components_of
 from fedbench.core.store.scores import RecordPart, TargetScores
 
@@ -143,10 +144,6 @@ class Components(RecordPart):
 class Record(RecordPart):
     """One cell = run x attack."""
 
-    schema_version: int = SCHEMA_VERSION
-    """version of this format"""
-    digest: str = ""
-    """sha256 of the canonical JSON of all other fields, made where the record is written and checked where it is read"""
     key: str
     """sha256 of everything that can change the answer, this attack included"""
     run_key: str
@@ -189,7 +186,7 @@ class Record(RecordPart):
     history: list[RoundRow] = Field(default_factory=list)
     """the audited rounds"""
     digests: dict[str, str] = Field(default_factory=dict)
-    """``data``, ``split``, ``scores`` (the .npz beside the record), each a sha256"""
+    """``data``, ``split``, ``scores`` (the arrays of the cell), each a sha256"""
     notes: list[str] = Field(default_factory=list)
     """what is worth knowing of the scores: who colluded, whose rows were dropped"""
     complaints: list[str] = Field(default_factory=list)
@@ -200,6 +197,11 @@ class Record(RecordPart):
     """times and memory"""
     identity: Identity
     """what both keys are made of; they are made again on reading, and other fields that stand in it must agree"""
+
+    @property
+    def digest(self) -> str:
+        """Hex sha256 of the canonical JSON of all fields."""
+        return key_of(self.model_dump(mode="json"))
 
     @property
     def components(self) -> Components:

@@ -1,21 +1,20 @@
-"""A results folder: one record a cell, a manifest of what the suite asks for, a cache that may be deleted."""
+"""A results folder: one record a run, a manifest of what the suite asks for, a cache that may be deleted."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.store.files import TEMPORARY_PREFIX, write_making_room
-from fedbench.core.store.integrity import sealed
+from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.locks import locked
 from fedbench.core.store.marker import MARKER, blank, foreign, read_marker, rebuilt, untouched, write_marker
 from fedbench.core.store.plans import Asked, keep_plan
-from fedbench.core.store.reading import LoadedRecord, read_record
-from fedbench.core.store.record import SCHEMA_VERSION, Record
+from fedbench.core.store.reading import LoadedRecord, read_run
+from fedbench.core.store.record import SCHEMA_VERSION
+from fedbench.core.store.run_file import CellResult, write_run
 
 
 class Results:
@@ -116,8 +115,7 @@ class Results:
         plans = [plan for plan in self.marker()["plans"] if asked is None or plan != asked.id]
         plans += [keep_plan(self.root, asked)] if asked is not None else []
         more = {"title": title, "cells": cells, "published": list(published), "analyses": list(analyses), "plans": plans}
-        kept = {k: v for k, v in self.marker().items() if k != "reference"}  # what schema 1 called the published numbers
-        self._write_marker(kept | more)
+        self._write_marker(self.marker() | more)
 
     def keep_marker(self) -> None:
         """Write what this object wrote last again where the marker is gone, or another process had to make it anew."""
@@ -133,35 +131,30 @@ class Results:
     # -- records -------------------------------------------------------------------------------------------------
 
     def path(self, stem: str) -> Path:
-        """Where the record of a cell lies."""
+        """The record file of a run."""
         return self.records / f"{stem}.json"
 
-    def read(self, stem: str) -> LoadedRecord | None:
-        """The record, or None where there is none. Raises ``UserError`` for one that cannot be used (see ``reading``)."""
+    def cells(self, stem: str) -> list[LoadedRecord]:
+        """The cells of a run; none where it has no record. Raises ``UserError`` for a record that cannot be used."""
         path = self.path(stem)
-        return read_record(path) if path.exists() else None
+        return read_run(path) if path.exists() else []
 
     def planned(self, loaded: list[LoadedRecord]) -> tuple[list[LoadedRecord], int]:
         """(those of the last plan, how many others there are); all of them where none belongs to a plan."""
         cells = set(self.marker()["cells"]) if self._marked() else set()
-        kept = [r for r in loaded if r.path.stem in cells]
+        kept = [r for r in loaded if r.stem in cells]
         return (kept, len(loaded) - len(kept)) if kept else (loaded, 0)
 
-    def write(self, stem: str, record: Record, scores: bytes | None = None) -> None:
-        """Scores first, then the record that refers to them: a record on disk is always complete, in a folder with a marker,
-        and has its digest. Where the disk is full, caches go. Raises ``OSError``."""
-        self.put(stem, record.suite, sealed(json.loads(record.model_dump_json())), scores)
+    def write(self, stem: str, cells: Sequence[CellResult]) -> None:
+        """Add these cells to the files of their run, in place of those with the same keys. A lost marker is made again.
 
-    def put(self, stem: str, suite: str, record: bytes, scores: bytes | None = None) -> None:
-        """The same with the file of a record of ``suite`` as it is, made and checked elsewhere. Raises ``OSError``."""
-        if not self._marked():  # somebody deleted or renamed the folder, or the marker in it
-            self._write_marker(self._facts or blank(suite))
-        npz = self.path(stem).with_suffix(".npz")
-        if scores is not None:
-            write_making_room(npz, scores, self.cache)
-        write_making_room(self.path(stem), record, self.cache)
-        if scores is None:
-            npz.unlink(missing_ok=True)
+        Raises ``OSError``, and ``UserError`` where the record that is there cannot be used.
+        """
+        if not self._marked():
+            self._write_marker(self._facts or blank(cells[0].record.suite))
+        keys = {cell.record.key for cell in cells}
+        kept = [CellResult(r.record, r.all_arrays()) for r in self.cells(stem) if r.record.key not in keys]
+        write_run(self.records, stem, [*kept, *cells], self.cache)
 
     def sweep(self) -> None:
         """Remove temporary files a killed process left behind."""

@@ -47,7 +47,7 @@ class Trust:
     def of(self, loaded: LoadedRecord) -> Noted:
         """What is known of a record. One that was computed anew here since has no note any more."""
         digest = loaded.record.digest
-        noted = self.notes.get(loaded.path.stem)
+        noted = self.notes.get(loaded.stem)
         if noted is not None and noted.digest == digest:
             return noted
         return Noted(level="claimed" if self.imported and not self.notes else MEASURED_HERE, digest=digest)
@@ -85,4 +85,4 @@ def write_trust(root: Path, notes: Mapping[str, Noted]) -> None:
 
 def claimed(records: Iterable[LoadedRecord], bundle: str) -> dict[str, Noted]:
     """Notes of records that came in a bundle."""
-    return {r.path.stem: Noted(level="claimed", digest=r.record.digest, bundle=bundle) for r in records}
+    return {r.stem: Noted(level="claimed", digest=r.record.digest, bundle=bundle) for r in records}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,15 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.metrics.registry import METRICS
 from fedbench.core.store.integrity import digest_mistake, disagreements
 from fedbench.core.store.record import SCHEMA_VERSION, Record
+from fedbench.core.store.run_file import cells_of
 from fedbench.core.words.explain import one_line
 
-RERUN = "delete it and run its suite again to compute the cell anew"
+RERUN = "delete it and run its suite again to compute the run anew"
 _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 
 
-def validated(content: Any, path: Path) -> Record:
-    """The record with this JSON content, of the file ``path``. UserError with file, reason and remedy."""
+def validated(content: Any, path: Path) -> list[Record]:
+    """The records of the cells of a run, whose file ``path`` has this JSON content. UserError with file, reason and remedy."""
     if not isinstance(content, dict) or "schema_version" not in content:
         raise UserError(f"{path}: not a fedbench record (it has no schema_version); move it out of the results folder")
     version = content["schema_version"]
@@ -34,8 +35,8 @@ def validated(content: Any, path: Path) -> Record:
     if (what := digest_mistake(content)) is not None:
         raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {RERUN}")
     try:
-        record = Record.model_validate(content)
-        what = next(_impossible(record), None)
+        records = [Record.model_validate(fields) for fields in cells_of(content)]
+        what = next((what for record in records for what in _impossible(record)), None) or _of_several(records)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not a valid record ({one_line(repr(error), 120)}); {RERUN}") from error
     except ValidationError as error:
@@ -44,9 +45,18 @@ def validated(content: Any, path: Path) -> Record:
         raise UserError(f"{path}: not a valid record ({one_line(where, 120)}: {one_line(first['msg'], 120)}); {RERUN}") from error
     if what is not None:
         raise UserError(f"{path}: not a valid record ({what}); {RERUN}")
-    if (named := _KEY_IN_NAME.search(path.stem)) and not record.key.startswith(named.group(1)):
-        raise UserError(f"{path}: holds another cell's record (key {one_line(record.key, 12)}): it was renamed; {RERUN}")
-    return record
+    if (named := _KEY_IN_NAME.search(path.stem)) and not records[0].run_key.startswith(named.group(1)):
+        raise UserError(f"{path}: holds another run's record (key {one_line(records[0].run_key, 12)}): it was renamed; {RERUN}")
+    return records
+
+
+def _of_several(records: Sequence[Record]) -> str | None:
+    """A contradiction between the cells of one run."""
+    if not records:
+        return "it has no cells"
+    if len({record.key for record in records}) < len(records):
+        return "two of its cells have one key"
+    return None if len({record.run_key for record in records}) == 1 else "its cells are of different runs"
 
 
 def _impossible(record: Record) -> Iterator[str]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import struct
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedbench.core.store.reading import LoadedRecord
+from fedbench.core.store.run_file import array_names, member, optional_names
 
-_OF_TARGET = ("scores", "kind", "ids", "canary", "owner", "in_mix")
-_OF_MAXIMUM = ("null_auc", "null_advantage")
-_OF_TRAINING = ("test_correct", "assignment")
 _LOCAL = struct.Struct("<4s5H3L2H")
 _LONGEST_EXTRA = 20  # numpy writes the sizes of 64 bits there
 
@@ -30,9 +28,9 @@ def disagreeing(records: Iterable[LoadedRecord]) -> list[str]:
     found = []
     for loaded in records:
         for about, what, content in _said(loaded):
-            name, known = first.setdefault((*about, what), (loaded.path.name, content))
+            name, known = first.setdefault((*about, what), (loaded.stem, content))
             if known != content:
-                found.append(f"records/{name} and records/{loaded.path.name} are of one {about[0]}, but have other {what}")
+                found.append(f"{name} and {loaded.stem} are of one {about[0]}, but have other {what}")
     return found
 
 
@@ -68,16 +66,15 @@ def repeated(loaded: LoadedRecord) -> list[str]:
     return [f"target {target}: a sample is among its candidates twice" for target in twice]
 
 
-def stowaway(loaded: LoadedRecord) -> str | None:
-    """What is in a score file and in no record: an array that nothing names, bytes between the arrays; None where nothing is."""
-    found = loaded.record.analyses.items()
-    named = {*_OF_TRAINING, *(f"{analysis}:{name}" for analysis, f in found for name in f.arrays)}
-    named |= {f"t{t.target}_{part}" for t in loaded.record.targets for part in _OF_TARGET}
-    named |= {f"t{t.target}_{part}" for t in loaded.record.targets if t.maximum is not None for part in _OF_MAXIMUM}
-    path = loaded.path.with_suffix(".npz")
+def unnamed_content(cells: Sequence[LoadedRecord]) -> str | None:
+    """What the arrays' file of a run has that no record of its cells names: an array, or bytes between arrays; or None."""
+    scored = [r.record for r in cells if r.record.outcome == "ok"]
+    own = {(record.key, name) for record in scored for name in (*array_names(record), *optional_names(record))}
+    named = {f"{name}.npy" for key, name in own} | {f"{member(key, name)}.npy" for key, name in own}
+    path = cells[0].arrays
     with zipfile.ZipFile(path) as z:
         names = [info.filename for info in z.infolist()]
-        if odd := sorted({name for name in names if name.removesuffix(".npy") not in named or not name.endswith(".npy")}):
+        if odd := sorted(set(names) - named):
             return f"{odd[0]!r}, which its record does not name"
         if len(set(names)) < len(names):
             return "an array twice"

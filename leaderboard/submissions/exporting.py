@@ -16,7 +16,7 @@ from fedbench.core.store.plans import plan_files, read_plan
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.results import Results
-from fedbench.core.store.stems import stems_of_record
+from fedbench.core.store.run_file import CellResult, write_run
 from fedbench.core.words.explain import bounded
 from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.submissions.agreement import disagreeing
@@ -50,16 +50,27 @@ def export(root: Path, out: Path, only: Mapping[str, set[str]] | None = None) ->
     marker = store.marker()
     for plan in marker["plans"]:
         read_plan(root, plan)
-    paths = _paths(root, records, marker["plans"])
-    files = [_described(path, name) for name, path in paths.items()]
-    cells = [r.path.stem for r in records] if only else marker["cells"]
+    cells = [r.stem for r in records] if only else marker["cells"]
     packages = read_plan(root, marker["plans"][-1]).packages if marker["plans"] else {}
-    manifest = Manifest(
-        bundle=BUNDLE_VERSION, schema_version=SCHEMA_VERSION, fedbench=metadata.version("fedbench"), suite=marker["suite"],
-        title=str(marker.get("title") or ""), cells=cells, published=marker.get("published") or [],
-        analyses=marker.get("analyses"), plans=marker["plans"], packages=packages, files=files,
-    )  # fmt: skip
-    return _written(out, manifest, paths, len(records))
+    with tempfile.TemporaryDirectory(prefix="fedbench-") as aside:
+        paths = _paths(root, _written_anew(records, Path(aside)), marker["plans"])
+        files = [_described(path, name) for name, path in paths.items()]
+        manifest = Manifest(
+            bundle=BUNDLE_VERSION, schema_version=SCHEMA_VERSION, fedbench=metadata.version("fedbench"), suite=marker["suite"],
+            title=str(marker.get("title") or ""), cells=cells, published=marker.get("published") or [],
+            analyses=marker.get("analyses"), plans=marker["plans"], packages=packages, files=files,
+        )  # fmt: skip
+        return _written(out, manifest, paths, len(records))
+
+
+def _written_anew(records: Sequence[LoadedRecord], folder: Path) -> list[Path]:
+    """The files of the runs with these of their cells."""
+    runs: dict[str, list[CellResult]] = {}
+    for r in records:
+        runs.setdefault(r.path.stem, []).append(CellResult(r.record, r.all_arrays()))
+    for stem, cells in runs.items():
+        write_run(folder, stem, cells, folder)
+    return sorted(folder.iterdir())
 
 
 def _chosen(store: Results, only: Mapping[str, set[str]]) -> list[LoadedRecord]:
@@ -67,8 +78,6 @@ def _chosen(store: Results, only: Mapping[str, set[str]]) -> list[LoadedRecord]:
     chosen = [r for r in records if all(_named(r.record, kind) & names for kind, names in only.items())]
     if not chosen:
         raise UserError(f"{store.root}: --only leaves no record; `fedbench show {store.root}` lists them")
-    if renamed := [r.path for r in chosen if r.path.stem not in stems_of_record(r.record)]:
-        raise UserError(f"{renamed[0]}: does not have the name of the record in it: name it as it was")
     return chosen
 
 
@@ -79,11 +88,10 @@ def _named(record: Record, kind: str) -> set[str]:
     return {str(getattr(record, kind))}
 
 
-def _paths(root: Path, records: Sequence[LoadedRecord], plans: Sequence[str]) -> dict[str, Path]:
+def _paths(root: Path, records: Sequence[Path], plans: Sequence[str]) -> dict[str, Path]:
     """Name in the bundle -> file, in the order in which they are written."""
-    found = [r.path for r in records] + [r.path.with_suffix(".npz") for r in records if r.record.outcome == "ok"]
-    found += [path for plan in plans for path in plan_files(root, plan)]
-    paths = {path.relative_to(root).as_posix(): path for path in found}
+    paths = {f"records/{path.name}": path for path in records}
+    paths |= {path.relative_to(root).as_posix(): path for plan in plans for path in plan_files(root, plan)}
     if len(paths) >= MAX_ENTRIES:
         raise UserError(f"{root}: {len(paths):,} files, a bundle holds fewer than {MAX_ENTRIES:,}: split it with --only")
     return dict(sorted(paths.items()))

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from fedbench.core import UserError
@@ -21,11 +22,11 @@ from fedbench.core.store.json_file import parse_bytes
 from fedbench.core.store.marker import MARKER, read_marker, write_marker
 from fedbench.core.store.plans import read_plan
 from fedbench.core.store.reading import LoadedRecord, read_all, record_paths
-from fedbench.core.store.stems import stems_of_record
+from fedbench.core.store.stems import stem_in_merged, stem_of_run
 from fedbench.core.store.trust import claimed, write_trust
 from fedbench.core.words.explain import one_line
 from fedbench.leaderboard.statistics.recount import require_recounted
-from fedbench.leaderboard.submissions.agreement import disagreeing, repeated, stowaway
+from fedbench.leaderboard.submissions.agreement import disagreeing, repeated, unnamed_content
 from fedbench.leaderboard.submissions.archive import Archive, Refused
 from fedbench.leaderboard.submissions.manifest import Manifest, manifest_of, require_shown, texts_of
 from fedbench.leaderboard.submissions.names import MANIFEST
@@ -112,8 +113,8 @@ def _accepted(aside: Path, manifest: Manifest, bundle: str, progress: Progress) 
     keys: dict[tuple[str, str], str] = {}
     for loaded in records:
         _require_own(loaded, manifest)
-        cell = loaded.record.suite, loaded.record.key
-        if (other := keys.setdefault(cell, loaded.path.name)) != loaded.path.name:
+        run = loaded.record.suite, loaded.record.run_key
+        if (other := keys.setdefault(run, loaded.path.name)) != loaded.path.name:
             raise Refused(f"records/{loaded.path.name} and records/{other} have one key")
     _require_numbers(records, progress)
     require_recounted(records)
@@ -134,7 +135,7 @@ def _accepted(aside: Path, manifest: Manifest, bundle: str, progress: Progress) 
 
 def _require_whole(aside: Path, manifest: Manifest, records: Iterable[LoadedRecord]) -> None:
     """Every record has its scores, nothing lies beside them that belongs to none, and a plan is there with all its files."""
-    wanted = {r.path.name for r in records} | {f"{r.path.stem}.npz" for r in records if r.record.outcome == "ok"}
+    wanted = {r.path.name for r in records} | {r.arrays.name for r in records if r.record.outcome == "ok"}
     if not wanted:
         raise Refused("it holds no records")
     if more := sorted({p.name for p in (aside / "records").iterdir()} - wanted):
@@ -147,8 +148,8 @@ def _require_whole(aside: Path, manifest: Manifest, records: Iterable[LoadedReco
 def _require_own(loaded: LoadedRecord, manifest: Manifest) -> None:
     """A record of this suite, under its own name, with names that can be shown."""
     record = loaded.record
-    if loaded.path.stem not in (own := stems_of_record(record)):
-        raise Refused(f"records/{loaded.path.name} holds the record of another cell, {own[0]}")
+    if loaded.path.stem not in (stem_of_run(record), stem_in_merged(record)):
+        raise Refused(f"records/{loaded.path.name} holds the record of another run, {stem_of_run(record)}")
     if record.suite not in manifest.suite.split(" + "):
         raise Refused(f"records/{loaded.path.name} is of suite '{one_line(record.suite, 80)}', not '{manifest.suite}'")
     names = {"setting": record.setting, "coalition": record.coalition, "view": record.view, "analyses": list(record.analyses)}
@@ -161,16 +162,17 @@ def _require_own(loaded: LoadedRecord, manifest: Manifest) -> None:
 def _require_numbers(records: list[LoadedRecord], progress: Progress) -> None:
     judged = [r for r in records if r.record.outcome == "ok"]
     wrong: list[str] = []
+    for arrays, cells in groupby(judged, lambda r: r.arrays):
+        if (what := unnamed_content(list(cells))) is not None:
+            raise Refused(f"the scores 'records/{arrays.name}' hold {what}")
     for done, loaded in enumerate(judged, 1):
-        if (what := stowaway(loaded)) is not None:
-            raise Refused(f"the scores 'records/{loaded.path.stem}.npz' hold {what}")
         try:
             found = [*recompute(loaded), *repeated(loaded)]
         except (ValueError, FloatingPointError) as error:  # scores that no metric can be computed of
             found = [f"its scores cannot be judged ({one_line(str(error), 120)})"]
         if found:
             more = f" and {len(found) - 1} other numbers" if len(found) > 1 else ""
-            wrong.append(f"records/{loaded.path.name}: {found[0]}{more}: the record or its scores were changed")
+            wrong.append(f"{loaded.stem}: {found[0]}{more}: the record or its scores were changed")
         progress(done, len(judged))
     if wrong:
         rest = [f"and {len(wrong) - _MOST_SHOWN} other records"] if len(wrong) > _MOST_SHOWN else []

@@ -30,7 +30,7 @@ class Marks:
 
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
-        self._known: dict[Path, Mark] = {}
+        self._known: dict[tuple[Path, str], Mark] = {}
 
     @classmethod
     def of_folder(cls, root: Path) -> Marks:
@@ -39,9 +39,10 @@ class Marks:
 
     def of(self, loaded: LoadedRecord) -> Mark:
         """What is known of one record."""
-        if loaded.path not in self._known:
-            self._known[loaded.path] = Mark(self._trust.of(loaded).level, why_stale(loaded.record))
-        return self._known[loaded.path]
+        at = loaded.path, loaded.record.key
+        if at not in self._known:
+            self._known[at] = Mark(self._trust.of(loaded).level, why_stale(loaded.record))
+        return self._known[at]
 
     def needed(self, records: Sequence[LoadedRecord]) -> bool:
         """Whether a record is from elsewhere: then every row says what it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,17 @@ from fedbench.core.store.canonical import canonical
 from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.marker import write_marker
 from fedbench.core.store.plans import plan_files
-from fedbench.core.store.reading import LoadedRecord, load_records
+from fedbench.core.store.reading import LoadedRecord, load_records, read_all, read_bare, record_paths
 from fedbench.core.store.results import Results
-from fedbench.core.store.stems import stems_of_record
-from fedbench.core.store.trust import Noted, Trust, read_trust, write_trust
+from fedbench.core.store.run_file import CellResult, write_run
+from fedbench.core.store.stems import stem_in_merged, stem_of_run
+from fedbench.core.store.trust import Trust, read_trust, write_trust
 from fedbench.core.words.explain import one_line
 from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.submissions.importing import Progress, import_bundle
 
-# Two runs of one cell differ in these; the digest covers them.
-MAY_DIFFER = ("digest", "measured", "provenance")
+# Two runs of one cell differ in these.
+MAY_DIFFER = ("measured", "provenance")
 _MOST_FIELDS = 6
 _MOST_SHOWN = 20  # unequal records
 
@@ -91,12 +92,10 @@ def _united(parts: Sequence[_Part], root: Path) -> Merged:
         found.notes.append(f"{n} records are in {a} and in {b}, with equal scores; those of {a} were kept")
     (root / "records").mkdir(parents=True)
     (root / "suites").mkdir()
-    notes: dict[str, Noted] = {}
-    for part, loaded in kept:
-        stem = next(s for s in stems_of_record(loaded.record) if s not in notes)
-        for suffix in (".json", ".npz") if loaded.record.outcome == "ok" else (".json",):
-            shutil.copyfile(loaded.path.with_suffix(suffix), root / "records" / f"{stem}{suffix}")
-        notes[stem] = part.trust.of(loaded)
+    for stem, cells in _runs(loaded for _, loaded in kept).items():
+        write_run(root / "records", stem, [CellResult(r.record, r.all_arrays()) for r in cells], root / "cache")
+    written = {(r.record.suite, r.record.key): r.stem for r in read_all(record_paths(root / "records"), read_bare)}
+    notes = {written[r.record.suite, r.record.key]: part.trust.of(r) for part, r in kept}
     for part in parts:
         for plan in part.marker["plans"]:
             for path in plan_files(part.root, plan):
@@ -104,6 +103,16 @@ def _united(parts: Sequence[_Part], root: Path) -> Merged:
     found.notes += _of_one_suite(parts)
     write_marker(root, _marker(parts, list(notes)))
     write_trust(root, notes)
+    return found
+
+
+def _runs(records: Iterable[LoadedRecord]) -> dict[str, list[LoadedRecord]]:
+    """The cells of every run by the name of its files; of a run in several suites, the second has the suite in its name."""
+    found: dict[str, list[LoadedRecord]] = {}
+    for loaded in records:
+        own = stem_of_run(loaded.record)
+        taken = own in found and found[own][0].record.suite != loaded.record.suite
+        found.setdefault(stem_in_merged(loaded.record) if taken else own, []).append(loaded)
     return found
 
 

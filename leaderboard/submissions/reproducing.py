@@ -105,21 +105,22 @@ def prepare(folder: Path, draw: Draw, planner: Planner) -> Again:
         if not wanted:
             break
     for loaded in wanted.values():
-        again.stale[loaded.path.stem] = _why(loaded, names.get(_names(loaded.path.stem)))
+        again.stale[loaded.stem] = _why(loaded, names.get(_names(loaded.stem)))
     return again
 
 
 def results(folder: Path, again: Again) -> list[Result]:
     """What came of the sample, in its order; remembered as marks of trust. Raises ``OSError``."""
     store, found = Results(rerun_folder(folder)), []
-    stems = {cell.key: cell.stem for job in again.jobs for cell in job.cells}
+    runs = dict.fromkeys(job.stem for job in again.jobs)
+    made = {r.record.key: r for stem in runs for r in store.cells(stem)}
     trust, notes = read_trust(folder), {}
     for loaded in again.records:
-        stem = loaded.path.stem
+        stem = loaded.stem
         if stem in again.stale:
             found.append(Result(stem, "stale", again.stale[stem]))
             continue
-        computed = store.read(stems[loaded.record.key])
+        computed = made.get(loaded.record.key)
         if computed is None:
             found.append(Result(stem, "not reproduced", "it gave no record here; the same command tries again"))
             continue

@@ -171,7 +171,6 @@ _FACTS: dict[str, Callable[[LoadedRecord], object]] = {
     "dtype": lambda r: r.record.provenance.dtype,
     "threads a run": lambda r: r.record.provenance.threads,
     "deterministic": lambda r: "yes" if r.record.provenance.deterministic else "no",
-    "record schema": lambda r: r.record.schema_version,
     "data": lambda r: r.record.digests.get("data", "unknown")[:16],
     "split": lambda r: r.record.digests.get("split", "unknown")[:16],
 }

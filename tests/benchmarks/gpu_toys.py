@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -42,8 +41,7 @@ def compared(path, folder, device, left):
 def scores(results):
     """Cell -> outcome, digest of its scores, AUC over all targets, and what its record notes on capture."""
     found = {}
-    for path in sorted((results / "records").glob("*.json")):
-        r = json.loads(path.read_text())
+    for r in (loaded.record.model_dump(mode="json") for loaded in load_records(results)):
         name = r["setting"], r["coalition"], r["defense"]["label"], r["attack"]["label"], r["seed"]
         found[name] = {
             "scores": r["digests"].get("scores"), "outcome": r["outcome"], "notes": [n for n in r["notes"] if "captured" in n],

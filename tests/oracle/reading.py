@@ -1,7 +1,4 @@
-"""Read the numbers of a results folder: scores, metrics, facts, findings and board tables, without keys, names of files or times.
-
-The only module here that knows how records and boards are stored.
-"""
+"""Read the numbers of a results folder: scores, metrics, facts, findings and board tables, without keys, file names or times."""
 
 from __future__ import annotations
 
@@ -14,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fedbench.core.store.reading import load_records
 
 CANDIDATES = ("ids", "kind")  # what an audit set is: which samples, and member, outside or inside each
 TIMES = re.compile(r"runtime|seconds|cpu|time\b|faster|slower|longer", re.IGNORECASE)  # what is measured anew each time
@@ -40,19 +39,18 @@ Numbers = dict[str, dict[str, Part]]  # component -> kind of numbers -> what the
 
 def read(results: Path) -> tuple[dict[str, str], Numbers]:
     """(versions and CPU type that made the records, the numbers of every cell, run and board table)."""
-    records = [(path, json.loads(path.read_text())) for path in sorted((results / "records").glob("*.json"))]
-    assert records, f"no records in {results}"
+    records = sorted(load_records(results), key=lambda loaded: loaded.stem)
     found: Numbers = {}
-    for path, record in records:
+    for loaded in records:
+        record = loaded.record.model_dump(mode="json")
         run = "/".join(str(x) for x in (record["setting"], record["coalition"], record["defense"]["label"], f"s{record['seed']}"))
         cell = f"{run}/{record['attack']['label']}/{record['view']}"
         assert cell not in found, f"two records of {cell}"
-        found[cell] = {"outcome": exact(record["outcome"]), **cell_numbers(record)}
-        if record["outcome"] == "ok":
-            found[cell] |= scores(path.with_suffix(".npz"))
+        found[cell] = {"outcome": exact(record["outcome"]), **cell_numbers(record), **scores(loaded.all_arrays())}
         found.setdefault(f"{run} {attacker(record)}", {}).update(run_numbers(record))
     board = (results / "leaderboard" / "board.md").read_text()
-    return made(records[0][1]["provenance"]), found | {f"board table {i}": part for i, part in enumerate(tables(board), 1)}
+    provenance = records[0].record.provenance.model_dump()
+    return made(provenance), found | {f"board table {i}": part for i, part in enumerate(tables(board), 1)}
 
 
 def made(provenance: dict[str, Any]) -> dict[str, str]:
@@ -80,16 +78,15 @@ def run_numbers(record: dict[str, Any]) -> dict[str, Part]:
     return {name: Part(digest(values), quartiles(values)) for name, values in found.items() if values}
 
 
-def scores(path: Path) -> dict[str, Part]:
+def scores(arrays: dict[str, np.ndarray]) -> dict[str, Part]:
     """Score arrays, candidates and whatever else is stored for them, all targets together in their order."""
-    with np.load(path, allow_pickle=False) as arrays:
-        names = sorted(arrays.files, key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
-        kinds: dict[str, list[np.ndarray]] = {}
-        for name in names:
-            kind = name.rpartition("_")[2] if re.match(r"t\d+_", name) else name
-            kinds.setdefault("candidates" if kind in CANDIDATES else "scores" if kind == "scores" else "other arrays", []).append(
-                arrays[name]
-            )
+    names = sorted(arrays, key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
+    kinds: dict[str, list[np.ndarray]] = {}
+    for name in names:
+        kind = name.rpartition("_")[2] if re.match(r"t\d+_", name) else name
+        kinds.setdefault("candidates" if kind in CANDIDATES else "scores" if kind == "scores" else "other arrays", []).append(
+            arrays[name]
+        )
     return {kind: Part(digest(parts), quartiles(np.concatenate([p.ravel() for p in parts]))) for kind, parts in kinds.items()}
 
 
