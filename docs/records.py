@@ -21,20 +21,26 @@ _HEAD = f"""# Records
 
 <!-- Written by `python docs/records.py`. -->
 
-A cell of a suite, one attack on one training, has a record: `records/NAME.json` in the results folder, UTF-8 JSON with no
-number out of the range of a double, at most 16 MiB. A cell with scores has `records/NAME.npz` beside it. This page is made of the
+A run, one training with its attacks, has two files in the results folder. `records/RUN.json` is UTF-8 JSON with no number out of
+the range of a double, at most 16 MiB. `records/RUN--DIGEST.npz` holds the arrays of the cells with scores. This page is made of the
 classes in `core/store/record.py` and what they hold; the schema is {SCHEMA_VERSION}. What protects a record, and against what, is
 in the [architecture](architecture.md#what-a-record-proves); how records travel in [submissions](submissions.md).
 
-Earlier schemas stay readable: 4 had no `components`; 3 and below had neither `digest` nor `identity`, and are not protected.
+| field of the file | meaning |
+|---|---|
+| `schema_version` | version of this format |
+| `digest` | sha256 of the canonical JSON of all other fields, made when the file is written and checked when it is read |
+| `arrays` | name of the `.npz`, empty where no cell has scores |
+| `run` | what all cells share; `identity` and `digests` of the run alone |
+| `cells` | the rest of the record of each cell; a field of `run` that differs in a cell is repeated there |
 
 An `outcome` is one of {", ".join(f"`{o}`" for o in typing.get_args(Outcome))}; every one but `ok` has a `reason`.
 """
 _TAIL = """
-## The scores beside a record
+## The arrays of a run
 
-One-dimensional arrays, no pickle; `T` is the number of a target. Their order is that of the candidates; the nulls have an entry a
-shuffle, in the same order for every attack of a run.
+No pickle; `T` is the number of a target. Their order is that of the candidates; the nulls have an entry a shuffle. An array that is
+equal in all cells of the run has the name below, one of a single cell `KEY/NAME` with the first 12 letters of its key.
 
 | array | type | meaning |
 |---|---|---|
@@ -42,7 +48,7 @@ shuffle, in the same order for every attack of a run.
 | `tT_kind` | int8 | 0 member, 1 outside the federation, 2 another client's, -1 counts nowhere |
 | `tT_ids` | int64 | which sample |
 | `tT_canary` | bool | whether its label was made wrong on purpose |
-| `tT_owner` | int32 | whose it is, -1 nobody's |
+| `tT_owner` | int32 | the client that trained on it, -1 none |
 | `tT_in_mix` | bool | whether it counts in the group `mix` |
 | `tT_null_auc` | float32 | the target's largest AUC over the rounds under each of 200 shuffled memberships |
 | `tT_null_advantage` | float32 | the same of its largest advantage |

@@ -274,9 +274,9 @@ _TRIALS: dict[str, Callable[[Subject, Any], dict[str, Any]]] = {
 
 def run_in(folder: Path, job: Job) -> None:
     """Run a job as `fedbench run` does, and read its record back. Raises :class:`Skipped` and :class:`Failed`."""
-    cell = replace(job.cells[0], stem=f"{job.cells[0].stem}-{job.seed}")
+    cell = job.cells[0]
     results = Results.create(folder, job.suite)
-    ask(lambda: run_job(replace(job, results=str(folder), cells=(cell,)), lambda kind, what: None))
+    ask(lambda: run_job(replace(job, results=str(folder)), lambda kind, what: None))
     results.set_manifest([*results.marker()["cells"], cell.stem], "Tiny")
     record = next(loaded.record for loaded in load_records(folder) if loaded.record.key == cell.key)
     if record.outcome == "skipped":

@@ -121,7 +121,7 @@ class Display(AbstractContextManager["Display"]):
         self._reasons[outcome, reason] += 1
         cell = next(cell for cell in job.cells if cell.key == key)
         log = log_path(job)
-        where = f"records/{cell.stem}.json" + (f" and logs/{log.name}" if log.exists() else "")
+        where = f"records/{job.stem}.json" + (f" and logs/{log.name}" if log.exists() else "")
         if self._reasons[outcome, reason] <= _MOST_ALIKE:
             self._print(f"{outcome}: {job.title}, {cell.attack.label}: {one_line(reason, 300)}; see {where}")
         if self._reasons[outcome, reason] == _MOST_ALIKE:

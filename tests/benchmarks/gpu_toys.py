@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from fedbench.core.store.reading import load_records
+
 
 def compared(path, folder, device, left):
     """Twice on the device, once on the CPU, each with its log beside the results. ``left``: seconds until it is cut off."""
