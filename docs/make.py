@@ -25,7 +25,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
-from fedbench.leaderboard.claims.load import shipped_papers
+from fedbench.leaderboard.claims.papers import shipped_papers
 from fedbench.leaderboard.markdown import escape
 
 DOCS = Path(__file__).resolve().parent

@@ -1,4 +1,4 @@
-"""The report `board`: a results folder as Markdown, with its figures beside it."""
+"""The report `board`: a results folder as Markdown, with its figures in the same folder."""
 
 from __future__ import annotations
 

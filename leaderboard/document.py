@@ -95,8 +95,8 @@ class Source:
 
 
 def source_of(results: Path) -> Source:
-    """The records of the folder's last plan. Raises UserError for records that cannot be used, and for those whose
-    numbers are not the ones that their scores give."""
+    """The records of the folder's last plan. Raises UserError for records that cannot be used, and for those with
+    numbers that their scores do not give."""
     records, superseded = Results(results).planned(load_records(results))
     require_recounted(records)
     marker = Results(results).marker() if (results / MARKER).is_file() else {}

@@ -23,7 +23,7 @@ NOISES = {"normal": stats.norm, "Student's t": stats.t(5)}
 
 
 def samples(seeds: int, targets: int, others: int, noise: str, rate: float, rng: np.random.Generator) -> list[Sample]:
-    """Scores of every unit whose true TPR at ``FPR`` is ``rate``."""
+    """Scores of every unit, with a true TPR of ``rate`` at ``FPR``."""
     law, found = NOISES[noise], []
     shift = law.isf(FPR) - law.isf(rate)
     for unit in range(seeds * targets):

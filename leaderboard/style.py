@@ -11,7 +11,7 @@ from fedbench.leaderboard.statistics.sections import Section
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe & Ito's palette, told apart with every common colour blindness; dashes and markers repeat the distinction.
+# Okabe & Ito's palette, distinguishable with every common colour blindness; dashes and markers repeat the distinction.
 # 7 colours and 4 dashes share no factor, so 28 defenses differ in at least one of them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F6A00")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
@@ -19,7 +19,7 @@ MARKERS = "oD^vP*X<>ph"
 
 
 def colour(i: int) -> str:
-    """Of the i-th defense, told apart with every common colour blindness."""
+    """Of the i-th defense, distinguishable with every common colour blindness."""
     return COLOURS[i % len(COLOURS)]
 
 

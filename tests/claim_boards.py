@@ -7,7 +7,7 @@ from boards import CLIENTS, MEMBERS, Folder, escape_stem, sections_of
 from contests import world
 from ruamel.yaml import YAML
 
-from fedbench.leaderboard.claims.schema import Paper
+from fedbench.leaderboard.claims.papers import Paper
 from fedbench.leaderboard.statistics.claims import judged
 from fedbench.leaderboard.statistics.sections import Section
 

@@ -15,7 +15,7 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.spec.shipped import shipped_suites
 from fedbench.core.store.record import Found as Recorded
-from fedbench.leaderboard.claims.load import load_paper, load_papers, shipped_papers
+from fedbench.leaderboard.claims.papers import load_paper, shipped_papers
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.claim_quantities import Found, measured, p_of_interval, separate, undominated
 from fedbench.leaderboard.statistics.sections import family
@@ -280,15 +280,6 @@ def written(folder, text, name="demo.yaml"):
     (HOLDS, "lowest: {measure: worst-auc}", "12:9: claims[0].holds[0].lowest: unknown field - did you mean 'lower'?"),
     (HOLDS, "{}", "claims[0].holds[0]: takes one of below, above, lower, higher, undominated; found none"),
     ("rows: [none]", "rows: [none], groups: [a]", "takes one of rows, tuned, attacks, groups, section; found rows, groups"),
-    ("rows: [none]", "rows: [mixup]", "'mixup' is compared with itself"),
-    ("rows: [none]", "attacks: [a]", "measure worst-auc is of no single attack"),
-    ("rows: [none]", "tuned: true", "say under chosen which one is compared"),
-    ("measure: worst-auc", "measure: worst-auc, attack: a", "measure worst-auc takes no attack: only auc, tf01"),
-    ("measure: worst-auc", "measure: last-loss, analysis: x, name: clean", "is of clean members, clean inside"),
-    ("lower: {measure: worst-auc", "undominated: {measure: accuracy", "measure accuracy is no leak"),
-    ("[here]", "[hree]", "10:13: claims[0].where[0]: no section 'hree' - did you mean 'here'?"),
-    ("  demo: everything.", "  other: everything.", "nothing under differs says what suite demo differs in"),
-    ("It is so.", '"It is\\u202eso."', "has a character that cannot be seen"),
     ("It is so.", "!!python/object/apply:os.system [ls]", "not valid YAML"),
 ])  # fmt: skip
 def test_a_mistake_is_said_with_its_place(tmp_path, old, new, message):
@@ -298,19 +289,24 @@ def test_a_mistake_is_said_with_its_place(tmp_path, old, new, message):
     assert re.search(rf"{re.escape(str(path))}:\d+:\d+: ", str(error.value)) and message in str(error.value)
 
 
-def test_an_id_belongs_to_one_claim(tmp_path):
-    with pytest.raises(UserError, match=r"claims\[1\]\.id: the id 'so' is taken by claims\[0\]"):
-        load_paper(written(tmp_path, GOOD + GOOD[GOOD.index("  - id") :]))
-    written(tmp_path, GOOD)
-    written(tmp_path, GOOD, "other.yaml")
-    with pytest.raises(UserError, match=r"other\.yaml: the id 'so' is one of demo\.yaml, too"):
-        load_papers(tmp_path)
-
-
 # ---------------------------------------------------------------- the shipped claims
 
 
 CLAIMS = [(paper, claim) for paper in shipped_papers().values() for claim in paper.claims]
+
+
+NEEDED = {"finding": ("analysis", "name"), "last-loss": ("analysis", "name"), "fact": ("name",)}
+
+
+def test_the_shipped_claims_are_complete():
+    ids = [claim.id for _, claim in CLAIMS]
+    assert len(set(ids)) == len(ids)
+    for paper, claim in CLAIMS:
+        assert set(claim.where) <= set(paper.sections) and set(paper.suites(claim)) <= set(paper.differs), claim.id
+        for asked in (predicate.asked for predicate in claim.holds):
+            needed = ("attack",) if asked.measure in ("auc", "tf01", "attack-accuracy") else NEEDED.get(asked.measure, ())
+            assert None not in [getattr(asked, name) for name in needed], claim.id
+            assert not (hasattr(asked, "than") and asked.row in (asked.than.rows or ())), claim.id
 
 
 @pytest.mark.slow

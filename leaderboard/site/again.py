@@ -58,7 +58,7 @@ def safe(quoted: str) -> str:
 
 
 def is_command(given: str) -> bool:
-    """Whether a document's command is one of ``command_of``: it may come from anybody, and people paste it into a
+    """Whether a document's command is one of ``command_of``: it may have any origin, and people paste it into a
     shell."""
     words = _words(given)
     changes = words[3:]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from fedbench.core import UserError
-from fedbench.leaderboard.site.schema import Beside, Board, Interval, Row, as_json, not_a_board
+from fedbench.core.contract.board import Column
+from fedbench.leaderboard.site.schema import Board, Interval, PublishedPair, Row, as_json, not_a_board
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -158,10 +158,10 @@ def _rank(row: Row) -> str:
     return str(low) if low == high else f"{low}–{high}"  # noqa: RUF001
 
 
-def _pair(pair: Beside) -> dict[str, Any]:
-    how = As(digits=2 if "%" in pair.quantity else 3)
+def _pair(pair: PublishedPair) -> dict[str, Any]:
+    how = _column(digits=2 if "%" in pair.quantity else 3)
     spread = "" if pair.spread is None else f" ± {written(pair.spread, how)}"
-    difference = "" if pair.difference is None else written(pair.difference, As(digits=how.digits, signed=True))
+    difference = "" if pair.difference is None else written(pair.difference, _column(digits=how.digits, signed=True))
     return {
         **vars(pair), "ours": shown(pair.ours, how), "paper": written(pair.paper, how) + spread, "difference": difference,
     }  # fmt: skip
@@ -182,25 +182,18 @@ def _entry(board: Board) -> dict[str, Any]:
 # -- numbers as the table prints them -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class As:
-    """How a column prints: the value times ``scale``, so many ``digits``, its ``unit``, with a plus where
-    ``signed``."""
-
-    scale: float = 1
-    digits: int = 3
-    unit: str = ""
-    signed: bool = False
+def _column(digits: int = 3, scale: float = 1, unit: str = "", signed: bool = False) -> Column:
+    return Column(name="", digits=digits, scale=scale, unit=unit, signed=signed)
 
 
 AS = {
-    "worst": As(), "mean": As(), "tf01": As(digits=2, unit=" %"), "delta": As(scale=100, digits=2, unit=" pp", signed=True),
-    "accuracy": As(scale=100, digits=1, unit=" %"), "contribution": As(scale=100, digits=2, unit=" pp", signed=True),
-    "runtime": As(digits=2, unit="×"),  # noqa: RUF001
+    "worst": _column(), "mean": _column(), "tf01": _column(digits=2, unit=" %"), "delta": _column(scale=100, digits=2, unit=" pp", signed=True),
+    "accuracy": _column(scale=100, digits=1, unit=" %"), "contribution": _column(scale=100, digits=2, unit=" pp", signed=True),
+    "runtime": _column(digits=2, unit="×"),  # noqa: RUF001
 }  # fmt: skip
 
 
-def shown(found: Interval, how: As) -> dict[str, str] | None:
+def shown(found: Interval, how: Column) -> dict[str, str] | None:
     """Mean and interval, "" where that is not known; None without a number."""
     if found is None:
         return None
@@ -209,7 +202,7 @@ def shown(found: Interval, how: As) -> dict[str, str] | None:
     return {"mean": written(mean, how) + how.unit, "interval": ends}
 
 
-def written(value: float, how: As) -> str:
+def written(value: float, how: Column) -> str:
     """With a true minus sign, and none before a zero."""
     rounded = round(value * how.scale, how.digits) + 0.0
     text = f"{rounded:+.{how.digits}f}" if how.signed and rounded > 0 else f"{rounded:.{how.digits}f}"

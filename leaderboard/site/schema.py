@@ -149,7 +149,7 @@ class Row(Part):
     entries: list[Entry]
 
 
-class Beside(Part):
+class PublishedPair(Part):
     quantity: Text
     defense: Text
     attack: Text
@@ -168,7 +168,7 @@ class Published(Part):
     run: bool
     differs: Text
     unlike: list[Text]
-    pairs: list[Beside]
+    pairs: list[PublishedPair]
 
 
 class Board(Part):

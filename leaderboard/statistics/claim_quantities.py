@@ -11,7 +11,7 @@ from scipy.special import stdtr, stdtrit
 from fedbench.core import Courses, Strengths
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.claims.schema import Other, Quantity
+from fedbench.leaderboard.claims.papers import Other, Quantity
 from fedbench.leaderboard.statistics.intervals import Measured, over_units, p_value
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.claims.schema import Bound, Claim, Contrast, Paper, Place, Predicate, Quantity, Undominated
+from fedbench.leaderboard.claims.papers import Bound, Claim, Contrast, Paper, Place, Predicate, Quantity, Undominated
 from fedbench.leaderboard.statistics.claim_quantities import (
     Found,
     Missing,

@@ -39,7 +39,7 @@ class Measured:
 class Estimates:
     """D statistics on the same U units. ``seeds`` [U]; ``values`` [U, D], NaN where a unit has none; ``variances``
     [U, D] from the candidates, NaN where not known; ``shared`` [D]: sum of the covariances between units of one seed,
-    whose non-members may be the same samples."""
+    which may have the same non-members."""
 
     seeds: np.ndarray
     values: np.ndarray

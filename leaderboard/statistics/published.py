@@ -100,7 +100,7 @@ class Pair:
     paper: float
     paper_std: float | None
     paper_range: tuple[float, float] | None = None
-    """maxima: smallest and largest over the paper's clients, whose mean is compared, since their data are not our
+    """maxima: smallest and largest over the paper's clients; their mean is compared, since their data are not our
     clients'"""
     ours: Ours | None
 

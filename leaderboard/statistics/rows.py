@@ -121,7 +121,7 @@ class Entry:
 
     @cached_property
     def maxima(self) -> dict[Unit, MaximumScores]:
-        """The largest value over the rounds, of each seed x target whose record has it."""
+        """The largest value over the rounds, of each seed x target with one in its record."""
         return {unit: t.maximum for unit, t in self._judged() if t.maximum is not None}
 
     def null_maxima(self, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
@@ -206,7 +206,7 @@ class Row:
     def stands_under(self) -> str | None:
         """The active attack under which the row's accuracy and time are taken; None: none, it has a passive run.
 
-        An active attack is trained inside a run of its own, whose accuracy is not that of the defense alone. A row
+        An active attack is trained inside a run of its own: its accuracy is not that of the defense alone. A row
         with active runs only is taken under the attack with the most seeds, a tie going to the first by name.
         """
         found = [adversary_of(loaded) for e in self.entries.values() for s in e.targets if (loaded := e.ok(s))]
@@ -316,7 +316,7 @@ def group_names(records: Sequence[LoadedRecord]) -> list[str]:
 @dataclass(frozen=True)
 class PrivacyClaim:
     """What a row claims of differential privacy: least and greatest ``epsilon`` and ``delta`` over seeds and members,
-    and the ``units`` whose data they protect."""
+    and the ``units`` of data that they protect."""
 
     epsilon: tuple[float, float]
     delta: tuple[float, float]
@@ -328,7 +328,7 @@ _CLAIM = ("epsilon", "delta", "unit of privacy")
 
 def privacy_claims(row: Row) -> list[PrivacyClaim]:
     """Of a row with the three facts ``epsilon``, ``delta`` (numbers, or lists of them) and ``unit of privacy`` on
-    every seed; of several defenses in one, whose facts have a prefix, one claim each."""
+    every seed; of several defenses in one (their facts have a prefix), one claim each."""
     found, made = row.facts, []
     for lead in (name.removesuffix(_CLAIM[0]) for name in found if name.endswith(_CLAIM[0])):
         # what all groups of a coalition report alike has no prefix

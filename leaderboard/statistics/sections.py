@@ -230,7 +230,7 @@ class Section:
         return self.comparison.ranks_among(labels)
 
     def duels(self, pairs: Sequence[tuple[str, str]]) -> list[Duel]:
-        """The first defense minus the second, of those pairs whose rows are both here."""
+        """The first defense minus the second, of those pairs with both rows in the section."""
         rows = {r.label: r for r in self.rows}
         here = [(a, b) for a, b in pairs if a in rows and b in rows and a != b]
         found = self.comparison.between(here)

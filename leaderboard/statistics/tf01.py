@@ -2,7 +2,7 @@
 interval.
 
 Units have their own scales and tails and too few non-members for 0.1 %, so nothing but ranks is compared between
-them: in each unit the threshold is its own j-th largest non-member, whose expected FPR is j / (N + 1) whatever the
+them: in each unit the threshold is its own j-th largest non-member: its expected FPR is j / (N + 1) for all
 scores (conformal prediction; Vovk, Gammerman & Shafer 2005, ch. 2). Where that is above the wanted FPR, a straight
 line leads from there to it, in the logit of the TPR over the logarithm of the FPR.
 

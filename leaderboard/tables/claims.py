@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedbench.core.contract.board import Block, Column, Heading, Note, Part, Quote, Table, Text, Words
 from fedbench.core.metrics import Interval
-from fedbench.leaderboard.claims.load import shipped_papers
-from fedbench.leaderboard.claims.schema import Paper, Place, Quantity
+from fedbench.leaderboard.claims.papers import Paper, Place, Quantity, shipped_papers
 from fedbench.leaderboard.statistics.claims import ClaimTest, Judged, Lack, judged
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import joined

@@ -184,7 +184,7 @@ def _sizes(row: Row) -> list[int]:
 
 
 def fold(lead: str, blocks: Sequence[Block]) -> list[Fold]:
-    """One fold whose summary names the tables in it; nothing of no blocks."""
+    """One fold, with the names of its tables in the summary; nothing of no blocks."""
     return [Fold(_summary(Words(lead), blocks), tuple(blocks))] if blocks else []
 
 

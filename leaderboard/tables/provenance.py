@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -159,26 +159,18 @@ def _commit(loaded: LoadedRecord) -> str:
     return p.git_commit[:12] + (" with uncommitted changes" if p.git_dirty else "")
 
 
-_FACTS: dict[str, Callable[[LoadedRecord], object]] = {
-    "fedbench": lambda r: r.record.provenance.fedbench,
-    "Python": lambda r: r.record.provenance.python,
-    "torch": lambda r: r.record.provenance.torch,
-    "numpy": lambda r: r.record.provenance.numpy,
-    "git commit": _commit,
-    "platform": lambda r: r.record.provenance.platform,
-    "CPU": lambda r: r.record.provenance.cpu_type,
-    "device": lambda r: r.record.provenance.device,
-    "dtype": lambda r: r.record.provenance.dtype,
-    "threads a run": lambda r: r.record.provenance.threads,
-    "deterministic": lambda r: "yes" if r.record.provenance.deterministic else "no",
-    "data": lambda r: r.record.digests.get("data", "unknown")[:16],
-    "split": lambda r: r.record.digests.get("split", "unknown")[:16],
-}
+_PROVENANCE = {
+    "fedbench": "fedbench", "Python": "python", "torch": "torch", "numpy": "numpy", "git commit": "", "platform": "platform",
+    "CPU": "cpu_type", "device": "device", "dtype": "dtype", "threads a run": "threads", "deterministic": "deterministic",
+}  # fmt: skip
 
 
 def origin(loaded: LoadedRecord) -> list[tuple[str, str]]:
     """(name, value) of versions, machine and data of one record."""
-    return [(name, str(read(loaded))) for name, read in _FACTS.items()]
+    r = loaded.record
+    found = {name: str(getattr(r.provenance, field)) if field else _commit(loaded) for name, field in _PROVENANCE.items()}
+    found["deterministic"] = "yes" if r.provenance.deterministic else "no"
+    return [*found.items(), *((part, r.digests.get(part, "unknown")[:16]) for part in ("data", "split"))]
 
 
 def mixed_note(records: Sequence[LoadedRecord]) -> list[Block]:
@@ -186,7 +178,7 @@ def mixed_note(records: Sequence[LoadedRecord]) -> list[Block]:
     types = {r.record.provenance.cpu_type for r in records if r.record.provenance.device == "cpu"}
     if len(types) < 2:
         return []
-    text = "Records of several types of CPU, whose last digits may differ: one command gives the same bits on one type only ("
+    text = "Records of several types of CPU, so that last digits may differ: one command gives the same bits on one type only ("
     return [Note((Words(text), *_listed(types, MOST_VALUES, "; "), Words(").")))]
 
 
@@ -194,8 +186,10 @@ def provenance_blocks(records: Sequence[LoadedRecord], more: Sequence[Text] = ()
     """Versions, code, machine and data behind the board; where records differ, every value is listed. ``more``:
     further lines."""
     lines: list[Text] = [*more, *_packages(records)]
-    for name, read in _FACTS.items():
-        lines.append((Words(f"{name}: "), *_listed({str(read(r)) for r in records}, MOST_VALUES)))
+    values: dict[str, set[str]] = {}
+    for name, value in (item for r in records for item in origin(r)):
+        values.setdefault(name, set()).add(value)
+    lines += [(Words(f"{name}: "), *_listed(found, MOST_VALUES)) for name, found in values.items()]
     count = ", ".join(f"{n} {what}" for what, n in sorted(Counter(map(ended, records)).items()))
     latest = max(r.record.measured.started for r in records)
     lines += [Words(f"records: {count}"), (Words("last run started: "), latest)]

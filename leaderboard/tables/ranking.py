@@ -180,7 +180,7 @@ _LEADS = {
 def _strongest(found: Answer) -> Text:
     defense = found.defense
     if defense is None or defense.delta_accuracy is None:
-        return Words("No defense with all its scores stands here beside the undefended federation.")
+        return Words("No defense with all its scores can be compared with the undefended federation.")
     less = "" if found.difference is None else f", {_number(found.difference.found, 3, signed=True)} against the undefended one"
     cost = f", at a change of accuracy of {_number(defense.delta_accuracy, 1, 100, signed=True)} points"
     seeds = "one seed does" if found.seeds == 1 else f"{found.seeds} seeds do"

@@ -16,7 +16,7 @@ from oracle.stored import PARTS, load, save
 from oracle.toys import images_in
 
 import fedbench.plugins
-from fedbench.leaderboard.claims.load import shipped_papers
+from fedbench.leaderboard.claims.papers import shipped_papers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

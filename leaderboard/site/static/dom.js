@@ -20,7 +20,7 @@
   /** An SVG element. */
   site.svg = (tag, attributes = {}, ...children) => put(document.createElementNS(SVG, tag), attributes, children);
 
-  /** Somebody's text, kept apart from the direction of what stands around it. */
+  /** Text of any origin, isolated from the direction of the text around it. */
   site.name = (text) => site.el("bdi", { class: "name" }, text);
 
   /** The one element of that id. */

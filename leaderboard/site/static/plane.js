@@ -22,7 +22,7 @@
     return new Bokeh.Range1d({ start: least - margin, end: most + margin });
   }
 
-  /** The staircase of what no other shown row beats in both numbers; floors compete with nobody. */
+  /** The staircase of what no other shown row beats in both numbers; floors are left out. */
   function front(figure, found) {
     const best = [];
     for (const p of found.filter((one) => !one.row.floor).sort((a, b) => a.auc[0] - b.auc[0] || b.accuracy[0] - a.accuracy[0])) {

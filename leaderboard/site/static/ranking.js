@@ -15,7 +15,7 @@
 
   const cell = (tr, key) => tr.querySelector(`:scope > [data-key="${key}"]`);
 
-  /** The attack whose number a cell shows, "" for a number of no one attack. */
+  /** The attack of the number in a cell, "" for a number of no one attack. */
   function attackOf(row, key, state) {
     const at = key === "worst" ? row.worst_attack : key === "tf01" ? row.tf01_attack : -1;
     return state.attack || at < 0 ? state.attack : site.attackNames(site.sectionOf(row))[at];

@@ -32,7 +32,7 @@
     return at < 0 ? null : row.entries[at];
   };
 
-  /** The interval (or other value) that a column shows of a row; null: cannot be said. */
+  /** The interval (or other value) that a column shows of a row; null: not known. */
   site.value = (row, key, state) => {
     const entry = site.chosen(row, state);
     if (entry && key === "worst") return entry.auc;

@@ -1,4 +1,4 @@
-// Light or dark: what the system prefers until somebody chooses.
+// Light or dark: what the system prefers until a choice is made.
 "use strict";
 
 (function (site) {
