@@ -187,9 +187,9 @@ def _column(digits: int = 3, scale: float = 1, unit: str = "", signed: bool = Fa
 
 
 AS = {
-    "worst": _column(), "mean": _column(), "tf01": _column(digits=2, unit=" %"), "delta": _column(scale=100, digits=2, unit=" pp", signed=True),
-    "accuracy": _column(scale=100, digits=1, unit=" %"), "contribution": _column(scale=100, digits=2, unit=" pp", signed=True),
-    "runtime": _column(digits=2, unit="×"),  # noqa: RUF001
+    "worst": _column(), "mean": _column(), "tf01": _column(digits=2, unit=" %"),
+    "delta": _column(scale=100, digits=2, unit=" pp", signed=True), "accuracy": _column(scale=100, digits=1, unit=" %"),
+    "contribution": _column(scale=100, digits=2, unit=" pp", signed=True), "runtime": _column(digits=2, unit="×"),  # noqa: RUF001
 }  # fmt: skip
 
 
