@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedbench.core.registry.components import Registry
 
 MARKER = "fedbench.json"  # as in store/marker.py, which imports numpy
-_MOST = 500  # candidates: beyond, nobody reads them
+_MOST = 500  # candidates
 
 
 def suites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

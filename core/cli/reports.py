@@ -1,4 +1,4 @@
-"""Reports by name: somebody's code makes something to look at of a results folder, in a process of its own."""
+"""Write reports of a results folder; the report plugins run in a separate process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Written = tuple[str, list[str], list[list[str]], list[str], list[str]]
 
 
 def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComponent]:
-    """The reports of these names; raises ``UserError`` for one that nobody or more than one package provides, or that cannot
+    """The reports of these names; raises ``UserError`` for one that no package or several provide, or that cannot
     be made."""
     from fedbench.core.registry.components import Registry
 
@@ -33,7 +33,7 @@ def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComp
     found = {name: registry.get("report", name) for name in dict.fromkeys(names)}
     for report in found.values():
         if report.distribution == PROJECT:
-            report.load()  # ours may be imported here, once for all processes
+            report.load()  # built-in: imported once for all processes
     for answer in ask_each(list(found.values()), lambda report: _made(report) is None):
         answer.get()
     return found
@@ -88,7 +88,7 @@ def _write(found: RegisteredComponent, folder: Path, plots: bool) -> tuple[Writt
             return (str(path), *_plain(summary)), ""
     except (UserError, OSError):
         raise
-    except BaseException as error:  # somebody's code
+    except BaseException as error:
         pass_on_interrupt(error)
         return None, explain(error)
 

@@ -119,7 +119,7 @@ def command(
 
 def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> tuple[dict[str, Any], set[str]]:
     """What of ``wanted`` is missing, or asked for again. Returns how every cell with a record ended, by its stem, and the cells
-    that lost theirs meanwhile."""
+    that lost their record meanwhile."""
     from fedbench.core.execution.order import seed_by_seed
     from fedbench.core.execution.resume import other_cpus, pending, recorded
 
@@ -274,5 +274,5 @@ class _Failures:
             console.print(said, highlight=False)
         if self._failed:
             logs = f"; tracebacks are in {store.logs}" if store.logs.exists() and any(store.logs.iterdir()) else ""
-            said = f"{self._failed} cells failed; mend the cause and use --rerun failed{printable(logs)}"
+            said = f"{self._failed} cells failed. Fix the cause, then run again with --rerun failed{printable(logs)}"
             console.print(said, highlight=False)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.command(epilog=examples(
     "fedbench show results/partial_defense                      every record",
-    "fedbench show results/partial_defense cofedmid--fedmia-ii  those whose name contains the text",
+    "fedbench show results/partial_defense cofedmid--fedmia-ii  all with the text in their name",
     "fedbench show results/partial_defense 4f21c0 --history     a key's first letters will do",
     "fedbench show results/partial_defense 4f21c0 --json",
 ))  # fmt: skip
@@ -48,7 +48,7 @@ def command(results: Path, cell: str | None, history: bool, as_json: bool) -> No
 
 
 def find(root: Path, cell: str | None) -> list[LoadedRecord]:
-    """The records whose name contains ``cell`` or, where none does, whose key begins with it; UserError for none."""
+    """The records with ``cell`` in their name or, if there are none, at the start of their key. Raises ``UserError`` for none."""
     from fedbench.core.store.reading import read_all, record_paths
 
     paths = record_paths(opened(root).records)

@@ -1,4 +1,4 @@
-"""Ask other people's code something, in a process of its own: what comes back is plain data, or one message that names them."""
+"""Run plugin code in a separate process: the result is plain data, or one message that names the plugin."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 class Ended(UserError):
-    """Other people's code ended the process that it was asked in, or had to be stopped. ``timed_out``: the latter."""
+    """Plugin code ended its process, or was stopped at the time limit (``timed_out``)."""
 
     def __init__(self, message: str, timed_out: bool) -> None:
         super().__init__(message)
@@ -42,12 +42,12 @@ class Ended(UserError):
 
 
 class Defect(Exception):
-    """fedbench's own mistake, with the traceback of the process where it was made."""
+    """A defect of fedbench, with the traceback of the process where it was raised."""
 
 
 @dataclass(frozen=True)
 class Answer(Generic[R]):
-    """What was said, or what was raised instead."""
+    """A result, or the error raised instead."""
 
     value: R | None = None
     error: Exception | None = None
@@ -60,7 +60,7 @@ class Answer(Generic[R]):
 
 
 def patience() -> Patience:
-    """How long somebody's import, hook or constructor may take; ``UserError`` where the user's wish is no number of seconds."""
+    """The time limit of an import, a hook or a constructor of a plugin. Raises ``UserError`` for an invalid ``SECONDS``."""
     text = os.environ.get(SECONDS, "")
     try:
         seconds = float(text or _DEFAULT_S)
@@ -72,22 +72,21 @@ def patience() -> Patience:
 
 
 def long_patience() -> Patience:
-    """How long loading data or writing a report may take: half an hour of CPU, five minutes of silence, or what the user's
-    wish makes of it."""
+    """The time limit of loading data or writing a report: by default half an hour of CPU, five minutes without activity."""
     seconds = patience().cpu_s or 0.0
     return Patience(cpu_s=_LONG_CPU * seconds, idle_s=_LONG_IDLE * seconds)
 
 
 def ask(question: Callable[[], R]) -> R:
-    """What ``question()`` gives in a process of its own. Raises its ``UserError`` and ``OSError``, and :class:`Ended` with the
-    name of whoever was at work where the process did not survive."""
+    """The result of ``question()`` in a separate process. Raises its ``UserError`` and ``OSError``, and :class:`Ended` naming the
+    plugin at work where the process ended."""
     (answer,) = ask_each([None], lambda _: question())
     return answer.get()
 
 
 def ask_each(items: Sequence[T], question: Callable[[T], R], quiet: bool = False) -> Iterator[Answer[R]]:
-    """``question(item)`` of every item, in order. One process serves all of them; where an item ends it, another begins with
-    the next. ``quiet``: what is printed there is dropped, not shown."""
+    """``question(item)`` of every item, in order. All run in one process; where an item ends it, a new one begins with the next.
+    ``quiet``: drop its output."""
     from fedbench.core.apart.child import Child
     from fedbench.core.apart.output import Lines
 
@@ -107,26 +106,26 @@ def ask_each(items: Sequence[T], question: Callable[[T], R], quiet: bool = False
 
 
 def _ended(child: Child) -> Ended:
-    party = child.who or "somebody's code, or fedbench's own"
+    party = child.who or "a plugin's code, or fedbench's own"
     ending = child.ending or "it ended the process with status 0"
     remedy = f"; {SECONDS} sets how long it may take" if child.timed_out else ""
     return Ended(f"{party}: {ending}{remedy}", child.timed_out)
 
 
 def _serve(items: Sequence[T], question: Callable[[T], Any], channel: Channel) -> None:
-    """The forked process: an answer an item."""
+    """The forked process: send an answer per item."""
     _calm()
     pid = os.getpid()
     for item in items:
         kind, said = _said(question, item)
-        if os.getpid() != pid:  # a copy that somebody's code made: the other one speaks
+        if os.getpid() != pid:  # a fork that a plugin made: only the original answers
             os._exit(0)
         channel.send(kind, said)
     channel.send("all")
 
 
 def _calm() -> None:
-    """The threads of the process that was forked are not in this one: torch would wait for them for ever."""
+    """Threads do not survive a fork: torch would wait for them for ever."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 
@@ -159,7 +158,7 @@ def _answer(kind: str, value: Any) -> Answer[Any]:
 
 
 class _Foreign(Exception):
-    """An object of somebody's class where plain data was expected."""
+    """An object of a plugin's class where plain data was expected."""
 
 
 def _packed(value: Any) -> str:
@@ -177,7 +176,7 @@ def _ours(module: str) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Texts and numbers of somebody's classes become plain ones: a ``StrEnum`` is as good a view as a ``str``."""
+    """Subclasses of text and numbers become plain ones: a ``StrEnum`` is a valid view."""
 
     def reducer_override(self, obj: Any) -> Any:
         if not _ours(type(obj).__module__):
@@ -188,8 +187,8 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes objects of classes of this harness and of plain ones, nothing else: somebody's module is never imported here, and
-    what a module of ours has imported (``subprocess.Popen``) is not ours."""
+    """Makes objects of the harness's own classes and of plain ones only: no plugin's module is imported here, and no class that a
+    module of the harness has imported (``subprocess.Popen``) is accepted."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = import_module(module) if _ours(module) else None

@@ -39,7 +39,7 @@ class RegisteredComponent:
     def load(self) -> Any:
         """The class; raises ``UserError`` when it cannot be imported or is not what its kind demands."""
         base_module, base_name = BASES[self.kind]
-        base: type = getattr(import_module(base_module), base_name)  # ours: not in the time that its package may take
+        base: type = getattr(import_module(base_module), base_name)  # not within the package's time limit
         with at_work(str(self), patience()), settled():
             try:
                 found = self._imported()

@@ -63,21 +63,21 @@ def unknown_methods(cls: type) -> list[str]:
     """A message on each public method, of the class's own or of its package's bases, that is no hook: ``its method 'protekt' is
     no phase, ...``. Empty for a class that is not built on the contract. A method that overrides one of another library's class
     (``forward`` of a module) is that library's to call."""
-    ours = next((base for base in cls.__mro__ if _of_contract(base) and base is not Configured), None)
-    if ours is None:
+    contract = next((base for base in cls.__mro__ if _of_contract(base) and base is not Configured), None)
+    if contract is None:
         return []
     own = [c for c in cls.__mro__ if not _of_contract(c) and (issubclass(c, Configured) or _package(c) == _package(cls))]
     known = {name for c in cls.__mro__ if c not in own for name in dir(c)}
     names = (name for c in own for name, value in vars(c).items() if isinstance(value, _METHODS))
     unknown = [name for name in dict.fromkeys(names) if not name.startswith("_") and name not in known]
-    messages = [_message(name, ours) for name in unknown[:_MOST]]
+    messages = [_message(name, contract) for name in unknown[:_MOST]]
     more = len(unknown) - len(messages)
     return [*messages, *([f"{more} more of its methods are no hooks either"] if more else [])]
 
 
-def _message(name: str, ours: type) -> str:
-    here, narrower = hooks_of(ours), dict(_hooks_of_subclasses(ours))
-    what = "phase" if ours.__name__ == "Defense" else f"hook of {ours.__name__}"
+def _message(name: str, contract: type) -> str:
+    here, narrower = hooks_of(contract), dict(_hooks_of_subclasses(contract))
+    what = "phase" if contract.__name__ == "Defense" else f"hook of {contract.__name__}"
     text = f"its method '{one_line(name, _LONGEST)}' is no {what}, so the engine never calls it"
     near = nearest(name, [*here, *narrower], _NEAR)
     if near is None:
@@ -86,11 +86,11 @@ def _message(name: str, ours: type) -> str:
     return f"{text} - did you mean '{near}'{of}? A helper's name begins with an underscore"
 
 
-def _hooks_of_subclasses(ours: type) -> Iterator[tuple[str, type]]:
+def _hooks_of_subclasses(contract: type) -> Iterator[tuple[str, type]]:
     """What only a narrower class of the contract has: ``craft`` of an active attack."""
-    subclasses: list[type] = type.__subclasses__(ours)
+    subclasses: list[type] = type.__subclasses__(contract)
     narrower = filter(_of_contract, subclasses)
-    yield from ((name, sub) for sub in narrower for name in hooks_of(sub) if name not in hooks_of(ours))
+    yield from ((name, sub) for sub in narrower for name in hooks_of(sub) if name not in hooks_of(contract))
 
 
 def _of_contract(cls: type) -> bool:

@@ -7,15 +7,15 @@ import subprocess
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words.explain import one_line, printable
 
-NOBODY = "its authors"
+UNNAMED = "its authors"
 _LONGEST = 200
 
 
 def author_of(given: str | None) -> str:
-    """``given``, or git's user.name, or nobody's name. Raises ``UserError`` for a name that no file should hold."""
+    """``given``, or git's user.name, or a general one. Raises ``UserError`` for a name that no file should hold."""
     if given is None:
         found = _of_git()
-        return found if _usable(found) else NOBODY
+        return found if _usable(found) else UNNAMED
     if not _usable(given):
         expected = f"expected a name on one line, of at most {_LONGEST} printable characters"
         raise UserError(f"--author '{one_line(given, 60)}': {expected}")

@@ -17,5 +17,5 @@ def refuse_taken(names: Names, registry: Registry) -> None:
             if found.name == names.name:
                 raise UserError(f"the name '{names.name}' is taken: there is the {found}; choose another")
         if re.sub(r"[-_.]+", "-", plugin.distribution).lower() == names.distribution:
-            whose = f"a package '{plugin.distribution}' {plugin.version} is installed already"
-            raise UserError(f"{whose}; choose another name, or `pip uninstall` it")
+            package = f"a package '{plugin.distribution}' {plugin.version} is installed already"
+            raise UserError(f"{package}; choose another name, or `pip uninstall` it")

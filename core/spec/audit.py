@@ -1,4 +1,4 @@
-"""What is measured and about whom, and who attacks from inside: parts of a setting."""
+"""The audit and the adversary of a setting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ShadowSpec(SpecModel):
 
 
 class AuditSpec(SpecModel):
-    """What is measured for the attacks, and about whom."""
+    """What is measured for the attacks, and the audited samples."""
 
     every: int = Field(1, ge=1, le=most.ROUNDS, description="audited rounds are every, 2*every, ... and always the last one")
     nonmembers: int = Field(
@@ -43,7 +43,7 @@ class AuditSpec(SpecModel):
         list[Annotated[int, Field(ge=0, lt=most.CLIENTS)]], Field(min_length=1, max_length=most.CLIENTS)
     ] = Field(
         "coalition",
-        description="whose data is attacked: the coalition's members, a list of client ids, honest (was a sample used by "
+        description="the attacked clients: the coalition's members, a list of client ids, honest (was a sample used by "
         "any honest client at all?) or groups (by any client of the group?)",
     )  # fmt: skip
     align_nonmembers: bool = Field(
@@ -52,7 +52,7 @@ class AuditSpec(SpecModel):
 
     members_from: Literal["training", "holdout"] = Field(
         "training",
-        description="holdout: the members asked about were in nobody's training either, so what an attack finds is its null",
+        description="holdout: the audited members were not trained on either, so an attack's result is its null",
     )
 
     @model_validator(mode="before")

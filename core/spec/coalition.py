@@ -28,7 +28,7 @@ class Coalition(SpecModel):
     fraction: float | None = Field(None, gt=0, le=1, description="the first clients up to this share of all")
     groups: list[_Group] | None = Field(
         None, min_length=2, max_length=most.GROUPS,
-        description="several coalitions at once: the ids of each one's members, who defend together and with nobody else",
+        description="several coalitions at once: the ids of each one's members, who defend together and with no others",
     )  # fmt: skip
 
     @model_validator(mode="after")

@@ -82,7 +82,7 @@ class FederationSpec(SpecModel):
     )
     test: float = Field(
         0.0, ge=0, lt=1,
-        description="share of each client's own samples, by class, that nobody trains on: its outside non-members, in place of "
+        description="share of each client's own samples, by class, that is not trained on: its outside non-members, in place of "
         "the hold-out's",
     )  # fmt: skip
     validation_on: Literal["own", "nonmembers"] = Field(

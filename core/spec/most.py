@@ -1,7 +1,7 @@
 """The largest values that a suite may state.
 
 No method needs more. A bound turns a slip (a key held down, 1e9 for 1e-9) into one message with its place, before anything of
-that size is made; without it the slip ends hours later, in memory or in somebody's plugin.
+that size is made; without it the slip ends hours later, in memory or in a plugin.
 """
 
 from __future__ import annotations

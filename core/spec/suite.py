@@ -66,7 +66,7 @@ class Partition(SpecModel):
 
 
 class Group(SpecModel):
-    """Clients whose images are deformed alike: each draws its own angle or factor from the group's range."""
+    """Clients with images deformed alike: each draws its own angle or factor from the group's range."""
 
     name: Name = Field(description="name in records and tables")
     fraction: float | None = Field(None, gt=0, lt=1, description="share of the clients; one group may take the rest")

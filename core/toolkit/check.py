@@ -42,7 +42,7 @@ def _label_problem(y: np.ndarray, n_classes: int) -> str | None:
         return None
     return (
         f"{len(wrong):,} labels are not 0..{n_classes - 1} (the first: {y[wrong[0]]} at position {wrong[0]}); number the "
-        f"classes from 0, or mend the file or n_classes"
+        f"classes from 0, or fix the file or n_classes"
     )
 
 

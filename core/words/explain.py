@@ -1,4 +1,4 @@
-"""Somebody else's exceptions in bounded, printable lines, whatever is in them."""
+"""Exceptions of plugins in bounded, printable lines."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ DEBUG = "FEDBENCH_DEBUG"
 """environment variable: whole tracebacks, in logs and on standard error"""
 
 _OURS = "fedbench"
-# of ours, what is a plugin like anybody's
+# built-in plugins
 _PLUGINS = (f"{_OURS}.plugins", f"{_OURS}.leaderboard", f"{_OURS}.core.models", f"{_OURS}.core.signals.logits")
 _CALLED = frozenset({  # what the engine calls that may call a plugin back
     "torch", "torchvision", "numpy", "scipy", "sklearn", "pluggy", "pydantic", "pydantic_core", "click", "rich",
@@ -35,7 +35,7 @@ def debugging() -> bool:
 
 
 def place(error: BaseException) -> str:
-    """`` (my_package/defense.py:42 in protect)``, the innermost frame of the plugin that raised; empty where nobody's did."""
+    """`` (my_package/defense.py:42 in protect)``, the innermost frame of the plugin that raised; empty where none did."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return one_line(f" ({PurePath(error.filename).name}:{error.lineno})", _LONGEST_PLACE)
     found = ""
@@ -65,7 +65,7 @@ def _own(frames: list[tuple[FrameType, int]]) -> Iterator[tuple[FrameType, int]]
 
 
 def _package(frame: FrameType) -> str:
-    """Whose package a frame is of; empty where it can be no plugin's."""
+    """The plugin package that a frame belongs to; empty for the engine, Python and libraries."""
     module, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
     if module.partition(".")[0] == _OURS:
         return next((p for p in _PLUGINS if module == p or module.startswith(f"{p}.")), "")

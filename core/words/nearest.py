@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-_LONGEST = 200  # letters: what is longer is nobody's name, and comparing costs their square
+_LONGEST = 200  # letters: comparing costs the square of the length
 
 
 def nearest(word: str, good: Iterable[str], least: float = 0.6) -> str | None:

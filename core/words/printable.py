@@ -1,4 +1,4 @@
-"""Somebody else's text in bounded lines that a terminal only shows."""
+"""Text of plugins, suites and records in bounded, printable lines."""
 
 from __future__ import annotations
 
