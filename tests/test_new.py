@@ -18,8 +18,7 @@ from running import records
 
 from fedbench.core import UserError
 from fedbench.core.cli.main import cli
-from fedbench.core.scaffold.names import names_of
-from fedbench.core.scaffold.package import KINDS, package_files
+from fedbench.core.scaffold.package import KINDS, names_of, package_files
 
 
 def new(*args: object, status: int = 0) -> str:
@@ -39,11 +38,12 @@ def everything(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    ("My Defense!", "'My Defense!' is no name for a defense: expected 2 to 30 letters, digits and single dashes, a letter first,"
+    ("My Defense!", "'My Defense!' is not a valid name for a defense"
+        ": expected 2 to 30 letters, digits and single dashes, a letter first,"
      " e.g. 'my-defense'"),
-    ("a" * 200, "aaa…' is no name for a defense"),
+    ("a" * 200, "aaa…' is not a valid name for a defense"),
     ("../up", "e.g. 'up'"),
-    ("class", "'class' is no name for a defense: it is a word of Python; try 'my-class'"),
+    ("class", "'class' is not a valid name for a defense: it is a word of Python; try 'my-class'"),
     ("fedbench-shield", "leave out 'fedbench-', the package gets it by itself"),
 ])  # fmt: skip
 def test_a_bad_name_is_refused_with_a_good_one(tmp_path, given, words):
