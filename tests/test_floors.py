@@ -101,7 +101,7 @@ def test_a_suite_may_name_its_floors(tmp_path):
 
 
 def test_a_defense_that_is_no_floor_is_refused_with_its_place(tmp_path):
-    with pytest.raises(UserError, match=r"tiny.yaml:\d+:\d+: floors\[0\]: 'mixup' is no floor; they are free-rider, placebo"):
+    with pytest.raises(UserError, match=r"tiny.yaml:\d+:\d+: floors\[0\]: 'mixup' is not a floor; the floors are"):
         rows(edited(tmp_path, {}, floors=["mixup"]))
 
 
