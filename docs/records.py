@@ -22,8 +22,8 @@ _HEAD = f"""# Records
 <!-- Written by `python docs/records.py`. -->
 
 A run, one training with its attacks, has two files in the results folder. `records/RUN.json` is UTF-8 JSON with no number out of
-the range of a double, at most 16 MiB. `records/RUN--DIGEST.npz` holds the arrays of the cells with scores. This page is made of the
-classes in `core/store/record.py` and what they hold; the schema is {SCHEMA_VERSION}. What protects a record, and against what, is
+the range of a double, at most 16 MiB. `records/RUN--DIGEST.npz` holds the arrays of the cells with scores. This page is made of
+the classes in `core/store/record.py` and what they hold; the schema is {SCHEMA_VERSION}. What protects a record, and against what, is
 in the [architecture](architecture.md#what-a-record-proves); how records travel in [submissions](submissions.md).
 
 | field of the file | meaning |
@@ -39,8 +39,8 @@ An `outcome` is one of {", ".join(f"`{o}`" for o in typing.get_args(Outcome))}; 
 _TAIL = """
 ## The arrays of a run
 
-No pickle; `T` is the number of a target. Their order is that of the candidates; the nulls have an entry a shuffle. An array that is
-equal in all cells of the run has the name below, one of a single cell `KEY/NAME` with the first 12 letters of its key.
+No pickle; `T` is the number of a target. Their order is that of the candidates; the nulls have an entry a shuffle. An array that
+is equal in all cells of the run has the name below, one of a single cell `KEY/NAME` with the first 12 letters of its key.
 
 | array | type | meaning |
 |---|---|---|
