@@ -21,10 +21,10 @@ _HEAD = f"""# Records
 
 <!-- Written by `python docs/records.py`. -->
 
-A run, one training with its attacks, has two files in the results folder. `records/RUN.json` is UTF-8 JSON with no number out of
-the range of a double, at most 16 MiB. `records/RUN--DIGEST.npz` holds the arrays of the cells with scores. This page is made of
-the classes in `core/store/record.py` and what they hold; the schema is {SCHEMA_VERSION}. What protects a record, and against what, is
-in the [architecture](architecture.md#what-a-record-proves); how records travel in [submissions](submissions.md).
+A run, one training with its attacks, has two files in the results folder. `records/RUN.json` is UTF-8 JSON with no number out
+of the range of a double, at most 16 MiB. `records/RUN--DIGEST.npz` holds the arrays of the cells with scores. This page is
+made of the classes in `core/store/record.py` and what they hold; the schema is {SCHEMA_VERSION}. What protects a record, and
+against what, is in the [architecture](architecture.md#what-a-record-proves); how records travel in [submissions](submissions.md).
 
 | field of the file | meaning |
 |---|---|
