@@ -105,6 +105,13 @@ def tied() -> nn.Module:
     return model
 
 
+def tied_and_unused() -> nn.Module:
+    """As many parameters as layers have: two layers share one, and another is in no layer."""
+    model = tied()
+    model.extra = nn.Parameter(torch.zeros(4, 4))
+    return model
+
+
 def loose() -> nn.Module:
     """A parameter outside any layer."""
     model = Pair(lambda net, x: net.head(torch.tanh(net.inner(x)) * net.scale))

@@ -25,6 +25,7 @@ from layered import (
     randn,
     samples,
     size_of,
+    tied_and_unused,
     twice,
 )
 from parties import member_context
@@ -33,6 +34,7 @@ from torch.nn.functional import cross_entropy, dropout
 
 from fedbench.core import Batch, MemberData, norm, norms
 from fedbench.core.numerics import clipped, gradients, layers, sums
+from fedbench.core.numerics.chain import walked
 from fedbench.core.numerics.clipped import clipped_gradient
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import per_sample_gradients
@@ -134,6 +136,11 @@ def test_a_known_layer_needs_no_per_sample_gradients(kind, way, data):
 
 
 # -- where the layer-wise formulas would be wrong ----------------------------------------------------------------------
+
+
+def test_a_chain_reaches_every_parameter_once():
+    """Two layers share a parameter and another is in no layer: the numbers of parameters are equal, the sets are not."""
+    assert walked(tied_and_unused(), randn(10, 4), labels(10)) is None
 
 
 @pytest.mark.parametrize("name", AWKWARD)

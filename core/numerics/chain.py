@@ -86,7 +86,8 @@ def links_of(module: nn.Module, grads: dict[int, torch.Tensor]) -> list[Link] | 
         links.append(kind(layer, tuple(None if p is None else grads[id(p)] for p in own), fresh))
         rows = rows or kind is FlattenLink
         fresh = not kind.keeps_output and kind not in (FlattenLink, DropoutLink)
-    return links if sum(p is not None for link in links for p in link.grads) == len(grads) else None
+    ids = [id(p) for link in links for p in link.layer._parameters.values() if p is not None]
+    return links if len(set(ids)) == len(ids) and set(ids) == grads.keys() else None
 
 
 def _plain(p: nn.Parameter, grads: dict[int, torch.Tensor]) -> bool:
