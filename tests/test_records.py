@@ -111,6 +111,14 @@ def test_an_array_that_is_equal_in_all_cells_of_a_run_is_stored_once(record):
     assert {f"{key}/t0_scores" for key in keys} <= names and {"t0_kind", "t0_ids", "test_correct"} <= names and len(keys) == 2
 
 
+def test_a_header_that_numpy_would_parse_for_ever_is_refused(record):
+    header = b"-" * 9_900 + b"1\n"
+    with zipfile.ZipFile(scores_of(record), "w") as z:
+        z.writestr("test_correct.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(UserError, match=r"ValueError: Header info length \(9902\) is large"):
+        read_run(record)
+
+
 def assert_scores_are(arrays: dict[str, np.ndarray], loaded: LoadedRecord) -> None:
     """What is read of a cell are these arrays."""
     read = {"test_correct": loaded.test_correct()}
