@@ -46,7 +46,6 @@ class TinyData(Dataset):
         classes: int = 4
         tokens: int = 0
 
-    licence = "CC0"
 
     def load(self, seed: int) -> Data:
         rng, p = np.random.Generator(np.random.Philox([seed, 0x71E5])), self.params
