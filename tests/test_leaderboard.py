@@ -194,7 +194,7 @@ def test_only_the_latest_of_two_records_of_one_cell_and_the_last_plan_count(fold
 
 def test_records_whose_candidates_differ_are_not_paired(folder):
     folder.add("mixup", "fedmia-ii", 0, ids_from=7)
-    with pytest.raises(UserError, match=r"--cofedmid--s0--.*\.json and .*--mixup--s0--.*\.json: .*other candidates"):
+    with pytest.raises(UserError, match=r"cofedmid--fedmia-ii--s0--.* and .*mixup--fedmia-ii--s0--.*: .*other candidates"):
         board(folder)
 
 

@@ -65,7 +65,7 @@ def row_maximum(row: Row) -> RowMaximum | None:
     looks = []
     for unit in sorted({unit for entry in row.entries.values() for unit in entry.maxima}):
         entries = [e for e in row.entries.values() if unit in e.maxima]
-        shuffled = {str(e.records[unit[0]].path): np.stack(e.null_maxima(unit)) for e in entries}  # [2, B]
+        shuffled = {e.records[unit[0]].stem: np.stack(e.null_maxima(unit)) for e in entries}  # [2, B]
         _require_same_shuffles(shuffled)
         values[unit] = np.max([(e.maxima[unit].auc, e.maxima[unit].advantage) for e in entries], axis=0)
         nulls[unit] = np.max(list(shuffled.values()), axis=0)  # the same shuffles: how attacks move together is kept

@@ -85,7 +85,7 @@ def _of_unit(
     for loaded, candidates in there.values():
         if not np.array_equal(candidates.ids, reference.ids):
             raise UserError(
-                f"{first.path} and {loaded.path}: the same setting, seed and target, but other candidates, so they "
+                f"{first.stem} and {loaded.stem}: the same setting, seed and target, but other candidates, so they "
                 "cannot be compared; move one of them out of the folder, or run the suite again with --rerun always"
             )
     found = {key: candidates for key, (_, candidates) in there.items()}

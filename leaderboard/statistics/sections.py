@@ -197,7 +197,7 @@ class Section:
         arrays = [(a.test_correct(), b.test_correct()) for a, b in pairs]
         for (a, b), (x, y) in zip(pairs, arrays, strict=True):
             if len(x) != len(y) or len(x) == 0:
-                raise UserError(f"{a.path} and {b.path}: test sets of {len(x)} and {len(y)} samples; run the suite again")
+                raise UserError(f"{a.stem} and {b.stem}: test sets of {len(x)} and {len(y)} samples; run the suite again")
         rng = numpy_rng(0, "/".join([purpose[0], self.suite, self.setting, self.coalition, *purpose[1:]]))
         return delta_accuracy([a for a, _ in arrays], [b for _, b in arrays], rng) if arrays else None
 
