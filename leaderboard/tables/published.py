@@ -119,8 +119,7 @@ def _average_table(quantity: str, found: Match) -> list[Table]:
     rows: list[tuple[Content, ...]] = []
     for (theirs, defense), pairs in by_row.items():
         done = [(p.ours.value, p.paper) for p in pairs if p.ours is not None]
-        paper = float(np.mean([p for _, p in done] or [p.paper for p in pairs]))
-        ours = float(np.mean([o for o, _ in done])) if done else None
+        ours, paper = np.mean(done, axis=0).tolist() if done else (None, float(np.mean([p.paper for p in pairs])))
         numbers = (Words("not run"), Value(mean=paper), "") if ours is None else (
             Value(mean=ours), Value(mean=paper), Value(mean=ours - paper)
         )  # fmt: skip
