@@ -4,8 +4,6 @@ from __future__ import annotations
 
 EVERYTHING = {"none", "mixup", "cofedmid"}
 EVERY_ATTACK = {"loss-series", "fedmia-ii", "fta-l"}
-SLOPE = '    measure = "loss"\n'  # of FTA-L
-SIGNED = SLOPE + "\n    def score(self, observations, audit):\n        return -super().score(observations, audit)\n"
 SERIES = "    class Params(LossOn, Followed):\n        pass\n"  # of Loss-Series
 MEASURED = "\n    def _measured(self, observations):\n        return super()._measured(observations){}\n"
 
@@ -20,7 +18,7 @@ OF_THE_ORACLE = {
         EVERY_ATTACK,
     ),
     "a sign dropped": (
-        "plugins/attacks/trajectory.py", SLOPE, SIGNED, EVERYTHING, {"fta-l"},
+        "plugins/attacks/trajectory.py", "return -slope(", "return slope(", EVERYTHING, {"fta-l"},
     ),
     "noise times 0.9": (
         "plugins/defenses/cofedmid/planning.py", "dtype=torch.float64) * sigma", "dtype=torch.float64) * sigma * 0.9",
@@ -48,7 +46,7 @@ OF_THE_ORACLE = {
 # file of plugins/, what it says, what it says with the bug, the attacks that the gate is to name
 OF_THE_GATE = {
     "none": ("attacks/trajectory.py", "slope", "slope", set()),
-    "a sign dropped": ("attacks/trajectory.py", SLOPE, SIGNED, {"fta-l"}),
+    "a sign dropped": ("attacks/trajectory.py", "return -slope(", "return slope(", {"fta-l"}),
     "the audit lists misaligned": (
         "attacks/trajectory.py", SERIES, SERIES + MEASURED.format("[..., ::-1]"), {"loss-series"},
     ),

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedbench.plugins.attacks.classifiers import RandomForest
-from fedbench.plugins.attacks.seqmia import BATCH, train
 from fedbench.plugins.attacks.seqmia_net import HIDDEN
+from fedbench.plugins.attacks.series import BATCH, train
 
 
 class Reference(nn.Module):

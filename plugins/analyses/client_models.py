@@ -15,6 +15,7 @@ from fedbench.core import (
     FinishedRun,
     Judgement,
     Number,
+    Params,
     Row,
     Section,
     Table,
@@ -22,7 +23,6 @@ from fedbench.core import (
     Words,
     auc,
 )  # fmt: skip
-from fedbench.core import Params as Base
 from fedbench.plugins.analyses.common import advantage, clients_of, members_of, numbers, outsiders_of, seeds_of, shown, words
 
 MODELS = ("local", "global")
@@ -37,7 +37,7 @@ class ClientModels(Analysis):
     also = frozenset({"client"})
     by_default = False
 
-    class Params(Base):
+    class Params(Params):
         round: int | None = Field(
             None, ge=1, description="the round to show, or the last audited one before it; by default the last audited one"
         )

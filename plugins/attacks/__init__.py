@@ -34,7 +34,7 @@ def fedbench_attacks():
         "Chang et al., USENIX Security 2024",
     )  # fmt: skip
     yield Component(
-        "seqmia", f"{_HERE}.seqmia:SeqMIA", "recurrent net on five signals, trained on a colluding client",
+        "seqmia", f"{_HERE}.series:SeqMIA", "recurrent net on five signals, trained on a colluding client",
         "Li et al., CCS 2024",
     )  # fmt: skip
     yield Component(
@@ -58,7 +58,7 @@ def fedbench_attacks():
         "Zhu et al., CVPR 2025",
     )  # fmt: skip
     yield Component(
-        "cs-mia", f"{_HERE}.cs_mia:CSMIA", "net on the series of confidences, trained on a colluding client",
+        "cs-mia", f"{_HERE}.series:CSMIA", "net on the series of confidences, trained on a colluding client",
         "Gu et al., Information Sciences 2022",
     )  # fmt: skip
     yield Component(

@@ -98,13 +98,16 @@ class FTAC(Trajectory):
         return slope(observations.rounds, self._read(self._measured(observations), audit))
 
 
-class FTAL(FTAC):
+class FTAL(Trajectory):
     """Score = minus the least-squares slope of the loss against the round number, on the target's uploaded models.
 
     Source: Chang et al. (USENIX Security 2024), as FTA-C.
     """
 
     measure = "loss"
+
+    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+        return -slope(observations.rounds, self._read(observations.of_target("loss"), audit))
 
 
 class FTA(MeasuringAttack):
