@@ -71,7 +71,7 @@ class _Cifar(ArchivedSet):
         if len(raw) == 0 or len(raw) % length:
             raise UserError(
                 f"{file}: {len(raw):,} bytes are no whole number of {length:,}-byte records: truncated; "
-                f" {self._again(file.parent)}"
+                f"{self._again(file.parent)}"
             )
         records = raw.reshape(-1, length)
         y = records[:, self.label_bytes - 1].astype(np.int64)
