@@ -43,19 +43,12 @@ class Defense(Configured):
 
     One instance serves a whole coalition for one run (of several at once, each has its own). Keep what one member learns in
     ``ctx.memory``, what the coalition planned on ``self``.
-
-    ``capturable``: on a GPU a step is recorded once, with what Python decided in it, and replayed for every member, epoch and
-    round. A phase named here must be made of tensor operations on its arguments alone: it reads nothing of the context but
-    ``federation`` and ``device``, draws nothing, asks for no value (``.item()``, ``if tensor``), keeps nothing, and of ``self``
-    uses what the constructor set. Left empty, its members train operation by operation, with the same result. A class that
-    overrides such a phase says it anew.
     """
 
     n_models: int = 1  # how many global models the server keeps (``assign`` picks among them); 0: one for every client
     least_members: int = 1  # how many clients it takes to defend this way: a coalition of fewer is refused
     least_share: float = 0.0  # initial models are drawn anew until each is picked by this share of the members (good start)
     parts: tuple[Defense, ...] = ()  # the defenses that a composite applies: it acts wherever one of them does
-    capturable: frozenset[str] = frozenset()  # which of `transform` and `loss` may be recorded once and replayed (see below)
     root_samples: int = 0  # how many samples of its own the server needs in ``aggregate`` (``ctx.root``)
 
     def check(self, federation: Federation) -> None:
@@ -132,21 +125,6 @@ class Defense(Configured):
         ``remarks``, a list of whole sentences, is what a reader of the row must know of the run (noise that did not cancel, a
         part of the classes that nobody trained on): a board prints them under its ranking."""
         return {}
-
-
-CAPTURABLE = ("transform", "loss")  # the phases that ``Defense.capturable`` may name
-
-
-def declared_capturable(defense: Defense, name: str) -> bool:
-    """Whether the method that acts in phase ``name`` is declared so: by its own class or one derived from it."""
-    if name in vars(defense):
-        return False
-    for cls in type(defense).__mro__:
-        if "capturable" in vars(cls):
-            return name in vars(cls)["capturable"]
-        if name in vars(cls):
-            return False
-    return False
 
 
 def overrides(defense: Defense, name: str) -> bool:

@@ -209,11 +209,10 @@ def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:
 
 
 def _notes(training: Training) -> list[str]:
-    """How the per-sample gradients were had that the training itself asked for (a defense, or an adversary's bench), why steps
-    were not captured where that was tried, and whether a defense answers for the global models."""
+    """How the per-sample gradients that the training itself asked for (a defense, or an adversary's bench) were computed, and
+    whether a defense answers for the global models."""
     modes = (True, False) if training.setup.insider is not None else (True,)
     why = [why for mode in modes if (why := why_one_by_one(training.setup.flat.module, mode))]
-    why += [steps.note] if (steps := training.trainer.captured) is not None and steps.note else []
     return [*why, ANSWERS] if answers(training.setup) else why
 
 

@@ -13,7 +13,6 @@ from fedbench.core.contract.contexts import MemberContext
 from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
-from fedbench.core.federation.captured import captured_steps
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.epochs import Epochs, picks
 from fedbench.core.federation.guard import PhaseError, act, backward, blaming_the_model, forward, where_of
@@ -33,7 +32,6 @@ class LocalTrainer:
         self.setup = setup
         self.flat = setup.flat
         self.optimizer = make_optimizer(setup.flat, setup.config.optimizer)
-        self.captured = captured_steps(setup, self.optimizer)
         self.usage = Usage(setup.clients)
         self.phases = {name: overrides(setup.defense, name) for name in PHASES}
         self.defended = any(self.phases[name] for name in phases(party=("member",), stage=("round", "batch")))
@@ -78,8 +76,6 @@ class LocalTrainer:
             if config.local_batches is not None:
                 order = order[: config.local_batches * size]
             self.usage.add(order)
-            if self.captured is not None and self.captured.epoch(data, order, lr, f"round {round}"):
-                continue
             with unfilled() if self.chain is not None else nullcontext():
                 for x, y in zip(data.x[order].split(size), target[order].split(size), strict=True):
                     self._descend(x, y, f"round {round}")
@@ -129,12 +125,6 @@ class LocalTrainer:
         lr, self.chain = lr_at(config, ctx.round), Chain.of(self.flat)  # a phase before may have changed the model's layers
         most = [b for b in (selection.batches, config.local_batches) if b is not None]
         drawn = picks(selection, config.batch_size, shuffle)[: min(most, default=None)]
-        if self.captured is not None and drawn and not selection.poisson:
-            pick = torch.cat(drawn)
-            order, flag = selection.index[pick], None if selection.flag is None else selection.flag[pick]
-            if self.captured.member_epoch(ctx.data, order, flag, lr, where):
-                self._note(order, flag)
-                return
         for batch in _batches(self.flat.module, ctx.data, selection, drawn):
             index, flag, size = batch.index, batch.flag, len(batch.index)  # as drawn, whatever a defense makes of the batch
             if phases["transform"] and size:
@@ -153,15 +143,6 @@ class LocalTrainer:
             else:
                 self.flat.grad.copy_(gradient)
             self.optimizer.step(lr)
-
-    def _note(self, order: torch.Tensor, flag: torch.Tensor | None) -> None:
-        """What an epoch trained on, batch by batch where a sample may be in several with different flags."""
-        if flag is None:
-            self.usage.add(order)
-            return
-        size = self.setup.config.batch_size
-        for index, own in zip(order.split(size), flag.split(size), strict=True):
-            self.usage.add(index, own)
 
     def upload(self, update: torch.Tensor, context: Callable[[str], MemberContext], causes: Causes) -> torch.Tensor:
         """The member's update [P] as it will be uploaded: through every phase on its way out, each with a context of its own."""

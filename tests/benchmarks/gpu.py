@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a GPU gives, in at most eight minutes: python tests/benchmarks/gpu.py --output DIR (docs/gpu.md).
 
-Sections, each written to DIR as soon as it has something: ``steps`` (steps/s of ours and of a bare loop, eager and captured, by
+Sections, each written to DIR as soon as it has something: ``steps`` (steps/s of ours and of a bare loop, by
 precision and memory format, with peak memory), ``side_by_side`` (several runs on one card), ``audit`` (its share of a training),
 ``toys`` (every suite's toy version twice on the device, once on the CPU). ``--paper`` runs the paper's recipe instead; the
 same command goes on where it was cut off. Without a CUDA device it ends with status 2; ``--device cpu --tiny`` runs the code of
@@ -100,7 +100,7 @@ def child(args):
 
     device = torch.device(args.device)
     work = Workload(device, args.tiny)
-    _, rounds = ours(work, captured=True)
+    _, rounds = ours(work)
 
     def seconds(n):
         began = now(device)

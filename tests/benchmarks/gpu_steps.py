@@ -1,4 +1,4 @@
-"""Steps of local training on one device: ours and a bare PyTorch loop, each as it is and captured, over the same samples."""
+"""Steps of local training on one device: ours and a bare PyTorch loop over the same samples."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from torch.nn.functional import cross_entropy
 from workloads import in_turn, ratio, training_of
 
 from fedbench.core import MemberData
-from fedbench.core.federation.captured import CapturedSteps
 from fedbench.core.models.cnn_small import SmallCNN
 from fedbench.core.models.resnet18 import ResNet18
 from fedbench.core.numerics.memory_format import in_memory_format
 from fedbench.core.numerics.normalise import Normalised
 from fedbench.core.numerics.precision import in_precision
-from fedbench.core.numerics.replay import CpuOperations, CudaGraphs
 
 OPTIMIZER = {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
 MEAN, STD = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
@@ -45,50 +43,26 @@ class Workload:
         return Normalised(in_memory_format(built, self.settings["memory_format"]), MEAN, STD).to(self.device).train()
 
 
-def recorder_for(device):
-    """A CUDA graph where there is CUDA, its twin elsewhere."""
-    return CudaGraphs(device) if device.type == "cuda" else CpuOperations()
-
-
-def ours(work, captured):
-    """Our round loop without a defense and its rounds, captured or not."""
+def ours(work):
+    """Our round loop without a defense, and its rounds."""
     training = training_of(
         work.module(), work.data, 100_000, classes=work.classes, device=work.device, batch_size=work.batch, optimizer=OPTIMIZER,
         **work.settings,
     )  # fmt: skip
-    steps = CapturedSteps(training.setup, training.trainer.optimizer, recorder_for(work.device)) if captured else None
-    training.trainer.captured = steps
     return training, training.rounds()
 
 
-def bare(work, captured):
-    """What one would write by hand: a round of torch.optim.SGD over every client's shuffled batches; captured, its whole step."""
+def bare(work):
+    """A loop written by hand: a round of torch.optim.SGD over every client's shuffled batches."""
     module = work.module()
     optimizer = torch.optim.SGD(module.parameters(), **OPTIMIZER)
-    x, y = (t[: work.batch].clone() for t in (work.data[0].x, work.data[0].y))
-
-    def step(x=x, y=y):
-        optimizer.zero_grad(set_to_none=not captured)
-        cross_entropy(module(x), y).backward()
-        optimizer.step()
-
-    replay = None
-    if captured:
-        recorder = recorder_for(work.device)
-        step()  # what is moved to the device once is moved before
-        for _ in range(3):
-            recorder.warm_up(step)
-        replay = recorder.record(step)
 
     def round_():
         for data in work.data:
             for pick in torch.randperm(work.samples).to(work.device).split(work.batch):
-                if replay is None:
-                    step(data.x[pick], data.y[pick])
-                else:
-                    x.copy_(data.x[pick])
-                    y.copy_(data.y[pick])
-                    replay()
+                optimizer.zero_grad(set_to_none=True)
+                cross_entropy(module(data.x[pick]), data.y[pick]).backward()
+                optimizer.step()
 
     return round_
 
@@ -114,18 +88,11 @@ def deterministic(way):
 
 
 def measured(work, repeats, enough):
-    """Steps a second of the four loops, timed in turn in this process, and ratios of the same turn: median, range and n."""
-    (plain, one), (graphs, other) = ours(work, captured=False), ours(work, captured=True)
-    loops = {
-        "ours": deterministic(lambda: next(one)), "ours captured": deterministic(lambda: next(other)),
-        "bare": bare(work, captured=False), "bare captured": bare(work, captured=True),
-    }  # fmt: skip
+    """Steps a second of the two loops, timed in turn in this process, and the ratio of the same turn: median, range and n."""
+    _, rounds = ours(work)
+    loops = {"ours": deterministic(lambda: next(rounds)), "bare": bare(work)}
     times = in_turn(loops, repeats, clock=lambda: now(work.device), enough=enough)
-    pairs = (("ours", "bare"), ("ours captured", "bare"), ("ours captured", "bare captured"))
-    captured = graphs.trainer.captured
     return {
         "steps_per_s": {name: ratio([work.steps] * len(of), of) for name, of in times.items()},
-        "ratios": {f"{fast} / {slow}": ratio(times[slow], times[fast]) for fast, slow in pairs},
-        "replays": captured.replays if captured else 0, "note": captured.note if captured else "",
-        "captured_bits_equal": torch.equal(plain.models, graphs.models),
-    }  # fmt: skip
+        "ratios": {"ours / bare": ratio(times["bare"], times["ours"])},
+    }

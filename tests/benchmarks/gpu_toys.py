@@ -36,17 +36,16 @@ def compared(path, folder, device, left):
     return {
         "ended": ended, "cells": len(one), "bit_equal": bool(one) and one == two,
         "auc_apart": max((abs(a - b) for a, b in aucs if a is not None and b is not None), default=None),
-        "notes": sorted({n for cell in one.values() for n in cell["notes"]}),
     }  # fmt: skip
 
 
 def scores(results):
-    """Cell -> outcome, digest of its scores, AUC over all targets, and what its record notes on capture."""
+    """Cell -> outcome, digest of its scores, AUC over all targets."""
     found = {}
     for r in (loaded.record.model_dump(mode="json") for loaded in load_records(results)):
         name = r["setting"], r["coalition"], r["defense"]["label"], r["attack"]["label"], r["seed"]
         found[name] = {
-            "scores": r["digests"].get("scores"), "outcome": r["outcome"], "notes": [n for n in r["notes"] if "captured" in n],
+            "scores": r["digests"].get("scores"), "outcome": r["outcome"],
             "auc": r["pooled"]["mix"]["values"]["auc"]["value"] if "mix" in r["pooled"] else None,
         }  # fmt: skip
     return found
