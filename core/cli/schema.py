@@ -45,7 +45,7 @@ def command(output: Path | None, built_in: bool) -> None:
 
 
 def schema_text(registry: Registry, built_in: bool) -> str:
-    """The schema as JSON. A component whose parameters cannot be described is named on stderr, and may have any."""
+    """The schema as JSON. Components with parameters that cannot be described are named on stderr, and not checked."""
     from fedbench.core.registry.ask import ask_each
     from fedbench.core.spec.schema import KINDS, suite_schema
     from fedbench.core.spec.suite import SuiteSpec

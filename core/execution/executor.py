@@ -32,8 +32,8 @@ class Executor(Protocol):
     """Runs jobs somewhere, each by ``worker.run_job``, so that every cell has its record in the results folder."""
 
     def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
-        """Every cell of every job ends in a record, whatever becomes of the process that computes it: what a plugin breaks
-        costs that run, with the reason recorded. On an interrupt the work is stopped; what is finished stays.
+        """Compute every job. What a plugin breaks is recorded with its reason; a run whose process dies has no record. On an
+        interrupt the work is stopped, and finished runs are kept.
 
         Raises ``OSError`` when the results folder cannot be written.
         """

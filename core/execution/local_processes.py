@@ -101,7 +101,7 @@ def _hand_on(r: _Running, kind: str, what: Any, watcher: Watcher) -> None:
 
 
 def _over(r: _Running, watcher: Watcher) -> bool:
-    """Whether this run has ended. One whose process died has no record: that is a fault of the machine, not a result."""
+    """Whether this run has ended. If its process died, it has no record: that is a fault of the machine, not a result."""
     if r.process.is_alive():
         return False
     _drain(r, watcher)

@@ -17,7 +17,6 @@ class CellState:
     """How the cell of this name ended. ``cpu``: the type of CPU that made it, None for a GPU; ``auc``: over all targets."""
 
     stem: str
-    key: str
     outcome: str
     reason: str
     by_adversary: bool
@@ -30,7 +29,7 @@ class CellState:
         """The state of a cell with a record."""
         r = loaded.record
         return cls(
-            stem=loaded.stem, key=r.key, outcome=r.outcome, reason=r.reason, by_adversary=r.by_adversary,
+            stem=loaded.stem, outcome=r.outcome, reason=r.reason, by_adversary=r.by_adversary,
             complaints=tuple(r.complaints), cpu=r.provenance.cpu_type if r.provenance.device == "cpu" else None,
             auc=overall_auc(r.pooled),
         )  # fmt: skip

@@ -37,7 +37,7 @@ def record_for(job: Job, cell: Cell, outcome: Outcome, reason: str, measured: Me
 
 
 def run_job(job: Job, report: Report) -> None:
-    """Train (or take the cached training), judge every cell, write every record."""
+    """Train (or take the cached training), judge every cell, write the record."""
     results, clock, kept = Results(Path(job.results)), Clock.start(), Kept()
     run, made = None, list[CellResult]()
     try:
@@ -53,9 +53,9 @@ def run_job(job: Job, report: Report) -> None:
             report("judging", cell.key)
             made.append(_judged(job, cell, run, active, clock, report, kept))
         end_strays()
-        record = made[-1].record
-        report("cell", (cell.key, record.outcome, record.reason, record.by_adversary, overall_auc(record.pooled)))
     results.write(job.stem, made)
+    for record in (cell.record for cell in made):  # a cell counts as done once it is on disk
+        report("cell", (record.key, record.outcome, record.reason, record.by_adversary, overall_auc(record.pooled)))
     keep_log_short()
 
 

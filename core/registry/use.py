@@ -26,7 +26,7 @@ class ComponentUse(BaseModel):
     params: dict[str, Any]
     """every parameter, defaults included, as JSON values"""
     target: str = ""
-    """``"package.module:Class"``; empty in records of schema 1, which cannot be made again from them alone"""
+    """``"package.module:Class"``"""
     distribution: str
     """package and version, e.g. ``fedbench 0.1.0``"""
     digest: str

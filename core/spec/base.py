@@ -45,5 +45,5 @@ def all_shown(text: str) -> str:
 
 
 def mistake(text: str) -> PydanticCustomError:
-    """A validator's error whose message is shown unchanged."""
+    """A validator's error; its message is shown unchanged."""
     return PydanticCustomError("fedbench", "{text}", {"text": text})

@@ -63,10 +63,6 @@ class ArrayFile:
     def __contains__(self, name: str) -> bool:
         return f"{name}.npy" in self._zip.NameToInfo
 
-    def names(self) -> list[str]:
-        """The files in the archive, as they are called there."""
-        return self._zip.namelist()
-
     def array(self, name: str) -> np.ndarray:
         """The array ``name``, of any numbers."""
         if name not in self._read:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 import stat
@@ -14,7 +13,6 @@ import numpy as np
 
 TEMPORARY_PREFIX = ".tmp-"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_SMALL = 1 << 20
 
 
 def bytes_of(path: Path, most: int) -> bytes | None:
@@ -31,20 +29,6 @@ def bytes_of(path: Path, most: int) -> bytes | None:
         if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket, a folder
             return None
         raise
-
-
-def sha256_of_file(path: Path) -> str:
-    """Hex digest of a regular file; "": there is none that can be read."""
-    try:
-        with _opened(path) as f:
-            found = os.fstat(f.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                return ""
-            if found.st_size <= _SMALL:
-                return hashlib.sha256(f.read()).hexdigest()
-            return hashlib.file_digest(f, "sha256").hexdigest()  # with a buffer that costs more than a small file
-    except OSError:
-        return ""
 
 
 def _opened(path: Path) -> io.FileIO:

@@ -94,7 +94,7 @@ def cells_of(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _content(records: Sequence[Record], arrays: str) -> dict[str, Any]:
-    """Fields of the run as the first record has them; a cell whose own differ keeps those."""
+    """Fields of the run as the first record has them; a cell with other values keeps its own."""
     parts = [_parted(record.model_dump(mode="json")) for record in records]
     run = parts[0][0]
     cells = [{**own, **{name: value for name, value in of_run.items() if value != run[name]}} for of_run, own in parts]

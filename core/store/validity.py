@@ -22,7 +22,7 @@ _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 
 
 def validated(content: Any, path: Path) -> list[Record]:
-    """The records of the cells of a run, whose file ``path`` has this JSON content. UserError with file, reason and remedy."""
+    """The records of the cells of a run from the JSON content of its file ``path``. UserError with file, reason and remedy."""
     if not isinstance(content, dict) or "schema_version" not in content:
         raise UserError(f"{path}: not a fedbench record (it has no schema_version); move it out of the results folder")
     version = content["schema_version"]

@@ -131,7 +131,7 @@ def logistic_regressions(x: np.ndarray, member: np.ndarray, inverse_penalties: n
     """[K, d + 1] weights, the intercept last, of K regressions on ``x`` [n, d] and ``member`` [n] bool, by Newton's method.
 
     The k-th minimises |w|^2 / 2 + C_k sum_i counted_ki loss_i with C ``inverse_penalties`` [K] and ``counted`` [K, n] bool; the
-    intercept goes free. As ``sklearn.linear_model.LogisticRegression``, whose 31 fits of a cross-validation take ten times as
+    intercept goes free. As ``sklearn.linear_model.LogisticRegression``, but its 31 fits of a cross-validation take ten times as
     long on the hundred samples that teach an attack.
     """
     design = np.concatenate([x, np.ones((len(x), 1))], axis=1)
