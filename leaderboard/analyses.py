@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.board import Block, Figure, Fold, Image, Note, Numbers, Words
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.ask import long_patience, patience
+from fedbench.core.process.ask import long_patience, patience
+from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import named
 from fedbench.leaderboard.figures import image_of

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.ask import Ended, ask, ask_each, long_patience, patience
+from fedbench.core.process.ask import Ended, ask, ask_each, long_patience, patience
+from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import explain, one_line
 from fedbench.testing.subject import Failed, Outcome, Report, Result, Skipped, Subject, Warned, subject_of
@@ -31,7 +31,7 @@ def run_check(subject: Subject, check: Check) -> Result:
 def _outcome(subject: Subject, check: Check) -> tuple[Outcome, str]:
     import torch
 
-    from fedbench.core.apart.global_state import kept
+    from fedbench.core.process.library_state import kept
     from fedbench.testing.trials import reference
 
     try:

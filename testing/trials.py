@@ -29,21 +29,21 @@ from fedbench.core import (
     SkipCell,
     UserError,
 )
-from fedbench.core.apart.channel import pass_on_interrupt
-from fedbench.core.execution.plugin_checks import require_data
-from fedbench.core.execution.worker import run_job
-from fedbench.core.experiment.analyse import checked, finished, own_judgement
-from fedbench.core.experiment.job import Job, Look
-from fedbench.core.experiment.judge import Answers
-from fedbench.core.experiment.judge import ask as ask_attack
-from fedbench.core.experiment.run import Run
-from fedbench.core.experiment.train import Trained, train
-from fedbench.core.experiment.verdict import verdict
 from fedbench.core.models.mlp import MLP
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.registry.ask import ask
+from fedbench.core.process.ask import ask
+from fedbench.core.process.channel import pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.analyse import checked, finished, own_judgement
+from fedbench.core.run.checks import require_data
+from fedbench.core.run.job import Job, Look
+from fedbench.core.run.judge import Answers
+from fedbench.core.run.judge import ask as ask_attack
+from fedbench.core.run.train import Trained, train
+from fedbench.core.run.trained_run import Run
+from fedbench.core.run.verdict import verdict
+from fedbench.core.run.worker import run_job
 from fedbench.core.signals.ask import Asked
 from fedbench.core.signals.measure import GRADIENT_SIGNALS
 from fedbench.core.store.reading import load_records

@@ -16,19 +16,17 @@ from torch import nn
 from fedbench.core import ActiveAttack, Attack, Audit, Data, Dataset, Defense, Model, Observations, UserError
 from fedbench.core.contract.params import Params as Base
 from fedbench.core.contract.threat import View
-from fedbench.core.execution.needs import Signals
-from fedbench.core.execution.plugin_checks import declaration_mistake
-from fedbench.core.execution.provenance import gather
-from fedbench.core.experiment.candidates import targets_of
-from fedbench.core.experiment.job import Cell, Job, Look, cell_identity, key_of_run
-from fedbench.core.experiment.parts import Parts, defense_of
-from fedbench.core.experiment.scene import Scene, make_scene, set_scene
-from fedbench.core.experiment.shadow_models import ShadowLogits, train_shadow_models
-from fedbench.core.experiment.train import Trained, train
 from fedbench.core.models.mlp import MLP
 from fedbench.core.population.audit import split_digest
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.checks import declaration_mistake
+from fedbench.core.run.job import Cell, Job, Look, cell_identity, key_of_run
+from fedbench.core.run.needs import Signals
+from fedbench.core.run.provenance import gather
+from fedbench.core.run.scene import Parts, Scene, defense_of, make_scene, set_scene, targets_of
+from fedbench.core.run.shadow_models import ShadowLogits, train_shadow_models
+from fedbench.core.run.train import Trained, train
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE
 from fedbench.core.spec.suite import Limits, Setting
 from fedbench.core.store.integrity import keys_of

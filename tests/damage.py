@@ -17,8 +17,7 @@ from running import suite
 
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
-from fedbench.core.execution.clock import Clock
-from fedbench.core.execution.worker import record_for
+from fedbench.core.run.worker import Clock, record_for
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import read_run
 from fedbench.core.store.results import Results

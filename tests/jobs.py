@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from fedbench.core.contract.attack import Attack
-from fedbench.core.experiment.job import Cell, Job
-from fedbench.core.experiment.judge import ask
-from fedbench.core.experiment.scene import Scene
-from fedbench.core.experiment.shadow_models import ShadowLogits
-from fedbench.core.experiment.train import Trained
-from fedbench.core.experiment.verdict import Verdict, verdict
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.job import Cell, Job
+from fedbench.core.run.judge import ask
+from fedbench.core.run.scene import Scene
+from fedbench.core.run.shadow_models import ShadowLogits
+from fedbench.core.run.train import Trained
+from fedbench.core.run.verdict import Verdict, verdict
 from fedbench.core.spec.suite import Setting
 
 

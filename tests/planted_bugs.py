@@ -29,7 +29,7 @@ OF_THE_ORACLE = {
         EVERY_ATTACK,
     ),
     "evaluation on training data": (
-        "core/experiment/train.py", "test_x = torch.from_numpy(scene.data.test_x).to(device)",
+        "core/run/train.py", "test_x = torch.from_numpy(scene.data.test_x).to(device)",
         "from dataclasses import replace\n"
         "    scene = replace(scene, data=replace(scene.data, test_x=scene.data.train_x, test_y=scene.data.train_y))\n"
         "    test_x = torch.from_numpy(scene.data.test_x).to(device)", EVERYTHING, set(),

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedbench.core.apart.channel import Channel, at_work
-from fedbench.core.apart.child import Child, Patience
 from fedbench.core.contract.errors import UserError
+from fedbench.core.process.ask import Defect, Ended, ask, ask_each
+from fedbench.core.process.channel import Channel, at_work
+from fedbench.core.process.child import Child, Patience
 from fedbench.core.registry import ask as ask_module
-from fedbench.core.registry.ask import Defect, Ended, ask, ask_each
 from fedbench.core.spec.suite import Setting
 
 SOON = Patience(cpu_s=1.0, idle_s=1.0)
@@ -109,7 +109,7 @@ def test_an_object_that_is_no_plain_data_is_refused():
 @pytest.mark.parametrize("name", ["subprocess.Popen", "metadata.email.message.Message"])
 def test_a_forged_pickle_calls_nothing_that_a_module_of_fedbench_imports(name, monkeypatch):
     def forged(value):
-        words = [f"\x8c{chr(len(word))}{word}" for word in ("fedbench.core.execution.provenance", name, "true")]
+        words = [f"\x8c{chr(len(word))}{word}" for word in ("fedbench.core.run.provenance", name, "true")]
         return base64.b64encode(f"\x80\x04{words[0]}{words[1]}\x93]({words[2]}e\x85R.".encode("latin1")).decode()
 
     monkeypatch.setattr(ask_module, "_packed", forged)

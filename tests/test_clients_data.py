@@ -13,17 +13,15 @@ from worlds import chance_band
 
 from fedbench.core import IFL, MEMBER, OFL, Attack, ShadowModels, UserError
 from fedbench.core.cli.run import build_plan
-from fedbench.core.experiment.job import Look
-from fedbench.core.experiment.judge import ask
-from fedbench.core.experiment.parts import build
-from fedbench.core.experiment.samples import own_data
-from fedbench.core.experiment.scene import Scene, make_scene, set_scene
-from fedbench.core.experiment.shadow_models import train_shadow_models
-from fedbench.core.experiment.train import kinds_of, train
 from fedbench.core.metrics import auc
 from fedbench.core.population.audit import pool_of, split_digest
 from fedbench.core.population.groups import deform
 from fedbench.core.population.target import EVERYBODY, client, group
+from fedbench.core.run.job import Look
+from fedbench.core.run.judge import ask
+from fedbench.core.run.scene import Scene, build, make_scene, own_data, set_scene
+from fedbench.core.run.shadow_models import train_shadow_models
+from fedbench.core.run.train import kinds_of, train
 from fedbench.core.spec.suite import Adversary, Setting
 from fedbench.plugins.datasets.digits import Digits
 from fedbench.plugins.defenses.plain import FreeRider

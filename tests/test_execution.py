@@ -15,7 +15,7 @@ from running import fingerprint, invoke, loaded, records, settings_of, start, su
 
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
-from fedbench.core.experiment.cache import cache_path, load
+from fedbench.core.run.trained_run import cache_path, load_training
 from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.results import Results
 
@@ -87,9 +87,9 @@ def test_a_cache_serves_the_same_code_and_type_of_cpu_alone(jobs):
         return replace(job, signals={**job.signals, name: job.signals[name].model_copy(update={"digest": "other"})})
 
     job = jobs[0]
-    assert load(job) is not None and load(with_code("margin")) is not None  # no attack reads the margin
-    assert load(with_code("loss")) is None
-    assert load(replace(job, provenance=job.provenance.model_copy(update={"cpu": "Abacus"}))) is None
+    assert load_training(job) is not None and load_training(with_code("margin")) is not None  # no attack reads the margin
+    assert load_training(with_code("loss")) is None
+    assert load_training(replace(job, provenance=job.provenance.model_copy(update={"cpu": "Abacus"}))) is None
 
 
 @settings(max_examples=25)
@@ -101,8 +101,8 @@ def test_a_damaged_cache_is_no_cache_or_says_the_same(tmp_path_factory, jobs, ki
     flipped = content[:at] + bytes([content[at] ^ (1 << bit)]) + content[at + 1 :]
     cache_path(job).parent.mkdir()
     cache_path(job).write_bytes({"flip": flipped, "cut": content[:at], "swap": content[at:] + content[:at]}[kind])
-    if (found := load(job)) is not None:  # a flip in what zip archives say twice, or do not use
-        meta, arrays = load(jobs[0])
+    if (found := load_training(job)) is not None:  # a flip in what zip archives say twice, or do not use
+        meta, arrays = load_training(jobs[0])
         assert found[0] == meta and all(np.array_equal(found[1][n], a, equal_nan=True) for n, a in arrays.items())
 
 

@@ -11,9 +11,9 @@ from running import invoke, suite
 from tiny import tiny_clients, tiny_setup, train_all
 
 from fedbench.core import MEMBER, Defense
-from fedbench.core.experiment.redraw import redrawn
 from fedbench.core.federation.loop import Training
 from fedbench.core.metrics import tpr_at_fpr
+from fedbench.core.run.judge import redrawn
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import PRE_DEFENSE, Recorder
 from fedbench.core.store.reading import load_records

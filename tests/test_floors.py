@@ -15,8 +15,8 @@ from tiny import tiny_module, tiny_setup, train_all
 from torch import nn
 
 from fedbench.core import Defense, MemberData, UserError
-from fedbench.core.execution.plan import make_plan
 from fedbench.core.registry.components import Registry
+from fedbench.core.run.planner import make_plan
 from fedbench.core.spec.resolve import load_and_check
 
 MEMBERS = (0, 1)

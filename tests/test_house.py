@@ -20,13 +20,13 @@ from fedbench.core.registry import digest
 
 ROOT = Path(__file__).parents[1]
 # Used by code that decides a result, although not in the digest: their values are in the keys, or they only carry and write.
-DECIDE_NOTHING = {"spec", "registry", "store", "words", "apart"}
+DECIDE_NOTHING = {"spec", "registry", "store", "words", "process"}
 
 
 # From the bottom up: a folder of core imports folders of lower levels only.
 LEVELS = (
-    {"apart", "contract", "words"}, {"metrics", "models", "numerics", "registry"}, {"population", "scaffold", "spec", "store"},
-    {"federation", "toolkit"}, {"signals"}, {"experiment"}, {"execution"}, {"cli"},
+    {"contract", "words"}, {"process"}, {"metrics", "models", "numerics", "registry"},
+    {"population", "scaffold", "spec", "store"}, {"federation", "toolkit"}, {"signals"}, {"run"}, {"cli"},
 )  # fmt: skip
 LEVEL = {folder: level for level, folders in enumerate(LEVELS) for folder in folders}
 
@@ -50,11 +50,16 @@ def imported(path):
 
 def undigested(core):
     """Imports of code that is not in the digest, in code that decides a result."""
-    known = {*digest.ROOMS, *DECIDE_NOTHING, *fedbench.core.__all__, ""}
+    known = {*digest.ENGINE, *DECIDE_NOTHING, *fedbench.core.__all__}
+
+    def decides_or_carries(module):
+        top, *inner = module.split(".")[1:]
+        return top == "suites" or (top == "core" and bool({*inner[:1], f"{'/'.join(inner[:2])}.py"} & known))
+
     return {
-        f"{room}/{path.name}: {module}" for room in digest.ROOMS for path in (core / room).rglob("*.py")
+        f"{path.relative_to(core).as_posix()}: {module}" for path in digest.engine_files(core)
         for module in imported(path) if module.startswith("fedbench.") and module != "fedbench.core"
-        if module.split(".")[1] not in ("core", "suites") or module.split(".")[2:3] not in [[name] for name in known]
+        if not decides_or_carries(module)
     }  # fmt: skip
 
 
@@ -85,9 +90,9 @@ def test_code_that_decides_a_result_is_in_the_digest(tmp_path, monkeypatch):
     core = Path(shutil.copytree(ROOT / "core", tmp_path / "core", ignore=shutil.ignore_patterns("__pycache__")))
     monkeypatch.setattr(digest, "__file__", str(core / "registry" / "digest.py"))
     before = digest.engine_digest()
-    (core / "experiment" / "misaligned.py").write_text("def f():\n    import fedbench.plugins.attacks, fedbench.core.cli.main")
+    (core / "run" / "judge.py").write_text("def f():\n    import fedbench.plugins.attacks, fedbench.core.cli.main")
     assert digest.engine_digest() != before
-    assert undigested(core) == {f"experiment/misaligned.py: fedbench.{name}" for name in ("plugins.attacks", "core.cli.main")}
+    assert undigested(core) == {f"run/judge.py: fedbench.{name}" for name in ("plugins.attacks", "core.cli.main")}
 
 
 @pytest.mark.slow

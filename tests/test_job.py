@@ -14,8 +14,10 @@ from pydantic import BaseModel
 from running import changed
 
 from fedbench.core.cli.run import build_plan
-from fedbench.core.execution import forked
-from fedbench.core.experiment.job import (
+from fedbench.core.population.target import client
+from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run import worker as forked
+from fedbench.core.run.job import (
     NO_INFLUENCE,
     NOT_OF_SHADOW_MODELS,
     Cell,
@@ -25,11 +27,8 @@ from fedbench.core.experiment.job import (
     identity,
     key_of_run,
 )  # fmt: skip
-from fedbench.core.experiment.parts import build
-from fedbench.core.experiment.scene import set_scene
-from fedbench.core.experiment.shadow_models import train_shadow_models
-from fedbench.core.population.target import client
-from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.scene import build, set_scene
+from fedbench.core.run.shadow_models import train_shadow_models
 from fedbench.core.spec.coalition import Coalition
 from fedbench.core.spec.component import Use
 from fedbench.core.spec.federation import FederationSpec, Optimizer, Schedule

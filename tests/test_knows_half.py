@@ -10,10 +10,9 @@ import pytest
 from jobs import use
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Attack, SkipCell, UserError
-from fedbench.core.experiment.halves import NOTE, in_second_half
-from fedbench.core.experiment.judge import BadScores, ask
-from fedbench.core.experiment.train import kinds_of, train
 from fedbench.core.population.target import client
+from fedbench.core.run.judge import NOTE, BadScores, ask, in_second_half
+from fedbench.core.run.train import kinds_of, train
 from fedbench.testing.worlds import job_of, setting_of, world
 
 HANDED: list[dict[str, Any]] = []

@@ -14,8 +14,8 @@ from tiny import tiny_clients, tiny_setup, train_all
 from torch import nn
 
 from fedbench.core import Defense, MemberData
-from fedbench.core.experiment.evaluate import predicted_by
 from fedbench.core.federation.answering import answered
+from fedbench.core.run.train import predicted_by
 from fedbench.plugins.defenses.memguard import crafted, trained, used
 
 SMALL = {"hidden": (16, 8), "epochs": 400, "steps": 40}

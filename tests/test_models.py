@@ -18,11 +18,11 @@ from torch import nn
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, group_norm, linear, relu
 
 from fedbench.core import Data, Model, UserError
-from fedbench.core.execution.model_checks import try_model
 from fedbench.core.numerics import gradients
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.instances import gradient_rows
 from fedbench.core.registry.components import Registry
+from fedbench.core.run.model_checks import try_model
 
 # least input; an input, classes and how many parameters its paper, its code or the arithmetic of its layers has for them
 ANNOUNCED = {

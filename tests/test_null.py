@@ -14,12 +14,11 @@ from tiny import tiny_insider, tiny_setup, train_all
 
 from fedbench.core import EXCLUDED, MEMBER, OFL, ActiveAttack, Attack, Defense, Signal, SkipCell
 from fedbench.core.cli.run import build_plan
-from fedbench.core.experiment.job import Cell, Job
-from fedbench.core.experiment.parts import build
-from fedbench.core.experiment.scene import Scene, set_scene
-from fedbench.core.experiment.train import Trained, kinds_of, train
-from fedbench.core.experiment.verdict import Verdict
 from fedbench.core.metrics import combined_interval, tpr_at_fpr
+from fedbench.core.run.job import Cell, Job
+from fedbench.core.run.scene import Scene, build, set_scene
+from fedbench.core.run.train import Trained, kinds_of, train
+from fedbench.core.run.verdict import Verdict
 from fedbench.core.spec.suite import Adversary
 from fedbench.plugins.defenses.cofedmid.defense import CoFedMID
 

@@ -14,7 +14,7 @@ from running import called, fingerprint, invoke, records, start, suite, wait_for
 from fedbench.core.cli.clean import command as clean
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
-from fedbench.core.execution.cost import Work, shares
+from fedbench.core.run.plan import Work, shares
 from fedbench.core.store import locks
 from fedbench.core.store.locks import locked
 from fedbench.core.store.results import Results

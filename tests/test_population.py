@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Data, UserError
-from fedbench.core.execution.plugin_checks import repeated_share
 from fedbench.core.population.audit import (
     attack_set,
     audit_set,
@@ -27,6 +26,7 @@ from fedbench.core.population.audit import (
 from fedbench.core.population.partition import partition
 from fedbench.core.population.parts import Outsiders, cut, cut_all, whole
 from fedbench.core.population.target import EVERYBODY, Target, client, group
+from fedbench.core.run.checks import repeated_share
 from fedbench.core.spec.suite import Partition
 
 N = 400

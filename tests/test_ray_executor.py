@@ -13,15 +13,13 @@ from running import called, fingerprint, records, suite
 
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
-from fedbench.core.execution import node, ray_cluster
-from fedbench.core.execution.executor import Watcher
-from fedbench.core.execution.node import Request, serve
-from fedbench.core.execution.ray_cluster import Event, RayCluster
-from fedbench.core.execution.ray_executor import MOST_RETRIES, Runs
-from fedbench.core.execution.resources import Node, require_room
-from fedbench.core.execution.same_code import needs_of
-from fedbench.core.execution.shipped import Shipped, packed, unpack
-from fedbench.core.experiment.job import key_of_run
+from fedbench.core.run import node, ray_cluster
+from fedbench.core.run.job import key_of_run
+from fedbench.core.run.local import Watcher
+from fedbench.core.run.node import Request, serve
+from fedbench.core.run.provenance import needs_of
+from fedbench.core.run.ray_cluster import Event, RayCluster
+from fedbench.core.run.ray_executor import MOST_RETRIES, Node, Runs, Shipped, packed, require_room, unpack
 from fedbench.core.spec.suite import Limits
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.results import Results

@@ -13,10 +13,10 @@ import torch
 from tiny import tiny_insider, tiny_module, tiny_setup, train_all
 
 from fedbench.core import ActiveAttack, Defense, MemberData, Selection, UserError
-from fedbench.core.apart.global_state import kept
 from fedbench.core.contract.phases import PHASES
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.guard import PhaseError, remarks_of, require_served
+from fedbench.core.process.library_state import kept
 
 ANSWERS: dict[str, Callable[..., Any]] = {
     "begin": lambda ctx: None, "prepare": lambda data, ctx: data, "assign": lambda models, ctx: 0, "select": lambda ctx: None,

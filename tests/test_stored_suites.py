@@ -16,8 +16,8 @@ from running import changed, fingerprint, invoke, suite
 
 from fedbench.core import UserError
 from fedbench.core.cli.run import build_plan
-from fedbench.core.execution.stale import differences
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.resume import differences
 from fedbench.core.store import plans
 from fedbench.core.store.plans import keep_plan, plan_files, read_plan, stored_plans
 from fedbench.core.store.results import Results
@@ -179,7 +179,7 @@ def test_a_dry_run_says_what_made_cells_stale(finished, tmp_path, monkeypatch):
     output = invoke(*words, rounds, "--set", "defenses=[none, hamp]")
     assert f"note: 2 {NOTE}\n  2 cells: federation.rounds 4 -> 6\n" in output  # hamp's cells are new
     with monkeypatch.context() as patch:
-        patch.setattr("fedbench.core.execution.plan.engine_digest", lambda: "another")
+        patch.setattr("fedbench.core.run.planner.engine_digest", lambda: "another")
         output = invoke(*words, "settings.0.federation.optimizer.lr=0.1")
     assert f"note: 4 {NOTE}\n  4 cells: the engine's code changed\n  4 cells: federation.optimizer.lr 0.2 -> 0.1\n" in output
     for record in (folder / "records").glob("*.json"):

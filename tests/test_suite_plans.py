@@ -9,9 +9,9 @@ from ruamel.yaml import YAML
 from running import changed, invoke, loaded
 
 from fedbench.core import UserError
-from fedbench.core.execution.plan import check_plan, make_plan
-from fedbench.core.execution.planned import settings_asked
-from fedbench.core.execution.plugin_checks import declaration_mistake
+from fedbench.core.run.checks import declaration_mistake
+from fedbench.core.run.plan import settings_asked
+from fedbench.core.run.planner import check_plan, make_plan
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.spec.written import written_out
 from fedbench.plugins.defenses.plain import NoDefense

@@ -14,15 +14,15 @@ from tiny import tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Attack, Defense, Observations, Signal, SkipCell
-from fedbench.core.experiment.job import Look
-from fedbench.core.experiment.judge import _by_colluders, ask
-from fedbench.core.experiment.samples import samples_of
-from fedbench.core.experiment.train import _setup, train
 from fedbench.core.federation.answering import answered
 from fedbench.core.federation.compose import Composite
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training
 from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.run.job import Look
+from fedbench.core.run.judge import _by_colluders, ask
+from fedbench.core.run.scene import samples_of
+from fedbench.core.run.train import _setup, train
 from fedbench.core.signals.gradients import UploadGradSq
 from fedbench.core.signals.logits import Loss
 from fedbench.core.signals.measure import COALITION, GLOBAL, PRE_DEFENSE, Recorder, global_row, model_of_row, rows_of

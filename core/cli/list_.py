@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.apart.channel import at_work
 from fedbench.core.cli.options import examples, json_option
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
-from fedbench.core.registry.ask import patience
+from fedbench.core.process.ask import patience
+from fedbench.core.process.channel import at_work
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.words.explain import one_line
 
@@ -75,7 +75,7 @@ def _entries(registry: Registry, section: str, params: bool, facts: bool) -> Ite
 
 def _told(components: Sequence[RegisteredComponent], params: bool, facts: bool) -> dict[str, dict[str, Any]]:
     """Name -> what the classes say. They are imported in a separate process; one that fails costs its own line."""
-    from fedbench.core.registry.ask import ask_each
+    from fedbench.core.process.ask import ask_each
 
     def ask(found: RegisteredComponent) -> dict[str, Any]:
         return (_facts(found) if facts else {}) | (_params(found) if params else {})

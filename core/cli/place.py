@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedbench.core.contract.errors import UserError
 
 if TYPE_CHECKING:
-    from fedbench.core.execution.executor import Executor
+    from fedbench.core.run.local import Executor
 
 LOCAL, RAY = "local", "ray"
 _MOST_PARTS = 100_000
@@ -17,11 +17,11 @@ _MOST_PARTS = 100_000
 def executor_of(name: str, workers: int | None, address: str | None) -> Executor:
     """Who computes the runs."""
     if name == RAY:
-        from fedbench.core.execution.ray_executor import RayExecutor
+        from fedbench.core.run.ray_executor import RayExecutor
 
         return RayExecutor(address, workers)
     from fedbench.core.cli.doctor import usable_cores
-    from fedbench.core.execution.local_processes import LocalProcesses
+    from fedbench.core.run.local import LocalProcesses
 
     return LocalProcesses(workers or usable_cores())
 

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from fedbench.core.cli.say import say
-from fedbench.core.execution.executor import Watcher
-from fedbench.core.experiment.job import Job
-from fedbench.core.experiment.process import log_path
+from fedbench.core.run.job import Job
+from fedbench.core.run.local import Watcher
+from fedbench.core.run.process import log_path
 from fedbench.core.words.explain import one_line, printable
 
 _LOG_EVERY_S = 15.0

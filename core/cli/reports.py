@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
-from fedbench.core.registry.ask import Ended, ask_each, long_patience, patience
+from fedbench.core.process.ask import Ended, ask_each, long_patience, patience
+from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.words.explain import explain, one_line
 
 if TYPE_CHECKING:

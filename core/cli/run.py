@@ -73,7 +73,7 @@ def command(
 
     SUITE is a file, or the name of a shipped suite (`fedbench list suites`).
     """
-    from fedbench.core.execution.server import start_early
+    from fedbench.core.run.local import start_early
 
     share = parse_part(part)
     if ray_address is not None and executor != RAY:
@@ -120,8 +120,8 @@ def command(
 def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> tuple[dict[str, Any], set[str]]:
     """What of ``wanted`` is missing, or asked for again. Returns how every cell with a record ended, by its stem, and the cells
     that lost their record meanwhile."""
-    from fedbench.core.execution.order import seed_by_seed
-    from fedbench.core.execution.resume import other_cpus, pending, recorded
+    from fedbench.core.run.plan import seed_by_seed
+    from fedbench.core.run.resume import other_cpus, pending, recorded
 
     found = recorded(wanted.jobs, store)
     jobs = seed_by_seed(pending(wanted.jobs, found, rerun))
@@ -137,7 +137,7 @@ def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, e
 
 def _say_why(jobs: Sequence[Any], found: Collection[str], store: Any) -> None:
     """Why cells that have an earlier record are computed anew. ``found``: the names of those that have a record."""
-    from fedbench.core.execution.stale import why_stale
+    from fedbench.core.run.resume import why_stale
 
     first, *rest = why_stale(jobs, found, store) or ("",)
     for line in (f"note: {first}", *(f"  {line}" for line in rest)) if first else ():
@@ -166,10 +166,10 @@ def build_plan(
 ) -> Any:
     """The plan of a suite, or of those of its settings in which something of ``only`` (kind -> names) runs; raises ``UserError``
     with every mistake found."""
-    from fedbench.core.execution.plan import make_plan
-    from fedbench.core.execution.planned import settings_asked
-    from fedbench.core.registry.ask import ask
+    from fedbench.core.process.ask import ask
     from fedbench.core.registry.components import Registry
+    from fedbench.core.run.plan import settings_asked
+    from fedbench.core.run.planner import make_plan
     from fedbench.core.spec.resolve import load_and_check
 
     registry = Registry.discover()
@@ -188,7 +188,7 @@ def _folder(suite: str, results: Path | None) -> Path:
 
 
 def _print_plan(plan: Any, folder: Path) -> None:
-    from fedbench.core.execution.resume import recorded
+    from fedbench.core.run.resume import recorded
     from fedbench.core.store.results import Results
 
     store = Results(folder)

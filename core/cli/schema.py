@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.apart.channel import at_work
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
-from fedbench.core.registry.ask import patience
+from fedbench.core.process.ask import patience
+from fedbench.core.process.channel import at_work
 from fedbench.core.words.explain import explain
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def command(output: Path | None, built_in: bool) -> None:
 
 def schema_text(registry: Registry, built_in: bool) -> str:
     """The schema as JSON. Components with parameters that cannot be described are named on stderr, and not checked."""
-    from fedbench.core.registry.ask import ask_each
+    from fedbench.core.process.ask import ask_each
     from fedbench.core.spec.schema import KINDS, suite_schema
     from fedbench.core.spec.suite import SuiteSpec
 

@@ -10,7 +10,7 @@ import click
 from fedbench.core.cli.options import ONLY, debug_option, examples, overrides_option, parse_only, suites_argument
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.ask import Ended
+from fedbench.core.process.ask import Ended
 from fedbench.core.registry.component import is_here
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def command(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, onl
     coalitions, and then what needs the data: of every setting whose data are on this machine. All mistakes are printed at
     once, one a line, with the place.
     """
-    from fedbench.core.registry.ask import ask_each
+    from fedbench.core.process.ask import ask_each
     from fedbench.core.registry.components import Registry
 
     parts = parse_only(only)
     registry = Registry.discover()
     if data:
-        import fedbench.core.execution.plan  # noqa: F401 - imported once, not in every process
+        import fedbench.core.run.planner  # noqa: F401 - imported once, not in every process
     mistakes: list[str] = []
     # In a process of their own: plugins may print, hang or leave, and only what they were asked for comes back.
     for suite, answer in zip(suites, ask_each(suites, lambda suite: _line(suite, registry, overrides, data, parts)), strict=True):
@@ -72,15 +72,15 @@ def check(
 ) -> tuple[LoadedSuite, Resolved, list[str]]:  # fmt: skip
     """The suite, its components, and what is odd about its data; raises ``UserError`` with every mistake, with ``data``
     those of the plan too, of the settings in which something of ``only`` (kind -> names) runs."""
-    from fedbench.core.execution.misspelt import misspelt_in
+    from fedbench.core.run.checks import misspelt_in
     from fedbench.core.spec.resolve import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
     notes = misspelt_in(resolved)
     if data:
-        from fedbench.core.execution.plan import check_plan
-        from fedbench.core.execution.planned import settings_asked
+        from fedbench.core.run.plan import settings_asked
+        from fedbench.core.run.planner import check_plan
 
         asked = settings_asked(resolved, only or {})
         settings = [s for s in resolved.settings if asked is None or s.spec.name in asked]

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbench.core.apart.channel import pass_on_interrupt
 from fedbench.core.contract.contexts import (
     AnswerContext,
     CoalitionContext,
@@ -22,6 +21,7 @@ from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.contract.phases import phase
 from fedbench.core.federation.answers import CHECKS, found, vector
 from fedbench.core.federation.handed import Watch
+from fedbench.core.process.channel import pass_on_interrupt
 from fedbench.core.words.explain import one_line, told
 
 _LONGEST_REMARK, _MOST_REMARKS = 400, 20  # characters of a remark, remarks of a defense

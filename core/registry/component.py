@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import Component
-from fedbench.core.registry.ask import patience
+from fedbench.core.process.ask import patience
+from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.kinds import BASES
 from fedbench.core.words.explain import explain
 from fedbench.core.words.nearest import did_you_mean
@@ -124,7 +124,7 @@ def settled() -> Iterator[None]:
     if "torch" not in sys.modules:
         yield
         return
-    from fedbench.core.apart.global_state import kept
+    from fedbench.core.process.library_state import kept
 
     with kept():
         yield

@@ -13,9 +13,14 @@ from pathlib import Path, PurePosixPath
 from fedbench.core.contract.errors import UserError
 
 _PROJECT = "fedbench"
-# Folders of core that decide results. `tests/test_house.py` refuses an import from them into any other file that is not known to
-# decide nothing.
-ROOMS = ("contract", "numerics", "population", "models", "federation", "signals", "metrics", "experiment")
+# Folders and files of core that decide results. `tests/test_house.py` refuses an import from them into any other file that is
+# not known to decide nothing.
+ENGINE = (
+    "contract", "numerics", "population", "models", "federation", "signals", "metrics",
+    *(f"run/{name}.py" for name in (
+        "analyse", "job", "judge", "needs", "process", "scene", "shadow_models", "train", "trained_run", "verdict",
+    )),
+)  # fmt: skip
 _NO_PART = ("fedbench.json", "pyvenv.cfg")  # a folder with such a file is a results folder or an environment
 
 
@@ -40,8 +45,12 @@ def source_digest(module_name: str, package: str = "") -> str:
 def engine_digest() -> str:
     """Hex SHA-256 over the code of the harness that can change a score."""
     core = Path(__file__).parents[1]
-    files = [p for room in ROOMS for p in (core / room).rglob("*.py")]
-    return _hash((p.relative_to(core).as_posix(), p) for p in files)
+    return _hash((p.relative_to(core).as_posix(), p) for p in engine_files(core))
+
+
+def engine_files(core: Path) -> list[Path]:
+    """The files of the harness that can change a score."""
+    return [p for name in ENGINE for p in ([core / name] if name.endswith(".py") else (core / name).rglob("*.py"))]
 
 
 def core_digest() -> str:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pluggy
 
-from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.hooks import PROJECT, Component, Hooks
-from fedbench.core.registry.ask import ask_each, patience
+from fedbench.core.process.ask import ask_each, patience
+from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.component import RegisteredComponent, describe
 from fedbench.core.registry.kinds import HOOKS
 from fedbench.core.words.explain import explain, one_line

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedbench.core.apart.channel import at_work
-from fedbench.core.registry.ask import patience
+from fedbench.core.process.ask import patience
+from fedbench.core.process.channel import at_work
 from fedbench.core.registry.component import RegisteredComponent, settled
 from fedbench.core.registry.digest import source_digest
 from fedbench.core.registry.kinds import kind_of

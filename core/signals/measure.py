@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedbench.core.apart.global_state import kept
 from fedbench.core.contract.signal import Signal
 from fedbench.core.contract.threat import View
 from fedbench.core.federation.answering import Answer
@@ -16,6 +15,7 @@ from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import why_one_by_one
+from fedbench.core.process.library_state import kept
 from fedbench.core.signals.ask import Asked, SignalError
 from fedbench.core.signals.room import room_for
 from fedbench.core.signals.rows import COALITION, coalition_of_row, coalition_row

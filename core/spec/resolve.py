@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedbench.core.apart.channel import at_work, pass_on_interrupt
 from fedbench.core.contract.errors import UserError
-from fedbench.core.registry.ask import patience
+from fedbench.core.process.ask import patience
+from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import PLURAL

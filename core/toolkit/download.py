@@ -15,8 +15,8 @@ from typing import IO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from fedbench.core.apart.channel import moved, say
 from fedbench.core.contract.errors import UserError
+from fedbench.core.process.channel import moved, say
 
 OFFLINE = "FEDBENCH_OFFLINE"
 _BLOCK = 1 << 18

@@ -104,8 +104,8 @@ def _run(folder: Path, again: Again, workers: int | None) -> None:
     from fedbench.core.cli.doctor import usable_cores
     from fedbench.core.cli.folder import told
     from fedbench.core.cli.progress import Display
-    from fedbench.core.execution.local_processes import LocalProcesses
-    from fedbench.core.execution.resume import pending, recorded
+    from fedbench.core.run.local import LocalProcesses
+    from fedbench.core.run.resume import pending, recorded
     from fedbench.core.store.results import Results
     from fedbench.leaderboard.submissions.reproducing import rerun_folder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedbench.core.execution.stale import differences
+from fedbench.core.run.resume import differences
 
 Identity = dict[str, Any]
 """``run``, ``attack`` and ``signals`` of a record's identity, as JSON values; of a run alone without attack and signals"""

@@ -153,7 +153,7 @@ def _require_installed(folder: Path, records: Iterable[LoadedRecord]) -> None:
 
 def _why(loaded: LoadedRecord, cell: Any) -> str:
     """Why a cell is not among those that its suite asks for here."""
-    from fedbench.core.execution.stale import differences
+    from fedbench.core.run.resume import differences
 
     if reasons := why_stale(loaded.record):
         return "; ".join(reasons)

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import torch
 
 from fedbench.core import Diverged, MemberContext, Params, SkipCell, UserError
-from fedbench.core.apart.channel import pass_on_interrupt
 from fedbench.core.federation.local import LocalTrainer
-from fedbench.core.registry.ask import ask
+from fedbench.core.process.ask import ask
+from fedbench.core.process.channel import pass_on_interrupt
 from fedbench.core.registry.hooks_of import misfits, unknown_methods
 from fedbench.core.words.explain import explain, told
 from fedbench.testing.observe import difference, digest_of, digests_of, global_state, hooked, state_of

@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Model, Signal
-from fedbench.core.execution.plugin_checks import repeated_share, trained_on
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.run.checks import repeated_share, trained_on
 from fedbench.testing.subject import Subject, Warned
 from fedbench.testing.trials import built, loaded, measure, samples
 

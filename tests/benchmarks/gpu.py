@@ -124,10 +124,9 @@ def audit(args, left):
 
     from fedbench.core import UserError
     from fedbench.core.cli.run import build_plan
-    from fedbench.core.experiment.parts import build
-    from fedbench.core.experiment.process import settle
-    from fedbench.core.experiment.scene import set_scene
-    from fedbench.core.experiment.train import train
+    from fedbench.core.run.process import settle
+    from fedbench.core.run.scene import build, set_scene
+    from fedbench.core.run.train import train
 
     name = str(suite(args.output)) if args.tiny else SUITE
     shorter = ("seeds=[0]", "settings.0.federation.rounds=6", "settings.0.audit.every=3")

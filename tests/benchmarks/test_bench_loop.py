@@ -36,9 +36,8 @@ def test_audit_cost_relative_to_training(tmp_path):
     from jobs import judge
 
     from fedbench.core.cli.run import build_plan
-    from fedbench.core.experiment.parts import build
-    from fedbench.core.experiment.scene import set_scene
-    from fedbench.core.experiment.train import train
+    from fedbench.core.run.scene import build, set_scene
+    from fedbench.core.run.train import train
 
     jobs = build_plan("partial_defense", (), tmp_path, "cpu").only(defense={"none"}).jobs
     signals, scores, training = [], [], []

@@ -1,1 +1,0 @@
-"""Plan, executor, worker: which cells a suite asks for, and getting them computed once each."""

@@ -1,1 +1,0 @@
-"""Everything that decides a result: job, scene, training, shadow models, judgement."""

@@ -1,0 +1,118 @@
+"""The signals that a suite's attacks and analyses need: whether there are such, and with which parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fedbench.core.contract.analysis import Analysis
+from fedbench.core.contract.attack import Attack
+from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.signal import Signal
+from fedbench.core.contract.threat import View
+from fedbench.core.process.channel import pass_on_interrupt
+from fedbench.core.registry.components import Registry
+from fedbench.core.registry.use import ComponentUse, UseMaker
+from fedbench.core.run.job import Job, Look
+from fedbench.core.run.process import log_failure
+from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, rows_of
+from fedbench.core.words.explain import explain, told
+
+
+class Signals:
+    """``uses``: every installed signal that a plugin measures, by name, with the suite's parameters where it gives some.
+
+    Those of the gradient are not among them: they are the engine's own code, which is part of every run's key.
+    """
+
+    def __init__(self, registry: Registry, named: Mapping[str, ComponentUse]) -> None:
+        use = UseMaker()
+        found = {c.name: use(c, {}, c.name) for c in registry.components("signal")} | dict(named)
+        self.uses = {name: made for name, made in found.items() if name not in GRADIENT_SIGNALS}
+        self._registry = registry
+        self._sound: set[str] = set()
+
+    def require(self, who: str, names: Iterable[str]) -> None:
+        """Raise ``UserError`` for a signal that nobody announces, or that cannot be made with its parameters."""
+        problems: list[str] = []
+        for name in sorted({*names} - self._sound):
+            try:
+                self._check(name)
+                self._sound.add(name)
+            except UserError as error:
+                problems += [f"{who}: its needs: {message}" for message in error.messages]
+        if problems:
+            raise UserError(*problems)
+
+    def _check(self, name: str) -> None:
+        own = name.removesuffix(PRE_DEFENSE)
+        self._registry.get("signal", own)
+        if own not in self.uses:
+            if own != name:
+                raise UserError(f"'{name}': signals of the gradient are measured of what was uploaded alone; write '{own}'")
+            return
+        try:
+            vector = self.uses[own].make()[0].vector
+        except BaseException as error:  # somebody's constructor
+            pass_on_interrupt(error)
+            remedy = "a suite sets its parameters under `signals:`"
+            raise UserError(f"signal {self.uses[own]} cannot be made: {explain(error)}; {remedy}") from error
+        if type(vector) is not bool:
+            raise UserError(f"signal {self.uses[own]}: its vector is {vector!r:.60}, expected True or False")
+
+
+# -- What a run has to measure for its attacks and analyses, known from what they declare, and the signals that measure it --
+
+
+def needed_signals(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()) -> set[str]:
+    """The union over the attacks and analyses of a run, or what is known of them."""
+    return set().union(*(a.needs for a in attacks), *(a.needs for a in analyses))
+
+
+def measurable(job: Job, signals: set[str]) -> set[str]:
+    """Those that a run can measure: no plan has an attack that needs others."""
+    return signals & (GRADIENT_SIGNALS | job.signals.keys() | {f"{n}{PRE_DEFENSE}" for n in job.signals})
+
+
+def views_of(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()) -> set[View]:
+    """The views that a run measures: those of its attacks and analyses, and what colluding clients share."""
+    views = {a.view for a in attacks} | {view for a in analyses if a.needs for view in (a.view, *a.also)}
+    return views | {shared_view(a.view) for a in attacks if a.colluders}
+
+
+def shared_view(view: View) -> View:
+    """Through which view a colluder of an attack sees the pool: as the attack does the global models; its own rows where the
+    attack looks at a client's, or at the coalition, of which no colluder has a row."""
+    return view if view in ("client", "external") else "server"
+
+
+def needed_rows(job: Job, n_models: int, attacks: Sequence[Attack | Look]) -> set[int]:
+    """Ids of the rows that the attacks and analyses of a run with so many global models look at."""
+    return set(rows_of(views_of(attacks, job.looks.values()), job.clients, job.averaged, n_models, len(job.coalitions)))
+
+
+def require_use(refused: Mapping[str, str], looks: Iterable[Attack | Analysis | Look]) -> None:
+    """Raise ``UserError`` where signals were refused before training, and each attack and analysis needs one of them: nothing
+    would be told of the training. ``refused``: name -> why."""
+    if refused and all(look.needs & refused.keys() for look in looks):
+        raise UserError(*(refused[name] for name in sorted(refused)))
+
+
+def models_of(defense: Defense, clients: int) -> int:
+    """How many global models there are."""
+    return defense.n_models or clients
+
+
+def signals_of(job: Job, wanted: set[str]) -> tuple[dict[str, Signal], dict[str, str]]:
+    """(the signals to ask of each model, by name; why one cannot be made)."""
+    made: dict[str, Signal] = {}
+    failed: dict[str, str] = {}
+    for name in sorted(wanted):
+        if (use := job.signals.get(name.removesuffix(PRE_DEFENSE))) is not None:
+            try:
+                made[name] = use.make()[0]
+            except BaseException as error:  # somebody's constructor
+                pass_on_interrupt(error)
+                log_failure(error)
+                failed[name] = f"signal {use}: {told(error)}"
+    return made, failed

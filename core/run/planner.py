@@ -1,0 +1,371 @@
+"""From a validated suite to jobs and cells with keys. Data is loaded here once, so its mistakes are found before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedbench.core.contract.analysis import Analysis
+from fedbench.core.contract.attack import ActiveAttack, Attack
+from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.defense import Defense, needs_coalition
+from fedbench.core.contract.errors import UserError
+from fedbench.core.federation.guard import remarks_of, require_served
+from fedbench.core.federation.setup import public_facts
+from fedbench.core.numerics.precision import check_precision
+from fedbench.core.population.audit import split_digest
+from fedbench.core.population.target import Target
+from fedbench.core.registry.components import Registry
+from fedbench.core.registry.digest import engine_digest
+from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.checks import Loaded, Misspelt, declaration_mistake, load_data, require_room
+from fedbench.core.run.job import Cell, Job, Look, cell_identity, identity
+from fedbench.core.run.model_checks import TriedModels
+from fedbench.core.run.needs import Signals
+from fedbench.core.run.plan import Plan, Work
+from fedbench.core.run.provenance import asked_for, gather
+from fedbench.core.run.refusals import Refusals
+from fedbench.core.run.scene import defense_of, make_scene, targets_of
+from fedbench.core.signals.measure import PRE_DEFENSE
+from fedbench.core.spec.coalition import groups_of, resolve_coalition
+from fedbench.core.spec.load import LoadedSuite
+from fedbench.core.spec.resolve import Resolved, ResolvedSetting
+from fedbench.core.spec.suite import Adversary, Setting
+from fedbench.core.store.canonical import canonical, key_of
+from fedbench.core.store.remarks import remark_note
+from fedbench.core.store.stems import stem
+from fedbench.core.words.frames import debugging
+
+_DTYPE = "float32"
+
+
+def make_plan(
+    loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str, settings: set[str] | None = None
+) -> Plan:
+    """All jobs of a suite, or of some of its settings: no data of the others is asked for.
+
+    Raises ``UserError`` with every mistake of the data and partitions at once.
+    """
+    return _Planner(loaded, resolved, registry, results, device).plan(settings)
+
+
+def check_plan(loaded: LoadedSuite, resolved: Resolved, settings: set[str] | None = None) -> tuple[str, ...]:
+    """The notes of a plan, of all or some settings. Raises ``UserError`` with all that ``fedbench run`` would refuse: data,
+    partitions, audits, models."""
+    return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu", settings).notes
+
+
+class _Planner:
+    def __init__(self, loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str) -> None:
+        self.spec, self.resolved, self.results, self.device = loaded.spec, resolved, results, device
+        self.provenance = gather(device, _DTYPE)
+        self.engine = engine_digest()
+        self.notes: dict[str, None] = {}
+        self.remarks: dict[tuple[str, str, str], list[str]] = {}  # of a setting, a coalition and a defense
+        self.models = TriedModels()
+        self.work: dict[str, Work] = {}
+        self.misspelt = Misspelt()
+        self.signals = Signals(registry, resolved.signals)
+        self.cells = Cells(self.signals, self.misspelt)
+        self.refusals = Refusals(loaded, resolved)
+        self.asked = asked_for(loaded, resolved, device)
+
+    def plan(self, settings: set[str] | None) -> Plan:
+        defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]
+        attacks = [(use, made) for use in self.resolved.attacks if (made := self._made("attack", use))]
+        self.analyses = [(use, made) for use in self.resolved.analyses if (made := self._made("analysis", use))]
+        self._note_unread()
+        rows = list(self._rows(settings, defenses, attacks))
+        made = self._jobs_of_all(rows)
+        jobs: dict[str, Job] = {}
+        for n in range(len(rows)):  # the order of the file, whatever the order in which data is needed
+            for seed in self.spec.all_seeds:
+                for job in made.get((n, seed), ()):
+                    self.refusals.note_twins(jobs.setdefault(job.run_key, job), job)
+        self.refusals.raise_all()
+        published = tuple(entry.model_dump(mode="json") for entry in self.spec.published)
+        asked = tuple({"label": u.label, "name": u.name, "params": u.params} for u in self.resolved.analyses)
+        return Plan(
+            suite=self.spec.name, title=self.spec.title or self.spec.name, jobs=list(jobs.values()), published=published,
+            analyses=asked,
+            left_out=tuple(s.name for s in self.spec.settings if settings is not None and s.name not in settings),
+            notes=tuple(self.notes), asked=self.asked, work=self.work,
+        )  # fmt: skip
+
+    def _wanted(self, i: int, kind: str, uses: list[Made]) -> list[Made]:
+        """The ``defenses`` or ``attacks`` that a setting runs: all, or those it names (floors too must be named there)."""
+        labels = self.refusals.known_labels(i, kind, [use.label for use, _ in uses])
+        return [(use, made) for use, made in uses if use.label in labels]
+
+    def _adversary(self, i: int, attacks: list[tuple[ComponentUse, Attack]]) -> Adversary | None:
+        """The setting's adversary; the default one where it names none but an active attack takes part."""
+        own = self.spec.settings[i].adversary
+        return own or (Adversary() if any(isinstance(a, ActiveAttack) for _, a in attacks) else None)
+
+    def _made(self, kind: str, use: ComponentUse) -> Any:
+        """The component, or None with its mistake noted."""
+
+        def build() -> Any:
+            made = defense_of(use) if kind == "defense" else use.make()[0]
+            if mistake := declaration_mistake(made):
+                raise UserError(f"{kind} '{use.name}': {mistake}")
+            self._require_tuning(use, made)
+            self.signals.require(f"{kind} {use}", getattr(made, "needs", ()))
+            self.notes |= dict.fromkeys(self.misspelt.of([use]))
+            return made
+
+        return self.refusals.ask(self.refusals.place_of(kind, use), f"{kind} '{use.name}'", build)
+
+    def _require_tuning(self, use: ComponentUse, made: Any) -> None:
+        if isinstance(made, Analysis) and made.needs_tuning_seeds and not self.spec.tuning_seeds:
+            raise UserError(
+                f"analysis '{use.name}': it chooses strengths on runs that are not reported, and the suite names no seeds for "
+                "them: add for example `tuning_seeds: [100, 101]`, none of them among `seeds`"
+            )
+
+    def _note_unread(self) -> None:
+        if self.spec.tuning_seeds and not any(made.needs_tuning_seeds for _, made in self.analyses):
+            self.notes.setdefault("tuning_seeds: no analysis of the suite reads their runs; `tuned` does")
+
+    def _rows(self, settings: set[str] | None, defenses: list[Made], attacks: list[Made]) -> Iterator[Row]:
+        """Every defense of every coalition of every setting, in the order of the file."""
+        for i, setting in enumerate(self.spec.settings):
+            if settings is not None and setting.name not in settings:
+                continue
+            for coalition in self.resolved.settings[i].coalitions:
+                members = tuple(resolve_coalition(coalition, setting.federation.clients))
+                judges = self._wanted(i, "attacks", attacks)
+                adversary = self._adversary(i, judges)
+                if adversary:
+                    first = setting.federation.clients - adversary.malicious(setting.federation.clients)
+                    if self.refusals.adversary_misfits(i, coalition, first):
+                        continue
+                    members = tuple(k for k in members if k < first)  # who attacks does not defend
+                for use, defense in self._wanted(i, "defenses", defenses):
+                    if not members and use.label in self.resolved.floors:
+                        continue  # where nobody defends, nobody can do so in name only
+                    one = Row(
+                        i=i, coalition=coalition.name, members=members, coalitions=groups_of(coalition), use=use, defense=defense,
+                        attacks=judges, adversary=adversary,
+                    )  # fmt: skip
+                    yield from (one,) if needs_coalition(defense) else self._of_nobody(one)
+
+    def _of_nobody(self, row: Row) -> Iterator[Row]:
+        """The row of a defense that no client takes part in: one for all coalitions and, for the attacks on a coalition's mean,
+        one for each, which shows the mean of the very clients that defend in the rows beside it."""
+        setting = self.spec.settings[row.i]
+        named = self.resolved.settings[row.i].coalitions
+        someone = any(resolve_coalition(coalition, setting.federation.clients) for coalition in named)
+        on_mean = [a for a in row.attacks if someone and a[1].view == "coalition" and not isinstance(a[1], ActiveAttack)]
+        rest = [a for a in row.attacks if a not in on_mean]
+        yield replace(row, coalition="none", members=(), coalitions=(), attacks=rest)
+        if row.members and on_mean:
+            yield replace(row, members=(), observed=row.members, attacks=on_mean)
+
+    def _jobs_of_all(self, rows: list[Row]) -> dict[tuple[int, int], list[Job]]:
+        """(position of the row, seed) -> its jobs. One data set of one seed is in memory at a time."""
+        by_data: dict[str, list[int]] = {}
+        for n, row in enumerate(rows):
+            by_data.setdefault(key_of(self.resolved.settings[row.i].dataset.identity()), []).append(n)
+        found: dict[tuple[int, int], list[Job]] = {}
+        for positions in by_data.values():
+            for seed in self.spec.all_seeds:
+                found |= {(n, seed): jobs for n, jobs in self._jobs_of_seed(rows, positions, seed)}
+        return found
+
+    def _jobs_of_seed(self, rows: list[Row], positions: list[int], seed: int) -> Iterator[tuple[int, list[Job]]]:
+        """The jobs of rows that share a data set; data and splits are forgotten when the last one is planned."""
+        dataset = self.resolved.settings[rows[positions[0]].i].dataset
+        load = once(lambda: load_data(dataset, seed))
+        splits: dict[Any, str | None] = {}
+        for n in positions:
+            yield n, list(self._jobs(rows[n], seed, load, splits))
+
+    def _jobs(self, row: Row, seed: int, load: Callable[[], Loaded], splits: dict[Any, str | None]) -> Iterator[Job]:
+        """The passive run with all passive attacks, and one run for every active one."""
+        passive = [(a, made) for a, made in row.attacks if not isinstance(made, ActiveAttack)]
+        for attacker in (None, *(a for a, made in row.attacks if isinstance(made, ActiveAttack))):
+            mine = passive if attacker is None else [(a, made) for a, made in row.attacks if a is attacker]
+            base = self._base(row, seed, load, splits, attacker) if mine else None
+            if base is not None:
+                yield self._with_cells(base, mine)
+
+    def _base(
+        self, row: Row, seed: int, load: Callable[[], Loaded], splits: dict[Any, str | None], attacker: ComponentUse | None
+    ) -> Job | None:
+        setting, used, adversary = self.spec.settings[row.i], self.resolved.settings[row.i], row.adversary
+        malicious = adversary.malicious(setting.federation.clients) if adversary else 0
+        targets = targets_of(setting, row.members or row.observed, malicious)
+        where = self.refusals.place_of_setting(row.i)
+        loaded = self.refusals.ask(where, f"dataset '{used.dataset.name}'", load)
+        if loaded is None:
+            return None
+        if loaded.repeated:
+            text = f"dataset '{used.dataset.name}', seed {seed}: {loaded.repeated:.2%} of the hold-out repeats training samples"
+            self.notes.setdefault(text)
+        root, poisoned = row.defense.root_samples, attacker is not None
+        at = (row.i, targets, root, poisoned)  # what a split depends on: many defenses and attacks share one
+        if at not in splits:
+            splits[at] = self.refusals.ask(where, "partition", lambda: split_of(
+                loaded.data, setting, targets, seed, adversary=adversary, poisoned=poisoned, root=root
+            ))  # fmt: skip
+        split = splits[at]
+        if seed == self.spec.seeds[0]:
+            self._check_fit(where, setting, used, row, loaded.data)
+        if split is None:
+            return None
+        job = Job(
+            suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, coalitions=row.coalitions,
+            observed=row.observed, targets=targets, seed=seed, tuning=seed in self.spec.tuning_seeds,
+            dataset=used.dataset, model=used.model, defense=row.use, attacker=attacker, adversary=adversary,
+            signals=self.signals.uses, analyses=(), repeated_holdout=loaded.repeated,
+            digests={"data": loaded.digest, "split": split, "engine": self.engine},
+            device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits, debug=debugging(),
+        )  # fmt: skip
+        asked = self._asked(job, where)
+        return replace(job, analyses=asked, looks={use.label: Look.of(made) for use, made in self.analyses if use in asked})
+
+    def _asked(self, job: Job, where: str) -> tuple[ComponentUse, ...]:
+        """The analyses that compute something and have something to say in the job's setting."""
+        described = job.described()
+
+        def applies(use: ComponentUse, made: Analysis) -> bool:
+            return bool(self.refusals.ask(where, f"analysis '{use.name}'", lambda: made.applies(described)))
+
+        computing = [(use, made) for use, made in self.analyses if type(made).analyse is not Analysis.analyse]
+        return tuple(use for use, made in computing if applies(use, made))
+
+    def _check_fit(self, where: str, setting: Setting, used: ResolvedSetting, row: Row, data: Data) -> None:
+        """Whether model, precision and defense can serve this setting; asked once a setting and defense."""
+        federation = setting.federation
+        size = self.refusals.ask(where, f"model '{used.model.name}'", lambda: self.models.size(used.dataset, used.model, data))
+        self.work[setting.name] = Work(len(data.train_y), self.models.flops(used.dataset, used.model))
+        self.refusals.ask(where, "precision", lambda: check_precision(federation.precision, self.device))
+        facts = public_facts(
+            federation, defense=row.defense, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,
+            expected_malicious=row.adversary.expected(federation.clients) if row.adversary else 0,
+            thresholds=setting.thresholds is not None,
+        )  # fmt: skip
+        place = f"{self.refusals.place_of('defense', row.use)}: in {where}"
+        self.refusals.ask(place, f"defense '{row.use.name}'", lambda: require_served(row.defense, facts))
+        self.refusals.ask(place, f"defense '{row.use.name}'", row.require_members)
+        texts = self.refusals.ask(place, f"defense '{row.use.name}'", lambda: remarks_of(row.defense, facts)) or []
+        self.remarks[setting.name, row.coalition, row.use.label] = [remark_note(row.use.label, setting.name, t) for t in texts]
+
+    def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
+        read = {name for use, made in self.analyses if use in base.analyses for name in made.needs}
+        job = self.cells.of(base, attacks, read, self.remarks.get((base.setting.name, base.coalition, base.defense.label), []))
+        self.notes |= dict.fromkeys(note for cell in job.cells for note in cell.notes)
+        return job
+
+
+# -- What a plan is made of: a row of the suite, and what is kept of its data - never the data themselves --
+
+
+Answer = TypeVar("Answer")
+Made = tuple[ComponentUse, Any]  # what a suite lists, and the component
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A defense in a coalition of a setting, with who judges it. ``i``: which setting; ``members`` of the coalition, and of each
+    of several ``coalitions``; ``observed``: of an undefended row that stands beside a coalition's, the clients of that one."""
+
+    i: int
+    coalition: str
+    members: tuple[int, ...]
+    coalitions: tuple[tuple[int, ...], ...]
+    use: ComponentUse
+    defense: Defense
+    attacks: list[Made]
+    adversary: Adversary | None
+    observed: tuple[int, ...] = ()
+
+    def require_members(self) -> None:
+        """Raise ``UserError`` for a coalition, or one of several, of fewer clients than the defense takes."""
+        least = self.defense.least_members
+        for group in self.coalitions or (self.members,):
+            if 0 < len(group) < least:
+                alone = f"client {group[0]} is" if len(group) == 1 else f"clients {', '.join(map(str, group))} are"
+                raise UserError(
+                    f"'{self.use.label}' takes {least} clients or more, and in the coalition '{self.coalition}' {alone} alone: "
+                    "add clients to it, or choose a mode of the defense in which every member defends by itself"
+                )
+
+
+def once(question: Callable[[], Answer]) -> Callable[[], Answer]:
+    """Asks when it is first called, and then gives the same answer, or raises the same error, every time."""
+    answers: list[Future[Answer]] = []
+
+    def ask() -> Answer:
+        if not answers:
+            answers.append(Future())
+            try:
+                answers[0].set_result(question())
+            except (Exception, SystemExit) as error:  # somebody's code
+                answers[0].set_exception(error)
+        return answers[0].result()
+
+    return ask
+
+
+def split_of(data: Data, setting: Setting, targets: tuple[Target, ...], seed: int, **who: Any) -> str:
+    """The digest of who trains on what and of whom is asked about: all that is kept of a scene."""
+    require_room(len(targets), setting, len(data.train_y), len(data.holdout_y))
+    scene = make_scene(data, setting, targets, seed, **who)
+    return split_digest(scene.split, scene.audits)
+
+
+def stem_of(job: Job, attack: ComponentUse, key: str) -> str:
+    """The name of a cell's files."""
+    return stem(job.setting.name, job.coalition, job.defense.label, attack.label, job.seed, key)
+
+
+# -- The cells of a run with their keys. Of the many that a plan has, what they have in common is made, hashed and kept once --
+
+
+class Cells:
+    """Makes the cells of one run after another, with ``signals`` and notes of what is ``misspelt``."""
+
+    def __init__(self, signals: Signals, misspelt: Misspelt) -> None:
+        self._signals, self._misspelt = signals, misspelt
+        self._kept: dict[str, Any] = {}
+        self._notes: dict[tuple[int, ...], tuple[str, ...]] = {}
+        self._uses: dict[int, ComponentUse] = {}  # a number is not given again while its component is kept
+
+    def of(self, base: Job, attacks: Sequence[tuple[ComponentUse, Attack]], read: set[str], said: Sequence[str]) -> Job:
+        """The job with its key and a cell for each attack. ``read``: signals that its analyses read; ``said``: remarks on its
+        row."""
+        run = {name: self._shared(value) for name, value in identity(base).items()}
+        job, cells = replace(base, run_key=key_of(run)), []
+        signals = self._signals.uses
+        for use, made in attacks:
+            named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
+            used = {n: signals[own] for n, own in named if own in signals}
+            added = {name: self._shared(value) for name, value in cell_identity(job, use, used, run).items() if name != "run"}
+            notes = (*self._odd([job.dataset, job.model, job.defense, use, *job.analyses, *used.values()]), *said)
+            key = key_of({**added, "run": job.run_key})
+            cells.append(Cell(
+                key=key, stem=stem_of(job, use, key), attack=use, look=self._look(made), identity={"run": run, **added},
+                notes=notes,
+            ))  # fmt: skip
+        return replace(job, cells=tuple(cells))
+
+    def _shared(self, value: Any) -> Any:
+        """The same value, of which there is one however many runs have it."""
+        return self._kept.setdefault(canonical(value), value) if isinstance(value, dict | list) else value
+
+    def _look(self, made: Attack) -> Look:
+        look = Look.of(made)
+        return self._kept.setdefault(repr(look), look)
+
+    def _odd(self, uses: Sequence[ComponentUse]) -> tuple[str, ...]:
+        """The notes on these components."""
+        which = tuple(map(id, uses))
+        if which not in self._notes:
+            self._uses |= dict(zip(which, uses, strict=True))
+            self._notes[which] = tuple(self._misspelt.of(uses))
+        return self._notes[which]

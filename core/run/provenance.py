@@ -1,0 +1,189 @@
+"""Where a record comes from: versions, commit, hardware."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.process.ask import ask
+from fedbench.core.registry import digest
+from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.checks import load_data
+from fedbench.core.run.job import Job, identity, key_of_run
+from fedbench.core.run.resume import values_that_differ
+from fedbench.core.spec.load import LoadedSuite
+from fedbench.core.spec.resolve import Resolved
+from fedbench.core.spec.written import written_out
+from fedbench.core.store.plans import Asked
+from fedbench.core.store.record import Provenance
+from fedbench.core.words.explain import printable
+
+
+def gather(device: str, dtype: str) -> Provenance:
+    """Asked once, by the parent process."""
+    commit, dirty = _git()
+    return Provenance(
+        fedbench=metadata.version("fedbench"), python=platform.python_version(), torch=metadata.version("torch"),
+        numpy=metadata.version("numpy"), git_commit=commit, git_dirty=dirty, platform=_platform(), cpu=_cpu(),
+        cpu_capability=_capability(), device=_device_name(device), dtype=dtype, threads=1, deterministic=True,
+    )  # fmt: skip
+
+
+def installed() -> dict[str, str]:
+    """Name -> version of every package that is installed here, by name."""
+    found = {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"]}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def asked_for(loaded: LoadedSuite, resolved: Resolved, device: str) -> Asked:
+    """The suite as a results folder keeps it, with what is installed."""
+    return Asked(
+        suite=loaded.spec.name, file=printable(loaded.path.name), given=loaded.text, resolved=written_out(loaded, resolved),
+        overrides=loaded.overrides, device=device, packages=installed(),
+    )  # fmt: skip
+
+
+def _platform() -> str:
+    """Operating system, processor family and C library: what can change bits; not the kernel's build name."""
+    return " ".join(w for w in (platform.system(), platform.machine(), *platform.libc_ver()) if w)
+
+
+def _git() -> tuple[str | None, bool | None]:
+    """Commit and dirty flag of the checkout fedbench runs from; None when it is installed from a wheel."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None, None
+
+    def ask(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return ask("rev-parse", "HEAD"), bool(ask("status", "--porcelain"))
+    except (OSError, subprocess.CalledProcessError):
+        return None, None
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return platform.processor() or platform.machine()
+
+
+def _capability() -> str:
+    import torch
+
+    return str(torch.backends.cpu.get_cpu_capability())
+
+
+def _device_name(device: str) -> str:
+    if device == "cpu":
+        return device
+    import torch
+
+    if not torch.cuda.is_available():
+        return device  # planned for a cluster, from a machine without a GPU
+    return f"{device} ({torch.cuda.get_device_name(device)})"
+
+
+# -- Does this machine have what a run was planned with? Asked on a node, before anything of the run is done there --
+
+
+_sound: set[tuple[str, str]] = set()  # data sets that were loaded here, by their parameters and the digest of their data
+
+
+def needs_of(job: Job) -> dict[str, Any]:
+    """What a node must have, as plain data: a node with another fedbench can read it too."""
+    used = {(u.distribution, u.target.partition(":")[0]): [u.name, u.digest] for u in _uses(job)}
+    return {"fedbench": metadata.version(PROJECT), "core": _core(), "uses": [[*at, *what] for at, what in used.items()]}
+
+
+def lacking(needs: dict[str, Any]) -> list[str]:
+    """What this machine lacks of it: every package whose version or code is another one."""
+    found: dict[str, None] = {}
+    here = metadata.version(PROJECT)
+    if _core() != needs["core"]:
+        found[f"the package 'fedbench': {_versions(here, needs['fedbench'])}"] = None
+    for distribution, module, name, wanted in needs["uses"]:
+        if problem := _of_package(distribution, module, name, wanted):
+            found[problem] = None
+    return list(found)
+
+
+def as_here(job: Job) -> Job:
+    """The job with this machine in its provenance. Raises ``UserError`` where it would be another run here: what its key is
+    made of, the vector instructions for example, is not what it was planned with."""
+    here = replace(job, provenance=_provenance(job.device, job.provenance.dtype))
+    if key_of_run(here) != job.run_key:
+        told = [f"{path} {a} -> {b}" for path, a, b in values_that_differ(identity(job), identity(here))]
+        raise UserError(f"the run would have another key here ({'; '.join(told)})")
+    return here
+
+
+def require_data(job: Job) -> None:
+    """Raise ``UserError`` unless the job's data set can be loaded here and is the one that it was planned with. Asked once a
+    data set: what is missing is downloaded now."""
+    made_of = f"{job.dataset.identity()}", job.digests["data"]
+    if made_of in _sound:
+        return
+    found = ask(lambda: load_data(job.dataset, job.seed).digest)
+    if found != job.digests["data"]:
+        raise UserError(
+            f"the data of '{job.dataset.name}', seed {job.seed}, are not those that the suite was planned with (digests "
+            f"{found[:12]} and {job.digests['data'][:12]}): delete them, or set FEDBENCH_DATA to a folder that all nodes share"
+        )
+    _sound.add(made_of)
+
+
+@cache
+def _core() -> str:
+    return digest.core_digest()
+
+
+@cache
+def _source(module: str, package: str) -> str:
+    return digest.source_digest(module, package)
+
+
+@cache
+def _provenance(device: str, dtype: str) -> Provenance:
+    return gather(device, dtype)
+
+
+def _uses(job: Job) -> Iterator[ComponentUse]:
+    """Every component whose code the run needs; of signals, those that its cells read."""
+    measured = {name for cell in job.cells for name in cell.identity["signals"]}
+    some: Iterable[ComponentUse | None] = (
+        job.dataset, job.model, job.defense, job.attacker, *job.analyses, *(cell.attack for cell in job.cells),
+        *(use for name, use in job.signals.items() if name in measured),
+    )  # fmt: skip
+    for use in some:
+        yield from use.chain if use is not None else ()
+
+
+def _of_package(distribution: str, module: str, name: str, wanted: str) -> str | None:
+    package, _, version = distribution.rpartition(" ")
+    try:
+        here = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return f"the package '{package}' {version}, of '{name}': not installed"
+    try:
+        same = _source(module, package) == wanted
+    except UserError as error:
+        return f"the package '{package}', of '{name}': {error}"
+    return None if same and here == version else f"the package '{package}', of '{name}': {_versions(here, version)}"
+
+
+def _versions(here: str, there: str) -> str:
+    return f"version {here}, not {there}" if here != there else f"version {here} as well, but its files differ"
