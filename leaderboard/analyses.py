@@ -10,7 +10,7 @@ from typing import Any
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.board import Block, Figure, Fold, Image, Note, Numbers, Words
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.ask import long_patience, patience
+from fedbench.core.process.ask import long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import named
@@ -58,7 +58,7 @@ def _drawer(entry: dict[str, Any], registry: Registry) -> Drawer:
     try:
         found = registry.get("analysis", name)
         cls = found.load()
-        with at_work(str(found), patience()):
+        with at_work(str(found), plugin_limits()):
             made = cls(**(entry.get("params") or {}))
         return Drawer(label=label, analysis=made, own=found in registry.own("analysis"), source=str(found))
     except BaseException as error:  # the constructor of another package may raise anything
@@ -72,7 +72,7 @@ def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
     found, reason = findings_table(section, drawer.label), drawer.reason
     if drawer.analysis is not None:
         try:
-            with at_work(drawer.source, None if drawer.own else long_patience()):
+            with at_work(drawer.source, None if drawer.own else long_plugin_limits()):
                 blocks = drawer.analysis.draw(section, drawer.label)
                 return [b for block in blocks for b in _finished(block, drawer, section, plots)]
         except BaseException as error:  # the code of another package may raise anything

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.ask import Ended, ask, ask_each, long_patience, patience
+from fedbench.core.process.ask import Ended, ask, ask_each, long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.words.explain import explain, one_line
@@ -69,7 +69,7 @@ def results(subject: Subject, begins: Callable[[str], None] = lambda check: None
     """
     names = ask(lambda: _names(subject))
     table = {check.name: check for check in CHECKS}
-    limit = long_patience() if subject.kind in _SLOW else patience()
+    limit = long_plugin_limits() if subject.kind in _SLOW else plugin_limits()
 
     def question(name: str) -> tuple[Any, ...]:
         with at_work(f"{subject}: {name}", limit):
@@ -89,7 +89,7 @@ def results(subject: Subject, begins: Callable[[str], None] = lambda check: None
 
 def _names(subject: Subject) -> list[str]:
     """The names of the checks that apply. Imports the class and validates the parameters."""
-    with at_work(str(subject), patience()):
+    with at_work(str(subject), plugin_limits()):
         subject.require_params()
         return [check.name for check in checks_of(subject)]
 

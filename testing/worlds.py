@@ -22,6 +22,7 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.checks import declaration_mistake
 from fedbench.core.run.job import Cell, Job, Look, cell_identity, key_of_run
+from fedbench.core.run.job import identity as run_identity
 from fedbench.core.run.needs import Signals
 from fedbench.core.run.provenance import gather
 from fedbench.core.run.scene import Parts, Scene, defense_of, make_scene, set_scene, targets_of
@@ -172,7 +173,8 @@ def job_of(
     names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted(made.needs)}
     identity = cell_identity(job, attack, {n: job.signals[own] for n, own in names.items() if own in job.signals})
     stem = f"{defense.name}-{attack.name}"
-    cell = Cell(key=keys_of(identity)[1], stem=stem, attack=attack, look=Look.of(made), identity=identity)
+    key = keys_of({"run": run_identity(job), **identity})[1]
+    cell = Cell(key=key, stem=stem, attack=attack, look=Look.of(made), identity=identity)
     return replace(job, cells=(cell,)), parts, scene if scene.groups is None else set_scene(job, parts)
 
 

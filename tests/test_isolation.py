@@ -26,8 +26,10 @@ from running import (
     wait_for,
 )  # fmt: skip
 
+from fedbench.core.run import local
+
 PLUGIN = '''
-    import os, random, resource, signal, subprocess, sys, time
+    import os, pickle, random, resource, signal, subprocess, sys, time
     import numpy as np
     import torch
     from fedbench.core import ActiveAttack, Analysis, Attack, Component, Data, Dataset, Defense, Model, Signal, hookimpl
@@ -155,6 +157,32 @@ PLUGIN = '''
             os.fork()
             return super().score(observations, audit)
 
+    class Forges(Last):
+        """Writes a message with a pickle that makes a file, and bytes that are no message, to every descriptor."""
+        def score(self, observations, audit):
+            forged = pickle.dumps(("cell", Touch()))
+            for fd in range(3, 256):
+                for text in (len(forged).to_bytes(4, "big") + forged, b"eleven bytes"):
+                    try:
+                        os.write(fd, text)
+                    except OSError:
+                        pass
+            return super().score(observations, audit)
+
+    class Touch:
+        def __reduce__(self):
+            return os.mkdir, ("forged",)
+
+    class Stops(Last):
+        """Stops its process group, which the worker is in."""
+        def score(self, observations, audit):
+            os.killpg(0, signal.SIGSTOP)
+
+    class Asks(Last):
+        """Reads from the terminal."""
+        def score(self, observations, audit):
+            return input()
+
     class Daemonises(Last):
         """Leaves a process in a session of its own behind."""
         def score(self, observations, audit):
@@ -262,8 +290,8 @@ PLUGIN = '''
     @hookimpl
     def fedbench_attacks():
         return announced(
-            Last, Outside, Scores, Wrecks, Writes, Draws, Leaves, Vanishes, Copies, Daemonises, Opens, Infinite, Short, Complex,
-            Masked, Undecided, Peeks, Wishes, Reads, Sleeps, Spins, Flip, Crafts,
+            Last, Outside, Scores, Wrecks, Writes, Draws, Leaves, Vanishes, Copies, Forges, Stops, Asks, Daemonises, Opens,
+            Infinite, Short, Complex, Masked, Undecided, Peeks, Wishes, Reads, Sleeps, Spins, Flip, Crafts,
         )
 
     @hookimpl
@@ -303,6 +331,8 @@ ATTACKS = {
     "ill-draws": ("ok", ""),
     "ill-copies": ("ok", ""),
     "ill-daemonises": ("ok", ""),
+    "ill-forges": ("failed", "attack 'ill-forges' (ill 1.0): what it sent cannot be read ("),
+    "ill-asks": ("failed", "attack 'ill-asks' (ill 1.0): EOFError: EOF when reading a line"),
     "ill-flip": ("ok", ""),
     "ill-scores": ("failed", f"attack 'ill-scores' (ill 1.0): {WHAT}"),
     "ill-reads": ("failed", f"signal 'ill-measured' (ill 1.0): round 2: {WHAT}"),
@@ -432,8 +462,19 @@ def test_an_active_attack_has_a_training_of_its_own(attacked):
     assert passive["run_key"] != active["run_key"] and passive["history"] != active["history"]
 
 
-def test_the_process_of_the_command_never_imports_a_plugin(defended, attacked):
+def test_the_process_of_the_command_never_imports_a_plugin_and_runs_none_of_its_code(defended, attacked):
     assert "ill" not in sys.modules
+    assert not (attacked.parent / "forged").exists()
+
+
+def test_a_worker_that_a_plugin_stopped_is_noticed_and_costs_its_own_run(tmp_path, ill, monkeypatch):
+    monkeypatch.setattr(local, "SILENCE_S", 1.0)
+    other = {"name": "b", "audit": {"nonmembers": 40}, "attacks": ["ill-last"]}
+    settings = settings_of(tmp_path, {"attacks": ["ill-stops"]}, other)
+    path = suite(tmp_path, settings=settings, attacks=["ill-stops", "ill-last"])
+    said = " ".join(invoke(path, "--results", tmp_path / "r", status=1).split())
+    assert "the worker gave no sign of life for 1 s; it has no record, and the same command tries it again" in said
+    assert [(r.record.setting, r.record.outcome) for r in loaded(tmp_path / "r")] == [("b", "ok")]
 
 
 def test_a_process_that_a_plugin_leaves_running_ends_with_its_cell(attacked):

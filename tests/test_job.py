@@ -16,7 +16,7 @@ from running import changed
 from fedbench.core.cli.run import build_plan
 from fedbench.core.population.target import client
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run import worker as forked
+from fedbench.core.run import worker
 from fedbench.core.run.job import (
     NO_INFLUENCE,
     NOT_OF_SHADOW_MODELS,
@@ -25,6 +25,8 @@ from fedbench.core.run.job import (
     Look,
     cell_identity,
     identity,
+    job_json,
+    job_of,
     key_of_run,
 )  # fmt: skip
 from fedbench.core.run.scene import build, set_scene
@@ -173,12 +175,17 @@ def test_the_key_depends_on_the_kind_of_device_alone():
 
 def test_a_cells_key_is_the_hash_of_its_runs_key_and_what_it_adds():
     signals = {"loss": component("l"), "loss:pre-defense": component("l")}
-    made_of = cell_identity(JOB, component("y"), signals)
+    made_of = {"run": identity(JOB), **cell_identity(JOB, component("y"), signals)}
     alone = {
         "run": key_of_run(JOB), "attack": component("y").identity(), "analyses": {"v": component("v").identity()},
         "signals": {name: use.identity() for name, use in signals.items()},
     }  # fmt: skip
-    assert keys_of(json.loads(json.dumps(made_of))) == (key_of_run(JOB), key_of(alone)) and made_of["run"] == identity(JOB)
+    assert keys_of(json.loads(json.dumps(made_of))) == (key_of_run(JOB), key_of(alone))
+
+
+def test_a_job_is_the_same_in_another_process():
+    there = job_of(job_json(JOB))
+    assert there == JOB and key_of_run(there) == key_of_run(JOB)
 
 
 # -- fields without influence ------------------------------------------------------------------------------------------
@@ -194,7 +201,7 @@ def planned(folder: Path, defense: str = "none", **audit: Any) -> Job:
 def trained(job: Job) -> Any:
     """The run, as the engine has it."""
     assert not Path(job.results).exists()  # nothing to take from a cache
-    return forked.trained(job, lambda kind, what: None)[0]
+    return worker.trained(job, lambda kind, what: None)[0]
 
 
 def with_those_of_another(job: Job, named: frozenset[str]) -> Job:

@@ -17,6 +17,7 @@ from running import changed, fingerprint, invoke, suite
 from fedbench.core import UserError
 from fedbench.core.cli.run import build_plan
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.job import identity_of_cell
 from fedbench.core.run.resume import differences
 from fedbench.core.store import plans
 from fedbench.core.store.plans import keep_plan, plan_files, read_plan, stored_plans
@@ -121,12 +122,12 @@ def test_killed_at_any_moment_the_marker_names_plans_that_are_there(made, monkey
 
 
 @pytest.fixture(scope="module")
-def cell(tmp_path_factory):
-    """A cell of a real plan, with an analysis."""
+def now(tmp_path_factory):
+    """The identity of a cell of a real plan, with an analysis."""
     folder = tmp_path_factory.mktemp("plan")
     path = changed(folder, {"thresholds": [0.5, 0.8]}, analyses=["violations"], defenses=["grad-noise"])
     (job,) = build_plan(str(path), (), folder / "r", "cpu").jobs
-    return job.cells[0]
+    return identity_of_cell(job, job.cells[0])
 
 
 # what an earlier identity said at a path, and what is said of the difference
@@ -153,14 +154,14 @@ CHANGES = [
 ]
 
 
-def test_what_differs_between_two_identities_is_named_with_its_values(cell):
+def test_what_differs_between_two_identities_is_named_with_its_values(now):
     def said(path, value) -> list[str]:
-        old = copy.deepcopy(cell.identity)
+        old = copy.deepcopy(now)
         put(old, path, value)
-        return differences(old, cell.identity)
+        return differences(old, now)
 
     assert [said(path, value) for path, value, _ in CHANGES] == [[expected] for *_, expected in CHANGES]
-    assert differences(cell.identity, cell.identity) == []
+    assert differences(now, now) == []
     named = {path.partition("/")[2] for path, *_ in CHANGES if path.startswith("attack/")} | {"params", "distribution"}
     assert named >= ComponentUse.model_fields.keys() - {"label", "then"}  # whatever makes another key
 

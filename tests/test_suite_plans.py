@@ -10,6 +10,7 @@ from running import changed, invoke, loaded
 
 from fedbench.core import UserError
 from fedbench.core.run.checks import declaration_mistake
+from fedbench.core.run.job import identity
 from fedbench.core.run.plan import settings_asked
 from fedbench.core.run.planner import check_plan, make_plan
 from fedbench.core.spec.resolve import load_and_check
@@ -162,7 +163,7 @@ def test_every_row_runs_on_the_tuning_seeds_too_under_keys_of_their_own(tmp_path
     assert first == keys(seeds("[100]", "[0, 1, 2]")) and not first & keys(seeds("[101]", "[0, 100]"))
     plain = planned().jobs
     said = {
-        (j.tuning, j.described().get("tuning", False), j.cells[0].identity["run"].get("tuning", False))
+        (j.tuning, j.described().get("tuning", False), identity(j).get("tuning", False))
         for j in (*plan.jobs, *plain)
     }
     assert said == {(False, False, False), (True, True, True)}

@@ -11,7 +11,7 @@ import click
 from fedbench.core.cli.options import examples, json_option
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
-from fedbench.core.process.ask import patience
+from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.words.explain import one_line
@@ -102,7 +102,7 @@ def _params(found: RegisteredComponent) -> dict[str, Any]:
     from fedbench.core.spec.schema import parameters
 
     params = found.load().Params
-    with at_work(f"{found}: its Params", patience()):
+    with at_work(f"{found}: its Params", plugin_limits()):
         rows = list(parameters(params))
     return {"params": [dict(zip(_PARAM_COLUMNS, map(one_line, row), strict=True)) for row in rows]}
 

@@ -16,7 +16,6 @@ from rich.text import Text
 from fedbench.core.cli.say import say
 from fedbench.core.run.job import Job
 from fedbench.core.run.local import Watcher
-from fedbench.core.run.process import log_path
 from fedbench.core.words.explain import one_line, printable
 
 _LOG_EVERY_S = 15.0
@@ -120,7 +119,7 @@ class Display(AbstractContextManager["Display"]):
         """A line; of many with one reason, the first ones."""
         self._reasons[outcome, reason] += 1
         cell = next(cell for cell in job.cells if cell.key == key)
-        log = log_path(job)
+        log = job.log_path
         where = f"records/{job.stem}.json" + (f" and logs/{log.name}" if log.exists() else "")
         if self._reasons[outcome, reason] <= _MOST_ALIKE:
             self._print(f"{outcome}: {job.title}, {cell.attack.label}: {one_line(reason, 300)}; see {where}")

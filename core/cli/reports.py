@@ -10,7 +10,7 @@ from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
-from fedbench.core.process.ask import Ended, ask_each, long_patience, patience
+from fedbench.core.process.ask import Ended, ask_each, long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.words.explain import explain, one_line
 
@@ -69,7 +69,7 @@ def write_reports(
 
 def _made(found: RegisteredComponent) -> Report:
     cls = found.load()
-    with at_work(str(found), patience()):
+    with at_work(str(found), plugin_limits()):
         try:
             return cls()
         except BaseException as error:
@@ -81,7 +81,7 @@ def _write(found: RegisteredComponent, folder: Path, plots: bool) -> tuple[Writt
     """What was written, or why not: a report that fails costs itself alone."""
     report = _made(found)
     try:
-        with at_work(str(found), None if found.distribution == PROJECT else long_patience()):
+        with at_work(str(found), None if found.distribution == PROJECT else long_plugin_limits()):
             path, summary = report.write(folder, plots), report.summary(folder)
             if not isinstance(path, Path):
                 raise TypeError(f"write returned {type(path).__name__}, expected the path of the file to open")

@@ -168,19 +168,20 @@ def build_plan(
     with every mistake found."""
     from fedbench.core.process.ask import ask
     from fedbench.core.registry.components import Registry
-    from fedbench.core.run.plan import settings_asked
-    from fedbench.core.run.planner import make_plan
+    from fedbench.core.run.plan import plan_json, plan_of, settings_asked
     from fedbench.core.spec.resolve import load_and_check
 
     registry = Registry.discover()
 
-    def plan() -> Any:
+    def plan() -> str:
+        from fedbench.core.run.planner import make_plan
+
         loaded, resolved = load_and_check(suite, registry, overrides)
         settings = settings_asked(resolved, only or {})
         where = device_of(device, executor, loaded.spec.limits)
-        return make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), where, settings)
+        return plan_json(make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), where, settings))
 
-    return ask(plan)  # other people's classes are imported and made there, never in the process that writes
+    return plan_of(ask(plan))  # other people's classes are imported and made there, never in the process that writes
 
 
 def _folder(suite: str, results: Path | None) -> Path:

@@ -12,7 +12,7 @@ from fedbench.core.cli.options import examples
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
-from fedbench.core.process.ask import patience
+from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.words.explain import explain
 
@@ -64,7 +64,7 @@ def _params(found: RegisteredComponent) -> str:
     from fedbench.core.spec.schema import schema_of
 
     params = found.load().Params
-    with at_work(f"{found}: its Params", patience()):
+    with at_work(f"{found}: its Params", plugin_limits()):
         try:
             return json.dumps(schema_of(params))
         except Exception as error:

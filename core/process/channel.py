@@ -1,4 +1,4 @@
-"""What a process says to the one that forked it: JSON values and plain arrays, never a pickle."""
+"""Messages between a process and the process that started it: JSON values and plain arrays, never a pickle."""
 
 from __future__ import annotations
 
@@ -16,10 +16,21 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+_ALIVE_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeLimits:
+    """Time limits of plugin code. ``cpu_s``: CPU seconds of the process and its descendants; ``idle_s``: seconds without a
+    message, file traffic, or CPU time of a hundredth of them. None: no limit."""
+
+    cpu_s: float | None = None
+    idle_s: float | None = None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """``kind``: what it is; ``value``: anything JSON can say; ``arrays``: by name."""
+    """``kind``: its type; ``value``: a JSON value; ``arrays``: by name."""
 
     kind: str
     value: Any = None
@@ -27,139 +38,123 @@ class Message:
 
 
 class Channel:
-    """One end of a pipe that messages go through, in one direction."""
+    """One end of a one-way pipe for messages."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
     def send(self, kind: str, value: Any = None, arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        """Raises ``TypeError`` or ``ValueError`` for what is no JSON value or an array of Python objects. A copy that other
-        people's code made of the process that speaks ends here: two would talk at once, into one pipe."""
-        if self is _here and not apart():
+        """Raises ``TypeError`` or ``ValueError`` for a value that is not JSON and for an array of Python objects. A copy of the
+        process that plugin code forked ends here: only one process writes to a pipe."""
+        if self is _channel and not in_fork():
             os._exit(0)
-        if not arrays:  # numpy is not imported for words alone
-            self.connection.send_bytes(json.dumps([kind, value, []]).encode())
-            return
-        import numpy as np
-
-        whole = {name: np.ascontiguousarray(a).reshape(np.shape(a)) for name, a in arrays.items()}
-        for name, a in whole.items():
-            if type(a) is not np.ndarray or a.dtype.hasobject or a.dtype.names:
-                raise TypeError(f"the array {name!r} holds Python objects or records; only plain numbers are sent")
+        whole = {name: _plain(name, a) for name, a in (arrays or {}).items()}
         shapes = [[name, a.dtype.str, list(a.shape)] for name, a in whole.items()]
         self.connection.send_bytes(json.dumps([kind, value, shapes]).encode())
         for a in whole.values():
             if a.size:
-                self.connection.send_bytes(a.reshape(-1).view(np.uint8).data)
+                self.connection.send_bytes(a.reshape(-1).view("u1").data)
 
     def receive(self) -> Message:
-        """The next message. Raises ``EOFError`` or ``OSError`` when the other end is gone, and whatever nonsense makes of json
-        and numpy."""
+        """The next message. Raises ``EOFError`` or ``OSError`` after the other end closed, and any error of json and numpy for
+        bytes that are not a message."""
         kind, value, shapes = json.loads(self.connection.recv_bytes())
         arrays: dict[str, np.ndarray] = {}
-        if not shapes:
-            return Message(kind=kind, value=value)
-        import numpy as np
-
         for name, dtype, shape in shapes:
+            import numpy as np  # not imported for messages without arrays
+
             a = np.empty(shape, np.dtype(dtype))
-            if a.size:
-                got = self.connection.recv_bytes_into(a.reshape(-1).view(np.uint8).data)
-                if got != a.nbytes:
-                    raise ValueError(f"{got} bytes where {a.nbytes} were announced")
+            if a.size and (got := self.connection.recv_bytes_into(a.reshape(-1).view("u1").data)) != a.nbytes:
+                raise ValueError(f"{got} bytes where {a.nbytes} were announced")
             arrays[name] = a
         return Message(kind=kind, value=value, arrays=arrays)
 
 
-_here: Channel | None = None  # the way out of this process, where it was forked to run other people's code
-_pid = 0  # of that process: a copy that other people's code makes of it has nothing to say
-_working: list[tuple[str, Patience | None]] = []  # who is at work, the innermost last
-_raised: tuple[BaseException | None, str] = (None, "")  # an exception that left somebody's work, and whose
-_moved = 0.0
-_MOVES_EVERY_S = 1.0
+def _plain(name: str, a: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    whole = np.ascontiguousarray(a).reshape(np.shape(a))
+    if type(whole) is not np.ndarray or whole.dtype.hasobject or whole.dtype.names:
+        raise TypeError(f"the array {name!r} holds Python objects or records; only plain numbers are sent")
+    return whole
 
 
-def speaks(channel: Channel | None) -> None:
-    """From now on this process is one that was forked, and ``channel`` leads out of it."""
-    global _here, _pid
-    _here, _pid = channel, os.getpid()
-    _working.clear()
+_channel: Channel | None = None  # from this process to the one that forked it for plugin code
+_pid = 0  # of this process: a copy that plugin code forks has another one
+_parties: list[tuple[str, TimeLimits | None]] = []  # components at work, the innermost last
+_raised: tuple[BaseException | None, str] = (None, "")  # the last exception of a component, and the component
+_alive = 0.0
 
 
-def apart() -> bool:
-    """Whether this process was forked to run other people's code."""
-    return _here is not None and os.getpid() == _pid
+def set_channel(channel: Channel | None) -> None:
+    """Declare this process a fork for plugin code, with ``channel`` to its parent."""
+    global _channel, _pid
+    _channel, _pid = channel, os.getpid()
+    _parties.clear()
+
+
+def in_fork() -> bool:
+    """Whether this process was forked to run plugin code."""
+    return _channel is not None and os.getpid() == _pid
 
 
 @contextmanager
-def at_work(who: str, patience: Patience | None = None) -> Iterator[None]:
-    """Whose code runs now, for the one who watches this process; nothing where nobody does. ``patience``: how long that one
-    waits for it, counted anew wherever who is at work changes; None: as long as for whom it works for, or the whole process."""
-    if not apart():
+def at_work(party: str, limits: TimeLimits | None = None) -> Iterator[None]:
+    """Tell the parent process that the code of ``party`` runs; no effect outside a fork. ``limits`` count from here; None: those
+    of the enclosing party, or of the whole process."""
+    if not in_fork():
         yield
         return
-    _working.append((who, patience or (_working[-1][1] if _working else None)))
-    _tell_who()
+    _parties.append((party, limits or (_parties[-1][1] if _parties else None)))
+    _send_party()
     try:
         yield
     except BaseException as error:
         global _raised
-        if _raised[0] is not error:  # the innermost names it
-            _raised = (error, who)
+        if _raised[0] is not error:  # the innermost party is the one to name
+            _raised = (error, party)
         raise
     finally:
-        _working.pop()
-        _tell_who()
+        _parties.pop()
+        _send_party()
 
 
-def _tell_who() -> None:
-    who, patience = _working[-1] if _working else ("", None)
-    if _here is not None and apart():
-        _here.send("at work", [who, None if patience is None else [patience.cpu_s, patience.idle_s]])
+def _send_party() -> None:
+    party, limits = _parties[-1] if _parties else ("", None)
+    if _channel is not None and in_fork():
+        _channel.send("at work", [party, None if limits is None else [limits.cpu_s, limits.idle_s]])
 
 
 def raised_by(error: BaseException) -> str:
-    """Whose code let this exception through; empty where nobody's did."""
+    """The component that raised the exception; empty if none did."""
     return _raised[1] if _raised[0] is error else ""
 
 
 def pass_on_interrupt(error: BaseException) -> None:
-    """To be called first where other people's code is called and ``BaseException`` is caught, as it must be there:
-    ``pytest.skip``, ``CancelledError``, ``GeneratorExit`` and ``SystemExit`` are no ``Exception``. Raises ``error`` where it
-    is the user's Ctrl-C. In a forked process it cannot be: there SIGINT ends the process, so a plugin raised it."""
-    if isinstance(error, KeyboardInterrupt) and not apart():
+    """Raise ``error`` if it is the user's Ctrl-C. Called first wherever ``BaseException`` of plugin code is caught, since
+    ``pytest.skip``, ``CancelledError`` and ``SystemExit`` are no ``Exception``. In a fork SIGINT ends the process, so that a
+    ``KeyboardInterrupt`` there was raised by a plugin."""
+    if isinstance(error, KeyboardInterrupt) and not in_fork():
         raise error
 
 
 def say(text: str) -> None:
-    """A line for people, on the standard error of the process that the user started."""
-    if _here is not None and apart():
-        _here.send("said", text)
+    """Print a line on the standard error of the command."""
+    if _channel is not None and in_fork():
+        _channel.send("said", text)
     else:
         print(text, file=sys.stderr)
 
 
 def trace(text: str) -> None:
-    """A traceback, for the one who watches this process to hand on."""
-    if _here is not None and apart():
-        _here.send("traceback", text)
+    """Send a traceback to the parent process."""
+    if _channel is not None and in_fork():
+        _channel.send("traceback", text)
 
 
-def moved() -> None:
-    """Something moves here, although it may use next to no CPU: a slow download, a lock that another process holds."""
-    global _moved
-    if _here is not None and apart() and time.monotonic() - _moved > _MOVES_EVERY_S:
-        _moved = time.monotonic()
-        _here.send("moved")
-
-
-# -- How long to wait for other people's code --
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How long to wait for a process. ``cpu_s``: seconds of CPU that it and what it started may use; ``idle_s``: seconds by
-    the clock in which it may neither say anything, read or write files, nor use a hundredth of them as CPU. None: for ever."""
-
-    cpu_s: float | None = None
-    idle_s: float | None = None
+def report_alive() -> None:
+    """Renew the idle limit: for work that uses next to no CPU, such as a slow download or a wait for a lock."""
+    global _alive
+    if _channel is not None and in_fork() and time.monotonic() - _alive > _ALIVE_EVERY_S:
+        _alive = time.monotonic()
+        _channel.send("alive")

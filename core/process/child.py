@@ -1,4 +1,4 @@
-"""A forked process that runs other people's code, watched by the one that forked it."""
+"""A forked process that runs plugin code, and its parent, which watches and ends it."""
 
 from __future__ import annotations
 
@@ -16,85 +16,74 @@ from typing import Any, TextIO
 
 import psutil
 
-from fedbench.core.process.channel import Channel, Message, Patience, speaks
-
-__all__ = ["Child", "Patience"]
+from fedbench.core.process.channel import Channel, Message, TimeLimits, set_channel
 
 _TICK_S = 0.25
-_SOON_S = 0.005
-_COUNT_EVERY_S = 1.0
-_MUCH = 1 << 16  # bytes written: a download moves, though it uses next to no CPU
-_MOVES = 0.01  # of the time that may pass without news: whoever gets less of a processor than this does not move
+_MEASURE_EVERY_S = 1.0
+_END_S = 0.005  # between two looks at a process that closed its channel
+_TRAFFIC = 1 << 16  # bytes written that count as activity: a download uses next to no CPU
+_ACTIVE = 0.01  # share of the idle limit that must be used as CPU
+_MOST_DESCRIPTORS = 1 << 20
+_BLOCK = 1 << 16
+_LONGEST_LINE = 2000  # bytes without a line end
 
 
 class Child:
-    """``work`` in a process forked from this one, with all that is in memory here and nothing it does to it coming back.
+    """``work`` in a fork of this process. It has all that is in memory here, and of this process's descriptors only its channel,
+    its output and, without ``printed``, the standard input: no pipe to another process.
 
-    Iterate to get its messages, until it has ended; then ``ending`` says how, in words ("" where it ended by itself with
-    status 0), and ``timed_out`` whether it was stopped. ``who``: the party it last named as being at work.
-    ``patience``: with all of it, but for who is at work with a patience of his own, which counts from when he began.
-    ``printed`` takes what it prints, as it comes: it then has no input, and a group of its own, which ends with it. Without
-    it, it prints and reads where this process does.
+    Iterate to get its messages until it ends. Then ``ending`` says why in words (empty after exit status 0), ``timed_out``
+    whether a limit ended it, and ``party`` which component was at work. ``limits`` are those of the whole process; a component
+    may have limits of its own, which count from its start. ``printed`` takes its output as bytes; it then has a session of its
+    own without a terminal or input, and whatever it left running ends with it. ``tick`` is called several times a second.
     """
 
     def __init__(
-        self, work: Callable[[Channel], None], patience: Patience, tick: Callable[[], None] = lambda: None,
+        self, work: Callable[[Channel], None], limits: TimeLimits, tick: Callable[[], None] = lambda: None,
         printed: Callable[[bytes], None] | None = None,
     ) -> None:  # fmt: skip
-        self.patience, self.tick = patience, tick
-        self.who, self.ending, self.timed_out = "", "", False
+        self.own_limits, self.tick = limits, tick
+        self.party, self.ending, self.timed_out = "", "", False
         mine, theirs = Pipe(duplex=False)
-        self._output = None if printed is None else Output(printed)
+        self._output = None if printed is None else _Output(printed)
         for text in (sys.stdout, sys.stderr):
             text.flush()
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            mine.close()
             _serve(work, Channel(theirs), parent, self._output)
         theirs.close()
         if self._output is not None:
-            self._output.forked()
-        self._theirs: Patience | None = None
-        self._before: float | None = 0.0
+            os.close(self._output.writer)
         self._channel, self._open = Channel(mine), True
         self._status: int | None = None
-        self._process = _process(self.pid)
-        self._counted, self._moved = time.monotonic(), (time.monotonic(), 0.0)
-        self._traffic, self._printing = 0, True
+        self._usage = _Usage(self.pid)
+        self._party_limits: TimeLimits | None = None
 
     def __iter__(self) -> Iterator[Message]:
         try:
             while self._status is None:
                 self._wait()
-                while self._status is None and self._open and self._channel.connection.poll():
-                    message = self._receive()
-                    if message is not None and not self._heard(message):
-                        yield message
+                yield from self._messages()
                 self.tick()
-                self._look_after()
-            while self._open and self._channel.connection.poll():  # what it said last
-                message = self._receive()
-                if message is not None and not self._heard(message):
-                    yield message
+                self._watch()
+            yield from self._messages()  # sent just before it ended
         finally:
             self.end()
 
-    def more_cpu(self, seconds: float) -> None:
-        """From now on it may use so many seconds of CPU, whatever it has used before."""
-        used = 0.0 if self._process is None else _cpu_of(self._process)
-        self.patience = replace(self.patience, cpu_s=used + seconds)
-
     @property
-    def limits(self) -> Patience:
-        """The patience with who is at work."""
-        return self._theirs or self.patience
+    def limits(self) -> TimeLimits:
+        """Those that hold now."""
+        return self._party_limits or self.own_limits
+
+    def more_cpu(self, seconds: float) -> None:
+        """Allow so many seconds of CPU from now on."""
+        self.own_limits = replace(self.own_limits, cpu_s=self._usage.cpu() + seconds)
 
     def end(self) -> None:
-        """Stop it, and what it started."""
+        """Kill it and its descendants."""
         if self._status is None:
-            _kill(self._process)
-            self._reap(block=True)
+            self._kill()
         if self._output is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # what it left running
@@ -104,186 +93,204 @@ class Child:
         self._open = False
 
     def _wait(self) -> None:
-        """Until there is news, for a moment at most."""
-        if not self._open:  # it is about to end, as a rule
-            time.sleep(_SOON_S)
+        """Until there is a message or output, for one tick at most."""
+        if not self._open:
+            time.sleep(_END_S)
             return
         sources: list[Any] = [self._channel.connection]
-        if self._output is not None and self._printing:
-            sources.append(self._output.fd)
+        if self._output is not None and self._output.open:
+            sources.append(self._output.reader)
         ready = connection.wait(sources, timeout=_TICK_S)
-        if self._output is not None and self._output.fd in ready:
-            self._printing = self._output.drain()
+        if self._output is not None and self._output.reader in ready:
+            self._output.drain()
 
-    def _heard(self, message: Message) -> bool:
-        """Whether a message was for this process alone."""
-        if message.kind == "at work":
-            self.who, limits = message.value
-            self._theirs = None if limits is None else Patience(cpu_s=limits[0], idle_s=limits[1])
-            self._before = 0.0 if limits is None else None  # None: as of when it is counted next
-        elif message.kind == "said":
-            print(message.value, file=sys.stderr)
-        return message.kind in ("at work", "said", "moved")
+    def _messages(self) -> Iterator[Message]:
+        """Those that are there, but for the ones to this class."""
+        while self._open and self._channel.connection.poll():
+            try:
+                message = self._channel.receive()
+            except (EOFError, OSError):
+                self._open = False
+                return
+            except Exception as error:  # bytes that are no message, or no memory for an array
+                self._open, self.ending = False, f"what it sent cannot be read ({type(error).__name__}: {error})"
+                self._kill()
+                return
+            self._usage.renew()
+            if message.kind == "at work":
+                self.party, limits = message.value
+                self._party_limits = None if limits is None else TimeLimits(cpu_s=limits[0], idle_s=limits[1])
+                self._usage.begin(limits is not None)
+            elif message.kind == "said":
+                print(message.value, file=sys.stderr)
+            elif message.kind != "alive":
+                yield message
 
-    def _receive(self) -> Message | None:
-        try:
-            message = self._channel.receive()
-        except (EOFError, OSError):
-            self._open = False
-            return None
-        except Exception as error:  # somebody else's bytes in its pipe, or no memory for what it sent: nothing can follow
-            self._open, self.ending = False, f"what it sent cannot be read ({type(error).__name__}: {error})"
-            _kill(self._process)
-            self._reap(block=True)
-            return None
-        self._moved = (time.monotonic(), self._moved[1])
-        return message
+    def _watch(self) -> None:
+        """Notice its end; end it at a limit."""
+        self._reap(block=not self._open and self.limits == TimeLimits())
+        if self._status is None and (reason := self._usage.over(self.limits)):
+            self.timed_out, self.ending = True, reason
+            self._kill()
 
-    def _look_after(self) -> None:
-        limits = self.limits
-        self._reap(block=not self._open and limits == Patience())
-        if self._status is not None or self._process is None:
-            return
-        now = time.monotonic()
-        if now - self._counted < _COUNT_EVERY_S:
-            return
-        self._counted, used, why = now, _cpu_of(self._process), ""
-        self._before = used if self._before is None else self._before
-        if limits.cpu_s is not None and used - self._before > limits.cpu_s:
-            why = f"it used more than {limits.cpu_s:g} s of CPU"
-        elif limits.idle_s is not None:
-            since, before = self._moved[0], min(self._moved[1], used)  # what one that is gone had used is not counted any more
-            self._moved = since, before
-            traffic = _traffic_of(self._process)
-            self._traffic = min(self._traffic, traffic)  # what one that ended had written is not counted any more
-            if used - before > _MOVES * limits.idle_s or traffic - self._traffic > _MUCH:
-                self._moved, self._traffic = (now, used), traffic
-            elif now - since > limits.idle_s:
-                why = f"nothing moved for {limits.idle_s:g} s"
-        if why:
-            self.timed_out, self.ending = True, why
-            _kill(self._process)
-            self._reap(block=True)
+    def _kill(self) -> None:
+        self._usage.kill()
+        self._reap(block=True)
 
     def _reap(self, block: bool) -> None:
-        if self._status is not None:
-            return
-        pid, status = os.waitpid(self.pid, 0 if block else os.WNOHANG)
-        if pid:
-            self._status = os.waitstatus_to_exitcode(status)
-            self.ending = self.ending or _words(self._status)
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, 0 if block else os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+                self.ending = self.ending or exit_reason(self._status)
 
 
-def _serve(work: Callable[[Channel], None], channel: Channel, parent: int, output: Output | None) -> None:
-    """The forked process, from its first to its last instruction: nothing of the forking one's is run at its end."""
+def exit_reason(status: int) -> str:
+    """Why a process ended, by its exit status; empty for 0."""
+    if status < 0:
+        return f"it was killed by {signal.Signals(-status).name}{' - out of memory?' if -status == signal.SIGKILL else ''}"
+    return f"it ended the process with status {status}" if status else ""
+
+
+def _serve(work: Callable[[Channel], None], channel: Channel, parent: int, output: _Output | None) -> None:
+    """The forked process from start to end: no exit handler or ``finally`` of the forking one runs."""
     status, pid = 1, os.getpid()
     try:
         if output is not None:
-            os.setpgid(0, 0)
+            os.setsid()
             output.redirect()
+        close_descriptors(channel.connection.fileno())
         end_with_parent(parent)
         for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(s, signal.SIG_DFL)
-        speaks(channel)
+        set_channel(channel)
         work(channel)
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        status = status if os.getpid() == pid else 1  # a copy that other people's code made of this process got here
+        status = status if os.getpid() == pid else 1  # a copy that plugin code forked
         for text in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 text.flush()
         os._exit(status)
 
 
-def _words(status: int) -> str:
-    if status < 0:
-        return f"it was killed by {signal.Signals(-status).name}{' - out of memory?' if -status == signal.SIGKILL else ''}"
-    return f"it ended the process with status {status}" if status else ""
+def close_descriptors(keep: int) -> None:
+    """Close all but the standard ones and ``keep``."""
+    os.closerange(3, keep)
+    os.closerange(max(keep + 1, 3), _MOST_DESCRIPTORS)
 
 
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        return psutil.Process(pid)
-    except psutil.Error:
-        return None  # it has ended already
+# --- what it uses -----------------------------------------------------------------------------------------------------
 
 
-def _family(process: psutil.Process | None) -> list[psutil.Process]:
-    if process is None:
-        return []
-    try:
-        return [process, *process.children(recursive=True)]
-    except psutil.Error:
-        return [process]
+class _Usage:
+    """CPU time and file traffic of a process and its descendants, compared with limits once a second."""
+
+    def __init__(self, pid: int) -> None:
+        try:
+            self._process: psutil.Process | None = psutil.Process(pid)
+        except psutil.Error:  # it ended
+            self._process = None
+        self._measured = self._active = time.monotonic()
+        self._start: float | None = 0.0  # CPU seconds when the limits began to count; None: to be measured
+        self._active_cpu, self._active_bytes = 0.0, 0  # at the last activity
+
+    def renew(self) -> None:
+        """A message came."""
+        self._active = time.monotonic()
+
+    def begin(self, anew: bool) -> None:
+        """Count the CPU limit from now on, or from the start of the process."""
+        self._start = None if anew else 0.0
+
+    def over(self, limits: TimeLimits) -> str:
+        """The limit that is exceeded, in words; empty if none is."""
+        now = time.monotonic()
+        if self._process is None or now - self._measured < _MEASURE_EVERY_S:
+            return ""
+        self._measured, cpu = now, self.cpu()
+        self._start = cpu if self._start is None else self._start
+        if limits.cpu_s is not None and cpu - self._start > limits.cpu_s:
+            return f"it used more than {limits.cpu_s:g} s of CPU"
+        if limits.idle_s is None:
+            return ""
+        written = self._written()
+        self._active_cpu = min(self._active_cpu, cpu)  # the usage of an ended descendant is not counted any more
+        self._active_bytes = min(self._active_bytes, written)
+        if cpu - self._active_cpu > _ACTIVE * limits.idle_s or written - self._active_bytes > _TRAFFIC:
+            self._active, self._active_cpu, self._active_bytes = now, cpu, written
+        return f"nothing moved for {limits.idle_s:g} s" if now - self._active > limits.idle_s else ""
+
+    def cpu(self) -> float:
+        """Seconds of the process, its living descendants, and those that ended and were waited for."""
+        total = 0.0
+        for one in self._family():
+            with contextlib.suppress(psutil.Error):
+                times = one.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
+        return total
+
+    def kill(self) -> None:
+        """The process and its descendants."""
+        for one in reversed(self._family()):
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+
+    def _written(self) -> int:
+        total = 0
+        for one in self._family():
+            with contextlib.suppress(psutil.Error, AttributeError):  # no such count on this system
+                total += one.io_counters().write_chars
+        return total
+
+    def _family(self) -> list[psutil.Process]:
+        if self._process is None:
+            return []
+        try:
+            return [self._process, *self._process.children(recursive=True)]
+        except psutil.Error:
+            return [self._process]
 
 
-def _cpu_of(process: psutil.Process) -> float:
-    """Seconds used by a process, those it waited for, and those it started that still live."""
-    total = 0.0
-    for one in _family(process):
-        with contextlib.suppress(psutil.Error):  # ended in between
-            times = one.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
+# --- what it prints ---------------------------------------------------------------------------------------------------
 
 
-def _traffic_of(process: psutil.Process) -> int:
-    """Bytes written, files and pipes and what is cached counted, where the system tells."""
-    total = 0
-    for one in _family(process):
-        with contextlib.suppress(psutil.Error, AttributeError):  # ended in between; no such count on this system
-            total += one.io_counters().write_chars
-    return total
-
-
-def _kill(process: psutil.Process | None) -> None:
-    for one in reversed(_family(process)):
-        with contextlib.suppress(psutil.Error):
-            one.kill()
-
-
-# -- What a forked process prints, and whatever it starts: taken by the one that forked it, not on the terminal as it is --
-
-
-_BLOCK = 1 << 16
-_LONGEST = 2000  # bytes of a line that has no end
-
-
-class Output:
-    """Standard output and standard error of a process in one stream, which ``take`` gets as it comes."""
+class _Output:
+    """Standard output and standard error of a child and its descendants in one pipe; ``take`` gets the bytes."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
-        self.take = take
-        self.fd, self._theirs = os.pipe()
-        os.set_blocking(self.fd, False)
+        self.take, self.open = take, True
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)
 
     def redirect(self) -> None:
-        """In the forked process: print here, and read nothing, so that no question waits for an answer."""
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for ours, standard in ((nothing, 0), (self._theirs, 1), (self._theirs, 2)):
-            os.dup2(ours, standard)
-        for used in (nothing, self._theirs, self.fd):
-            os.close(used)
+        """In the child: write here, and read nothing, so that no question waits for an answer."""
+        no_input()
+        for standard in (1, 2):
+            os.dup2(self.writer, standard)
         sys.stdout, sys.stderr = _text(1), _text(2)
 
-    def forked(self) -> None:
-        """In the process that forked it."""
-        os.close(self._theirs)
-
-    def drain(self) -> bool:
-        """Hand on what there is; False when there will never be more."""
+    def drain(self) -> None:
+        """Take what is there."""
         with contextlib.suppress(BlockingIOError):
-            while block := os.read(self.fd, _BLOCK):
+            while block := os.read(self.reader, _BLOCK):
                 self.take(block)
-            return False
-        return True
+            self.open = False
 
     def close(self) -> None:
-        """Hand on what is left; what a process that was left running still prints is not waited for."""
+        """Take the rest; a process that was left running is not waited for."""
         self.drain()
-        os.close(self.fd)
+        os.close(self.reader)
+
+
+def no_input() -> None:
+    """Make the standard input empty."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
 
 
 def _text(fd: int) -> TextIO:
@@ -291,21 +298,21 @@ def _text(fd: int) -> TextIO:
 
 
 class Lines:
-    """Bytes that come in pieces, shown line by line."""
+    """Splits bytes that come in pieces into lines for ``show``."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self.show, self._begun = show, b""
 
     def take(self, block: bytes) -> None:
-        """Show the lines that are complete now."""
+        """Show the complete lines."""
         *whole, self._begun = (self._begun + block).replace(b"\r", b"\n").split(b"\n")
-        if len(self._begun) > _LONGEST:
+        if len(self._begun) > _LONGEST_LINE:
             whole, self._begun = [*whole, self._begun], b""
         for line in whole:
             self._show(line)
 
     def end(self) -> None:
-        """Show what stands there without an end."""
+        """Show the last line, which has no end."""
         self._show(self._begun)
         self._begun = b""
 
@@ -315,14 +322,13 @@ class Lines:
             self.show(text)
 
 
-# -- A process that ends with the one that started it, however that ended. Linux alone can promise it --
+# --- processes that end together --------------------------------------------------------------------------------------
 
-
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h; not inherited by what is forked later
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h; forks do not inherit them
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """From now on; at once where ``parent``, the process id of the one that started this, is gone already."""
+    """End this process when its parent ends (Linux only); at once if ``parent``, its process id, has ended already."""
     if sys.platform == "linux":
         import ctypes
 
@@ -332,7 +338,7 @@ def end_with_parent(parent: int | None = None) -> None:
 
 
 def adopt_orphans() -> None:
-    """From now on this process is the parent of whatever its descendants leave running."""
+    """Become the parent of processes that descendants of this one leave running (Linux only)."""
     if sys.platform == "linux":
         import ctypes
 
@@ -340,9 +346,7 @@ def adopt_orphans() -> None:
 
 
 def end_children(but: int) -> None:
-    """Kill and wait for every descendant of this process, except the child of this process id."""
-    import psutil
-
+    """Kill and wait for all descendants of this process except the child with this process id."""
     for one in psutil.Process().children(recursive=True):
         if one.pid != but:
             with contextlib.suppress(psutil.Error):

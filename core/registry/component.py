@@ -12,7 +12,7 @@ from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import Component
-from fedbench.core.process.ask import patience
+from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.kinds import BASES
 from fedbench.core.words.explain import explain
@@ -40,7 +40,7 @@ class RegisteredComponent:
         """The class; raises ``UserError`` when it cannot be imported or is not what its kind demands."""
         base_module, base_name = BASES[self.kind]
         base: type = getattr(import_module(base_module), base_name)  # not within the package's time limit
-        with at_work(str(self), patience()), settled():
+        with at_work(str(self), plugin_limits()), settled():
             try:
                 found = self._imported()
                 self._check_class(found, base)
@@ -98,7 +98,7 @@ def _facts_mistake(kind: str, cls: Any) -> str:
 
 def is_here(cls: Any, who: str) -> bool | str:
     """Whether a data set is on this machine, or in which form. Raises ``UserError`` naming ``who`` for an invalid answer."""
-    with at_work(who, patience()):
+    with at_work(who, plugin_limits()):
         try:
             found = cls.here()
         except BaseException as error:

@@ -14,7 +14,7 @@ from typing import Any
 import pluggy
 
 from fedbench.core.contract.hooks import PROJECT, Component, Hooks
-from fedbench.core.process.ask import ask_each, patience
+from fedbench.core.process.ask import ask_each, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.component import RegisteredComponent, describe
 from fedbench.core.registry.kinds import HOOKS
@@ -44,7 +44,7 @@ class PluginStatus:
 
 def discover_plugins(foreign: bool = True) -> list[PluginStatus]:
     """Load every entry point of the group, in the order of package and entry point; without ``foreign``, the built-in ones."""
-    patience()  # raises for an invalid time limit, which is not a plugin's fault
+    plugin_limits()  # raises for an invalid time limit, which is not a plugin's fault
     found: dict[str, list[PluginStatus]] = {}
     for dist in distributions():
         if not (entries := list(dict.fromkeys(_entries(dist)))):
@@ -100,10 +100,10 @@ def _announced(entry: EntryPoint | Exception) -> Announced:
         return [], f"its entry_points.txt cannot be read: {explain(entry)}"
     who = f"cannot import '{one_line(entry.value, 200)}'"
     try:
-        with at_work(who, patience()):
+        with at_work(who, plugin_limits()):
             plugin = entry.load()
         who = "what it announces cannot be read"
-        with at_work(who, patience()):
+        with at_work(who, plugin_limits()):
             components, problems = announced(plugin)
             told = [(kind, {field.name: getattr(c, field.name) for field in fields(Component)}) for kind, c in components]
     except BaseException as error:
@@ -131,7 +131,7 @@ def announced(plugin: Any) -> tuple[list[tuple[str, Component]], list[str]]:
     for kind, hook in HOOKS.items():
         if hook in implemented:
             try:
-                with at_work(hook, patience()):
+                with at_work(hook, plugin_limits()):
                     records = _records(getattr(manager.hook, hook))
             except BaseException as error:
                 pass_on_interrupt(error)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedbench.core.process.ask import patience
+from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.component import RegisteredComponent, settled
 from fedbench.core.registry.digest import source_digest
@@ -56,7 +56,7 @@ class ComponentUse(BaseModel):
     def load(self) -> Any:
         """The component's class; it has been found and checked when the suite was resolved."""
         module, _, name = self.target.partition(":")
-        with at_work(str(self), patience()), settled():
+        with at_work(str(self), plugin_limits()), settled():
             return getattr(import_module(module), name)
 
     def make(self) -> list[Any]:
@@ -64,7 +64,7 @@ class ComponentUse(BaseModel):
         made = []
         for part in self.chain:
             cls = part.load()
-            with at_work(f"{kind_of(cls)} {part}", patience()), settled():
+            with at_work(f"{kind_of(cls)} {part}", plugin_limits()), settled():
                 made.append(cls(**part.params))
         return made
 

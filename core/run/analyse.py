@@ -26,7 +26,7 @@ MOST_FOUND = 10_000  # names
 LONGEST_NAME = 100  # characters
 
 
-def analyse_apart(job: Job, use: ComponentUse, run: Run, judgement: Judgement | None, out: Channel) -> None:
+def analyse(job: Job, use: ComponentUse, run: Run, judgement: Judgement | None, out: Channel) -> None:
     """What one analysis finds, sent through ``out`` as "found", with None where it has nothing to say."""
     with at_work(f"analysis {use}"):
         analysis = use.make()[0]

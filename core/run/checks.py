@@ -16,7 +16,7 @@ from fedbench.core.contract.dataset import Data
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.threat import LEVELS, View
-from fedbench.core.process.ask import long_patience, patience
+from fedbench.core.process.ask import long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.hooks_of import unknown_methods
 from fedbench.core.registry.kinds import kind_of
@@ -144,7 +144,7 @@ class Loaded:
 def load_data(dataset: ComponentUse, seed: int) -> Loaded:
     """A data set of one seed, if it can be trained on; raises ``UserError``."""
     made = dataset.make()[0]
-    with at_work(f"dataset {dataset}", long_patience()):
+    with at_work(f"dataset {dataset}", long_plugin_limits()):
         data = require_data(made.load(seed), dataset.name)
     return Loaded(data, data.digest(), repeated_share(data, dataset.name))
 
@@ -169,7 +169,7 @@ class Misspelt:
             cls = part.load()
             who = f"{kind_of(cls)} {part}"
             try:
-                with at_work(who, patience()):
+                with at_work(who, plugin_limits()):
                     self._said[at] = [f"{who}: {text}" for text in unknown_methods(cls)]
             except BaseException as error:  # a class can fail at being looked at
                 pass_on_interrupt(error)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from fedbench.core.contract.hooks import CONTRACT_VERSION
 from fedbench.core.contract.threat import View
@@ -40,8 +44,8 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One attack on one run. ``stem`` is its name; ``look``: what the attack sees; ``identity``: what ``key`` is made of, as
-    records carry it."""
+    """One attack on one run. ``stem`` is its name; ``look``: what the attack sees; ``identity``: what ``key`` is made of besides
+    the run's identity."""
 
     key: str
     stem: str
@@ -105,6 +109,11 @@ class Job:
         """The name of the run's files."""
         attacker = self.attacker.label if self.attacker else None
         return run_stem(self.setting.name, self.coalition, self.defense.label, attacker, self.seed, self.run_key)
+
+    @property
+    def log_path(self) -> Path:
+        """The file with what plugins print in its processes, and tracebacks."""
+        return Path(self.results) / "logs" / f"{self.run_key[:32]}.log"
 
     @property
     def clients(self) -> int:
@@ -224,16 +233,19 @@ def key_of_run(job: Job) -> str:
     return key_of(identity(job))
 
 
-def cell_identity(
-    job: Job, attack: ComponentUse, signals: dict[str, ComponentUse], run: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """What the key of a cell is made of (``store/integrity.py``, ``keys_of``): the run, its attack, the ``signals`` that the
-    attack and the job's analyses read, by name, and these analyses. ``run``: the job's identity, where it is known."""
+def cell_identity(job: Job, attack: ComponentUse, signals: dict[str, ComponentUse]) -> dict[str, Any]:
+    """What the key of a cell is made of besides its run (``store/integrity.py``, ``keys_of``): its attack, the ``signals`` that
+    the attack and the job's analyses read, by name, and these analyses."""
     return {
-        "run": identity(job) if run is None else run, "attack": attack.identity(),
+        "attack": attack.identity(),
         "signals": {name: use.identity() for name, use in signals.items()},
         "analyses": {use.label: use.identity() for use in job.analyses},
     }  # fmt: skip
+
+
+def identity_of_cell(job: Job, cell: Cell) -> dict[str, Any]:
+    """Everything that can change a cell's scores, as its record holds it."""
+    return {"run": identity(job), **cell.identity}
 
 
 def _plain(value: Any) -> Any:
@@ -256,3 +268,19 @@ def _without(tree: dict[str, Any], paths: set[str], at: str = "") -> dict[str, A
         for name, value in tree.items()
         if f"{at}{name}" not in paths
     }
+
+
+@cache
+def _adapter() -> TypeAdapter[Job]:
+    return TypeAdapter(Job)
+
+
+def job_json(job: Job) -> str:
+    """The job as JSON, for another process."""
+    # what a suite leaves out is left out: some values are refused where they are given but not needed
+    return _adapter().dump_json(job, exclude_unset=True).decode()
+
+
+def job_of(text: str) -> Job:
+    """The job of :func:`job_json`."""
+    return _adapter().validate_json(text)

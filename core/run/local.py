@@ -1,4 +1,4 @@
-"""Runs side by side, each in its own process group: a crash, a hang or a kill costs one run."""
+"""Runs side by side on this machine, each in its own session: a crash, a hang or a kill costs one run."""
 
 from __future__ import annotations
 
@@ -6,30 +6,55 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe, connection, forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any, Protocol
 
+import psutil
+
 from fedbench.core.process.ask import ask
-from fedbench.core.run.job import Job
-from fedbench.core.run.process import log_path
-from fedbench.core.run.worker import child_main
+from fedbench.core.process.channel import Channel, Message
+from fedbench.core.run.job import Job, job_json
 
 _TICK_S = 0.5
-_UNKNOWN = 255  # what multiprocessing says where the server is gone that would know how its worker ended
+SILENCE_S = 60.0
+"""a worker that neither sends a message nor uses the CPU for so long is ended; it sends one every few seconds"""
+_UNKNOWN = 255  # multiprocessing's exit code where the fork server, which would know it, has ended
 
 
 @dataclass(kw_only=True)
-class _Running:
-    job: Job
-    process: Any
-    pipe: Any
-    complete: bool = False
-    why: str = ""
-    """what kept it from going on, in its own words"""
+class Watcher:
+    """Callbacks of a display, called in the process of the command.
+
+    A run that is lost and tried again is ``finished`` and ``started`` anew.
+    """
+
+    started: Callable[[Job], None] = lambda job: None
+    advanced: Callable[[Job, int], None] = lambda job, round: None
+    judging: Callable[[Job, str], None] = lambda job, key: None
+    """the attack of the cell with this key starts"""
+    cell: Callable[[Job, str, str, str, bool, float | None], None] = lambda job, key, outcome, reason, by_adversary, auc: None
+    """a cell has a record; ``auc``: as :func:`fedbench.core.store.record.overall_auc` returns it"""
+    traceback: Callable[[Job, str], None] = lambda job, text: None
+    finished: Callable[[Job], None] = lambda job: None
+    note: Callable[[str], None] = lambda text: None
+    tick: Callable[[], None] = lambda: None
+
+
+class Executor(Protocol):
+    """Computes runs, each by ``worker.run_job``, so that every cell has its record in the results folder."""
+
+    def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
+        """Compute every job. A failure of a component is recorded with its reason; a run that lost its process has no record. On
+        an interrupt the work is stopped, and finished runs are kept.
+
+        Raises ``OSError`` when the results folder cannot be written.
+        """
 
 
 @dataclass(frozen=True)
@@ -40,146 +65,123 @@ class LocalProcesses:
 
     def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
         """See :class:`Executor`."""
-        waiting, running = list(jobs), list[_Running]()
+        waiting, running = list(jobs), list[_Worker]()
         gpus = gpus_for(waiting)
         try:
             while waiting or running:
                 while waiting and len(running) < self.workers:
-                    running.append(_start(placed(waiting.pop(0), [r.job for r in running], gpus), watcher))
-                _listen(running, watcher)
-                for r in [r for r in running if _over(r, watcher)]:
+                    running.append(_Worker(placed(waiting.pop(0), [r.job for r in running], gpus), watcher))
+                connection.wait([source for r in running for source in r.sources()], timeout=_TICK_S)
+                for r in running:
+                    r.listen()
+                for r in [r for r in running if r.ended()]:
                     running.remove(r)
                     watcher.finished(r.job)
                 watcher.tick()
         finally:
             for r in running:
-                _kill(r)
+                r.kill()
 
 
-def _start(job: Job, watcher: Watcher) -> _Running:
-    mine, theirs = Pipe(duplex=False)
-    process = context().Process(target=child_main, args=(job, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    watcher.started(job)
-    return _Running(job=job, process=process, pipe=mine)
+class _Worker:
+    """The process of one run, as the command sees it."""
 
+    def __init__(self, job: Job, watcher: Watcher) -> None:
+        self.job, self.watcher = job, watcher
+        mine, theirs = Pipe(duplex=False)
+        self._process: Any = context().Process(target=_work, args=(job_json(job), theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._channel = Channel(mine)
+        self._complete, self._reason = False, ""
+        self._heard, self._cpu = time.monotonic(), 0.0
+        watcher.started(job)
 
-def _listen(running: list[_Running], watcher: Watcher) -> None:
-    """Wait a moment for news; hand it on."""
-    sources = [r.pipe for r in running if not r.pipe.closed] + [r.process.sentinel for r in running]
-    ready = connection.wait(sources, timeout=_TICK_S)
-    for r in running:
-        if r.pipe in ready:
-            _drain(r, watcher)
+    def sources(self) -> list[Any]:
+        """What to wait for."""
+        pipe = self._channel.connection
+        return [self._process.sentinel, *([] if pipe.closed else [pipe])]
 
+    def listen(self) -> None:
+        """Hand on its messages; end it if it is silent."""
+        pipe = self._channel.connection
+        while not pipe.closed and pipe.poll():
+            try:
+                self._take(self._channel.receive())
+            except (EOFError, OSError):
+                pipe.close()
+            self._heard = time.monotonic()
+        if time.monotonic() - self._heard > SILENCE_S and self._process.is_alive():
+            used = _cpu_of(self._process.pid)
+            if used <= self._cpu:
+                self._reason = f"the worker gave no sign of life for {SILENCE_S:g} s"
+                self.kill()
+            self._heard, self._cpu = time.monotonic(), used
 
-def _drain(r: _Running, watcher: Watcher) -> None:
-    while not r.pipe.closed:
-        try:
-            if not r.pipe.poll():
-                return
-            kind, what = r.pipe.recv()
-        except (EOFError, OSError):
-            r.pipe.close()
+    def ended(self) -> bool:
+        """Whether the run has ended. If its process died, it has no record: a fault of the machine is not a result."""
+        if self._process.is_alive():
+            return False
+        self.listen()
+        if not self._complete:
+            why = self._reason or self._death()
+            self.watcher.note(f"{self.job.title}: {why}; it has no record, and the same command tries it again")
+        self.kill()
+        return True
+
+    def kill(self) -> None:
+        """The process, its group and what plugins left running in it."""
+        for how in (lambda: os.killpg(self._process.pid, signal.SIGKILL), self._process.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                how()
+        self._process.join()
+        self._channel.connection.close()
+        log = self.job.log_path
+        if log.exists() and not log.stat().st_size:
+            log.unlink()
+
+    def _take(self, message: Message) -> None:
+        if message.kind == "cell":
+            self.watcher.cell(self.job, *message.value)
+        elif message.kind == "stopped":
+            self._reason = message.value
+        elif message.kind == "done":
+            self._complete = True
+        elif message.kind != "alive":
+            getattr(self.watcher, message.kind)(self.job, message.value)  # advanced, judging, traceback
+
+    def _death(self) -> str:
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            hint = " - out of memory?" if -code == signal.SIGKILL else ""
+            reason = f"the worker was killed by {signal.Signals(-code).name}{hint}"
+        elif code == _UNKNOWN:
+            reason = "the server that workers are forked from was ended, and the worker with it"
         else:
-            _hand_on(r, kind, what, watcher)
+            reason = f"the worker, where no plugin's code runs, ended early with exit status {code}"
+        log = self.job.log_path
+        return f"{reason}; see logs/{log.name}" if log.exists() and log.stat().st_size else reason
 
 
-def _hand_on(r: _Running, kind: str, what: Any, watcher: Watcher) -> None:
-    if kind == "round":
-        watcher.advanced(r.job, what)
-    elif kind == "cell":
-        watcher.cell(r.job, *what)
-    elif kind == "traceback":
-        watcher.traceback(r.job, what)
-    elif kind == "judging":
-        watcher.judging(r.job, what)
-    elif kind == "stopped":
-        r.why = what
-    elif kind == "done":
-        r.complete = True
+def _cpu_of(pid: int) -> float:
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
 
 
-def _over(r: _Running, watcher: Watcher) -> bool:
-    """Whether this run has ended. If its process died, it has no record: that is a fault of the machine, not a result."""
-    if r.process.is_alive():
-        return False
-    _drain(r, watcher)
-    if not r.complete:
-        watcher.note(f"{r.job.title}: {r.why or _death(r)}; it has no record, and the same command tries it again")
-    _kill(r)  # reaps the process, and whatever a plugin left running in its group
-    return True
-
-
-def _death(r: _Running) -> str:
-    code = r.process.exitcode
-    if code is not None and code < 0:
-        hint = " - out of memory?" if -code == signal.SIGKILL else ""
-        reason = f"the worker was killed by {signal.Signals(-code).name}{hint}"
-    elif code == _UNKNOWN:
-        reason = "the server that workers are forked from was ended, and the worker with it"
-    else:
-        reason = f"the worker, where no plugin's code runs, ended early with exit status {code}"
-    log = log_path(r.job)
-    return f"{reason}; see logs/{log.name}" if log.exists() and log.stat().st_size else reason
-
-
-def _kill(r: _Running) -> None:
-    for how in (lambda: os.killpg(r.process.pid, signal.SIGKILL), r.process.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            how()
-    r.process.join()
-    r.pipe.close()
-    log = log_path(r.job)
-    if log.exists() and not log.stat().st_size:
-        log.unlink()
-
-
-# -- Who gets jobs computed: what the command line needs of an executor, and what an executor tells a display --
-
-
-@dataclass(kw_only=True)
-class Watcher:
-    """Callbacks of a display; each is called in the process that asked.
-
-    A run that is lost and tried again, or whose rest goes on in another process, is ``finished`` and ``started`` anew.
-    """
-
-    started: Callable[[Job], None] = lambda job: None
-    advanced: Callable[[Job, int], None] = lambda job, round: None
-    judging: Callable[[Job, str], None] = lambda job, key: None
-    """the attack of the cell of this key begins"""
-    cell: Callable[[Job, str, str, str, bool, float | None], None] = lambda job, key, outcome, reason, by_adversary, auc: None
-    """a cell's record is there; ``auc``: as :func:`fedbench.core.store.record.overall_auc` takes it"""
-    traceback: Callable[[Job, str], None] = lambda job, text: None
-    finished: Callable[[Job], None] = lambda job: None
-    note: Callable[[str], None] = lambda text: None
-    tick: Callable[[], None] = lambda: None
-
-
-class Executor(Protocol):
-    """Runs jobs somewhere, each by ``worker.run_job``, so that every cell has its record in the results folder."""
-
-    def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
-        """Compute every job. What a plugin breaks is recorded with its reason; a run whose process dies has no record. On an
-        interrupt the work is stopped, and finished runs are kept.
-
-        Raises ``OSError`` when the results folder cannot be written.
-        """
-
-
-# -- Which GPU a run goes to, where a machine has several --
+# --- GPUs -------------------------------------------------------------------------------------------------------------
 
 
 def gpus_for(jobs: Iterable[Job]) -> tuple[str, ...]:
-    """The GPUs that runs on ``cuda`` share: all of the first one's model, since on another one they could have other bits. None
-    where no job asks for ``cuda``, or for a certain GPU. Looked up in a process apart: CUDA, once started, is lost in forks."""
+    """The GPUs that runs on ``cuda`` share: all of the first one's model, since another one could give other bits. None where no
+    job asks for ``cuda``, or for a certain GPU. Looked up in a separate process: forks cannot use a CUDA that has started."""
     return tuple(ask(_alike)) if any(job.device == "cuda" for job in jobs) else ()
 
 
 def placed(job: Job, running: Iterable[Job], gpus: Sequence[str]) -> Job:
-    """The job on the GPU with the fewest runs; as it is where it asks for a certain device."""
+    """The job on the GPU with the fewest runs; unchanged where it asks for a certain device."""
     if job.device != "cuda" or not gpus:
         return job
     busy = Counter(other.device for other in running)
@@ -193,21 +195,23 @@ def _alike() -> list[str]:
     return [f"cuda:{i}" for i, name in enumerate(names) if name == names[0]]
 
 
-# -- The process that workers are forked from. It imports for some seconds, so it can be started while a suite is planned --
-
-
-# Imported once by the server; importing starts no threads and touches no GPU.
-_PRELOAD = [f"fedbench.core.run.{name}" for name in ("preload", "worker", "frozen")]
+# --- the process that workers are forked from -------------------------------------------------------------------------
 
 
 def context() -> ForkServerContext:
-    """What makes processes from the server, which is started by the first of them unless it runs."""
+    """Makes processes from the fork server, which imports for some seconds when the first of them starts it."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(_PRELOAD)
+    made.set_forkserver_preload(["fedbench.core.run.preload"])
     return made
 
 
 def start_early() -> None:
-    """Have the server begin its imports now."""
+    """Start the fork server now."""
     context()
     forkserver.ensure_running()
+
+
+def _work(job: str, pipe: Connection) -> None:
+    from fedbench.core.run.worker import worker_main  # the command does not import torch
+
+    worker_main(job, Channel(pipe))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.run.job import Job
@@ -154,3 +157,18 @@ def seed_by_seed(jobs: Sequence[Job]) -> list[Job]:
     """One seed of every row before the next seed: so that soon something is known of every defense, what it does and costs."""
     seeds = {seed: i for i, seed in enumerate(dict.fromkeys(job.seed for job in jobs))}
     return sorted(jobs, key=lambda job: seeds[job.seed])
+
+
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)
+
+
+def plan_json(plan: Plan) -> str:
+    """The plan as JSON, for another process."""
+    return _adapter().dump_json(plan, exclude_unset=True).decode()
+
+
+def plan_of(text: str) -> Plan:
+    """The plan of :func:`plan_json`."""
+    return _adapter().validate_json(text)

@@ -22,7 +22,7 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.checks import Loaded, Misspelt, declaration_mistake, load_data, require_room
-from fedbench.core.run.job import Cell, Job, Look, cell_identity, identity
+from fedbench.core.run.job import Cell, Job, Look, cell_identity, key_of_run
 from fedbench.core.run.model_checks import TriedModels
 from fedbench.core.run.needs import Signals
 from fedbench.core.run.plan import Plan, Work
@@ -34,7 +34,7 @@ from fedbench.core.spec.coalition import groups_of, resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.spec.suite import Adversary, Setting
-from fedbench.core.store.canonical import canonical, key_of
+from fedbench.core.store.canonical import key_of
 from fedbench.core.store.remarks import remark_note
 from fedbench.core.store.stems import stem
 from fedbench.core.words.frames import debugging
@@ -332,35 +332,25 @@ class Cells:
 
     def __init__(self, signals: Signals, misspelt: Misspelt) -> None:
         self._signals, self._misspelt = signals, misspelt
-        self._kept: dict[str, Any] = {}
         self._notes: dict[tuple[int, ...], tuple[str, ...]] = {}
         self._uses: dict[int, ComponentUse] = {}  # a number is not given again while its component is kept
 
     def of(self, base: Job, attacks: Sequence[tuple[ComponentUse, Attack]], read: set[str], said: Sequence[str]) -> Job:
         """The job with its key and a cell for each attack. ``read``: signals that its analyses read; ``said``: remarks on its
         row."""
-        run = {name: self._shared(value) for name, value in identity(base).items()}
-        job, cells = replace(base, run_key=key_of(run)), []
+        job, cells = replace(base, run_key=key_of_run(base)), list[Cell]()
         signals = self._signals.uses
         for use, made in attacks:
             named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
             used = {n: signals[own] for n, own in named if own in signals}
-            added = {name: self._shared(value) for name, value in cell_identity(job, use, used, run).items() if name != "run"}
+            added = cell_identity(job, use, used)
             notes = (*self._odd([job.dataset, job.model, job.defense, use, *job.analyses, *used.values()]), *said)
             key = key_of({**added, "run": job.run_key})
             cells.append(Cell(
-                key=key, stem=stem_of(job, use, key), attack=use, look=self._look(made), identity={"run": run, **added},
+                key=key, stem=stem_of(job, use, key), attack=use, look=Look.of(made), identity=added,
                 notes=notes,
             ))  # fmt: skip
         return replace(job, cells=tuple(cells))
-
-    def _shared(self, value: Any) -> Any:
-        """The same value, of which there is one however many runs have it."""
-        return self._kept.setdefault(canonical(value), value) if isinstance(value, dict | list) else value
-
-    def _look(self, made: Attack) -> Look:
-        look = Look.of(made)
-        return self._kept.setdefault(repr(look), look)
 
     def _odd(self, uses: Sequence[ComponentUse]) -> tuple[str, ...]:
         """The notes on these components."""

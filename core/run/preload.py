@@ -1,11 +1,17 @@
-"""Imported first by the server that workers are forked from: it ends with its parent, even in the middle of its imports, and
-only with it: Ctrl-C, which reaches all processes of a terminal, is the parent's to answer."""
+"""Imported once by the process that workers are forked from; importing starts no threads and touches no GPU."""
 
-from __future__ import annotations
-
+import gc
 import signal
 
 from fedbench.core.process.child import end_with_parent
 
-end_with_parent()
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # multiprocessing does so itself, after the imports
+end_with_parent()  # even in the middle of the imports below
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the command answers it
+
+import sklearn.datasets  # noqa: E402, F401 - half a second in every run that loads data with it
+
+import fedbench.core.run.worker  # noqa: E402, F401
+
+# A full collection in a worker would touch all these objects, and so copy every page that they lie on.
+gc.collect()
+gc.freeze()

@@ -1,61 +1,63 @@
-"""The process of one run: its group, its output, its limits, and global state that plugins may have changed."""
+"""The processes of a run: session, output, memory limit, and the global state that plugins may have changed."""
 
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import random
 import resource
 import signal
 import sys
 import warnings
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.numerics.rng import key_for
-from fedbench.core.process.channel import apart, trace
-from fedbench.core.process.child import adopt_orphans, end_children
+from fedbench.core.process.channel import in_fork, trace
+from fedbench.core.process.child import adopt_orphans, close_descriptors, end_children, no_input
 from fedbench.core.run.job import Job
 from fedbench.core.signals.ask import SignalError
-from fedbench.core.store.results import Results
 from fedbench.core.words.explain import told
 from fedbench.core.words.frames import DEBUG, debugging, whole
 
 _MOST_LOG_BYTES = 8 << 20
-_SAY_ALL = (UserError, SkipCell, Diverged, PhaseError, SignalError)  # where nobody's exception led to them
-_guard = 0  # the process that ends this one's group with its parent
+_SAY_ALL = (UserError, SkipCell, Diverged, PhaseError, SignalError)  # unless another exception caused them
+_guard = 0  # the process that ends this worker's group with the command
 _logging = False  # whether this process's output goes to a log
 
 
-def stand_alone(job: Job) -> None:
-    """A process group of its own, gone when the parent is gone; output goes to the run's log."""
+def become_worker(job: Job) -> None:
+    """Start a session without a terminal, which ends when the command ends; write output to the run's log, read nothing."""
     global _guard
-    os.setpgid(0, 0)
-    _guard = _die_with_parent()
+    os.setsid()
+    no_input()
+    _guard = _end_with_command()
     adopt_orphans()
     os.environ[DEBUG] = "1" if job.debug else "0"
-    _write_to(log_path(job))
-    settle(job, "start")  # one thread above all: what is forked from here could not use the others
+    _write_to(job.log_path)
+    settle(job, "start")  # one thread: forks could not use the others
 
 
-def prepare_process(job: Job) -> None:
-    """For other people's code: deterministic kernels, float32 as declared, and no more memory than allowed."""
+def prepare_fork(job: Job) -> None:
+    """For plugin code: deterministic kernels, float32, and no more memory than the suite allows."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # attacks are shown such arrays
     settle(job, "start")
     if job.limits.memory_gb:
         limit, most = int(job.limits.memory_gb * 2**30), resource.getrlimit(resource.RLIMIT_DATA)[1]
-        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)  # whoever set that one wants it kept
+        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)  # a limit that is set already is kept
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def settle(job: Job, purpose: str) -> None:
-    """Put the process's global state where it belongs: what one plugin changed never reaches the next.
+    """Reset the process's global state: what one plugin changed never reaches the next.
 
-    The harness draws nothing from the global generators. They are keyed all the same, so that a plugin that does is
-    repeatable, whatever ran before it.
+    The harness draws nothing from the global generators. They are keyed so that a plugin that does is repeatable, whatever ran
+    before it.
     """
     import numpy as np
     import torch
@@ -73,15 +75,10 @@ def settle(job: Job, purpose: str) -> None:
     torch.manual_seed(key >> 1)
 
 
-def log_path(job: Job) -> Path:
-    """Where a worker's own output goes: what plugins print, and the traceback of a crash."""
-    return Results(Path(job.results)).logs / f"{job.run_key[:32]}.log"
-
-
 def log_failure(error: BaseException) -> None:
-    """The traceback of somebody's exception, in the log: his own frames, or all of them where the user asked for it, who then
-    is shown it too. Nothing of an error that says all there is to say, and nothing outside a process forked for his code."""
-    if not apart() or (isinstance(error, _SAY_ALL) and error.__cause__ is None):
+    """Write the traceback of plugin code's exception to the log: its own frames or, if the user asked for it, all, which are then
+    shown too. Nothing for an error of which the message says all, and nothing outside a fork for plugin code."""
+    if not in_fork() or (isinstance(error, _SAY_ALL) and error.__cause__ is None):
         return
     text = f"{told(error)}\n{whole(error)}"
     print(text, file=sys.stderr, flush=True)
@@ -90,7 +87,7 @@ def log_failure(error: BaseException) -> None:
 
 
 def keep_log_short() -> None:
-    """A log that has grown too long begins anew, and says so: somebody prints in a loop. Nothing where no log is written."""
+    """Truncate the log, with a note, if a plugin prints too much. No effect where no log is written."""
     if _logging and os.fstat(1).st_size > _MOST_LOG_BYTES:
         os.ftruncate(1, 0)
         os.write(1, f"[more than {_MOST_LOG_BYTES >> 20} MiB were written here; what came before is gone]\n".encode())
@@ -98,7 +95,7 @@ def keep_log_short() -> None:
 
 def _write_to(path: Path) -> None:
     global _logging
-    path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have deleted the results folder
+    path.parent.mkdir(parents=True, exist_ok=True)  # the results folder may have been deleted
     with open(path, "ab") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
@@ -109,30 +106,25 @@ def _write_to(path: Path) -> None:
 
 
 def end_strays() -> None:
-    """Whatever plugins started and left running, wherever it hid: it would take the processor from what comes next. Nothing in a
-    process that does not stand alone."""
+    """End all processes that plugins left running: they would take the CPU from what comes next. No effect outside a worker."""
     if _guard:
         end_children(but=_guard)
 
 
-def _die_with_parent() -> int:
-    """A second process of the worker's group waits for the end of the parent, then ends the group. Returns its id.
+def _end_with_command() -> int:
+    """Fork a process that waits for the end of the command, then ends this session's group. Returns its id.
 
-    No thread could do that while a plugin holds the interpreter's lock; what the plugin has started goes too.
+    A thread could not do that while a plugin holds the interpreter's lock.
     """
-    import multiprocessing
-    from multiprocessing import connection
-
     parent = multiprocessing.parent_process()
     if parent is None:
         return 0
     if pid := os.fork():
         return pid
     try:
-        kept: Any = parent.sentinel
-        os.closerange(0, kept)
-        os.closerange(kept + 1, 2**20)  # the pipe to the parent too: its end is how the parent sees the worker's
-        connection.wait([kept])
+        sentinel: Any = parent.sentinel
+        close_descriptors(sentinel)  # the pipe to the command too: its end tells the command that the worker ended
+        connection.wait([sentinel])
     finally:
         os.killpg(0, signal.SIGKILL)
-    raise AssertionError("this process was of the group that it ended")
+    raise AssertionError("this process was in the group that it ended")

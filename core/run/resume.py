@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.run.job import Job
+from fedbench.core.run.job import Job, identity_of_cell
 from fedbench.core.store.canonical import canonical
 from fedbench.core.store.reading import LoadedRecord, read_bare, record_paths
 from fedbench.core.store.record import Record, overall_auc
@@ -103,7 +103,7 @@ def why_stale(jobs: Sequence[Job], found: Collection[str], store: Results) -> li
             known = _records(paths)
             for cell in (cell for cell in missing if cell.attack.label in known):
                 stale += 1
-                counts.update(differences(known[cell.attack.label].identity.model_dump(), cell.identity))
+                counts.update(differences(known[cell.attack.label].identity.model_dump(), identity_of_cell(job, cell)))
     if not stale:
         return []
     lines = [f"{n} {'cell' if n == 1 else 'cells'}: {what}" for what, n in counts.most_common(_MOST_LINES)]

@@ -54,7 +54,7 @@ def cached(job: Job) -> tuple[Packed | None, ShadowLogits | None]:
     return None if job.attacker else load_training(job), shadows
 
 
-def train_apart(job: Job, out: Channel, trained: bool, shadows: bool) -> None:
+def train_run(job: Job, out: Channel, trained: bool, shadows: bool) -> None:
     """What is missing of a run, sent through ``out``: "round" after each, "trained" with all of it, then, where an active
     attack took part, "answers" of that very attack. ``trained``, ``shadows``: what is not missing."""
     attacker = None if job.attacker is None else job.attacker.make()[0]
@@ -67,7 +67,7 @@ def train_apart(job: Job, out: Channel, trained: bool, shadows: bool) -> None:
     done = None
     if not trained:
         looks = [attacker] if attacker else [cell.look for cell in job.cells]
-        done = train(job, parts, scene, looks, lambda t: out.send("round", t))
+        done = train(job, parts, scene, looks, lambda t: out.send("advanced", t))
         told, kept = pack(done)
         meta, arrays = meta | told, arrays | kept
     made = None

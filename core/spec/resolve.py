@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.ask import patience
+from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
@@ -173,7 +173,7 @@ class _Resolver:
         model = component.Params
         try:
             text = json.dumps(point.params, default=str)
-            with at_work(f"{registered}: its Params", patience()):
+            with at_work(f"{registered}: its Params", plugin_limits()):
                 return model.model_validate_json(text, strict=True).model_dump(mode="json")  # type: ignore[no-any-return]
         except ValidationError as error:
             for problem in messages.problems(error, model, point.params):

@@ -16,7 +16,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.channel import moved, say
+from fedbench.core.process.channel import report_alive, say
 
 OFFLINE = "FEDBENCH_OFFLINE"
 _BLOCK = 1 << 18
@@ -90,7 +90,7 @@ def locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a") as handle:
         while not _taken(handle):
-            moved()  # another process is at it, for as long as its download takes
+            report_alive()  # another process is at it, for as long as its download takes
             time.sleep(_LOOK_AGAIN_S)
         yield
 
@@ -203,7 +203,7 @@ def _ask(url: str, part: Path, have: int, size: int) -> None:
         room = size - (have if resumed else 0)
         with open(part, "ab" if resumed else "wb") as out:
             while room >= 0 and (block := answer.read(min(_BLOCK, room + 1))):
-                moved()
+                report_alive()
                 room -= len(block)
                 _write(out, block, part)
     if room < 0:

@@ -101,7 +101,7 @@ def prepare(folder: Path, draw: Draw, planner: Planner) -> Again:
         for job in made.jobs:
             mine = tuple(cell for cell in job.cells if wanted.pop(cell.key, None) is not None)
             again.jobs += [replace(job, cells=mine)] if mine else []
-            names |= {_names(cell.stem): cell for cell in job.cells}
+            names |= {_names(cell.stem): (job, cell) for cell in job.cells}
         if not wanted:
             break
     for loaded in wanted.values():
@@ -151,14 +151,15 @@ def _require_installed(folder: Path, records: Iterable[LoadedRecord]) -> None:
         )
 
 
-def _why(loaded: LoadedRecord, cell: Any) -> str:
+def _why(loaded: LoadedRecord, planned: Any) -> str:
     """Why a cell is not among those that its suite asks for here."""
+    from fedbench.core.run.job import identity_of_cell
     from fedbench.core.run.resume import differences
 
     if reasons := why_stale(loaded.record):
         return "; ".join(reasons)
-    if cell is not None:
-        return "; ".join(differences(loaded.record.identity.model_dump(), cell.identity))
+    if planned is not None:
+        return "; ".join(differences(loaded.record.identity.model_dump(), identity_of_cell(*planned)))
     return "the suite that came with it does not ask for this cell"
 
 
