@@ -17,7 +17,8 @@ from running import suite
 
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
-from fedbench.core.run.worker import Clock, record_for
+from fedbench.core.run.job import identity
+from fedbench.core.run.worker import Clock, Failed, record_for
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import read_run
 from fedbench.core.store.results import Results
@@ -44,8 +45,9 @@ def with_all_outcomes(folder: Path) -> Path:
     elsewhere.mkdir()
     path = suite(elsewhere, attacks=["blackbox-loss", "avg-cosine", "fta-l", "rmia"])
     (job,) = build_plan(str(path), (), folder, "cpu").jobs
-    reason, spent = 'its reason: é, <b> and "quotes"', Clock.start().measured()
-    made = [record_for(job, cell, outcome, reason, spent) for cell, outcome in zip(job.cells, OTHER_OUTCOMES, strict=True)]
+    reason, spent = 'its reason: é, <b> and "quotes"', Clock().measured()
+    failures = [Failed(outcome, reason) for outcome in OTHER_OUTCOMES]
+    made = [record_for(job, cell, identity(job), why, spent) for cell, why in zip(job.cells, failures, strict=True)]
     Results(folder).write(job.stem, [CellResult(record) for record in made])
     return folder
 

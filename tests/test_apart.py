@@ -116,7 +116,7 @@ def test_plain_values_come_back_and_texts_lose_their_class():
     assert found == [None, 3, "é", {"a": [1, 0.1]}, "server"] and type(found[-1]) is str
 
 
-@pytest.mark.parametrize("value", [Own(), {1, 2}, Path("x")], ids=repr)
+@pytest.mark.parametrize("value", [Own(), {1, 2}, Path("x")], ids=["object", "set", "path"])
 def test_an_object_that_is_no_plain_data_is_refused(value):
     with pytest.raises(UserError, match="a plugin's code returned a value that is not plain data: TypeError: Object of type"):
         ask(lambda: value)

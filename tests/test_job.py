@@ -63,8 +63,8 @@ SETTING = Setting.model_construct(
     attacks=["y"],
 )  # fmt: skip
 PROVENANCE = Provenance(
-    fedbench="0.1.0", python="3.11", torch="2", numpy="2", git_commit="c", git_dirty=False, platform="p", cpu="c",
-    cpu_capability="v", device="cpu", dtype="float32", threads=1, deterministic=True,
+    fedbench="0.1.0", python="3.11", torch="2", scipy="1", scikit_learn="1", numpy="2", git_commit="c", git_dirty=False,
+    platform="p", cpu="c", cpu_capability="v", device="cpu", dtype="float32", threads=1, deterministic=True,
 )  # fmt: skip
 JOB = Job(
     run_key="k", suite="s", setting=SETTING, coalition="other", members=(0, 2), coalitions=((0,), (2,)),
@@ -160,7 +160,7 @@ def test_only_the_assumed_number_of_an_idle_adversary_counts():
 def test_everything_about_a_component_counts_but_its_label():
     use = component("n")
     changes = {name: another(value) for name, value in use if isinstance(value, str)}
-    changes |= {"params": {"a": 2}, "then": (component("o"),)}
+    changes |= {"params": {"a": 2}, "requires": {"helper": "2"}, "then": (component("o"),)}
     assert changes.keys() == set(ComponentUse.model_fields)
     others = {name: use.model_copy(update={name: value}) for name, value in changes.items()}
     after = component("first").model_copy(update={"then": (use,)})
@@ -183,9 +183,10 @@ def test_a_cells_key_is_the_hash_of_its_runs_key_and_what_it_adds():
     assert keys_of(json.loads(json.dumps(made_of))) == (key_of_run(JOB), key_of(alone))
 
 
-def test_a_job_is_the_same_in_another_process():
-    there = job_of(job_json(JOB))
-    assert there == JOB and key_of_run(there) == key_of_run(JOB)
+def test_a_job_is_the_same_in_another_process(tmp_path):
+    job = planned(tmp_path, targets=[0, 3])
+    there = job_of(job_json(job))
+    assert there == job and key_of_run(there) == job.run_key == key_of_run(job)
 
 
 # -- fields without influence ------------------------------------------------------------------------------------------

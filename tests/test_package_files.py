@@ -131,11 +131,11 @@ def test_built_in_digests_differ_and_a_missing_module_is_an_error(registry):
 
 def test_the_engine_digest_covers_what_can_change_a_score(tmp_path, monkeypatch):
     core = tmp_path / "core"
-    rooms = (*digest.ROOMS, "cli")
-    write(core, {f"{room}/x.py": "x = 1\n" for room in rooms})
+    files = [name if name.endswith(".py") else f"{name}/x.py" for name in (*digest.ENGINE, "cli")]
+    write(core, dict.fromkeys(files, "x = 1\n"))
     monkeypatch.setattr(digest, "__file__", str(core / "registry" / "digest.py"))
     seen = [digest.engine_digest()]
-    for room in rooms:
-        write(core, {f"{room}/x.py": "x = 2\n"})
+    for file in files:
+        write(core, {file: "x = 2\n"})
         seen.append(digest.engine_digest())
-    assert len(set(seen)) == len(rooms) and seen[-1] == seen[-2]
+    assert len(set(seen)) == len(files) and seen[-1] == seen[-2]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from edits import put
+from fake_packages import ANNOUNCE, DEFENSE, described, install
 from running import changed, fingerprint, invoke, suite
 
 from fedbench.core import UserError
@@ -163,10 +164,24 @@ def test_what_differs_between_two_identities_is_named_with_its_values(now):
     assert [said(path, value) for path, value, _ in CHANGES] == [[expected] for *_, expected in CHANGES]
     assert differences(now, now) == []
     named = {path.partition("/")[2] for path, *_ in CHANGES if path.startswith("attack/")} | {"params", "distribution"}
-    assert named >= ComponentUse.model_fields.keys() - {"label", "then"}  # whatever makes another key
+    assert named >= ComponentUse.model_fields.keys() - {"label", "then", "requires"}  # whatever makes another key
 
 
 NOTE = "cells are computed anew, though the folder holds an earlier record of the same names:"
+
+
+def test_a_new_version_of_a_required_package_gives_new_keys(tmp_path, monkeypatch):
+    site = install(tmp_path / "site", "leans", ANNOUNCE.format(name="leans", target="leans:Shield") + DEFENSE)
+    with (site / "leans-1.0.dist-info" / "METADATA").open("a") as metadata:
+        metadata.write("Requires-Dist: helper>=1\nRequires-Dist: other; extra == 'more'\n")
+    monkeypatch.syspath_prepend(str(site))
+    found = []
+    for version in ("1.0", "2.0"):
+        described(site, "helper", "helper", version)
+        (job,) = build_plan(str(changed(tmp_path, {}, defenses=["leans"])), (), tmp_path / "r", "cpu").jobs
+        found.append(identity_of_cell(job, job.cells[0]))
+        shutil.rmtree(site / f"helper-{version}.dist-info")
+    assert differences(*found) == ["defense 'leans': its required package helper 1.0 -> 2.0"]
 
 
 def test_a_dry_run_says_what_made_cells_stale(finished, tmp_path, monkeypatch):

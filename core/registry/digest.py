@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -40,6 +41,23 @@ def source_digest(module_name: str, package: str = "") -> str:
     if not files:
         raise UserError(f"no source file of the module '{module_name}' was found")
     return _hash(files.items())
+
+
+def requirements_of(package: str) -> dict[str, str]:
+    """Name -> installed version of every package that a distribution other than fedbench requires, without its extras."""
+    found: dict[str, str] = {}
+    try:
+        declared = [] if package == _PROJECT else distribution(package).requires or []
+    except (PackageNotFoundError, ValueError):
+        return {}
+    for text in declared:
+        name = re.match(r"[\w.-]+", text)
+        if name and name[0] != _PROJECT and "extra ==" not in text:
+            try:
+                found[name[0]] = distribution(name[0]).version
+            except PackageNotFoundError:  # under a marker that does not hold here
+                continue
+    return found
 
 
 def engine_digest() -> str:

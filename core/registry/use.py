@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.component import RegisteredComponent, settled
-from fedbench.core.registry.digest import source_digest
+from fedbench.core.registry.digest import requirements_of, source_digest
 from fedbench.core.registry.kinds import kind_of
 
 
@@ -31,6 +31,8 @@ class ComponentUse(BaseModel):
     """package and version, e.g. ``fedbench 0.1.0``"""
     digest: str
     """sha256 over the source files of the component"""
+    requires: dict[str, str] = Field(default={})
+    """version of each package that the distribution requires; those of fedbench itself are part of the run's provenance"""
     then: tuple[ComponentUse, ...] = Field(default=())
     """defenses applied after this one"""
 
@@ -38,6 +40,7 @@ class ComponentUse(BaseModel):
         """What can change the answer: not the label. The target too: several components may share one file, and which of
         them a name announces stands in another, which the digest does not cover."""
         own = {name: getattr(self, name) for name in ("name", "params", "target", "distribution", "digest")}
+        own |= {"requires": self.requires} if self.requires else {}
         return own | ({"then": [part.identity() for part in self.then]} if self.then else {})
 
     @property
@@ -73,15 +76,17 @@ class UseMaker:
     """Makes uses of registered components; the files of a package are hashed once, not once a use."""
 
     def __init__(self) -> None:
-        self._digests: dict[tuple[str, str], str] = {}
+        self._files: dict[tuple[str, str], tuple[str, dict[str, str]]] = {}
 
     def __call__(self, found: RegisteredComponent, params: dict[str, Any], label: str) -> ComponentUse:
         """The use of a component with these resolved parameters."""
         module = found.component.target.partition(":")[0]
         at = (module, found.distribution)
-        if at not in self._digests:
-            self._digests[at] = source_digest(*at)
+        if at not in self._files:
+            self._files[at] = source_digest(*at), requirements_of(found.distribution)
+        digest, requires = self._files[at]
         return ComponentUse(
             name=found.name, label=label, params=params, target=found.component.target,
-            distribution=f"{found.distribution} {found.version}", digest=self._digests[at],
+            distribution=f"{found.distribution} {found.version}", digest=digest,
+            requires=requires,
         )  # fmt: skip

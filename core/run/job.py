@@ -183,8 +183,8 @@ NO_INFLUENCE = frozenset({
     # the uses below are resolved in fields of their own, and labels choose what runs at all
     "setting.dataset", "setting.model", "setting.adversary", "setting.coalitions", "setting.defenses", "setting.attacks",
     "setting.federation.recipe",  # its values are in the fields
-    # of where it ran, only torch and the dtype are told from the numbers
-    "provenance.fedbench", "provenance.python", "provenance.numpy", "provenance.git_commit", "provenance.git_dirty",
+    # of where it ran, only the libraries and the dtype change numbers beyond their last digits
+    "provenance.fedbench", "provenance.python", "provenance.git_commit", "provenance.git_dirty",
     "provenance.platform", "provenance.cpu", "provenance.device", "provenance.threads", "provenance.deterministic",
 })  # fmt: skip
 # Of these a passive run is independent too: the same whatever an adversary might do.

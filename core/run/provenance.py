@@ -1,4 +1,4 @@
-"""Where a record comes from: versions, commit, hardware."""
+"""Where a record comes from: versions, commit, hardware; and whether another machine agrees with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import platform
 import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.process.ask import ask
-from fedbench.core.registry import digest
+from fedbench.core.registry.digest import core_digest, requirements_of, source_digest
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.checks import load_data
 from fedbench.core.run.job import Job, identity, key_of_run
@@ -30,10 +29,11 @@ from fedbench.core.words.explain import printable
 def gather(device: str, dtype: str) -> Provenance:
     """Asked once, by the parent process."""
     commit, dirty = _git()
+    libraries = {name: metadata.version(name.replace("_", "-")) for name in ("torch", "numpy", "scipy", "scikit_learn")}
     return Provenance(
-        fedbench=metadata.version("fedbench"), python=platform.python_version(), torch=metadata.version("torch"),
-        numpy=metadata.version("numpy"), git_commit=commit, git_dirty=dirty, platform=_platform(), cpu=_cpu(),
-        cpu_capability=_capability(), device=_device_name(device), dtype=dtype, threads=1, deterministic=True,
+        fedbench=metadata.version("fedbench"), python=platform.python_version(), **libraries, git_commit=commit,
+        git_dirty=dirty, platform=_platform(), cpu=_cpu(), cpu_capability=_capability(), device=_device_name(device), dtype=dtype,
+        threads=1, deterministic=True,
     )  # fmt: skip
 
 
@@ -97,72 +97,48 @@ def _device_name(device: str) -> str:
     return f"{device} ({torch.cuda.get_device_name(device)})"
 
 
-# -- Does this machine have what a run was planned with? Asked on a node, before anything of the run is done there --
-
-
-_sound: set[tuple[str, str]] = set()  # data sets that were loaded here, by their parameters and the digest of their data
+# --- whether a node of a cluster can do a run that was planned elsewhere ----------------------------------------------
 
 
 def needs_of(job: Job) -> dict[str, Any]:
-    """What a node must have, as plain data: a node with another fedbench can read it too."""
-    used = {(u.distribution, u.target.partition(":")[0]): [u.name, u.digest] for u in _uses(job)}
-    return {"fedbench": metadata.version(PROJECT), "core": _core(), "uses": [[*at, *what] for at, what in used.items()]}
+    """What a node must have, as JSON values: versions and digests of the code, and versions of what it requires."""
+    uses = {(u.distribution, u.target.partition(":")[0]): [u.name, u.digest, u.requires] for u in _uses(job)}
+    return {"fedbench": metadata.version(PROJECT), "core": core_digest(), "uses": [[*at, *what] for at, what in uses.items()]}
 
 
 def lacking(needs: dict[str, Any]) -> list[str]:
-    """What this machine lacks of it: every package whose version or code is another one."""
-    found: dict[str, None] = {}
+    """What this machine lacks of it: every package with another version or other code."""
+    found: list[str] = []
     here = metadata.version(PROJECT)
-    if _core() != needs["core"]:
-        found[f"the package 'fedbench': {_versions(here, needs['fedbench'])}"] = None
-    for distribution, module, name, wanted in needs["uses"]:
-        if problem := _of_package(distribution, module, name, wanted):
-            found[problem] = None
-    return list(found)
+    if core_digest() != needs["core"]:
+        found.append(f"the package 'fedbench': {_versions(here, needs['fedbench'])}")
+    for distribution, module, name, digest, requires in needs["uses"]:
+        found += _of_package(distribution, module, name, digest, requires)
+    return list(dict.fromkeys(found))
 
 
 def as_here(job: Job) -> Job:
-    """The job with this machine in its provenance. Raises ``UserError`` where it would be another run here: what its key is
-    made of, the vector instructions for example, is not what it was planned with."""
-    here = replace(job, provenance=_provenance(job.device, job.provenance.dtype))
+    """The job with this machine in its provenance. Raises ``UserError`` if its key would be another one here, because of the
+    vector instructions for example."""
+    here = replace(job, provenance=gather(job.device, job.provenance.dtype))
     if key_of_run(here) != job.run_key:
-        told = [f"{path} {a} -> {b}" for path, a, b in values_that_differ(identity(job), identity(here))]
-        raise UserError(f"the run would have another key here ({'; '.join(told)})")
+        changes = [f"{path} {a} -> {b}" for path, a, b in values_that_differ(identity(job), identity(here))]
+        raise UserError(f"the run would have another key here ({'; '.join(changes)})")
     return here
 
 
 def require_data(job: Job) -> None:
-    """Raise ``UserError`` unless the job's data set can be loaded here and is the one that it was planned with. Asked once a
-    data set: what is missing is downloaded now."""
-    made_of = f"{job.dataset.identity()}", job.digests["data"]
-    if made_of in _sound:
-        return
+    """Raise ``UserError`` unless the job's data set can be loaded here, downloaded if it is missing, and is the planned one."""
     found = ask(lambda: load_data(job.dataset, job.seed).digest)
     if found != job.digests["data"]:
         raise UserError(
             f"the data of '{job.dataset.name}', seed {job.seed}, are not those that the suite was planned with (digests "
             f"{found[:12]} and {job.digests['data'][:12]}): delete them, or set FEDBENCH_DATA to a folder that all nodes share"
         )
-    _sound.add(made_of)
-
-
-@cache
-def _core() -> str:
-    return digest.core_digest()
-
-
-@cache
-def _source(module: str, package: str) -> str:
-    return digest.source_digest(module, package)
-
-
-@cache
-def _provenance(device: str, dtype: str) -> Provenance:
-    return gather(device, dtype)
 
 
 def _uses(job: Job) -> Iterator[ComponentUse]:
-    """Every component whose code the run needs; of signals, those that its cells read."""
+    """Every component that the run uses; of signals, those that its cells read."""
     measured = {name for cell in job.cells for name in cell.identity["signals"]}
     some: Iterable[ComponentUse | None] = (
         job.dataset, job.model, job.defense, job.attacker, *job.analyses, *(cell.attack for cell in job.cells),
@@ -172,17 +148,21 @@ def _uses(job: Job) -> Iterator[ComponentUse]:
         yield from use.chain if use is not None else ()
 
 
-def _of_package(distribution: str, module: str, name: str, wanted: str) -> str | None:
+def _of_package(distribution: str, module: str, name: str, digest: str, requires: dict[str, str]) -> Iterator[str]:
     package, _, version = distribution.rpartition(" ")
     try:
         here = metadata.version(package)
+        same = source_digest(module, package) == digest
     except metadata.PackageNotFoundError:
-        return f"the package '{package}' {version}, of '{name}': not installed"
-    try:
-        same = _source(module, package) == wanted
+        yield f"the package '{package}' {version}, of '{name}': not installed"
     except UserError as error:
-        return f"the package '{package}', of '{name}': {error}"
-    return None if same and here == version else f"the package '{package}', of '{name}': {_versions(here, version)}"
+        yield f"the package '{package}', of '{name}': {error}"
+    else:
+        if not same or here != version:
+            yield f"the package '{package}', of '{name}': {_versions(here, version)}"
+        have = requirements_of(package)
+        yield from (f"the package '{p}', required by '{name}': version {have.get(p, 'none')}, not {v}"
+                    for p, v in requires.items() if have.get(p) != v)  # fmt: skip
 
 
 def _versions(here: str, there: str) -> str:

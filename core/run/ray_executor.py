@@ -1,23 +1,31 @@
-"""Runs on the machines of a Ray cluster. This process alone writes the results folder; nodes share no disk."""
+"""Runs on the machines of a Ray cluster: a remote function computes one run and returns its files.
+
+The command forks a driver process, which alone imports Ray and writes the results folder; nodes share no disk. On a node,
+Ray's worker starts ``ray_node`` in a process of its own, so that no plugin code and no pickle of it meets Ray.
+"""
 
 from __future__ import annotations
 
-import pickle
+import json
+import logging
+import os
+import re
+import socket
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.run.job import Job
+from fedbench.core.process.channel import Channel, TimeLimits, at_work
+from fedbench.core.process.child import Child
+from fedbench.core.run.job import Job, job_json
 from fedbench.core.run.local import Watcher
-from fedbench.core.run.node import Request, passed_on
-from fedbench.core.run.process import log_path
-from fedbench.core.run.provenance import needs_of
-from fedbench.core.run.ray_cluster import Event, RayCluster
 from fedbench.core.spec.suite import Limits
 from fedbench.core.store.reading import read_run
 from fedbench.core.store.record import Record, overall_auc
@@ -26,251 +34,263 @@ from fedbench.core.store.run_file import CellResult
 from fedbench.core.words.explain import one_line
 
 MOST_RETRIES = 3
-"""of one run, after losses that are the system's"""
-_MOST_WAITING = 256  # tasks that Ray has beyond those that fit: enough for it to plan with, and to ask an autoscaler for nodes
+"""of one run, by Ray, after the end of a node or of a process of Ray"""
+PASSED_ON = ("FEDBENCH_DATA", "FEDBENCH_OFFLINE", "FEDBENCH_PLUGIN_SECONDS", "FEDBENCH_DEBUG")
+"""the user's settings that hold on a node too, unless it has its own"""
+_MOST_WAITING = 256  # tasks given to Ray at a time: enough for it to plan with, and to ask an autoscaler for nodes
 _TICK_S = 0.5
 _LOOK_EVERY_S = 5.0
-_STRANDED_S = 60.0  # so long a node may be away that a run needs
-
-
-class Cluster(Protocol):
-    """What this executor needs of a cluster: see :class:`RayCluster`."""
-
-    nodes: list[Node]
-
-    def submit(self, ticket: int, name: str, request: Request, options: dict[str, object]) -> None: ...
-    def cancel(self, ticket: int) -> None: ...
-    def look(self) -> None: ...
-    def events(self, seconds: float) -> list[Event]: ...
-    def close(self) -> None: ...
+_STRANDED_S = 60.0  # how long all nodes that could do a run may be away
+_PROBE_S, _JOIN_S = 10.0, 90.0
+_HOST_PORT = re.compile(r"\[?([^\[\]/]+)\]?:(\d{1,5})")
+_HELP = "`ray status --address ...` shows the cluster; every node needs the same versions of Python and Ray"
+_LATER = "; what is finished is kept, and the same command continues"
 
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """At most ``workers`` runs at a time (None: as many as fit) on the cluster at ``address`` (None: see ``RayCluster``)."""
+    """At most ``workers`` runs at a time (None: as many as fit) on the cluster at ``address``; None: the one that Ray finds
+    (RAY_ADDRESS, or one on this machine), else one on this machine for this command."""
 
     address: str | None = None
     workers: int | None = None
 
     def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
-        """See :class:`Executor`. Raises ``UserError`` for a cluster that cannot be used: nothing is recorded of cells that no
-        node could compute."""
-        if not (waiting := list(jobs)):
+        """See :class:`fedbench.core.run.local.Executor`. Raises ``UserError`` for a cluster that cannot be used."""
+        if not (wanted := list(jobs)):
             return
-        cluster = RayCluster.connect(self.address)
-        try:
-            Runs(cluster, watcher, self.workers or _MOST_WAITING).work(waiting)
-        finally:
-            cluster.close()
+        if find_spec("ray") is None:
+            raise UserError("--executor ray: Ray is not installed here; pip install 'fedbench[ray]', on every node")
+        address = self.address or os.environ.get("RAY_ADDRESS") or ""
+        _require_answer(address)
+        drive = partial(_drive, wanted, address, self.workers or _MOST_WAITING)
+        child = Child(drive, TimeLimits(), watcher.tick, printed=lambda _: None)
+        for message in child:
+            if message.kind == "user error":
+                raise UserError(*message.value)
+            if message.kind == "os error":
+                raise OSError(*message.value)
+            index, *values = message.value
+            getattr(watcher, message.kind)(*([] if index is None else [wanted[index]]), *values)
+        if child.timed_out:
+            raise UserError(f"{_name_of(address)} did not answer within {_JOIN_S:g} s; is it a Ray head's address and port?")
+        if child.ending:
+            raise UserError(f"the connection to the Ray cluster was lost ({child.ending}){_LATER}")
 
 
-@dataclass
-class _Run:
-    """One job and what became of it so far. ``node``: where it runs; None: it waits."""
-
-    job: Job
-    node: str | None = None
-    done: bool = False
-    losses: int = 0
-
-
-class Runs:
-    """All runs of one command on a cluster."""
-
-    def __init__(self, cluster: Cluster, watcher: Watcher, most: int) -> None:
-        self.cluster, self.watcher, self.most = cluster, watcher, most
-        self.running: dict[int, _Run] = {}
-        self.refusals: dict[str, list[str]] = {}  # of nodes, by id: why they are asked no more
-        self._names: dict[str, str] = {}  # of nodes, by id: those that are gone, too, of which a loss is told after that
-        self._remember()
-        self._ticket = 0
-        self._looked = self._had_room = time.monotonic()
-
-    def work(self, jobs: list[Job]) -> None:
-        """Until every cell of every job has a record. Raises as ``RayExecutor.execute`` does."""
-        require_room(jobs[0].limits, self.cluster.nodes)
-        jobs.reverse()
-        while jobs or self.running:
-            while jobs and len(self.running) < self.most:
-                self._submit(_Run(jobs.pop()))
-            for event in self.cluster.events(_TICK_S):
-                if event.ticket in self.running:
-                    self._take(event.ticket, self.running[event.ticket], event)
-            self._look_after()
-            self.watcher.tick()
-
-    def _submit(self, run: _Run) -> None:
-        self._ticket += 1
-        self.running[self._ticket] = run
-        job = replace(run.job, results="")
-        request = Request(needs=needs_of(job), job=pickle.dumps(job), environment=passed_on())
-        self.cluster.submit(self._ticket, f"fedbench {run.job.title}", request, options(job.limits, self.refusals))
-
-    def _take(self, ticket: int, run: _Run, event: Event) -> None:
-        job, kind, value = run.job, event.kind, event.value
-        if kind == "started":
-            run.node = event.node
-            self.watcher.started(job)
-        elif kind == "round":
-            self.watcher.advanced(job, value)
-        elif kind == "judging":
-            self.watcher.judging(job, value)
-        elif kind == "traceback":
-            self.watcher.traceback(job, value)
-        elif kind == "log":
-            unpack_log(job, value)
-        elif kind == "run":
-            try:
-                records = unpack(job, value)
-            except UserError as error:
-                self.cluster.cancel(ticket)
-                self._lost(ticket, run, f"what it sent cannot be used: {error}")
-            else:
-                run.done = True
-                for r in records:
-                    self.watcher.cell(job, r.key, r.outcome, r.reason, r.by_adversary, overall_auc(r.pooled))
-        elif kind == "refused":
-            self._refused(ticket, run, event.node or "", value)
-        elif kind == "lost":
-            self._lost(ticket, run, value)
-        elif kind == "defect":
-            self._fail(ticket, run, f"a defect of fedbench on {self._name(event.node or run.node)}: {one_line(value, 600)}")
-        elif not run.done:  # it ended without a reason
-            self._lost(ticket, run, "its task ended early")
-        else:
-            self._end(ticket, run)
-
-    def _end(self, ticket: int, run: _Run) -> None:
-        del self.running[ticket]
-        if run.node is not None:
-            self.watcher.finished(run.job)
-
-    def _refused(self, ticket: int, run: _Run, node: str, why: list[str]) -> None:
-        """A node that cannot do the run is asked no more; it goes elsewhere, and nothing is recorded of it."""
-        if node not in self.refusals:
-            self.refusals[node] = why
-            self.watcher.note(f"{self._name(node)} is not used: {'; '.join(why)}")
-        self._end(ticket, run)
-        if not with_room(run.job.limits, self.cluster.nodes, self.refusals):
-            self._give_up(run, "")
-        run.node = None
-        self._submit(run)
-
-    def _lost(self, ticket: int, run: _Run, why: str) -> None:
-        """The system's fault, not the run's: it is tried again, a few times."""
-        run.losses += 1
-        self._look()
-        where = self._name(run.node)
-        if run.done:
-            self._end(ticket, run)
-            return
-        if run.losses > MOST_RETRIES:
-            self._fail(ticket, run, f"lost {run.losses} times, the last time on {where}: {why}")
-            return
-        self.watcher.note(f"lost: {run.job.title} on {where}: {why}; tried again, {run.losses} of {MOST_RETRIES}")
-        self._end(ticket, run)
-        run.node = None
-        self._submit(run)
-
-    def _fail(self, ticket: int, run: _Run, reason: str) -> None:
-        """The run stays without a record: the same command tries it again."""
-        self.watcher.note(f"{run.job.title}: {reason}; it has no record, and the same command tries it again")
-        self._end(ticket, run)
-
-    def _look_after(self) -> None:
-        """Whether the runs that wait still have a node to wait for."""
-        now = time.monotonic()
-        if now - self._looked > _LOOK_EVERY_S:
-            self._looked = now
-            self._look()
-        waiting = [run for run in self.running.values() if run.node is None]
-        if not waiting or with_room(waiting[0].job.limits, self.cluster.nodes, self.refusals):
-            self._had_room = now
-        elif now - self._had_room > _STRANDED_S:
-            self._give_up(waiting[0], f" for {_STRANDED_S:g} s")
-
-    def _give_up(self, run: _Run, how_long: str) -> None:
-        """Raise ``UserError``: no node is left."""
-        same = Counter("; ".join(why) for why in self.refusals.values())
-        said = [f"{n} of the nodes: {why}" if n > 1 else why for why, n in same.items()]
-        refused = [f"{self._name(node)}: {'; '.join(why)}" for node, why in self.refusals.items()] if len(same) > 1 else said
+def _require_answer(address: str) -> None:
+    """Raise ``UserError`` for an address that does not answer: Ray itself would wait for minutes, or abort."""
+    if address in ("", "auto", "local"):
+        return
+    found = _HOST_PORT.fullmatch(address)
+    if found is None or not 0 < int(found[2]) < 2**16:
+        hint = "; run this command on a machine of the cluster" if address.startswith("ray://") else ""
+        raise UserError(f"--ray-address {address}: expected HOST:PORT of the head node, auto or local{hint}")
+    try:
+        socket.create_connection((found[1], int(found[2])), timeout=_PROBE_S).close()
+    except OSError as error:
         raise UserError(
-            f"{run.job.title}: no node of the Ray cluster can do it{how_long}"
-            + (": " + " | ".join(refused) if refused else "; the nodes with enough cores, GPUs and memory are gone")
-            + "; what is finished is kept, and the same command goes on from here"
-        )
-
-    def _look(self) -> None:
-        self.cluster.look()
-        self._remember()
-
-    def _remember(self) -> None:
-        self._names |= {node.id: node.name for node in self.cluster.nodes}
-
-    def _name(self, node: str | None) -> str:
-        if node is None:
-            return "no node yet"
-        return f"node {self._names[node]} ({node[:8]})" if node in self._names else f"node {node[:8]}"
+            f"--ray-address {address}: no answer ({error.strerror or error}); `ray start --head` prints the address, by default "
+            "port 6379"
+        ) from error
 
 
-# -- Finished runs on their way from the machine that computed them to the one that keeps the results --
+def _name_of(address: str) -> str:
+    return f"the Ray cluster at {address}" if address else "a Ray cluster"
 
 
-@dataclass(frozen=True)
-class Shipped:
-    """The files of a run by their names, byte by byte."""
-
-    files: dict[str, bytes]
+# --- the driver process -----------------------------------------------------------------------------------------------
 
 
-def packed(job: Job) -> Shipped:
-    """The files of the job's run; none where it has no record."""
-    return Shipped({path.name: path.read_bytes() for path in sorted(Results(Path(job.results)).records.glob(f"{job.stem}*"))})
+def _drive(jobs: Sequence[Job], address: str, most: int, out: Channel) -> None:
+    """Send each callback of the watcher with the job's position (None: no job) and values, or why the work ended early."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    try:
+        with at_work("joining the cluster", TimeLimits(idle_s=_JOIN_S)):
+            more = {"address": address} if address else {"include_dashboard": False}
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **more)
+    except Exception as error:  # of many kinds: another version of Ray or Python there, a missing token
+        why = one_line(f"{type(error).__name__}: {error}", 400)
+        out.send("user error", [f"{_name_of(address)} cannot be joined: {why}; {_HELP}"])
+        return
+    try:
+        RayRuns(ray, jobs, out.send).work(most)
+    except UserError as error:
+        out.send("user error", list(error.messages))
+    except OSError as error:
+        out.send("os error", [error.errno, error.strerror, str(error.filename)])
+    finally:
+        ray.shutdown()
 
 
-def unpack(job: Job, came: Shipped) -> list[Record]:
-    """Check the files of a run as every reader of records does, and that they are the job's; then add its cells to the results.
+class RayRuns:
+    """The runs of one command on a cluster. ``tell``: called with a callback of ``Watcher`` and [position of the job, values]."""
+
+    def __init__(self, ray: Any, jobs: Sequence[Job], tell: Callable[[str, list[Any]], None]) -> None:
+        self.ray, self.jobs, self.tell = ray, jobs, tell
+        self.task = ray.remote(_task())
+        self.refusals: dict[str, str] = {}  # node id -> why it is not used
+        self.running: dict[Any, int] = {}
+        self._looked = self._had_node = time.monotonic()
+
+    def work(self, most: int) -> None:
+        """Until every run has ended. Raises ``UserError`` if no node can do a run, ``OSError`` if a record cannot be written."""
+        require_room(self.jobs[0].limits, self._nodes())
+        waiting = deque(range(len(self.jobs)))
+        while waiting or self.running:
+            while waiting and len(self.running) < most:
+                index = waiting.popleft()
+                self.running[self._submit(self.jobs[index])] = index
+            ready, _ = self.ray.wait(list(self.running), timeout=_TICK_S)
+            for task in ready:
+                index = self.running.pop(task)
+                if self._refused(index, result := self._result(index, task)):
+                    waiting.append(index)
+                elif result is not None:
+                    self._keep(index, result)
+            self._require_node()
+
+    def _submit(self, job: Job) -> Any:
+        from fedbench.core.run.provenance import needs_of
+
+        request = json.dumps({"needs": needs_of(job), "job": job_json(replace(job, results=""))})
+        how = options(job.limits, self.refusals)
+        return self.task.options(name=f"fedbench {job.title}", max_retries=MOST_RETRIES, **how).remote(request, _passed_on())
+
+    def _result(self, index: int, task: Any) -> dict[str, Any] | None:
+        """What the node returned; None, with a note, if the run was lost."""
+        try:
+            result: dict[str, Any] = self.ray.get(task)
+        except self.ray.exceptions.RayError as error:
+            self._note_lost(index, one_line(f"{type(error).__name__}: {error}", 400))
+            return None
+        return result
+
+    def _refused(self, index: int, result: dict[str, Any] | None) -> bool:
+        """Whether the node cannot do runs of this command: it is not used any more."""
+        if result is None or not (why := result["refused"]):
+            return False
+        if result["node"] not in self.refusals:
+            self.refusals[result["node"]] = why
+            self.tell("note", [None, f"node {result['node'][:8]} is not used: {why}"])
+        if not any(node.holds(self.jobs[index].limits) for node in self._usable()):
+            self._give_up("")
+        return True
+
+    def _keep(self, index: int, result: dict[str, Any]) -> None:
+        job = self.jobs[index]
+        for name, content in result["logs"].items():
+            if name == job.log_path.name:
+                job.log_path.parent.mkdir(parents=True, exist_ok=True)
+                with job.log_path.open("ab") as log:
+                    log.write(content)
+        if not result["records"]:
+            self._note_lost(index, result["said"] or "the node returned no record")
+            return
+        try:
+            records = keep_run(job, result["records"])
+        except UserError as error:
+            self._note_lost(index, f"what the node returned cannot be used: {error}")
+            return
+        self.tell("started", [index])
+        for r in records:
+            self.tell("cell", [index, r.key, r.outcome, r.reason, r.by_adversary, overall_auc(r.pooled)])
+        self.tell("finished", [index])
+
+    def _note_lost(self, index: int, why: str) -> None:
+        self.tell("note", [None, f"{self.jobs[index].title}: {why}; it has no record, and the same command tries it again"])
+
+    def _require_node(self) -> None:
+        """Raise ``UserError`` if no node for the runs has been there for a while."""
+        now = time.monotonic()
+        if self.running and now - self._looked > _LOOK_EVERY_S:
+            self._looked = now
+            if any(node.holds(self.jobs[0].limits) for node in self._usable()):
+                self._had_node = now
+            elif now - self._had_node > _STRANDED_S:
+                self._give_up(f" for {_STRANDED_S:g} s")
+
+    def _give_up(self, how_long: str) -> None:
+        said = " | ".join(dict.fromkeys(self.refusals.values())) or "the nodes with enough cores, GPUs and memory are gone"
+        raise UserError(f"no node of the Ray cluster can do the runs{how_long}: {said}{_LATER}")
+
+    def _usable(self) -> list[Node]:
+        return [node for node in self._nodes() if node.id not in self.refusals]
+
+    def _nodes(self) -> list[Node]:
+        alive = [node for node in self.ray.nodes() if node["Alive"]]
+        return [
+            Node(node["NodeID"], node["NodeName"], has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0) / 2**30)
+            for node in alive for has in [node["Resources"]]
+        ]  # fmt: skip
+
+
+def _task() -> Callable[[str, dict[str, str]], dict[str, Any]]:
+    """The remote function, made here so that Ray sends its code: a node without fedbench can say so."""
+
+    def fedbench_run(request: str, environment: dict[str, str]) -> dict[str, Any]:
+        import os
+        import subprocess
+        import sys
+        import tempfile
+        from pathlib import Path
+
+        import ray
+
+        own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") and name != "PYTHONBREAKPOINT"}
+        with tempfile.TemporaryDirectory(prefix="fedbench-run-") as root:
+            words = [sys.executable, "-P", "-m", "fedbench.core.run.ray_node", root, str(os.getpid())]
+            done = subprocess.run(words, input=request.encode(), env={**environment, **own}, capture_output=True)
+            found = {
+                folder: {path.name: path.read_bytes() for path in sorted(Path(root, folder).glob("*"))}
+                for folder in ("records", "logs")
+            }
+        said = done.stderr.decode(errors="replace").strip()[-2000:]
+        if done.returncode == 1 and not found["records"] and "No module named" in said:
+            done.returncode, said = 3, f"{sys.executable} has no fedbench like the one of the driver ({said.splitlines()[-1]})"
+        node = ray.get_runtime_context().get_node_id()
+        return {"node": node, "refused": said if done.returncode == 3 else "", "said": said, **found}
+
+    return fedbench_run
+
+
+def _passed_on() -> dict[str, str]:
+    """The user's settings for a node; a relative path becomes absolute."""
+    found = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    if (data := found.get("FEDBENCH_DATA", "~")) and not data.startswith("~"):
+        found["FEDBENCH_DATA"] = os.path.abspath(data)
+    return found
+
+
+def keep_run(job: Job, files: dict[str, bytes]) -> list[Record]:
+    """Check the files of a run as every reader of records does, and that they are the job's; then write its cells to the results.
 
     Raises ``UserError`` for files that are not this run's, and ``OSError`` when they cannot be written.
     """
-    with tempfile.TemporaryDirectory(prefix="fedbench-") as aside:
-        for name, content in came.files.items():
+    with tempfile.TemporaryDirectory(prefix="fedbench-") as folder:
+        for name, content in files.items():
             if Path(name).name != name or not name.startswith(job.stem):
-                raise UserError(f"{job.stem}: what came is the file of another run")
-            (Path(aside) / name).write_bytes(content)
-        loaded = read_run(Path(aside) / f"{job.stem}.json")
+                raise UserError(f"{job.stem}: '{one_line(name, 100)}' is the file of another run")
+            (Path(folder) / name).write_bytes(content)
+        loaded = read_run(Path(folder) / f"{job.stem}.json")
         cells = [CellResult(r.record, r.all_arrays()) for r in loaded]
-    wanted = {cell.key for cell in job.cells}
-    says = {(r.record.run_key, r.record.suite, r.record.setting, r.record.coalition) for r in loaded}
-    if says != {(job.run_key, job.suite, job.setting.name, job.coalition)} or {r.record.key for r in loaded} != wanted:
-        raise UserError(f"{job.stem}: what came is the record of another run")
+    run = {(r.record.run_key, r.record.suite, r.record.setting, r.record.coalition) for r in loaded}
+    expected = {(job.run_key, job.suite, job.setting.name, job.coalition)}
+    if run != expected or {r.record.key for r in loaded} != {cell.key for cell in job.cells}:
+        raise UserError(f"{job.stem}: it is the record of another run")
     Results(Path(job.results)).write(job.stem, cells)
     return [cell.record for cell in cells]
 
 
-def packed_log(job: Job) -> bytes:
-    """What the run's workers printed, if they did."""
-    path = log_path(job)
-    return path.read_bytes() if path.exists() else b""
+# --- what a run asks of a node ----------------------------------------------------------------------------------------
 
 
-def unpack_log(job: Job, text: bytes) -> None:
-    """Keep it at the end of the run's log. Raises ``OSError``."""
-    path = log_path(job)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as log:
-        log.write(text)
-
-
-# -- What a run asks of a node, and whether some node of a cluster has it --
-
-
-_GIB = 2**30
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Node:
-    """A machine of a cluster: its id and name, its cores, GPUs and memory (GiB)."""
+    """A machine of a cluster: id, name, cores, GPUs and memory (GiB)."""
 
     id: str
     name: str
@@ -279,41 +299,33 @@ class Node:
     memory_gb: float
 
     def holds(self, limits: Limits) -> bool:
-        """Whether a run of these limits fits when nothing else runs there."""
-        return all(has >= asked for _, has, asked in self._compared(limits))
+        """Whether a run fits when nothing else runs there."""
+        return not self.lacks(limits)
 
-    def lacks(self, limits: Limits) -> str:
-        """What of the limits it does not have, in words."""
-        return ", ".join(f"{name}: {has:g}" for name, has, asked in self._compared(limits) if has < asked)
-
-    def _compared(self, limits: Limits) -> Iterable[tuple[str, float, float]]:
-        yield "cpus", self.cpus, limits.cpus
-        yield "gpus", self.gpus, limits.gpus
-        yield "memory_gb", round(self.memory_gb, 1), limits.memory_gb or 0.0
+    def lacks(self, limits: Limits) -> dict[str, float]:
+        """Name of each limit that is above what it has -> what it has."""
+        has = {"cpus": self.cpus, "gpus": self.gpus, "memory_gb": round(self.memory_gb, 1)}
+        return {name: much for name, much in has.items() if much < (getattr(limits, name) or 0.0)}
 
 
 def require_room(limits: Limits, nodes: Sequence[Node]) -> None:
-    """Raise ``UserError`` where no node of the cluster has what one run asks for."""
+    """Raise ``UserError`` if no node has what one run asks for."""
     if any(node.holds(limits) for node in nodes):
         return
-    asked = {"cpus": limits.cpus, "gpus": limits.gpus, "memory_gb": limits.memory_gb or 0.0}
-    lacking = [name for name, much in asked.items() if all(getattr(node, name) < much for node in nodes)]
-    what = ", ".join(f"limits.{name} is {asked[name]:g}" for name in lacking or asked)
-    has = "; ".join(f"{node.name} has {node.lacks(limits)}" for node in nodes) or "it has no nodes"
-    remedy = " ".join(f"--set limits.{name}=..." for name in lacking or asked)
+    lacking = [name for name in ("cpus", "gpus", "memory_gb") if any(name in node.lacks(limits) for node in nodes)] or ["cpus"]
+    what = ", ".join(f"limits.{name} is {getattr(limits, name):g}" for name in lacking)
+    has = "; ".join(
+        f"{node.name} has {', '.join(f'{name}: {much:g}' for name, much in node.lacks(limits).items())}" for node in nodes
+    ) or "it has no nodes"  # fmt: skip
+    remedy = " ".join(f"--set limits.{name}=..." for name in lacking)
     raise UserError(f"a run fits on no node of the Ray cluster: {what}, but {has}; ask for less with {remedy}, or add a node")
 
 
-def with_room(limits: Limits, nodes: Iterable[Node], without: Collection[str]) -> list[Node]:
-    """The nodes that could take such a run, but for those of these ids."""
-    return [node for node in nodes if node.id not in without and node.holds(limits)]
-
-
 def options(limits: Limits, without: Collection[str]) -> dict[str, object]:
-    """The limits as Ray's options of a task; it is not put on the nodes of the ids ``without``."""
+    """The limits as Ray's options of a task that is not put on the nodes with the ids ``without``."""
     asked: dict[str, object] = {"num_cpus": round(limits.cpus, 4), "num_gpus": round(limits.gpus, 4)}
     if limits.memory_gb is not None:
-        asked["memory"] = int(limits.memory_gb * _GIB)
+        asked["memory"] = int(limits.memory_gb * 2**30)
     if without:
         return {**asked, "label_selector": {"ray.io/node-id": f"!in({','.join(sorted(without))})"}}
     return {**asked, "scheduling_strategy": "SPREAD"}

@@ -188,6 +188,8 @@ def _of_component(kind: str, old: dict[str, Any] | None, new: dict[str, Any] | N
     elif old["distribution"] != new["distribution"]:
         yield f"the package of {what}: {versions}"
     yield from (f"{what}: {path} {a} -> {b}" for path, a, b in _values(old["params"], new["params"]))
+    needed = _values(old.get("requires", {}), new.get("requires", {}))
+    yield from (f"{what}: its required package {package} {a} -> {b}" for package, a, b in needed)
     before, after = old.get("then", []), new.get("then", [])
     for i in range(max(len(before), len(after))):
         then, now = (chain[i] if i < len(chain) else None for chain in (before, after))

@@ -73,13 +73,13 @@ def worker_main(text: str, channel: Channel) -> None:
 
 def run_job(job: Job, report: Report) -> None:
     """Train (or take the cached training), judge every cell, write the record."""
-    clock, kept, run_identity = _Clock(), Kept(), identity(job)
+    clock, kept, run_identity = Clock(), Kept(), identity(job)
     results = list[CellResult]()
     try:
         run, active = trained(job, report)
     except Failed as failure:
         no_run = failure
-        results = [CellResult(_record(job, cell, run_identity, no_run, clock.measured())) for cell in job.cells]
+        results = [CellResult(record_for(job, cell, run_identity, no_run, clock.measured())) for cell in job.cells]
     else:
         for cell in job.cells:
             report("judging", cell.key)
@@ -92,7 +92,7 @@ def run_job(job: Job, report: Report) -> None:
     keep_log_short()
 
 
-def _record(job: Job, cell: Cell, run: dict[str, Any], failure: Failed | None, measured: Measured, **more: Any) -> Record:
+def record_for(job: Job, cell: Cell, run: dict[str, Any], failure: Failed | None, measured: Measured, **more: Any) -> Record:
     """With everything the job already knows. ``run``: its identity."""
     outcome, reason = (failure.outcome, failure.reason) if failure else ("ok", "")
     return Record(
@@ -105,7 +105,7 @@ def _record(job: Job, cell: Cell, run: dict[str, Any], failure: Failed | None, m
 
 
 def _judged(
-    job: Job, cell: Cell, run_identity: dict[str, Any], run: Run, active: Callable[[], Answers] | None, clock: _Clock,
+    job: Job, cell: Cell, run_identity: dict[str, Any], run: Run, active: Callable[[], Answers] | None, clock: Clock,
     report: Report, kept: Kept,
 ) -> CellResult:  # fmt: skip
     """The cell's record and, where it has scores, its arrays."""
@@ -124,15 +124,15 @@ def _judged(
     if scored is None:
         found = {label: Found(numbers=f.numbers) for label, f in found.items()}  # vectors are kept with scores alone
         measured = clock.measured(done.measured)
-        return CellResult(_record(job, cell, run_identity, failure, measured, analyses=found, notes=done.notes, **common))
+        return CellResult(record_for(job, cell, run_identity, failure, measured, analyses=found, notes=done.notes, **common))
     arrays = {**scored.arrays, **vectors, **done.arrays}
-    return CellResult(_record(
+    return CellResult(record_for(
         job, cell, run_identity, None, clock.measured(done.measured, scored.cpu_s), targets=scored.targets, pooled=scored.pooled,
         notes=scored.notes, analyses=found, digests={**job.digests, "scores": digest_of_arrays(arrays)}, **common,
     ), arrays)  # fmt: skip
 
 
-class _Clock:
+class Clock:
     """Wall and CPU time of the run so far."""
 
     def __init__(self) -> None:

@@ -87,8 +87,12 @@ class Provenance(RecordPart):
     python: str
     """its version"""
     torch: str
-    """its version: part of the key"""
+    """its version; those of the libraries are part of the key"""
     numpy: str
+    """its version"""
+    scipy: str
+    """its version"""
+    scikit_learn: str
     """its version"""
     git_commit: str | None
     """of the checkout that fedbench ran from; null where it was installed from a wheel"""
