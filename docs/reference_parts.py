@@ -14,14 +14,14 @@ import torch
 
 import fedbench.core
 from fedbench.core.cli.main import LazyGroup, cli, commands
+from fedbench.core.contract.contexts import Randomness
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.hooks import Hooks
 from fedbench.core.contract.phases import PHASES
-from fedbench.core.contract.randomness import Randomness
 from fedbench.core.contract.samples import Batch, MemberData
 from fedbench.core.federation.answers import CHECKS
 from fedbench.core.registry.kinds import BASES as _BASES
-from fedbench.core.spec import audit, base, coalition, component, federation, recipes, schema, suite
+from fedbench.core.spec import base, federation, schema, setting, suite
 
 __all__ = ["PHASES"]
 
@@ -36,7 +36,7 @@ CONTEXTS = {
         "Entry", "Sweep", "Duel", "Family", "Standing", "Strengths", "Courses",
     )
 }  # fmt: skip
-_MODULES = (suite, federation, audit, coalition, component)
+_MODULES = (suite, federation, setting, base)
 SPECS = {name: cls for module in _MODULES for name, cls in vars(module).items()
          if isinstance(cls, type) and issubclass(cls, base.SpecModel) and cls is not base.SpecModel}  # fmt: skip
 TITLES = {  # the sections of suite.md
@@ -111,9 +111,9 @@ def spec_block(name: str) -> str:
 def recipes_block() -> str:
     """Every recipe with what it states, and the source its file names."""
     rows = []
-    for name in recipes.recipe_names():
-        stated = recipes.recipe(name)
-        text = (recipes.files(recipes.__name__) / f"{name}.yaml").read_text(encoding="utf-8")
+    for name in federation.recipe_names():
+        stated = federation.recipe(name)
+        text = (federation.RECIPES / f"{name}.yaml").read_text(encoding="utf-8")
         source = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
         rest = ", ".join(f"{k} {v}" for k, v in stated.items() if k != "optimizer")
         rows.append((f"`{name}`", rest, ", ".join(f"{k} {_flat(v)}" for k, v in stated["optimizer"].items()), source))

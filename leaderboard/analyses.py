@@ -13,7 +13,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.process.ask import long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
-from fedbench.core.words.explain import named
+from fedbench.core.words import named
 from fedbench.leaderboard.figures import image_of
 from fedbench.leaderboard.markdown import paragraphs
 from fedbench.leaderboard.statistics.sections import Section

@@ -7,7 +7,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from fedbench.core.contract.board import Image, opened
-from fedbench.core.contract.report import Report, Summary
+from fedbench.core.contract.components import Report, Summary
 from fedbench.core.store.files import write_atomically
 from fedbench.leaderboard.citation import CITATION, citation
 from fedbench.leaderboard.document import Source, document, source_of

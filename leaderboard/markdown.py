@@ -23,7 +23,7 @@ from fedbench.core.contract.board import (
     Value,
     Words,
 )
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 
 NOT_APPLICABLE = "n/a"
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!])")

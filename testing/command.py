@@ -13,7 +13,7 @@ from fedbench.core.cli.options import debug_option, examples
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.kinds import KINDS
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 
 
 @click.command(epilog=examples(

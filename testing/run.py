@@ -12,7 +12,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.process.ask import Ended, ask, ask_each, long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
-from fedbench.core.words.explain import explain, one_line
+from fedbench.core.words import explain, one_line
 from fedbench.testing.subject import Failed, Outcome, Report, Result, Skipped, Subject, Warned, subject_of
 from fedbench.testing.table import CHECKS, Check, checks_of
 

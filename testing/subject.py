@@ -14,8 +14,7 @@ from fedbench.core import UserError
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import KINDS, kind_of
-from fedbench.core.words.explain import one_line, printable
-from fedbench.core.words.nearest import did_you_mean
+from fedbench.core.words import did_you_mean, one_line, printable
 
 Outcome = Literal["passed", "failed", "skipped", "warned"]
 

@@ -29,7 +29,7 @@ from fedbench.core import (
     SkipCell,
     UserError,
 )
-from fedbench.core.models.mlp import MLP
+from fedbench.core.models.sequential import MLP
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.process.ask import ask
 from fedbench.core.process.channel import pass_on_interrupt

@@ -14,9 +14,9 @@ from pydantic import PrivateAttr
 from torch import nn
 
 from fedbench.core import ActiveAttack, Attack, Audit, Data, Dataset, Defense, Model, Observations, UserError
-from fedbench.core.contract.params import Params as Base
-from fedbench.core.contract.threat import View
-from fedbench.core.models.mlp import MLP
+from fedbench.core.contract.attack import View
+from fedbench.core.contract.components import Params as Base
+from fedbench.core.models.sequential import MLP
 from fedbench.core.population.audit import split_digest
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
@@ -29,7 +29,8 @@ from fedbench.core.run.scene import Parts, Scene, defense_of, make_scene, set_sc
 from fedbench.core.run.shadow_models import ShadowLogits, train_shadow_models
 from fedbench.core.run.train import Trained, train
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE
-from fedbench.core.spec.suite import Limits, Setting
+from fedbench.core.spec.setting import Setting
+from fedbench.core.spec.suite import Limits
 from fedbench.core.store.integrity import keys_of
 
 # --- components -------------------------------------------------------------------------------------------------------

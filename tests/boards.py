@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbench.core import CONTRACT_VERSION, FinishedRun, Number
+from fedbench.core import FinishedRun, Number
+from fedbench.core.contract.hooks import CONTRACT_VERSION
 from fedbench.core.metrics import score_groups
-from fedbench.core.metrics.decision import decision_report
-from fedbench.core.population.target import EVERYBODY
+from fedbench.core.metrics.rounds import decision_report
+from fedbench.core.population.audit import EVERYBODY
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.integrity import keys_of
 from fedbench.core.store.reading import load_records, read_run

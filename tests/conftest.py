@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from fedbench.core.cli.main import main
 from fedbench.core.registry.components import Registry
-from fedbench.core.toolkit.folders import data_folder
+from fedbench.core.toolkit.download import data_folder
 
 settings.register_profile("fedbench", deadline=None)  # machines are shared: nothing here asserts on absolute time
 settings.load_profile("fedbench")

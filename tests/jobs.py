@@ -13,7 +13,7 @@ from fedbench.core.run.scene import Scene
 from fedbench.core.run.shadow_models import ShadowLogits
 from fedbench.core.run.train import Trained
 from fedbench.core.run.verdict import Verdict, verdict
-from fedbench.core.spec.suite import Setting
+from fedbench.core.spec.setting import Setting
 
 
 def use(cls: type, **params: Any) -> ComponentUse:

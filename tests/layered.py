@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedbench.core.models.cnn_small import SmallCNN
+from fedbench.core.models.sequential import SmallCNN
 
 WIDTH, HIDDEN, CLASSES = 4, 6, 3
 Forward = Callable[[nn.Module, torch.Tensor], torch.Tensor]

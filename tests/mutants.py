@@ -16,8 +16,8 @@ from ruamel.yaml import YAML
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.resolve import load_and_check
-from fedbench.core.spec.shipped import shipped_suites
-from fedbench.core.words.explain import printable
+from fedbench.core.words import printable
+from fedbench.suites import shipped_suites
 
 # what once ended in a traceback or an unreadable message: (edit of the good suite, words of the refusal)
 EXAMPLES = {

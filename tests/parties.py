@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedbench.core import Federation, MemberContext, MemberData
-from fedbench.core.federation.parties import MemberTools
+from fedbench.core.federation.setup import MemberTools
 from fedbench.core.numerics.flat import FlatModel
 
 CPU = torch.device("cpu")

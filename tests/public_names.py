@@ -7,10 +7,16 @@ import sys
 from pathlib import Path
 
 import fedbench.core
+import fedbench.core.metrics
+import fedbench.core.report
+import fedbench.core.toolkit
 import fedbench.testing
 
 LIBRARIES = {"numpy", "torch", "pydantic", "pytest"}
-PUBLIC = {"fedbench.core": fedbench.core.__all__, "fedbench.testing": fedbench.testing.__all__}
+PUBLIC = {
+    module.__name__: module.__all__
+    for module in (fedbench.core, fedbench.core.toolkit, fedbench.core.report, fedbench.core.metrics, fedbench.testing)
+}
 
 
 def private_imports(text: str, own: str) -> set[str]:

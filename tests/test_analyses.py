@@ -22,8 +22,8 @@ from boards import (
 from scipy import stats
 from worlds import component
 
-from fedbench.core import Findings, Judged, Judgement, Number, auc, exact_interval, tf01
-from fedbench.core.metrics import combined_interval, t_interval
+from fedbench.core import Findings, Judged, Judgement, Number
+from fedbench.core.metrics import auc, combined_interval, exact_interval, t_interval, tf01
 from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.plugins.analyses import fedbench_analyses
 from fedbench.plugins.analyses.common import interval_of

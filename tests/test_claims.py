@@ -13,13 +13,13 @@ from fedbench.core import UserError
 from fedbench.core.metrics import Interval
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.resolve import load_and_check
-from fedbench.core.spec.shipped import shipped_suites
 from fedbench.core.store.record import Found as Recorded
 from fedbench.leaderboard.claims.papers import load_paper, shipped_papers
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.claim_quantities import Found, measured, p_of_interval, separate, undominated
 from fedbench.leaderboard.statistics.sections import family
 from fedbench.leaderboard.tables.claims import claims_blocks
+from fedbench.suites import shipped_suites
 
 ROWS = ("none", "weak", "strong", "noisy")
 

@@ -21,7 +21,7 @@ from fedbench.core.cli import main as cli_main
 from fedbench.core.cli.completion import VARIABLE
 from fedbench.core.cli.main import COMMANDS, cli, main
 from fedbench.core.registry.kinds import PLURAL
-from fedbench.core.spec.shipped import shipped_suites
+from fedbench.suites import shipped_suites
 
 HEAVY = ("torch", "numpy", "sklearn", "rich")
 
@@ -138,7 +138,7 @@ def test_list_shows_every_component_and_its_parameters(fedbench, registry):
 
 def test_list_suites_shows_names_and_titles(fedbench, tmp_path, monkeypatch):
     (tmp_path / "good.yaml").write_text(edited(("name: small", "name: small\ntitle: Partial")))
-    monkeypatch.setattr("fedbench.core.spec.shipped.files", lambda package: tmp_path)
+    monkeypatch.setattr("fedbench.suites.files", lambda package: tmp_path)
     status, text, _ = fedbench("list", "suites")
     assert status == 0 and re.search(r"^good +Partial$", text, re.MULTILINE)
     assert fedbench("list", "suites", "--params")[0] == 2

@@ -14,15 +14,14 @@ from worlds import chance_band
 from fedbench.core import IFL, MEMBER, OFL, Attack, ShadowModels, UserError
 from fedbench.core.cli.run import build_plan
 from fedbench.core.metrics import auc
-from fedbench.core.population.audit import pool_of, split_digest
+from fedbench.core.population.audit import EVERYBODY, client, group, pool_of, split_digest
 from fedbench.core.population.groups import deform
-from fedbench.core.population.target import EVERYBODY, client, group
 from fedbench.core.run.job import Look
 from fedbench.core.run.judge import ask
 from fedbench.core.run.scene import Scene, build, make_scene, own_data, set_scene
 from fedbench.core.run.shadow_models import train_shadow_models
 from fedbench.core.run.train import kinds_of, train
-from fedbench.core.spec.suite import Adversary, Setting
+from fedbench.core.spec.setting import Adversary, Setting
 from fedbench.plugins.datasets.digits import Digits
 from fedbench.plugins.defenses.plain import FreeRider
 from fedbench.testing.worlds import given_use, job_of, setting_of

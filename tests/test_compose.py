@@ -14,9 +14,8 @@ from tiny import tiny_clients, tiny_setup, train_all
 from fedbench.core import Defense, Selection, UserError
 from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
-from fedbench.core.federation.answering import answered
-from fedbench.core.federation.coalitions import allied, merged
-from fedbench.core.federation.compose import Composite, composed
+from fedbench.core.federation.compose import Composite, allied, composed, merged
+from fedbench.core.federation.loop import answered
 from fedbench.plugins.defenses.cofedmid.defense import CoFedMID
 from fedbench.plugins.defenses.dp_sgd import DPSGD
 from fedbench.plugins.defenses.losses import RelaxLoss

@@ -21,7 +21,7 @@ from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
 from fedbench.core import Data, UserError
 from fedbench.core.registry.components import Registry
-from fedbench.core.toolkit.check import check_data
+from fedbench.core.toolkit.arrays import check_data
 from fedbench.plugins.datasets.cifar import Cifar10, Cifar100, Stl10
 from fedbench.plugins.datasets.digits import Digits
 from fedbench.plugins.datasets.femnist import Femnist

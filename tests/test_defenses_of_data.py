@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from fedbench.core import Batch, MemberData, UserError
-from fedbench.core.numerics.normalise import Normalised
+from fedbench.core.numerics.wrappers import Normalised
 
 
 def whole(data: MemberData) -> Batch:

@@ -16,12 +16,9 @@ import pytest
 from PIL import Image
 
 from fedbench.core import UserError
-from fedbench.core.toolkit import images
-from fedbench.core.toolkit.archive import unpack
-from fedbench.core.toolkit.cache import cached
-from fedbench.core.toolkit.download import Remote, fetch
-from fedbench.core.toolkit.folders import decoded_folder
-from fedbench.core.toolkit.images import class_folders, decode_images
+from fedbench.core.toolkit import arrays
+from fedbench.core.toolkit.arrays import cached, class_folders, decode_images
+from fedbench.core.toolkit.download import Remote, decoded_folder, fetch, unpack
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 700_001, dtype=np.uint8).tobytes()
 
@@ -280,8 +277,8 @@ ODD = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ODD)
 def test_images_that_are_not_alike_or_too_large_are_refused(home, name, monkeypatch):
-    monkeypatch.setattr(images, "_MOST_PIXELS", 400)
-    monkeypatch.setattr(images, "_MOST_BYTES", 3 * 400 * 2)
+    monkeypatch.setattr(arrays, "_MOST_PIXELS", 400)
+    monkeypatch.setattr(arrays, "_MOST_BYTES", 3 * 400 * 2)
     pictures, told = ODD[name]
     for i, image in enumerate(pictures):
         (home / f"{i}.png").write_bytes(image if isinstance(image, bytes) else encoded(image))

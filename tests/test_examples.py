@@ -19,7 +19,7 @@ from tiny import tiny_setup, train_all
 
 from fedbench.core import Defense
 from fedbench.core.contract.phases import PHASES
-from fedbench.core.federation.answering import answered
+from fedbench.core.federation.loop import answered
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import HOOKS
 

@@ -20,7 +20,8 @@ PACKAGE = """
 import os
 
 import numpy as np
-from fedbench.core import Analysis, Component, Defense, Findings, Note, Number, Numbers, hookimpl
+from fedbench.core import Analysis, Component, Defense, Findings, Number, hookimpl
+from fedbench.core.report import Note, Numbers
 
 class Teller(Defense):
     def protect(self, update, ctx):

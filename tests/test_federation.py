@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedbench.core import Defense, MemberData, Selection
-from fedbench.core.federation.schedule import lr_at
+from fedbench.core.federation.optimizer import lr_at
 from fedbench.core.numerics.rng import key_for
 
 

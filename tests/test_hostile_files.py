@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedbench.core import UserError, archive_files, check_size, decode_images
-from fedbench.core.toolkit.images import SUFFIXES
+from fedbench.core import UserError
+from fedbench.core.toolkit import archive_files, check_size, decode_images
+from fedbench.core.toolkit.arrays import SUFFIXES
 from fedbench.plugins.datasets.folders import ImageFolder
 from fedbench.plugins.datasets.tabular import Location30
 

@@ -12,6 +12,9 @@ import torch
 from tiny import tiny_setup, train_all
 
 import fedbench.core
+import fedbench.core.metrics
+import fedbench.core.report
+import fedbench.core.toolkit
 from fedbench.core import Defense
 from fedbench.core.contract.defense import needs_coalition
 from fedbench.core.contract.phases import PHASES, Phase
@@ -95,9 +98,15 @@ def test_code_that_decides_a_result_is_in_the_digest(tmp_path, monkeypatch):
     assert undigested(core) == {f"run/judge.py: fedbench.{name}" for name in ("plugins.attacks", "core.cli.main")}
 
 
+def test_the_public_names_are_few():
+    assert len(fedbench.core.__all__) <= 60
+    assert all(hasattr(fedbench.core, name) for name in fedbench.core.__all__)
+
+
 @pytest.mark.slow
 def test_plugins_and_checks_import_the_public_contract_and_boards_need_no_torch():
-    public = {"fedbench.core", *(f"fedbench.core.{name}" for name in fedbench.core.__all__)}
+    modules = (fedbench.core, fedbench.core.toolkit, fedbench.core.report, fedbench.core.metrics)
+    public = {name for m in modules for name in (m.__name__, *(f"{m.__name__}.{n}" for n in m.__all__))}
     plugins, boards, checks = (
         {m for path in (ROOT / top).rglob("*.py") for m in imported(path) if not m.startswith(f"fedbench.{top}")}
         for top in ("plugins", "leaderboard", "testing")

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from running import changed
 
 from fedbench.core.cli.run import build_plan
-from fedbench.core.population.target import client
+from fedbench.core.population.audit import client
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run import worker
 from fedbench.core.run.job import (
@@ -31,10 +31,10 @@ from fedbench.core.run.job import (
 )  # fmt: skip
 from fedbench.core.run.scene import build, set_scene
 from fedbench.core.run.shadow_models import train_shadow_models
-from fedbench.core.spec.coalition import Coalition
-from fedbench.core.spec.component import Use
+from fedbench.core.spec.base import Use
 from fedbench.core.spec.federation import FederationSpec, Optimizer, Schedule
-from fedbench.core.spec.suite import Adversary, AuditSpec, Group, Limits, Partition, Setting, ShadowSpec
+from fedbench.core.spec.setting import Adversary, AuditSpec, Coalition, Group, Partition, Setting, ShadowSpec
+from fedbench.core.spec.suite import Limits
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import keys_of
 from fedbench.core.store.record import Provenance

@@ -10,7 +10,7 @@ import pytest
 from jobs import use
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Attack, SkipCell, UserError
-from fedbench.core.population.target import client
+from fedbench.core.population.audit import client
 from fedbench.core.run.judge import NOTE, BadScores, ask, in_second_half
 from fedbench.core.run.train import kinds_of, train
 from fedbench.testing.worlds import job_of, setting_of, world

@@ -27,8 +27,9 @@ from boards import (
 )
 from claim_boards import Cells
 
-from fedbench.core import Fold, Note, UserError, Words, opened
+from fedbench.core import UserError
 from fedbench.core.metrics import combined_interval, hypervolume, t_interval
+from fedbench.core.report import Fold, Note, Words, opened
 from fedbench.core.store.marker import write_marker
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Measured

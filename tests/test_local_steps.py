@@ -13,12 +13,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.module import register_module_forward_hook
 
-from fedbench.core.models.cnn_small import SmallCNN
-from fedbench.core.models.mlp import MLP
-from fedbench.core.models.resnet18 import ResNet18
+from fedbench.core.models.residual import ResNet18
+from fedbench.core.models.sequential import MLP, SmallCNN
 from fedbench.core.numerics.chain import Chain
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.numerics.normalise import Normalised
+from fedbench.core.numerics.wrappers import Normalised
 
 C, CPU = 5, torch.device("cpu")
 Make = Callable[[], Any]

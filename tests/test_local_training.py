@@ -14,10 +14,9 @@ from torch import nn
 from fedbench.core import ActiveAttack, Analysis, Defense, Selection, UserError
 from fedbench.core.cli.place import device_of
 from fedbench.core.federation.compose import composed
-from fedbench.core.federation.epochs import picks
-from fedbench.core.models.cnn_small import SmallCNN
-from fedbench.core.numerics.memory_format import in_memory_format
-from fedbench.core.numerics.precision import in_precision
+from fedbench.core.federation.local import picks
+from fedbench.core.models.sequential import SmallCNN
+from fedbench.core.numerics.wrappers import in_memory_format, in_precision
 from fedbench.core.run.analyse import finished
 from fedbench.core.run.train import train
 from fedbench.core.run.trained_run import Run

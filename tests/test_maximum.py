@@ -13,8 +13,7 @@ from scipy.stats import binom
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.metrics import advantage, auc, tf01
-from fedbench.core.metrics.bestround import round_report
-from fedbench.core.metrics.maximum import SHUFFLES, maximum
+from fedbench.core.metrics.rounds import SHUFFLES, maximum, round_report
 from fedbench.core.population.audit import shuffle_rng
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.scores import MaximumScores, RoundScores

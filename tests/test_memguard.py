@@ -14,7 +14,7 @@ from tiny import tiny_clients, tiny_setup, train_all
 from torch import nn
 
 from fedbench.core import Defense, MemberData
-from fedbench.core.federation.answering import answered
+from fedbench.core.federation.loop import answered
 from fedbench.core.run.train import predicted_by
 from fedbench.plugins.defenses.memguard import crafted, trained, used
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from running import settings_of, suite
 
 from fedbench.core.cli.main import cli
-from fedbench.core.words.explain import one_line, printable, printable_lines, told
-from fedbench.core.words.frames import whole
+from fedbench.core.words import one_line, printable, printable_lines, told, whole
 
 # --- where an error was raised ------------------------------------------------------------------------------------------
 

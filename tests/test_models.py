@@ -20,7 +20,7 @@ from torch.nn.functional import avg_pool2d, batch_norm, conv2d, group_norm, line
 from fedbench.core import Data, Model, UserError
 from fedbench.core.numerics import gradients
 from fedbench.core.numerics.gradients import gradient_features
-from fedbench.core.numerics.instances import gradient_rows
+from fedbench.core.numerics.per_sample import gradient_rows
 from fedbench.core.registry.components import Registry
 from fedbench.core.run.model_checks import try_model
 

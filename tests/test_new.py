@@ -18,7 +18,7 @@ from running import records
 
 from fedbench.core import UserError
 from fedbench.core.cli.main import cli
-from fedbench.core.scaffold.package import KINDS, names_of, package_files
+from fedbench.core.scaffold import KINDS, names_of, package_files
 
 
 def new(*args: object, status: int = 0) -> str:

@@ -19,7 +19,7 @@ from fedbench.core.run.job import Cell, Job
 from fedbench.core.run.scene import Scene, build, set_scene
 from fedbench.core.run.train import Trained, kinds_of, train
 from fedbench.core.run.verdict import Verdict
-from fedbench.core.spec.suite import Adversary
+from fedbench.core.spec.setting import Adversary
 from fedbench.plugins.defenses.cofedmid.defense import CoFedMID
 
 PLAIN = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "seqmia")

@@ -13,9 +13,13 @@ from pydantic import ValidationError
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Data, UserError
 from fedbench.core.population.audit import (
+    EVERYBODY,
+    Target,
     attack_set,
     audit_set,
+    client,
     free_holdout,
+    group,
     group_set,
     mask_set,
     opaque_names,
@@ -23,11 +27,9 @@ from fedbench.core.population.audit import (
     pool_of,
     refuse_overlap,
 )
-from fedbench.core.population.partition import partition
-from fedbench.core.population.parts import Outsiders, cut, cut_all, whole
-from fedbench.core.population.target import EVERYBODY, Target, client, group
+from fedbench.core.population.partition import Outsiders, cut, cut_all, partition, whole
 from fedbench.core.run.checks import repeated_share
-from fedbench.core.spec.suite import Partition
+from fedbench.core.spec.setting import Partition
 
 N = 400
 LABELS = np.random.default_rng(0).integers(0, 5, N)

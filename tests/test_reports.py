@@ -10,8 +10,8 @@ from boards import Folder, Poisoned, blocks_of
 from claim_boards import STRENGTHS, TUNING, Cells
 from fake_packages import install
 
-from fedbench.core import Image
 from fedbench.core.cli.main import main
+from fedbench.core.report import Image
 from fedbench.core.store.marker import write_marker
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.board import MarkdownBoard
@@ -19,7 +19,8 @@ from fedbench.leaderboard.board import MarkdownBoard
 LONG = "a-defense-of-a-name-that-is-far-too-long-for-a-table-" + "x" * 60 + "-end"
 
 REPORT = """
-    from fedbench.core import Component, Report, Summary, Table, hookimpl
+    from fedbench.core import Component, Report, Summary, hookimpl
+    from fedbench.core.report import Table
     from fedbench.leaderboard.document import document, source_of
 
     class Page(Report):

@@ -15,7 +15,7 @@ from torch import nn
 from fedbench.core import Signal, UserError
 from fedbench.core.cli.run import build_plan
 from fedbench.core.federation.loop import Training
-from fedbench.core.signals.logits import Loss, Margin
+from fedbench.core.signals.builtin import Loss, Margin
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.run_file import digest_of_arrays
 

@@ -13,13 +13,11 @@ from torch import nn
 from fedbench.core import Signal
 from fedbench.core.federation.loop import Training
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.numerics.normalise import Normalised
-from fedbench.core.signals import room
+from fedbench.core.numerics.wrappers import Normalised
+from fedbench.core.signals import measure
 from fedbench.core.signals.ask import Asked, SignalError
-from fedbench.core.signals.logits import Logits, Loss
-from fedbench.core.signals.measure import Recorder, global_row
-from fedbench.core.signals.observe import observe
-from fedbench.core.signals.robustness import Robustness
+from fedbench.core.signals.builtin import Logits, Loss, Robustness
+from fedbench.core.signals.measure import Recorder, global_row, observe
 
 CLASSES = 3
 MEAN, STD = (0.3, 0.5), (0.2, 0.4)
@@ -169,9 +167,9 @@ def test_the_servers_view_cuts_its_rows_and_candidates_out(redrawn):
 
 def test_a_vector_that_does_not_fit_into_memory_is_refused_before_training(monkeypatch):
     size = 4 * 2 * 5 * 40 * CLASSES
-    monkeypatch.setattr(room, "MOST_BYTES", size - 1)
+    monkeypatch.setattr(measure, "MOST_BYTES", size - 1)
     refused = recorded(loss=Loss, logits=Logits)[0]
     wanted = "before round 1: 2 audited rounds x 5 rows x 40 samples x 3 components of 4 bytes are 0.0 MiB"
     assert wanted in refused.refused["logits"] and set(refused.arrays()) == {"loss"}
-    monkeypatch.setattr(room, "MOST_BYTES", size)
+    monkeypatch.setattr(measure, "MOST_BYTES", size)
     assert recorded(logits=Logits)[0].arrays()["logits"].nbytes == size

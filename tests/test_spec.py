@@ -14,12 +14,11 @@ from ruamel.yaml import YAML
 
 from fedbench.core import UserError
 from fedbench.core.registry.components import Registry
-from fedbench.core.spec.coalition import Coalition, resolve_coalition
 from fedbench.core.spec.document import MAX_BYTES
-from fedbench.core.spec.federation import FederationSpec, Schedule
+from fedbench.core.spec.federation import FederationSpec, Schedule, recipe_names
 from fedbench.core.spec.load import load_suite
-from fedbench.core.spec.recipes import recipe_names
 from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.spec.setting import Coalition, resolve_coalition
 
 
 def mistakes(folder: Path, text: str | bytes, *overrides: str, registry: Registry | None = None) -> list[str]:
@@ -328,7 +327,7 @@ def test_a_path_that_is_no_file_is_refused(tmp_path):
 def test_shipped_suites_are_found_by_name_and_a_near_miss_is_named(tmp_path, monkeypatch):
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "x.yaml").write_text(GOOD)
-    monkeypatch.setattr("fedbench.core.spec.shipped.files", lambda package: tmp_path)
+    monkeypatch.setattr("fedbench.suites.files", lambda package: tmp_path)
     assert load_suite("papers/x").spec.name == "small"
     said = {}
     for ref in ("papers/y", "no/such", "papers/x.yaml"):

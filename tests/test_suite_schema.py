@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from fedbench.core.cli.schema import schema_text
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.document import read
-from fedbench.core.spec.shipped import shipped_suites
+from fedbench.suites import shipped_suites
 
 COMMITTED = Path(__file__).parent.parent / "suites" / "suite.schema.json"
 MODELINE = "# yaml-language-server: $schema="

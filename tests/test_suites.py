@@ -7,14 +7,13 @@ from functools import cache
 import pytest
 
 from fedbench.core.registry.components import Registry
-from fedbench.core.spec import most
-from fedbench.core.spec.coalition import resolve_coalition
+from fedbench.core.spec import bounds
 from fedbench.core.spec.load import find_suite
-from fedbench.core.spec.resolve import load_and_check
-from fedbench.core.spec.shipped import shipped_suites
-from fedbench.core.spec.written import written_out
+from fedbench.core.spec.resolve import load_and_check, written_out
+from fedbench.core.spec.setting import resolve_coalition
 from fedbench.leaderboard.statistics.published import match, plain, published
 from fedbench.leaderboard.statistics.tf01 import enough
+from fedbench.suites import shipped_suites
 
 SUITES = sorted(shipped_suites())
 USED = ("defenses", "attacks", "analyses", "floors", "signals")
@@ -35,7 +34,7 @@ def test_every_suite_is_valid_and_far_from_every_bound():
         holds = (
             find_suite(name) == shipped_suites()[name], resolved.defenses and resolved.attacks,
             len(resolved.settings) == len(spec.settings), {e.setting for e in spec.published} <= {s.name for s in spec.settings},
-            spec.n_cells(2) * 10 <= most.CELLS, max(s.federation.clients for s in spec.settings) * 10 <= most.CLIENTS,
+            spec.n_cells(2) * 10 <= bounds.CELLS, max(s.federation.clients for s in spec.settings) * 10 <= bounds.CLIENTS,
             "/" in name or (len(spec.seeds) >= 5 and all(entry.differs for entry in spec.published)),
         )  # fmt: skip
         if not all(holds):

@@ -10,7 +10,8 @@ from claim_boards import REPORTED, STRENGTHS, TUNING, tuned_section
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbench.core import Strengths, Table, hypervolume
+from fedbench.core.metrics import hypervolume
+from fedbench.core.report import Strengths, Table
 from fedbench.leaderboard.statistics.sections import RowSummary
 from fedbench.leaderboard.tables.attacks import attack_tables
 from fedbench.leaderboard.tables.ranking import ranking_table

@@ -14,20 +14,28 @@ from tiny import tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Attack, Defense, Observations, Signal, SkipCell
-from fedbench.core.federation.answering import answered
 from fedbench.core.federation.compose import Composite
 from fedbench.core.federation.guard import PhaseError
-from fedbench.core.federation.loop import Training
+from fedbench.core.federation.loop import Training, answered
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.run.job import Look
 from fedbench.core.run.judge import _by_colluders, ask
 from fedbench.core.run.scene import samples_of
 from fedbench.core.run.train import _setup, train
-from fedbench.core.signals.gradients import UploadGradSq
-from fedbench.core.signals.logits import Loss
-from fedbench.core.signals.measure import COALITION, GLOBAL, PRE_DEFENSE, Recorder, global_row, model_of_row, rows_of
-from fedbench.core.signals.observe import observe
-from fedbench.core.signals.rows import coalition_of_row, coalition_row, seen_from
+from fedbench.core.signals.builtin import Loss, UploadGradSq
+from fedbench.core.signals.measure import (
+    COALITION,
+    GLOBAL,
+    PRE_DEFENSE,
+    Recorder,
+    coalition_of_row,
+    coalition_row,
+    global_row,
+    model_of_row,
+    observe,
+    rows_of,
+    seen_from,
+)
 from fedbench.testing.worlds import given_use, job_of, setting_of
 
 # -- rows --------------------------------------------------------------------------------------------------------------

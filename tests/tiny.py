@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedbench.core import ActiveAttack, Defense, MemberData
-from fedbench.core.contract.threat import KnowledgeLevel
+from fedbench.core.contract.attack import KnowledgeLevel
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, RoundResult, Setup
 from fedbench.core.numerics.flat import FlatModel

@@ -37,7 +37,7 @@ def measured(name: str, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def of_logits() -> list[str]:
     """Names of the signals that need logits and labels only."""
-    return [c.name for c in fedbench_signals() if c.target.startswith("fedbench.core.signals.logits:")]
+    return [c.name for c in fedbench_signals() if c.target.startswith("fedbench.core.signals.builtin:")]
 
 
 def auc(score: np.ndarray, member: np.ndarray) -> float:

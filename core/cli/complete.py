@@ -19,7 +19,7 @@ _MOST = 500  # candidates
 
 def suites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of shipped suites and the YAML files here; where none begins so, whatever files the shell finds."""
-    from fedbench.core.spec.shipped import shipped_suites
+    from fedbench.suites import shipped_suites
 
     here = (p.name for p in sorted(Path().iterdir()) if p.suffix in (".yaml", ".yml")) if "/" not in incomplete else ()
     return _beginning(incomplete, [*shipped_suites(), *here]) or [CompletionItem(incomplete, type="file")]

@@ -13,7 +13,7 @@ import click
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
-from fedbench.core.toolkit.folders import data_folder
+from fedbench.core.toolkit.download import data_folder
 
 _PACKAGES = (
     "fedbench", "torch", "torchvision", "numpy", "scikit-learn", "pydantic", "pluggy", "ruamel.yaml", "click", "rich",

@@ -14,7 +14,7 @@ from fedbench.core.cli.table import show_table
 from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.kinds import PLURAL
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 
 if TYPE_CHECKING:
     from fedbench.core.registry.components import RegisteredComponent, Registry
@@ -59,7 +59,7 @@ def command(what: str | None, params: bool, as_json: bool) -> None:
 def _entries(registry: Registry, section: str, params: bool, facts: bool) -> Iterator[dict[str, Any]]:
     """One entry a component; ``facts``: also what only the class of a dataset knows, which imports it."""
     if section == "suites":
-        from fedbench.core.spec.shipped import shipped_suites, title_of
+        from fedbench.suites import shipped_suites, title_of
 
         yield from ({"name": name, "title": title_of(path), "path": str(path)} for name, path in shipped_suites().items())
         return

@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words.nearest import did_you_mean
+from fedbench.core.words import did_you_mean
 
 COMMANDS = {
     "run": ("fedbench.core.cli.run:command", "Train and attack what a suite asks for; finish what is missing."),

@@ -34,7 +34,7 @@ def command(kind: str, name: str, into: Path, author: str | None, dry_run: bool)
     written. An existing folder is never touched.
     """
     from fedbench.core.registry.components import Registry
-    from fedbench.core.scaffold.package import author_of, names_of, package_files, refuse_existing, refuse_taken, write_folder
+    from fedbench.core.scaffold import author_of, names_of, package_files, refuse_existing, refuse_taken, write_folder
 
     names = names_of(kind, name)
     target = into.expanduser() / names.distribution

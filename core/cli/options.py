@@ -11,7 +11,7 @@ import click
 
 from fedbench.core.cli import complete
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words.frames import DEBUG
+from fedbench.core.words import DEBUG
 
 ONLY = ("setting", "coalition", "defense", "attack", "seed")
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from fedbench.core.cli.say import say
 from fedbench.core.run.job import Job
 from fedbench.core.run.local import Watcher
-from fedbench.core.words.explain import one_line, printable
+from fedbench.core.words import one_line, printable
 
 _LOG_EVERY_S = 15.0
 _DRAW_EVERY_S = 0.25

@@ -12,10 +12,10 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.process.ask import Ended, ask_each, long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
-from fedbench.core.words.explain import explain, one_line
+from fedbench.core.words import explain, one_line
 
 if TYPE_CHECKING:
-    from fedbench.core.contract.report import Report, Summary
+    from fedbench.core.contract.components import Report, Summary
     from fedbench.core.registry.component import RegisteredComponent
 
 DEFAULT = "board"

@@ -19,7 +19,7 @@ from fedbench.core.cli.reports import reports_named, write_reports
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words.explain import one_line, printable
+from fedbench.core.words import one_line, printable
 
 _EPILOG = """\b
 Examples:

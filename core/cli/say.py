@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fedbench.core.words.explain import printable_lines
+from fedbench.core.words import printable_lines
 
 
 def say(text: str, err: bool = False) -> None:

@@ -14,7 +14,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work
-from fedbench.core.words.explain import explain
+from fedbench.core.words import explain
 
 if TYPE_CHECKING:
     from fedbench.core.registry.components import RegisteredComponent, Registry

@@ -13,8 +13,7 @@ from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.say import say
 from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words.explain import one_line
-from fedbench.core.words.nearest import by_nearness
+from fedbench.core.words import by_nearness, one_line
 
 if TYPE_CHECKING:
     from fedbench.core.store.reading import LoadedRecord

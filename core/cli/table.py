@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from fedbench.core.cli.say import say
-from fedbench.core.words.explain import printable
+from fedbench.core.words import printable
 
 
 def show_table(

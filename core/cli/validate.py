@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 
 
-
 @click.command(epilog=examples(
     "fedbench validate my_suite.yaml",
     "fedbench validate suites/*.yaml",
@@ -107,7 +106,7 @@ def _absent(loaded: LoadedSuite, settings: Iterable[ResolvedSetting]) -> list[st
 
 def _groups(resolved: Resolved) -> Iterable[str]:
     """Who belongs together, of every coalition that is several."""
-    from fedbench.core.spec.coalition import groups_of
+    from fedbench.core.spec.setting import groups_of
 
     several = (coalition for setting in resolved.settings for coalition in setting.coalitions if coalition.groups)
     return dict.fromkeys(f"coalition '{c.name}': {' and '.join(str(list(group)) for group in groups_of(c))}" for c in several)

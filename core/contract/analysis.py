@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from fedbench.core.contract.attack import EXCLUDED, MEMBER, View
 from fedbench.core.contract.board import Numbers
-from fedbench.core.contract.candidates import EXCLUDED, MEMBER
-from fedbench.core.contract.params import Configured
-from fedbench.core.contract.threat import View
+from fedbench.core.contract.components import Configured
 
 if TYPE_CHECKING:
     from fedbench.core.contract.board import Block

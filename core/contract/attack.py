@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from fedbench.core.contract.contexts import Federation
+from fedbench.core.contract.components import Configured
+from fedbench.core.contract.contexts import Federation, Randomness
 from fedbench.core.contract.errors import SkipCell
-from fedbench.core.contract.params import Configured
-from fedbench.core.contract.randomness import Randomness
-from fedbench.core.contract.threat import KnowledgeLevel, View
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+View = Literal["server", "client", "coalition", "external"]
+KnowledgeLevel = Literal["none", "own", "honest", "rule"]
+LEVELS: tuple[KnowledgeLevel, ...] = get_args(KnowledgeLevel)  # ascending
+# What the records of a defense with an `answer` say, by which a board finds its rows.
+ANSWERS = (
+    "it answers for the global model: the views client and external and the test accuracy are of its answers; the views server "
+    "and coalition are of the uploads, and signals of the gradient of the parameters, which every client is sent"
+)
+
+
+MEMBER, OFL, IFL = 0, 1, 2  # the target's own, outside the federation, another client's
+EXCLUDED = -1  # counts nowhere: e.g. a sample that the defense held out of training, neither trained on nor a stranger
+
+# Which candidates a score is of. `ofl`: members vs outside-federation non-members, what boards rank on; `ifl`: vs other
+# clients' training samples; `mix`: vs both in equal shares of the clients; `canary`: mislabelled members vs mislabelled
+# outside non-members.
+Group = Literal["mix", "ofl", "ifl", "canary"]
 
 
 @dataclass(frozen=True, kw_only=True)

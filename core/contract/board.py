@@ -1,4 +1,4 @@
-"""What a board is made of, as data that any report can draw."""
+"""The blocks that a board is made of, as data that any report can render."""
 
 from __future__ import annotations
 
@@ -9,7 +9,29 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from fedbench.core.contract.interval import Interval
+
+@dataclass(frozen=True)
+class Interval:
+    """``mean`` +- ``half_width`` over ``n`` values; ``between``: whether the spread between the values was used.
+
+    ``ends``: (low, high) of one that is not symmetric; ``half_width`` is then half of its length.
+    """
+
+    mean: float
+    half_width: float
+    n: int
+    between: bool
+    ends: tuple[float, float] | None = None
+
+    @property
+    def low(self) -> float:
+        """Lower end."""
+        return self.ends[0] if self.ends else self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        """Upper end."""
+        return self.ends[1] if self.ends else self.mean + self.half_width
 
 
 # ---------------------------------------------------------------- text

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fedbench.core.contract.components import Configured
 from fedbench.core.contract.contexts import (
     AnswerContext,
     CoalitionContext,
@@ -14,7 +15,6 @@ from fedbench.core.contract.contexts import (
     ReportContext,
     ServerContext,
 )
-from fedbench.core.contract.params import Configured
 from fedbench.core.contract.phases import phase, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
 

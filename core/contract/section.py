@@ -1,18 +1,22 @@
-"""What an analysis may ask of one section of a board: a defense a row, an attack an entry, numbers over seeds and targets."""
+"""What an analysis reads of one section of a board: a row per defense, an entry per attack, numbers over seeds and targets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from fedbench.core.contract.analysis import Findings
 
 if TYPE_CHECKING:
     import numpy as np
 
     from fedbench.core.contract.analysis import Findings
-    from fedbench.core.contract.candidates import Group
+    from fedbench.core.contract.attack import Group
+    from fedbench.core.contract.board import Interval
     from fedbench.core.contract.defense import FactValue
-    from fedbench.core.contract.interval import Interval
 
 
 @dataclass(frozen=True)
@@ -227,3 +231,116 @@ class Section(Protocol):
 
     def duels(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Duel]:
         """Those pairs of labels whose rows are both here."""
+
+
+@dataclass(frozen=True)
+class Courses:
+    """The courses of a loss over ``rounds`` [R], of the defense ``label`` and one ``part`` of the samples (``PARTS``).
+
+    ``sides``: name (``SIDES``) -> [S, R], means over clients, a row a seed.
+    """
+
+    SIDES: ClassVar = ("members", "inside", "outside")  # of the non-members: other clients' training samples, and nobody's
+    PARTS: ClassVar = ("clean", "canary")
+
+    label: str
+    part: str
+    rounds: np.ndarray
+    sides: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, section: Section, label: str, defenses: tuple[str, ...] = ()) -> list[Courses]:
+        """What the analysis ``label`` found of every defense that a board shows, or of ``defenses``, over the clients that the
+        section is about."""
+        shown = [row for row in section.rows if not defenses or row.label in defenses]
+        every = {row.label: [f for s in section.seeds if (f := row.findings(label, s)) is not None] for row in section.rows}
+        if not any(every.values()):
+            return []
+        whom = _about([f for found in every.values() for f in found])
+        out = []
+        for row in shown:
+            for part in cls.PARTS:
+                found = [f.arrays for f in every[row.label] if f"{part} members" in f.arrays]
+                if found and len({len(f["rounds"]) for f in found}) == 1:
+                    rounds = found[0]["rounds"]
+                    sides = {
+                        side: np.array([cls.over_clients(f[f"{part} {side}"].reshape(len(rounds), -1), whom) for f in found])
+                        for side in cls.SIDES
+                    }  # fmt: skip
+                    out.append(cls(row.label, part, rounds, sides))
+        return out
+
+    @staticmethod
+    def over_clients(course: np.ndarray, whom: np.ndarray) -> np.ndarray:
+        """[R] the mean of [R, K] over those of the clients that were there; NaN where none was."""
+        mine = course[:, whom]
+        there = ~np.isnan(mine)
+        n = there.sum(axis=1)
+        return np.where(n > 0, np.where(there, mine, 0.0).sum(axis=1) / np.maximum(n, 1), np.nan)
+
+
+def _about(found: list[Findings]) -> np.ndarray:
+    """[K] bool: the clients that defend in any row, or all where nobody does."""
+    defends = np.array([f.arrays["defends"] for f in found]).reshape(len(found), -1).any(axis=0)
+    return np.asarray(defends if defends.any() else ~defends)
+
+
+_ROUNDING = 1e-9  # a mean of differences that is the bar itself does not fall below it by its last digit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strengths:
+    """Of one ``family``: its ``strengths`` as they stand on the tuning seeds, and the labels of two of them: ``matched`` and
+    ``best``, each None where none can be taken."""
+
+    family: str
+    strengths: tuple[Standing, ...]
+    matched: str | None
+    best: str | None
+
+    @classmethod
+    def chosen(cls, tuning: Section, within: float) -> list[Strengths]:
+        """One a family, by ``tuning`` and nothing else; ``within``: points of accuracy that a matched strength may lose.
+
+        ``matched``: the lowest worst case AUC among the strengths whose mean delta-accuracy is at least ``-within`` points.
+        ``best``: the largest :meth:`area`. A strength counts if every cell of it has scores on the tuning seeds; of two that are
+        alike the more accurate one is taken, then the first by label.
+        """
+        return [cls._of_family(family.name, family.labels, tuning, within) for family in tuning.families()]
+
+    @classmethod
+    def unknown(cls, family: str) -> Strengths:
+        """Of a defense without a run of a tuning seed."""
+        return cls(family=family, strengths=(), matched=None, best=None)
+
+    @classmethod
+    def _of_family(cls, name: str, labels: tuple[str, ...], tuning: Section, within: float) -> Strengths:
+        strengths = tuple(s for label in sorted(labels) if (s := tuning.standing(label)) is not None)
+        known = [s for s in strengths if s.complete and s.worst is not None and s.accuracy is not None]
+        near = [s for s in known if s.delta_accuracy is not None and 100 * s.delta_accuracy.mean >= -within - _ROUNDING]
+        matched = min(near, key=lambda s: (cls.advantage(s), -cls.accuracy(s), s.label), default=None)
+        best = min(known, key=lambda s: (-cls.area(s), -cls.accuracy(s), s.label), default=None)
+        return cls(
+            family=name, strengths=strengths, matched=matched.label if matched else None, best=best.label if best else None
+        )
+
+    @staticmethod
+    def advantage(standing: Standing) -> float:
+        """2 AUC - 1 of the worst case, in [0, 1]; an AUC below one half is the noise of a row that tells nothing."""
+        assert standing.worst is not None
+        return min(1.0, max(0.0, 2 * standing.worst.mean - 1))
+
+    @staticmethod
+    def accuracy(standing: Standing) -> float:
+        """Mean test accuracy, a fraction."""
+        assert standing.accuracy is not None
+        return standing.accuracy.mean
+
+    @staticmethod
+    def area(standing: Standing) -> float:
+        """(1 - advantage) x accuracy: the hypervolume of the one point (advantage, test error) with the reference (1, 1).
+
+        What FedMIA (CVPR 2025, appendix, definition 1) measures a front by, of a front of one: no weight between privacy and
+        utility has to be chosen, and neither guessing (accuracy near 0) nor leaking everything (advantage 1) is worth anything.
+        """
+        return (1 - Strengths.advantage(standing)) * Strengths.accuracy(standing)

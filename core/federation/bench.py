@@ -6,11 +6,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.federation.optimizer import make_optimizer
-from fedbench.core.federation.schedule import lr_at
+from fedbench.core.federation.optimizer import lr_at, make_optimizer
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.chain import Chain, unfilled
-from fedbench.core.numerics.instances import gradient_rows
+from fedbench.core.numerics.per_sample import gradient_rows
 
 _CHUNK = 128  # samples that go through the model at once
 _MOST_BYTES = 4 * 2**30

@@ -1,11 +1,12 @@
-"""Local training: the plain loop every undefended client runs, and the member's loop with a defense's phases."""
+"""Local training of a client: the plain loop, a member's loop with a defense's phases, and counts of the samples used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -14,15 +15,129 @@ from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
 from fedbench.core.federation.diverged import Causes, finite
-from fedbench.core.federation.epochs import Epochs, picks
 from fedbench.core.federation.guard import PhaseError, act, backward, blaming_the_model, forward, where_of
-from fedbench.core.federation.optimizer import make_optimizer
-from fedbench.core.federation.schedule import lr_at
+from fedbench.core.federation.optimizer import lr_at, make_optimizer
 from fedbench.core.federation.setup import Setup
-from fedbench.core.federation.usage import Usage
 from fedbench.core.numerics.chain import Chain, unfilled
-from fedbench.core.numerics.normalise import as_floats
 from fedbench.core.numerics.rng import key_for
+from fedbench.core.numerics.wrappers import as_floats
+
+UNKNOWN = -1
+"""stands for a count that nobody can tell"""
+
+
+class Usage:
+    """Counts of one training. A sample is used in a round where it was in at least one of its batches, and flagged where it was
+    with a flag of its ``Selection`` that is true. What it costs is one index a batch."""
+
+    def __init__(self, clients: Sequence[MemberData]) -> None:
+        self._used = [torch.zeros(len(d.y), dtype=torch.int32, device=d.y.device) for d in clients]
+        self._flagged = [torch.zeros_like(used) for used in self._used]
+        self._unknown: set[int] = set()
+        self._rounds: dict[int, dict[int, tuple[torch.Tensor, torch.Tensor] | None]] = {}
+        self.seen = False
+        """whether the client at work has had a batch in this round"""
+
+    def begin(self, round: int, client: int) -> None:
+        """A client's round begins."""
+        self._at, self.seen = (round, client), False
+        self._now, self._hot = (torch.zeros(len(self._used[client]), dtype=torch.bool, device=self._used[client].device)
+                                for _ in range(2))  # fmt: skip
+
+    def add(self, index: torch.Tensor, flag: torch.Tensor | None = None) -> None:
+        """Samples of a batch, or of many: ``index`` [m] positions in the client's data; ``flag`` [m, ...] or None."""
+        if len(index):
+            self.seen = True
+            self._now[index] = True
+            if flag is not None:
+                self._hot[index] |= flag.reshape(len(flag), -1).bool().any(1)
+
+    def end(self, known: bool = True) -> None:
+        """The client's round ends. ``known``: False where it trained, and nobody can tell on what."""
+        t, k = self._at
+        self._used[k] += self._now
+        self._flagged[k] += self._hot
+        self._rounds.setdefault(t, {})[k] = (self._now.sum(), self._hot.sum()) if known else None
+        if not known:
+            self._unknown.add(k)
+
+    def of_client(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """([n_k] rounds in which each sample was used, [n_k] flagged), int32; ``UNKNOWN`` throughout where one round is."""
+        counts = self._used[k].cpu().numpy(), self._flagged[k].cpu().numpy()
+        return counts if k not in self._unknown else (np.full_like(counts[0], UNKNOWN), np.full_like(counts[1], UNKNOWN))
+
+    def of_rounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """([T, K] how many samples each client used in each round, [T, K] flagged), int32; 0 of who was absent."""
+        found = np.zeros((2, max(self._rounds, default=0), len(self._used)), np.int32)
+        for t, clients in self._rounds.items():
+            for k, counts in clients.items():
+                found[:, t - 1, k] = UNKNOWN if counts is None else [int(n) for n in counts]
+        return found[0], found[1]
+
+
+class Epochs:
+    """The standard local training of one member in one round (``contract.contexts.LocalTraining``).
+
+    ``run(n, e)`` trains epoch ``e`` of ``count`` in the ``n``-th pass; ``restart()`` loads what the round began with. Between
+    two epochs nothing is half done, so whoever stops there leaves a trained model. Open only while ``local_train`` runs, and
+    not while an epoch does: the phases of a batch cannot train.
+    """
+
+    def __init__(self, count: int, run: Callable[[int, int], None], restart: Callable[[], None]) -> None:
+        self._count, self._run, self._restart = count, run, restart
+        self._pass, self._next, self._open = 0, 0, False
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """While ``local_train`` runs."""
+        self._open = True
+        try:
+            yield
+        finally:
+            self._open = False
+
+    def epochs(self) -> Iterator[int]:
+        """As :meth:`MemberContext.epochs` says; raises ``RuntimeError`` outside of ``local_train``."""
+        self._require_open("epochs")
+        return self._iterate()
+
+    def restart(self) -> None:
+        """As :meth:`MemberContext.restart` says; raises ``RuntimeError`` outside of ``local_train``."""
+        self._require_open("restart")
+        self._restart()
+        self._begin_pass()
+
+    def _iterate(self) -> Iterator[int]:
+        if self._next == self._count:
+            self._begin_pass()
+        mine = self._pass
+        while self._pass == mine and self._next < self._count:
+            self._require_open("epochs")
+            e, self._open = self._next, False
+            self._run(mine, e)  # what it raises ends the member's training: half an epoch is not gone on from
+            self._open, self._next = True, e + 1
+            yield e
+
+    def _begin_pass(self) -> None:
+        if self._next:
+            self._pass, self._next = self._pass + 1, 0
+
+    def _require_open(self, asked: str) -> None:
+        if not self._open:
+            raise RuntimeError(f"ctx.{asked}() is available in local_train only, between its epochs")
+
+
+def picks(selection: Selection, size: int, shuffle: torch.Generator) -> list[torch.Tensor]:
+    """One epoch's batches of about ``size``, as positions in ``selection.index``.
+
+    Shuffled: every sample once, the last batch may be smaller. Poisson: ceil(n / size) batches, each holding every sample
+    independently with probability size / n, in ascending order; a batch may be empty.
+    """
+    n, device = len(selection.index), selection.index.device
+    if not selection.poisson:
+        return list(torch.randperm(n, generator=shuffle).to(device).split(size))
+    drawn = (torch.rand(n, generator=shuffle) < size / n for _ in range(-(-n // size)))
+    return [torch.nonzero(mask).reshape(-1).to(device) for mask in drawn]
 
 
 class LocalTrainer:

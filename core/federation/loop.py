@@ -1,33 +1,99 @@
-"""The round loop. Every phase of the design has its place here; the defaults are plain FedAvg."""
+"""The round loop. Every phase of a defense is called here or in ``local``; the defaults are plain FedAvg."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from fedbench.core.contract.attack import Knowledge
+from fedbench.core.contract.attack import LEVELS, Knowledge
 from fedbench.core.contract.contexts import MemberContext, ServerContext
 from fedbench.core.contract.defense import FactValue, overrides
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import phases
 from fedbench.core.contract.samples import MemberData
-from fedbench.core.contract.threat import LEVELS
-from fedbench.core.federation.answering import global_logits
 from fedbench.core.federation.bench import Bench
-from fedbench.core.federation.coalitions import merged
+from fedbench.core.federation.compose import merged, still_held_out
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, require_nothing, where_of
 from fedbench.core.federation.local import LocalTrainer
-from fedbench.core.federation.parties import Parties
-from fedbench.core.federation.setup import RoundResult, Setup, Uploads, still_held_out
-from fedbench.core.federation.stale import StaleModels
-from fedbench.core.numerics.precision import matmuls
+from fedbench.core.federation.setup import Parties, RoundResult, Setup, Uploads
+from fedbench.core.numerics.flat import EVALUATION_CHUNK
 from fedbench.core.numerics.rng import key_for, numpy_rng
+from fedbench.core.numerics.wrappers import matmuls
+
+Answer = Callable[[int, torch.Tensor], torch.Tensor]
+"""(global model, logits [n, C] of a chunk) -> [n, C]"""
+
+
+def answers(setup: Setup) -> bool:
+    """Whether somebody who asks a global model gets the defense's answer: where nobody defends, nobody answers."""
+    return bool(setup.members) and overrides(setup.defense, "answer")
+
+
+def answered(training: Training, j: int, logits: torch.Tensor) -> torch.Tensor:
+    """[n, C]: what whoever asks global model ``j`` after the last finished round is given for ``logits`` [n, C]; the very
+    tensor where no defense answers. Raises ``PhaseError`` for what is no answer."""
+    if not answers(training.setup):
+        return logits
+    served = tuple(k for k in training.setup.members if training.assignment[k] == j)
+    ctx = training.parties.asked(training.round, j, served)
+    with torch.no_grad():
+        said = [act(training.defense, "answer", chunk, ctx, where=where_of(ctx)) for chunk in logits.split(EVALUATION_CHUNK)]
+        return torch.cat([part.to(logits) for part in said])
+
+
+def global_logits(training: Training, k: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Client ``k``'s way to ask the global model that it will receive next; what is loaded at the moment stays loaded."""
+    flat = training.setup.flat
+
+    def ask(x: torch.Tensor) -> torch.Tensor:
+        j, training_mode = training.assignment[k], flat.module.training
+        params, buffers = flat.params.clone(), flat.buffers.clone()
+        try:
+            return flat.logits(training.models[j], training.buffers[j], x)
+        finally:
+            flat.params.copy_(params)
+            flat.buffers.copy_(buffers)
+            flat.module.train(training_mode)
+
+    return ask
+
+
+class StaleModels:
+    """The models a round's clients start from. ``past``: (models [s, P], buffers [s, B]) of the last rounds, newest last.
+
+    ``of``: [n] index among ``stacked()`` for every client in the order of ``pick``.
+    """
+
+    def __init__(self, past: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self._past = past
+        self._n_models = len(past[-1][0])
+        self._older: list[tuple[int, int]] = []
+        self.of: list[int] = []
+
+    def pick(self, delay: int, model: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """([P], [B]) of the global model ``model`` as it was ``delay`` rounds ago."""
+        if delay == 0:
+            self.of.append(model)
+        else:
+            if (delay, model) not in self._older:
+                self._older.append((delay, model))
+            self.of.append(self._n_models + self._older.index((delay, model)))
+        models, buffers = self._past[-1 - delay]
+        return models[model], buffers[model]
+
+    def stacked(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """([S, P], [S, B]): the current models first, then the older ones in use."""
+        models, buffers = self._past[-1]
+        if not self._older:
+            return models, buffers
+        old = [[self._past[-1 - d][kind][m] for d, m in self._older] for kind in (0, 1)]
+        return torch.cat([models, torch.stack(old[0])]), torch.cat([buffers, torch.stack(old[1])])
 
 
 class Training:

@@ -1,11 +1,32 @@
-"""The clients' optimisers on flat vectors: the same arithmetic as torch.optim's, a few kernels a step."""
+"""The clients' optimisers on flat vectors, and the learning rate over the rounds."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.spec.federation import Optimizer
+from fedbench.core.spec.federation import FederationSpec, Optimizer
+
+
+def lr_at(federation: FederationSpec, round: int) -> float:
+    """Learning rate of a round counted from 1.
+
+    Exponential: times the factor every round; milestones: times the factor after each of the rounds named. Cosine as
+    FedMIA's released code has it: the rate is renewed AFTER each round e = 0, 1, ... to lr (1 + cos(pi e / T)) / 2, so that
+    rounds 1 and 2 share the first value (docs/methods/federation.md#schedules).
+    """
+    optimizer, schedule = federation.optimizer, federation.optimizer.schedule
+    factor = schedule.factor or 1.0
+    if schedule.name == "exponential":
+        return optimizer.lr * factor ** (round - 1)
+    if schedule.name == "cosine":
+        return optimizer.lr * (1 + math.cos(math.pi * max(round - 2, 0) / federation.rounds)) / 2
+    if schedule.name == "milestones":
+        return optimizer.lr * factor ** sum(round > m for m in schedule.rounds or ())
+    return optimizer.lr
+
 
 _IN_CACHE = 2**17  # elements: 512 KiB in float32
 

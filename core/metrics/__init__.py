@@ -4,18 +4,21 @@ Everywhere: ``scores`` [n] float, higher = member; ``member`` [n] bool. Non-fini
 ``ValueError``.
 """
 
-from fedbench.core.contract.candidates import IFL, MEMBER, OFL, Group
-from fedbench.core.contract.interval import Interval
-from fedbench.core.metrics.bootstrap import BootstrapResult, bootstrap
-from fedbench.core.metrics.delong import auc_covariance
-from fedbench.core.metrics.groups import Estimate, Score, score_groups
-from fedbench.core.metrics.intervals import combined_interval, exact_interval, t_interval
-from fedbench.core.metrics.pareto import hypervolume, pareto_front
-from fedbench.core.metrics.registry import METRICS, Metric, metric
-from fedbench.core.metrics.roc import auc, roc_curve
-from fedbench.core.metrics.threshold import advantage, balanced_accuracy
-from fedbench.core.metrics.tpr import TF01_MIN_NONMEMBERS, tf01, tpr_at_fpr
-from fedbench.core.metrics.utility import delta_accuracy
+from fedbench.core.contract.attack import IFL, MEMBER, OFL, Group
+from fedbench.core.contract.board import Interval
+from fedbench.core.metrics.intervals import BootstrapResult, bootstrap, combined_interval, exact_interval, t_interval
+from fedbench.core.metrics.registry import METRICS, Estimate, Metric, Score, metric, score_groups
+from fedbench.core.metrics.roc import (
+    TF01_MIN_NONMEMBERS,
+    advantage,
+    auc,
+    auc_covariance,
+    balanced_accuracy,
+    roc_curve,
+    tf01,
+    tpr_at_fpr,
+)
+from fedbench.core.metrics.utility import delta_accuracy, hypervolume, pareto_front
 
 __all__ = [
     "IFL", "MEMBER", "METRICS", "OFL", "TF01_MIN_NONMEMBERS", "BootstrapResult", "Estimate", "Group", "Interval", "Metric",

@@ -18,7 +18,7 @@ from torch.utils import deterministic
 
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.links import LINKS, DropoutLink, FlattenLink, Link
-from fedbench.core.numerics.normalise import Normalised, as_floats
+from fedbench.core.numerics.wrappers import Normalised, as_floats
 
 _ANY_LABEL = -100  # what cross-entropy ignores; no label is negative
 _MEAN, _SUM = 1, 2  # torch's numbers of reductions

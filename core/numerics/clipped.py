@@ -12,9 +12,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedbench.core.numerics.chain import walked
+from fedbench.core.numerics.flat import clip_factors, norms
 from fedbench.core.numerics.layers import Directions, handler_of
-from fedbench.core.numerics.layout import rows_are_samples
-from fedbench.core.numerics.norms import clip_factors, norms
 from fedbench.core.numerics.per_sample import (
     by_batch_statistics,
     per_sample_gradients,
@@ -23,7 +22,7 @@ from fedbench.core.numerics.per_sample import (
     set_random_state,
 )
 from fedbench.core.numerics.sums import RULES, Rule
-from fedbench.core.numerics.tape import Tape
+from fedbench.core.numerics.tape import Tape, rows_are_samples
 
 CHUNK = 256  # rows (samples times views) that go through the model at once
 FALLBACK_BUDGET = 2**26  # elements of instantiated gradients held at once by the slow way: 256 MiB in float32

@@ -15,11 +15,10 @@ from torch import nn
 from torch.autograd.graph import GradientEdge
 from torch.nn.functional import cross_entropy
 
+from fedbench.core.numerics.flat import norms
 from fedbench.core.numerics.layers import Directions, Handler, handler_of
-from fedbench.core.numerics.layout import rows_are_samples
-from fedbench.core.numerics.norms import norms
 from fedbench.core.numerics.per_sample import per_sample_gradients, refuse_batch_statistics
-from fedbench.core.numerics.tape import Tape
+from fedbench.core.numerics.tape import Tape, rows_are_samples
 
 FALLBACK_BUDGET = 2**26  # elements of instantiated gradients held at once by the slow way: 256 MiB in float32
 

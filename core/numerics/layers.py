@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.functional import batch_norm, embedding, group_norm, layer_norm, pad, unfold
 
-from fedbench.core.numerics.norms import norms
+from fedbench.core.numerics.flat import norms
 
 # Elements held at once where per-sample gradients are instantiated: on the CPU what stays in its cache. Never fewer
 # than LEAST samples, or reading the updates again for every slice would cost more than the gradients.

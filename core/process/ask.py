@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.process.channel import TimeLimits, pass_on_interrupt, raised_by
-from fedbench.core.words.explain import explain, one_line, printable_lines
+from fedbench.core.words import explain, one_line, printable_lines
 
 if TYPE_CHECKING:
     from fedbench.core.process.channel import Channel

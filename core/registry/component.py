@@ -15,8 +15,7 @@ from fedbench.core.contract.hooks import Component
 from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.kinds import BASES
-from fedbench.core.words.explain import explain
-from fedbench.core.words.nearest import did_you_mean
+from fedbench.core.words import did_you_mean, explain
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class RegisteredComponent:
         if not (isinstance(found, type) and issubclass(found, base)):
             expected = f"expected a subclass of fedbench.core.{base.__name__}"
             raise UserError(f"{self}: '{self.component.target}' is {describe(found)}, {expected}")
-        from fedbench.core.contract.params import Params
+        from fedbench.core.contract.components import Params
 
         params = getattr(found, "Params", None)
         if not (isinstance(params, type) and issubclass(params, Params)):

@@ -10,7 +10,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.registry.discovery import PluginStatus, RegisteredComponent, discover_plugins
 from fedbench.core.registry.kinds import KINDS, PLURAL
-from fedbench.core.words.nearest import by_nearness, did_you_mean
+from fedbench.core.words import by_nearness, did_you_mean
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from fedbench.core.process.ask import ask_each, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.component import RegisteredComponent, describe
 from fedbench.core.registry.kinds import HOOKS
-from fedbench.core.words.explain import explain, one_line
-from fedbench.core.words.nearest import did_you_mean
+from fedbench.core.words import did_you_mean, explain, one_line
 
 _KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

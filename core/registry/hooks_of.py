@@ -11,9 +11,8 @@ import inspect
 from collections.abc import Iterator
 from types import FunctionType
 
-from fedbench.core.contract.params import Configured
-from fedbench.core.words.explain import one_line
-from fedbench.core.words.nearest import nearest
+from fedbench.core.contract.components import Configured
+from fedbench.core.words import nearest, one_line
 
 _CONTRACT = "fedbench.core.contract"
 _METHODS = (FunctionType, staticmethod, classmethod, functools.partialmethod, functools._lru_cache_wrapper)

@@ -9,10 +9,10 @@ BASES = {
     "defense": ("fedbench.core.contract.defense", "Defense"),
     "attack": ("fedbench.core.contract.attack", "Attack"),
     "analysis": ("fedbench.core.contract.analysis", "Analysis"),
-    "dataset": ("fedbench.core.contract.dataset", "Dataset"),
-    "model": ("fedbench.core.contract.model", "Model"),
-    "signal": ("fedbench.core.contract.signal", "Signal"),
-    "report": ("fedbench.core.contract.report", "Report"),
+    "dataset": ("fedbench.core.contract.components", "Dataset"),
+    "model": ("fedbench.core.contract.components", "Model"),
+    "signal": ("fedbench.core.contract.components", "Signal"),
+    "report": ("fedbench.core.contract.components", "Report"),
 }
 KINDS = tuple(BASES)
 PLURAL = {kind: "analyses" if kind == "analysis" else f"{kind}s" for kind in KINDS}

@@ -11,21 +11,20 @@ from typing import Any, get_args
 import numpy as np
 
 from fedbench.core.contract.analysis import PLACES, Analysis
-from fedbench.core.contract.attack import ActiveAttack, Attack
-from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.attack import LEVELS, ActiveAttack, Attack, View
+from fedbench.core.contract.components import Data
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.threat import LEVELS, View
 from fedbench.core.process.ask import long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.hooks_of import unknown_methods
 from fedbench.core.registry.kinds import kind_of
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.spec import most
+from fedbench.core.spec import bounds
 from fedbench.core.spec.resolve import Resolved
-from fedbench.core.spec.suite import Setting
-from fedbench.core.toolkit.check import check_data
-from fedbench.core.words.explain import explain
+from fedbench.core.spec.setting import Setting
+from fedbench.core.toolkit.arrays import check_data
+from fedbench.core.words import explain
 
 
 def declaration_mistake(made: Any) -> str:
@@ -119,16 +118,16 @@ def _rows(x: np.ndarray, y: np.ndarray) -> Iterator[bytes]:
 def require_room(targets: int, setting: Setting, n_train: int, n_holdout: int) -> None:
     """Raise ``UserError`` for audit lists that no machine can draw, told from their numbers alone."""
     clients, audit = setting.federation.clients, setting.audit
-    if targets * clients > most.DRAWS:
+    if targets * clients > bounds.DRAWS:
         raise UserError(
             f"{targets:,} targets of {clients:,} clients: each is asked about against all others, which makes more than "
-            f"{most.DRAWS:,} draws; name fewer clients in audit.targets"
+            f"{bounds.DRAWS:,} draws; name fewer clients in audit.targets"
         )
     asked = targets * min(audit.nonmembers + (audit.outside or 0), n_train + n_holdout) + n_train
-    if asked > most.CANDIDATES:
+    if asked > bounds.CANDIDATES:
         raise UserError(
             f"{targets:,} targets with up to {audit.nonmembers:,} non-members make {asked:,} candidates, at most "
-            f"{most.CANDIDATES:,} can be asked about: lower audit.nonmembers or name fewer clients in audit.targets"
+            f"{bounds.CANDIDATES:,} can be asked about: lower audit.nonmembers or name fewer clients in audit.targets"
         )
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from fedbench.core.contract.attack import View
 from fedbench.core.contract.hooks import CONTRACT_VERSION
-from fedbench.core.contract.threat import View
-from fedbench.core.population.target import Target
+from fedbench.core.population.audit import Target
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.spec.suite import Adversary, Limits, Setting
+from fedbench.core.spec.setting import Adversary, Setting
+from fedbench.core.spec.suite import Limits
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.record import Provenance
 from fedbench.core.store.stems import run_stem

@@ -11,21 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core.contract.attack import Attack, Audit, Colluder, Observations, ShadowModels
-from fedbench.core.contract.candidates import EXCLUDED, MEMBER
+from fedbench.core.contract.attack import EXCLUDED, MEMBER, Attack, Audit, Colluder, Observations, ShadowModels
 from fedbench.core.contract.errors import SkipCell, UserError
 from fedbench.core.numerics.rng import key_for, numpy_rng
-from fedbench.core.population.audit import AuditSet
-from fedbench.core.population.target import Target
+from fedbench.core.population.audit import AuditSet, Target
 from fedbench.core.process.channel import Message, pass_on_interrupt
 from fedbench.core.run.job import Job
 from fedbench.core.run.needs import shared_view
 from fedbench.core.run.scene import Scene
 from fedbench.core.run.shadow_models import ShadowLogits, of_audit
 from fedbench.core.run.train import Trained, kinds_of
-from fedbench.core.signals.observe import observe
-from fedbench.core.signals.rows import seen_from
-from fedbench.core.words.explain import told
+from fedbench.core.signals.measure import observe, seen_from
+from fedbench.core.words import told
 
 
 class BadScores(UserError):

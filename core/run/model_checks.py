@@ -6,15 +6,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.components import Data, Model
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.model import Model
-from fedbench.core.numerics.layout import drawn_parameters
-from fedbench.core.numerics.normalise import as_floats, wrap
 from fedbench.core.numerics.per_sample import refuse_batch_statistics
+from fedbench.core.numerics.tape import drawn_parameters
+from fedbench.core.numerics.wrappers import as_floats, wrap
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.canonical import key_of
-from fedbench.core.words.explain import explain
+from fedbench.core.words import explain
 
 _SAMPLES = 3  # two to swap, one that stays
 _AMONG = 32  # samples, from which different ones are taken

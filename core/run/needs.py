@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedbench.core.contract.analysis import Analysis
-from fedbench.core.contract.attack import Attack
+from fedbench.core.contract.attack import Attack, View
+from fedbench.core.contract.components import Signal
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.signal import Signal
-from fedbench.core.contract.threat import View
 from fedbench.core.process.channel import pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse, UseMaker
 from fedbench.core.run.job import Job, Look
 from fedbench.core.run.process import log_failure
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, rows_of
-from fedbench.core.words.explain import explain, told
+from fedbench.core.words import explain, told
 
 
 class Signals:

@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.attack import ActiveAttack, Attack
-from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.components import Data
 from fedbench.core.contract.defense import Defense, needs_coalition
 from fedbench.core.contract.errors import UserError
 from fedbench.core.federation.guard import remarks_of, require_served
 from fedbench.core.federation.setup import public_facts
-from fedbench.core.numerics.precision import check_precision
-from fedbench.core.population.audit import split_digest
-from fedbench.core.population.target import Target
+from fedbench.core.numerics.wrappers import check_precision
+from fedbench.core.population.audit import Target, split_digest
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
@@ -30,14 +29,13 @@ from fedbench.core.run.provenance import asked_for, gather
 from fedbench.core.run.refusals import Refusals
 from fedbench.core.run.scene import defense_of, make_scene, targets_of
 from fedbench.core.signals.measure import PRE_DEFENSE
-from fedbench.core.spec.coalition import groups_of, resolve_coalition
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
-from fedbench.core.spec.suite import Adversary, Setting
+from fedbench.core.spec.setting import Adversary, Setting, groups_of, resolve_coalition
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.remarks import remark_note
 from fedbench.core.store.stems import stem
-from fedbench.core.words.frames import debugging
+from fedbench.core.words import debugging
 
 _DTYPE = "float32"
 

@@ -21,8 +21,7 @@ from fedbench.core.process.channel import in_fork, trace
 from fedbench.core.process.child import adopt_orphans, close_descriptors, end_children, no_input
 from fedbench.core.run.job import Job
 from fedbench.core.signals.ask import SignalError
-from fedbench.core.words.explain import told
-from fedbench.core.words.frames import DEBUG, debugging, whole
+from fedbench.core.words import DEBUG, debugging, told, whole
 
 _MOST_LOG_BYTES = 8 << 20
 _SAY_ALL = (UserError, SkipCell, Diverged, PhaseError, SignalError)  # unless another exception caused them

@@ -19,11 +19,10 @@ from fedbench.core.run.checks import load_data
 from fedbench.core.run.job import Job, identity, key_of_run
 from fedbench.core.run.resume import values_that_differ
 from fedbench.core.spec.load import LoadedSuite
-from fedbench.core.spec.resolve import Resolved
-from fedbench.core.spec.written import written_out
+from fedbench.core.spec.resolve import Resolved, written_out
 from fedbench.core.store.plans import Asked
 from fedbench.core.store.record import Provenance
-from fedbench.core.words.explain import printable
+from fedbench.core.words import printable
 
 
 def gather(device: str, dtype: str) -> Provenance:

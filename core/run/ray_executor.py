@@ -31,7 +31,7 @@ from fedbench.core.store.reading import read_run
 from fedbench.core.store.record import Record, overall_auc
 from fedbench.core.store.results import Results
 from fedbench.core.store.run_file import CellResult
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 
 MOST_RETRIES = 3
 """of one run, by Ray, after the end of a node or of a process of Ray"""

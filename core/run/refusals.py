@@ -9,13 +9,11 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.job import Job
-from fedbench.core.spec.coalition import Coalition
-from fedbench.core.spec.component import grid_of
+from fedbench.core.spec.base import grid_of
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved
-from fedbench.core.spec.suite import Setting
-from fedbench.core.words.explain import explain
-from fedbench.core.words.nearest import did_you_mean
+from fedbench.core.spec.setting import Coalition, Setting
+from fedbench.core.words import did_you_mean, explain
 
 
 class Refusals:

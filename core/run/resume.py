@@ -15,7 +15,7 @@ from fedbench.core.store.canonical import canonical
 from fedbench.core.store.reading import LoadedRecord, read_bare, record_paths
 from fedbench.core.store.record import Record, overall_auc
 from fedbench.core.store.results import Results
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,19 +8,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from fedbench.core.contract.dataset import Data, Dataset
+from fedbench.core.contract.components import Data, Dataset, Model
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.model import Model
 from fedbench.core.contract.samples import MemberData
-from fedbench.core.federation.coalitions import allied
-from fedbench.core.federation.compose import composed
-from fedbench.core.federation.usage import UNKNOWN, Usage
+from fedbench.core.federation.compose import allied, composed
+from fedbench.core.federation.local import UNKNOWN, Usage
 from fedbench.core.population.audit import (
+    EVERYBODY,
     AuditSet,
+    Target,
     attack_set,
     audit_set,
+    client,
     free_holdout,
+    group,
     group_set,
     mask_set,
     opaque_names,
@@ -29,13 +31,11 @@ from fedbench.core.population.audit import (
     refuse_overlap,
 )
 from fedbench.core.population.groups import Groups, deform, make_groups, thresholds
-from fedbench.core.population.partition import Shards, partition
-from fedbench.core.population.parts import Split, cut_all
-from fedbench.core.population.target import EVERYBODY, Target, client, group
+from fedbench.core.population.partition import Shards, Split, cut_all, partition
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.job import Job
 from fedbench.core.spec.federation import FederationSpec
-from fedbench.core.spec.suite import Adversary, AuditSpec, Setting
+from fedbench.core.spec.setting import Adversary, AuditSpec, Setting
 
 
 @dataclass(frozen=True, kw_only=True)

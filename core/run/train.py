@@ -11,24 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core.contract.attack import ActiveAttack, Attack
-from fedbench.core.contract.candidates import EXCLUDED
-from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.attack import ANSWERS, EXCLUDED, LEVELS, ActiveAttack, Attack
+from fedbench.core.contract.components import Data, Model
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.errors import Diverged, SkipCell
-from fedbench.core.contract.model import Model
 from fedbench.core.contract.samples import MemberData
-from fedbench.core.contract.threat import ANSWERS, LEVELS
-from fedbench.core.federation.answering import answered, answers
 from fedbench.core.federation.guard import PhaseError
-from fedbench.core.federation.loop import Training
+from fedbench.core.federation.loop import Training, answered, answers
 from fedbench.core.federation.setup import Insider, Setup
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.numerics.memory_format import in_memory_format
-from fedbench.core.numerics.normalise import wrap
 from fedbench.core.numerics.per_sample import why_one_by_one
-from fedbench.core.numerics.precision import in_precision
 from fedbench.core.numerics.rng import key_for
+from fedbench.core.numerics.wrappers import in_memory_format, in_precision, wrap
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.process.channel import at_work
 from fedbench.core.run.job import Job, Look
@@ -37,7 +31,7 @@ from fedbench.core.run.process import log_failure
 from fedbench.core.run.scene import Parts, Scene, UsedSamples, defense_of, held_out, own_data, quirks, samples_of, used_samples
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.record import Utility
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 
 _DRAWS = 100  # of initial models, until each is picked by enough clients
 

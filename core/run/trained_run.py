@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.core.contract.dataset import Data
+from fedbench.core.contract.components import Data
 from fedbench.core.contract.errors import UserError
 from fedbench.core.population.audit import split_digest
 from fedbench.core.process.channel import Channel, Message, at_work

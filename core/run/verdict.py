@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbench.core.contract.analysis import Judged, Judgement
-from fedbench.core.contract.candidates import EXCLUDED, MEMBER, Group
-from fedbench.core.metrics.bestround import round_report
-from fedbench.core.metrics.decision import decision_report
-from fedbench.core.metrics.groups import Score, score_groups
-from fedbench.core.metrics.kept import Kept
-from fedbench.core.metrics.maximum import Maximum, maximum
+from fedbench.core.contract.attack import EXCLUDED, MEMBER, Group
+from fedbench.core.metrics.intervals import Kept
+from fedbench.core.metrics.registry import Score, score_groups
+from fedbench.core.metrics.rounds import Maximum, decision_report, maximum, round_report
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.audit import AuditSet, shuffle_rng
 from fedbench.core.run.job import Cell, Job

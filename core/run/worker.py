@@ -21,7 +21,7 @@ from fedbench.core.contract.analysis import Judgement
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.federation.diverged import DivergedByAdversary
 from fedbench.core.federation.guard import PhaseError
-from fedbench.core.metrics.kept import Kept
+from fedbench.core.metrics.intervals import Kept
 from fedbench.core.process.ask import SECONDS
 from fedbench.core.process.channel import Channel, Message, TimeLimits, at_work, raised_by
 from fedbench.core.process.child import Child
@@ -45,7 +45,7 @@ from fedbench.core.run.verdict import verdict
 from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record, RoundRow, overall_auc
 from fedbench.core.store.results import Results
 from fedbench.core.store.run_file import CellResult, digest_of_arrays
-from fedbench.core.words.explain import message_of, one_line, told
+from fedbench.core.words import message_of, one_line, told
 
 Report = Callable[[str, Any], None]
 """called with the name of a callback of ``local.Watcher`` and its value, or with "alive", "stopped" or "done" """

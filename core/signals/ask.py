@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedbench.core.contract.signal import Probe, Signal
+from fedbench.core.contract.components import Probe, Signal
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.numerics.normalise import as_floats
+from fedbench.core.numerics.wrappers import as_floats
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.process.library_state import kept
-from fedbench.core.words.explain import told
+from fedbench.core.words import told
 
 # Logits beyond it can differ by more than float32 holds: then a signal may overflow without being wrong.
 _LARGEST_LOGIT = torch.finfo(torch.float32).max / 4

@@ -1,4 +1,4 @@
-"""Measure, in an audited round, every signal the attacks of a run need: for all rows a view can see, at once."""
+"""Measure every signal that the attacks of a run need, for all rows a view can see, and cut out what one view sees."""
 
 from __future__ import annotations
 
@@ -8,18 +8,68 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedbench.core.contract.signal import Signal
-from fedbench.core.contract.threat import View
-from fedbench.core.federation.answering import Answer
+from fedbench.core.contract.attack import Observations, View
+from fedbench.core.contract.components import Signal
+from fedbench.core.contract.errors import SkipCell
+from fedbench.core.federation.loop import Answer
 from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.process.library_state import kept
 from fedbench.core.signals.ask import Asked, SignalError
-from fedbench.core.signals.room import room_for
-from fedbench.core.signals.rows import COALITION, coalition_of_row, coalition_row
-from fedbench.core.words.explain import told
+from fedbench.core.words import told
+
+MOST_BYTES = 4 * 2**30  # of one vector signal; while a run packs it, it is in memory twice
+
+
+def room_for(rounds: int, rows: int, samples: int, width: tuple[int, ...]) -> str:
+    """Why a signal of so many components is not measured of so many audited rounds, rows of its views and samples of the pool;
+    empty where it fits into ``MOST_BYTES`` of float32."""
+    size = 4 * rounds * rows * samples
+    for d in width:
+        size *= d
+    if size <= MOST_BYTES:
+        return ""
+    each = "x".join(map(str, width)) or "1"
+    return (
+        f"{rounds:,} audited rounds x {rows:,} rows x {samples:,} samples x {each} components of 4 bytes are "
+        f"{size / 2**20:,.1f} MiB, at most {MOST_BYTES / 2**20:,.1f} MiB are kept of one signal: raise audit.every, lower "
+        "audit.nonmembers, name fewer clients in audit.targets, or ask with a view of fewer rows"
+    )
+
+
+COALITION = -2  # of all that defend or, of several coalitions, the first; the others are far below the rows of global models
+_SEVERAL = -1_000_000
+
+
+def coalition_row(g: int) -> int:
+    """Id of the row of the ``g``-th coalition: -2 for the first, -1000001, -1000002, ... for the others."""
+    return COALITION if g == 0 else _SEVERAL - g
+
+
+def coalition_of_row(row: int) -> int | None:
+    """Which coalition a row is the mean of, if any."""
+    if row == COALITION:
+        return 0
+    return _SEVERAL - row if row < _SEVERAL else None
+
+
+def seen_from(target: int | None, rows: Sequence[int], coalitions: Sequence[tuple[int, ...]]) -> list[int]:
+    """``rows`` for whoever asks about ``target`` through its coalition: the mean of its own one is called -2, as where there is
+    one alone, and the first one's is called what the other was.
+
+    Raises ``SkipCell`` where several ``coalitions`` defend and the target is in none of them, or is many clients together.
+    """
+    if len(coalitions) < 2:
+        return list(rows)
+    own = next((g for g, members in enumerate(coalitions) if target in members), None)
+    if own is None:
+        whom = "many clients together" if target is None else f"client {target}, which is in none of them"
+        raise SkipCell(f"it follows the target's own coalition; there are {len(coalitions)}, and the audit asks about {whom}")
+    exchanged = {coalition_row(own): COALITION, COALITION: coalition_row(own)}
+    return [exchanged.get(row, row) for row in rows]
+
 
 GLOBAL = -1  # id of the global model's row on the client axis; of several, see `global_row`, and of coalitions, `rows.py`
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
@@ -271,3 +321,48 @@ class Recorder:
             self._put("grad-sq", 1, [0], sq[:1])
         else:
             self._put("grad-sq", m, where, sq)
+
+
+def observe(
+    view: View, target: int | None, rows: list[int], rounds: np.ndarray, arrays: Mapping[str, np.ndarray], pick: np.ndarray,
+    served: np.ndarray | None = None, members: Collection[int] = (),
+) -> Observations:  # fmt: skip
+    """What ``view`` sees of the samples at positions ``pick`` of the pool; the target's row where it has one.
+
+    ``pick``: [n], or [R, M, n] where every round and client has candidates of its own (the released code's quirk).
+    ``target`` is a client id (None for views without client rows). ``served``: [R, n] which of several global models
+    serves each candidate's client: the global views see the candidate through that one. ``members``: whose mean the view
+    ``coalition`` shows, and not beside it. Signals a view does not contain are not there.
+    """
+    clients = [i for i, r in enumerate(rows) if r >= 0]
+    models = [i for i, r in enumerate(rows) if model_of_row(r) is not None]
+    keep = {"server": clients, "client": models, "external": models}
+    if COALITION in rows:  # who knows the coalition knows who is not in it, and has their uploads as they are
+        keep["coalition"] = [rows.index(COALITION), *(i for i in clients if rows[i] not in members)]
+    chosen = keep.get(view, [])
+    last = slice(-1, None) if view == "external" else slice(None)
+    through = served[last] if served is not None and view in ("client", "external") and len(models) > 1 else None
+
+    def cut(a: np.ndarray) -> np.ndarray:
+        seen = a[last]
+        seen = seen[:, chosen] if a.shape[1] > 1 or len(rows) == 1 else seen
+        if a.shape[2] > 1 and pick.ndim == 1:
+            seen = seen[:, :, pick]
+        elif a.shape[2] > 1:
+            mine = pick[last][:, : len(chosen)]
+            wide = np.broadcast_to(seen, (*mine.shape[:2], *a.shape[2:]))
+            seen = np.take_along_axis(wide, mine.reshape(mine.shape + (1,) * (a.ndim - 3)), axis=2)
+        if through is not None and seen.shape[1] > 1:
+            wide = np.broadcast_to(seen, (*seen.shape[:2], through.shape[1], *seen.shape[3:]))
+            seen = np.take_along_axis(wide, through.reshape(len(through), 1, -1, *(1,) * (a.ndim - 3)), axis=1)
+        return seen.copy() if np.may_share_memory(seen, a) else seen  # what an attack writes to is its own
+
+    # An outsider holds the final model, not the step that led to it.
+    hidden = GRADIENT_SIGNALS if view == "external" else frozenset()
+    signals = {name: cut(a) for name, a in arrays.items() if name not in hidden} if chosen else {}
+    ids = np.array([rows[i] for i in (chosen if through is None else chosen[:1])], dtype=np.int64)
+    mine = np.flatnonzero(ids == target)
+    if view == "server" and len(mine) == 0:
+        raise SkipCell("it follows one client's rows, but the audit asks about many clients together")
+    position = int(mine[0]) if view == "server" else 0
+    return Observations(view=view, rounds=rounds[last].copy(), clients=ids, target=position, signals=signals)

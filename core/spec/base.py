@@ -1,13 +1,19 @@
-"""The base class of every part of a suite file."""
+"""Parts of every suite file: the base class of its types, and how it names a component."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedbench.core.words.explain import printable
+from fedbench.core.spec import bounds
+from fedbench.core.words import one_line, printable
 
 NAME_PATTERN = r"^[a-z0-9]+([_-][a-z0-9]+)*$"
 LABEL_PATTERN = r"^[^\s\[\]]+$"
@@ -47,3 +53,82 @@ def all_shown(text: str) -> str:
 def mistake(text: str) -> PydanticCustomError:
     """A validator's error; its message is shown unchanged."""
     return PydanticCustomError("fedbench", "{text}", {"text": text})
+
+
+class Use(SpecModel):
+    """A dataset or a model: ``digits``, or ``{name: digits, params: {...}}``."""
+
+    short_forms: ClassVar[tuple[dict[str, Any], ...]] = ({"type": "string"},)
+
+    name: str = Field(min_length=1, max_length=200, description="name of the component, as `fedbench list` shows it")
+    params: dict[str, Any] = Field(default_factory=dict, description="its parameters, see `fedbench list --params`")
+
+
+class MethodUse(Use):
+    """A defense or an attack; ``grid`` makes one row of every combination of the listed values."""
+
+    short_forms = ({"type": "string"}, {"type": "array"})
+
+    label: Annotated[str, AfterValidator(all_shown)] | None = Field(
+        None, pattern=LABEL_PATTERN, max_length=80, description="name in tables; needed to use a component twice"
+    )
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        default_factory=dict, max_length=20, description="parameter -> list of values to try"
+    )
+    then: list[Use] = Field(
+        default_factory=list, max_length=10,
+        description="defenses applied after this one; a list of uses in place of a mapping says the same",
+    )  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_list(cls, value: Any) -> Any:
+        """``[a, {name: b}]`` is a followed by b, one row; what follows can be said in one way only."""
+        if not isinstance(value, list) or not value:
+            return value
+        first = {"name": value[0]} if isinstance(value[0], str) else value[0]
+        if isinstance(first, dict) and "then" in first:
+            raise mistake("the first of a list has a `then` of its own: put what it says into the list")
+        return {**first, "then": value[1:]} if isinstance(first, dict) else first
+
+    @model_validator(mode="after")
+    def _grid_fits(self) -> MethodUse:
+        for name in self.grid:
+            if name in self.params:
+                raise mistake(f"'{name}' is given in both params and grid: keep one")
+        if self.n_rows > bounds.ROWS:
+            raise mistake(f"the grid has {self.n_rows:,} combinations, more than {bounds.ROWS:,}: split it")
+        return self
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows it makes, without making them."""
+        return math.prod(map(len, self.grid.values()))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One row of a use: its label, its parameters, and which value of the grid each gridded parameter took."""
+
+    label: str
+    params: dict[str, Any]
+    grid_index: dict[str, int]
+
+
+def expand(use: MethodUse) -> Iterator[Point]:
+    """The rows of a use: itself, or the cartesian product of its grid labelled like ``grad-noise[sigma=0.01]``."""
+    base = use.label or "+".join([use.name, *(part.name for part in use.then)])
+    for picks in itertools.product(*(enumerate(values) for values in use.grid.values())):
+        chosen = {name: value for name, (_, value) in zip(use.grid, picks, strict=True)}
+        index = {name: i for name, (i, _) in zip(use.grid, picks, strict=True)}
+        inner = ",".join(f"{name}={_text(value)}" for name, value in chosen.items())
+        yield Point(f"{base}[{inner}]" if inner else base, {**use.params, **chosen}, index)
+
+
+def grid_of(label: str) -> str:
+    """The label that the rows of a grid share: ``grad-noise`` of ``grad-noise[sigma=0.01]``; of another row its own."""
+    return label.partition("[")[0]
+
+
+def _text(value: Any) -> str:
+    return one_line(value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str), 80)

@@ -14,8 +14,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words.explain import bounded, one_line
-from fedbench.core.words.nearest import did_you_mean
+from fedbench.core.words import bounded, did_you_mean, one_line
 
 Loc = tuple[str | int, ...]
 MAX_BYTES = 2**20

@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.resources import files
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from ruamel.yaml import YAML
 
-from fedbench.core.spec import most
+from fedbench.core.spec import bounds
 from fedbench.core.spec.base import SpecModel, mistake
-from fedbench.core.spec.recipes import Recipe, with_recipe
+from fedbench.core.words import did_you_mean
+
+RECIPES = files("fedbench.core.spec") / "recipes"  # the papers' settings by name, a data file each
+
+
+@cache
+def recipe_names() -> tuple[str, ...]:
+    """The recipes that are there, sorted."""
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in RECIPES.iterdir() if f.name.endswith(".yaml")))
+
+
+@cache
+def recipe(name: str) -> dict[str, Any]:
+    """The fields of a federation that the recipe states."""
+    return YAML(typ="safe", pure=True).load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def _known(name: str) -> str:
+    if name not in recipe_names():
+        raise mistake(f"unknown recipe '{name}'{did_you_mean(name, recipe_names())}; the recipes are {', '.join(recipe_names())}")
+    return name
+
+
+Recipe = Annotated[str, AfterValidator(_known)]
+
+
+def with_recipe(value: object) -> object:
+    """The mapping with every field it leaves out taken from its recipe; the optimiser's fields one by one."""
+    if not isinstance(value, dict) or value.get("recipe") not in recipe_names():
+        return value
+    stated = recipe(value["recipe"])
+    merged = {**stated, **value}
+    if isinstance(value.get("optimizer"), dict):
+        merged["optimizer"] = {**stated["optimizer"], **value["optimizer"]}
+    return merged
 
 
 class Schedule(SpecModel):
@@ -20,7 +57,7 @@ class Schedule(SpecModel):
         "constant", description="constant; exponential: x factor every round; cosine: to 0; milestones: x factor at each"
     )
     factor: float | None = Field(None, gt=0, le=1, description="of exponential (every round) and milestones (at each)")
-    rounds: list[Annotated[int, Field(ge=1, le=most.ROUNDS)]] | None = Field(
+    rounds: list[Annotated[int, Field(ge=1, le=bounds.ROUNDS)]] | None = Field(
         None, min_length=1, max_length=10_000, description="milestones: the rounds after which the factor applies"
     )
 
@@ -44,7 +81,7 @@ class Optimizer(SpecModel):
     model_config = ConfigDict(json_schema_extra=_optional)
 
     name: Literal["sgd", "adam"] = Field("sgd", description="the rule")
-    lr: float = Field(gt=0, le=most.FACTOR, description="learning rate of round 1")
+    lr: float = Field(gt=0, le=bounds.FACTOR, description="learning rate of round 1")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
     betas: list[Annotated[float, Field(ge=0, lt=1)]] | None = Field(
         None, min_length=2, max_length=2, description="adam: decay of the two moments, [0.9, 0.999] by default"
@@ -52,7 +89,7 @@ class Optimizer(SpecModel):
     keep_state: bool = Field(
         False, description="adam: a client's moments live on from round to round, though its parameters are replaced"
     )
-    weight_decay: float = Field(0.0, ge=0, le=most.FACTOR, description="L2 penalty, added to the gradient")
+    weight_decay: float = Field(0.0, ge=0, le=bounds.FACTOR, description="L2 penalty, added to the gradient")
     schedule: Schedule = Field(default_factory=Schedule, description="the learning rate over the rounds")
 
     @model_validator(mode="after")
@@ -70,13 +107,14 @@ class FederationSpec(SpecModel):
     model_config = ConfigDict(json_schema_extra=_optional)
 
     recipe: Recipe | None = Field(None, description="a paper's settings, for the fields that are not given here")
-    clients: int = Field(ge=1, le=most.CLIENTS, description="number of clients K")
-    rounds: int = Field(ge=1, le=most.ROUNDS, description="number of rounds T")
-    local_epochs: int = Field(1, ge=1, le=most.EPOCHS, description="epochs over its own data of a client in a round")
+    clients: int = Field(ge=1, le=bounds.CLIENTS, description="number of clients K")
+    rounds: int = Field(ge=1, le=bounds.ROUNDS, description="number of rounds T")
+    local_epochs: int = Field(1, ge=1, le=bounds.EPOCHS, description="epochs over its own data of a client in a round")
     local_batches: int | None = Field(
-        None, ge=1, le=most.SAMPLES, description="train on only so many of each local epoch's shuffled batches; by default on all"
+        None, ge=1, le=bounds.SAMPLES,
+        description="train on only so many of each local epoch's shuffled batches; by default on all",
     )
-    batch_size: int = Field(ge=1, le=most.SAMPLES, description="samples a training step")
+    batch_size: int = Field(ge=1, le=bounds.SAMPLES, description="samples a training step")
     validation: float = Field(
         0.0, ge=0, lt=1, description="share of each client's own samples, by class, that it validates on and never trains on"
     )
@@ -96,7 +134,7 @@ class FederationSpec(SpecModel):
     )
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients drawn in a round")
     max_delay: int = Field(
-        0, ge=0, le=most.ROUNDS,
+        0, ge=0, le=bounds.ROUNDS,
         description="asynchronous: a client's global model is 0 to max_delay rounds old, uniformly; 0: synchronous",
     )  # fmt: skip
     precision: Literal["fp32", "tf32", "bf16"] = Field(

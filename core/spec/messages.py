@@ -11,8 +11,7 @@ from pydantic import BaseModel, ValidationError
 from fedbench.core.spec.base import PATTERNS
 from fedbench.core.spec.document import Loc, Problem
 from fedbench.core.spec.schema import arms, at, fields, words
-from fedbench.core.words.explain import printable
-from fedbench.core.words.nearest import did_you_mean
+from fedbench.core.words import did_you_mean, printable
 
 _LENGTHS = {"min_length": "at least", "max_length": "at most"}
 

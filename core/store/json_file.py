@@ -9,7 +9,7 @@ from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import bytes_of
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 
 MAX_DEPTH = 40
 LARGEST = 2**64  # seeds and sizes are below

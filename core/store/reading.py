@@ -17,7 +17,7 @@ from fedbench.core.store.record import Record
 from fedbench.core.store.run_file import array_names, digest_of_arrays, member, optional_names
 from fedbench.core.store.stems import stem_of_cell, stem_of_run
 from fedbench.core.store.validity import RERUN, validated
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 200_000

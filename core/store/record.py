@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fedbench.core.contract.analysis import Number
-from fedbench.core.contract.candidates import Group
+from fedbench.core.contract.attack import Group
 from fedbench.core.contract.defense import FactValue
-from fedbench.core.metrics.groups import Score
+from fedbench.core.metrics.registry import Score
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.integrity import components_of

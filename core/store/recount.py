@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbench.core.contract.candidates import MEMBER, Group
-from fedbench.core.metrics.counts import allowed_false_positives, auc_of_counts, tpr_of_counts
-from fedbench.core.metrics.groups import Score, group_masks
-from fedbench.core.metrics.tpr import TF01_FPR, TF01_MIN_NONMEMBERS
+from fedbench.core.contract.attack import MEMBER, Group
+from fedbench.core.metrics.registry import Score, group_masks
+from fedbench.core.metrics.roc import TF01_FPR, TF01_MIN_NONMEMBERS, allowed_false_positives, auc_of_counts, tpr_of_counts
 from fedbench.core.store.reading import LoadedRecord
 
 _TOLERANCE = 1e-9  # counts are exact; their quotients may be rounded in another order

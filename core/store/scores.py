@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from fedbench.core.contract.candidates import Group
-from fedbench.core.metrics.groups import Score
+from fedbench.core.contract.attack import Group
+from fedbench.core.metrics.registry import Score
 
 
 class RecordPart(BaseModel):

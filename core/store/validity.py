@@ -15,7 +15,7 @@ from fedbench.core.metrics.registry import METRICS
 from fedbench.core.store.integrity import digest_mistake, disagreements
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.run_file import cells_of
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 
 RERUN = "delete it and run its suite again to compute the run anew"
 _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")

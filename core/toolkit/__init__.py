@@ -1,1 +1,18 @@
-"""What data-set plugins share: downloads, archives, caches, folders, images."""
+"""What data-set plugins share: downloads, archives, decoded images and their cache."""
+
+from fedbench.core.toolkit.arrays import (
+    Arrays,
+    Labelled,
+    cached,
+    check_labels,
+    check_size,
+    class_folders,
+    decode_images,
+    file_lines,
+)
+from fedbench.core.toolkit.download import Remote, archive_files, data_folder, fetch, unpack
+
+__all__ = [
+    "Arrays", "Labelled", "Remote", "archive_files", "cached", "check_labels", "check_size", "class_folders", "data_folder",
+    "decode_images", "fetch", "file_lines", "unpack",
+]  # fmt: skip

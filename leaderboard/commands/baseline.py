@@ -29,7 +29,7 @@ def command(results: Path, file: Path, force: bool) -> None:
     Every number is counted again from the scores first. Cells that an attack does not apply to, or that diverged, are left
     out; with cells that failed nothing is written.
     """
-    from fedbench.core.words.explain import bounded
+    from fedbench.core.words import bounded
     from fedbench.leaderboard.gate.file import write_baseline
     from fedbench.leaderboard.gate.snapshot import failures, snapshot_of
 

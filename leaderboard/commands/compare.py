@@ -11,7 +11,7 @@ from fedbench.core import UserError
 from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.say import say
-from fedbench.core.words.nearest import did_you_mean
+from fedbench.core.words import did_you_mean
 
 _CHANGES = ("worse", "better", "missing", "not-comparable", "new")
 _ANY = "any-change"

@@ -123,7 +123,7 @@ def _report(folder: Path, again: Again) -> int:
     from collections import Counter
 
     from fedbench.core.cli.table import show_table
-    from fedbench.core.words.explain import one_line
+    from fedbench.core.words import one_line
     from fedbench.leaderboard.submissions.reproducing import results
 
     found = results(folder, again)

@@ -13,7 +13,7 @@ from fedbench.core import UserError
 from fedbench.core.store.files import write_atomically
 from fedbench.core.store.integrity import digest_of
 from fedbench.core.store.json_file import parse_json
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 from fedbench.leaderboard.gate.identity import Identity, changes, merged, parts_of
 from fedbench.leaderboard.gate.measures import MEASURES, Value
 from fedbench.leaderboard.gate.snapshot import Cell, Key, Snapshot

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbench.core import MEMBER
-from fedbench.core.contract.candidates import Group
+from fedbench.core.contract.attack import Group
 from fedbench.core.metrics import auc, auc_covariance
-from fedbench.core.metrics.groups import group_masks
-from fedbench.core.metrics.registry import Direction, metric
-from fedbench.core.metrics.tpr import TF01_FPR
+from fedbench.core.metrics.registry import Direction, group_masks, metric
+from fedbench.core.metrics.roc import TF01_FPR
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.statistics.intervals import Measured, candidates_error, share_error
 from fedbench.leaderboard.statistics.scores import pulls_of

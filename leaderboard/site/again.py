@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fedbench.core import UserError
 from fedbench.core.cli.options import ONLY, parse_only
-from fedbench.core.spec.shipped import shipped_suites
 from fedbench.core.store.plans import ID, Asked, read_plan
-from fedbench.core.words.printable import printable
+from fedbench.core.words import printable
+from fedbench.suites import shipped_suites
 
 _START = ("fedbench", "run")
 

@@ -16,7 +16,7 @@ from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import Group, Interval
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 from fedbench.leaderboard.citation import board_id
 from fedbench.leaderboard.document import Source, setting_of
 from fedbench.leaderboard.site import schema

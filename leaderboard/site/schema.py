@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 
 from fedbench.core import UserError
 from fedbench.core.store.json_file import parse_json
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 from fedbench.leaderboard.site.again import is_command, is_only
 
 VERSION = 1

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from fedbench.core import Courses, Strengths
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
+from fedbench.core.report import Courses, Strengths
 from fedbench.leaderboard.claims.papers import Other, Quantity
 from fedbench.leaderboard.statistics.intervals import Measured, over_units, p_value
 from fedbench.leaderboard.statistics.rows import Row

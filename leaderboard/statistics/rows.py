@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from fedbench.core.contract.analysis import Findings
-from fedbench.core.contract.candidates import MEMBER
+from fedbench.core.contract.attack import MEMBER
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.section import ClientGroup
 from fedbench.core.metrics import Group, Interval, Score, combined_interval
-from fedbench.core.population.target import Target
+from fedbench.core.population.audit import Target
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import RoundRow
 from fedbench.core.store.remarks import remarks_in

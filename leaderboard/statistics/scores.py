@@ -17,7 +17,7 @@ import numpy as np
 
 from fedbench.core import EXCLUDED, MEMBER, OFL, UserError
 from fedbench.core.metrics import auc, auc_covariance
-from fedbench.core.metrics.delong import covariance_of, placements
+from fedbench.core.metrics.roc import covariance_of, placements
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.statistics.intervals import Unit

@@ -25,7 +25,7 @@ from scipy.special import expit, gammaln, logit
 from scipy.stats import beta
 
 from fedbench.core.metrics import Interval
-from fedbench.core.metrics.tpr import TF01_FPR
+from fedbench.core.metrics.roc import TF01_FPR
 from fedbench.core.numerics.rng import numpy_rng
 
 MAX_FPR = 0.05

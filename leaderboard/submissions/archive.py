@@ -18,7 +18,7 @@ from typing import IO
 
 from fedbench.core import UserError
 from fedbench.core.store.reading import MAX_RECORD_BYTES
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 from fedbench.leaderboard.submissions.names import MANIFEST, is_name
 
 MAX_BUNDLE_BYTES = 2 << 30

@@ -11,9 +11,8 @@ import numpy as np
 from scipy.stats import norm
 
 from fedbench.core import MEMBER
-from fedbench.core.metrics.delong import auc_covariance
-from fedbench.core.metrics.groups import group_masks
-from fedbench.core.metrics.roc import auc
+from fedbench.core.metrics.registry import group_masks
+from fedbench.core.metrics.roc import auc, auc_covariance
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.submissions.merging import differing
 

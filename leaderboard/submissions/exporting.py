@@ -17,7 +17,7 @@ from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.results import Results
 from fedbench.core.store.run_file import CellResult, write_run
-from fedbench.core.words.explain import bounded
+from fedbench.core.words import bounded
 from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.submissions.agreement import disagreeing
 from fedbench.leaderboard.submissions.archive import MAX_BUNDLE_BYTES, MAX_ENTRIES, most_of, write_archive

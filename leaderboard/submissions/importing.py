@@ -24,7 +24,7 @@ from fedbench.core.store.plans import read_plan
 from fedbench.core.store.reading import LoadedRecord, read_all, record_paths
 from fedbench.core.store.stems import stem_in_merged, stem_of_run
 from fedbench.core.store.trust import claimed, write_trust
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.submissions.agreement import disagreeing, repeated, unnamed_content
 from fedbench.leaderboard.submissions.archive import Archive, Refused

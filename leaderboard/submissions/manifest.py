@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedbench.core.spec.suite import PublishedNumbers
 from fedbench.core.store.integrity import digest_mistake, sealed
 from fedbench.core.store.record import SCHEMA_VERSION
-from fedbench.core.words.explain import one_line, printable
+from fedbench.core.words import one_line, printable
 from fedbench.leaderboard.submissions.archive import MAX_ENTRIES, Refused
 
 BUNDLE_VERSION = 1

@@ -20,7 +20,7 @@ from fedbench.core.store.results import Results
 from fedbench.core.store.run_file import CellResult, write_run
 from fedbench.core.store.stems import stem_in_merged, stem_of_run
 from fedbench.core.store.trust import Trust, read_trust, write_trust
-from fedbench.core.words.explain import one_line
+from fedbench.core.words import one_line
 from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.submissions.importing import Progress, import_bundle
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedbench.core import EXCLUDED, MEMBER
 from fedbench.core.metrics import Group, Score, score_groups
-from fedbench.core.metrics.maximum import maximum
 from fedbench.core.metrics.registry import METRICS, metric
+from fedbench.core.metrics.rounds import maximum
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.audit import shuffle_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord

@@ -11,7 +11,7 @@ from fedbench.core.contract.board import Column, Content, Note, Table, Text, Val
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import METRICS, Group, Interval, Metric
 from fedbench.core.metrics.registry import Direction
-from fedbench.core.metrics.tpr import TF01_MIN_NONMEMBERS
+from fedbench.core.metrics.roc import TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.intervals import interval_of, mean_of
 from fedbench.leaderboard.statistics.maximum import Largest, looks_often, row_maximum
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, Entry, Row

@@ -20,7 +20,7 @@ from fedbench.core.contract.board import (
     Words,
 )
 from fedbench.core.metrics import Group, Interval
-from fedbench.core.population.target import EVERYBODY, Target
+from fedbench.core.population.audit import EVERYBODY, Target
 from fedbench.leaderboard.statistics.rows import Entry, Row, group_names
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.tf01 import ALIGNED_OF_ONE, ALIGNED_TOGETHER

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from fedbench.core.contract.attack import ANSWERS
 from fedbench.core.contract.board import Block, Bullets, Column, Heading, Note, Part, Quote, Table, Text, Words
-from fedbench.core.contract.threat import ANSWERS
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record

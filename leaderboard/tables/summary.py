@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from fedbench.core.contract.board import Column, Content, Part, Text, Value
-from fedbench.core.contract.report import Summary
+from fedbench.core.contract.components import Summary
 from fedbench.leaderboard.statistics.rows import Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.ranking import claimed, front_table

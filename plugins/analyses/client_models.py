@@ -7,22 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import (
-    Analysis,
-    Block,
-    Content,
-    Findings,
-    FinishedRun,
-    Judgement,
-    Number,
-    Params,
-    Row,
-    Section,
-    Table,
-    Value,
-    Words,
-    auc,
-)  # fmt: skip
+from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number, Params
+from fedbench.core.metrics import auc
+from fedbench.core.report import Block, Content, Row, Section, Table, Value, Words  # fmt: skip
 from fedbench.plugins.analyses.common import advantage, clients_of, members_of, numbers, outsiders_of, seeds_of, shown, words
 
 MODELS = ("local", "global")

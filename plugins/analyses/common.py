@@ -7,21 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbench.core import (
-    Column,
-    Entry,
-    Findings,
-    FinishedRun,
-    Interval,
-    Row,
-    Section,
-    Style,
-    Value,
-    Words,
-    combined_interval,
-    t_interval,
-    value,
-)  # fmt: skip
+from fedbench.core import Findings, FinishedRun
+from fedbench.core.metrics import combined_interval, t_interval
+from fedbench.core.report import Column, Entry, Interval, Row, Section, Style, Value, Words, value  # fmt: skip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbench.core import (
-    Analysis,
-    Block,
-    Content,
-    Figure,
-    Findings,
-    FinishedRun,
-    Judgement,
-    Number,
-    Section,
-    Style,
-    Table,
-    Words,
-)  # fmt: skip
+from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
+from fedbench.core.report import Block, Content, Figure, Section, Style, Table, Words  # fmt: skip
 from fedbench.plugins.analyses.common import numbers, over_seeds, seeds_of, words
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Analysis, Block, Figure, Findings, FinishedRun, Judgement, Number, Numbers, Params, Section, Style
+from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number, Params
+from fedbench.core.report import Block, Figure, Numbers, Section, Style
 from fedbench.plugins.analyses.common import advantage, clients_of, framed, members_of, outsiders_of, seeds_of
 
 if TYPE_CHECKING:

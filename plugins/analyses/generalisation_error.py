@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Analysis, Block, Figure, Findings, FinishedRun, Judgement, Number, Numbers, Params, Section, Style
+from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number, Params
+from fedbench.core.report import Block, Figure, Numbers, Section, Style
 from fedbench.plugins.analyses.common import clients_of, framed, in_order, members_of, outsiders_of, seeds_of, stroke
 
 if TYPE_CHECKING:

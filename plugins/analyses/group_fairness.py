@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbench.core import (
-    Analysis,
+from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
+from fedbench.core.report import (
     AuditedRound,
     Block,
     ClientGroup,
     Column,
     Content,
     Figure,
-    Findings,
-    FinishedRun,
-    Judgement,
-    Number,
     Row,
     Section,
     Style,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbench.core import Analysis, Block, Content, Figure, Row, Section, Style, Table, Value, Words
+from fedbench.core import Analysis
+from fedbench.core.report import Block, Content, Figure, Row, Section, Style, Table, Value, Words
 from fedbench.plugins.analyses.common import framed, numbers, words
 
 if TYPE_CHECKING:

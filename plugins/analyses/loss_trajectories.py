@@ -9,23 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import (
-    Analysis,
-    Block,
-    Content,
-    Courses,
-    Figure,
-    Findings,
-    FinishedRun,
-    Judgement,
-    Number,
-    Params,
-    Section,
-    Style,
-    Table,
-    Value,
-    Words,
-)  # fmt: skip
+from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number, Params
+from fedbench.core.report import Block, Content, Courses, Figure, Section, Style, Table, Value, Words  # fmt: skip
 from fedbench.plugins.analyses.common import clients_of, framed, members_of, numbers, outsiders_of, over_seeds, words
 
 if TYPE_CHECKING:

@@ -10,22 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.core import (
-    Analysis,
-    Block,
-    Content,
-    Findings,
-    FinishedRun,
-    Judged,
-    Judgement,
-    Quote,
-    Row,
-    Section,
-    Table,
-    Value,
-    Words,
-    auc,
-)  # fmt: skip
+from fedbench.core import Analysis, Findings, FinishedRun, Judged, Judgement
+from fedbench.core.metrics import auc
+from fedbench.core.report import Block, Content, Quote, Row, Section, Table, Value, Words  # fmt: skip
 from fedbench.plugins.analyses.common import numbers, over_seeds, words
 
 BASE = "ifca"  # clients follow their loss alone

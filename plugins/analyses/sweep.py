@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedbench.core import Analysis, Block, Column, Figure, Section, Style, Sweep, Table, Value, Words
+from fedbench.core import Analysis
+from fedbench.core.report import Block, Column, Figure, Section, Style, Sweep, Table, Value, Words
 from fedbench.plugins.analyses.common import framed, numbers, words
 
 if TYPE_CHECKING:

@@ -9,28 +9,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import (
-    EXCLUDED,
-    MEMBER,
-    OFL,
-    TF01_MIN_NONMEMBERS,
-    Analysis,
-    Block,
-    Content,
-    Findings,
-    FinishedRun,
-    Judged,
-    Judgement,
-    Note,
-    Number,
-    Params,
-    Section,
-    Table,
-    Value,
-    Words,
-    exact_interval,
-    tf01,
-)
+from fedbench.core import EXCLUDED, MEMBER, OFL, Analysis, Findings, FinishedRun, Judged, Judgement, Number, Params
+from fedbench.core.metrics import TF01_MIN_NONMEMBERS, exact_interval, tf01
+from fedbench.core.report import Block, Content, Note, Section, Table, Value, Words
 from fedbench.plugins.analyses.common import numbers, seeds_of, shown, words
 
 _MOST_COLUMNS = 20  # classes; of more, a table shows the lowest, the median and the highest

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import (
-    Analysis,
+from fedbench.core import Analysis, Params
+from fedbench.core.metrics import pareto_front
+from fedbench.core.report import (
     Block,
     Content,
     Duel,
     Figure,
     Note,
-    Params,
     Section,
     Standing,
     Strengths,
@@ -25,7 +25,6 @@ from fedbench.core import (
     Text,
     Value,
     Words,
-    pareto_front,
     value,
 )
 from fedbench.plugins.analyses.common import framed, numbers, words

@@ -7,21 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.core import (
-    Analysis,
-    Block,
-    Column,
-    Content,
-    Entry,
-    Findings,
-    FinishedRun,
-    Judgement,
-    Number,
-    Section,
-    Table,
-    Words,
-    value,
-)  # fmt: skip
+from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
+from fedbench.core.report import Block, Column, Content, Entry, Section, Table, Words, value  # fmt: skip
 from fedbench.plugins.analyses.common import interval_of, seeds_of, words
 
 NAME = "violations"

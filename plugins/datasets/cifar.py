@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Arrays, Remote, UserError, cached, check_labels, check_size, data_folder, file_lines
+from fedbench.core import UserError
+from fedbench.core.toolkit import Arrays, Remote, cached, check_labels, check_size, data_folder, file_lines
 from fedbench.plugins.datasets.imageset import HALF, ArchivedSet, ImageSet, Statistics, check_counts, folder_arrays, moments
 from fedbench.plugins.datasets.sampling import Resplit
 

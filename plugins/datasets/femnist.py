@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import Arrays, Remote, UserError, cached, check_labels, check_size, data_folder, fetch, file_lines
+from fedbench.core import UserError
+from fedbench.core.toolkit import Arrays, Remote, cached, check_labels, check_size, data_folder, fetch, file_lines
 from fedbench.plugins.datasets.imageset import ImageSet, check_counts, moments
 from fedbench.plugins.datasets.mnist import idx_array
 

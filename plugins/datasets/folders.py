@@ -8,16 +8,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from fedbench.core import (
-    Arrays,
-    Labelled,
-    Params,
-    Remote,
-    UserError,
-    check_size,
-    class_folders,
-    data_folder,
-)
+from fedbench.core import Params, UserError
+from fedbench.core.toolkit import Arrays, Labelled, Remote, check_size, class_folders, data_folder
 from fedbench.plugins.datasets.imageset import ArchivedSet, ImageSet, Statistics, check_counts, decoded, folder_arrays
 
 _MOST_TABLE_BYTES = 10_000_000  # of the labels, which take 270 KB

@@ -9,14 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import (
+from fedbench.core import Data, Dataset, Params, UserError
+from fedbench.core.toolkit import (  # fmt: skip
     Arrays,
-    Data,
-    Dataset,
     Labelled,
-    Params,
     Remote,
-    UserError,
     cached,
     class_folders,
     data_folder,
@@ -24,7 +21,7 @@ from fedbench.core import (
     fetch,
     file_lines,
     unpack,
-)  # fmt: skip
+)
 from fedbench.plugins.datasets.sampling import drawn
 
 # (mean, std) a channel, of pixels in 0..1.

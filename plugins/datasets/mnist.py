@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbench.core import Arrays, Remote, UserError, cached, check_labels, data_folder, fetch, file_lines
+from fedbench.core import UserError
+from fedbench.core.toolkit import Arrays, Remote, cached, check_labels, data_folder, fetch, file_lines
 from fedbench.plugins.datasets.imageset import ImageSet, Statistics, check_counts
 
 _STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field, field_validator
 
-from fedbench.core import Arrays, Data, Params, UserError
+from fedbench.core import Data, Params, UserError
+from fedbench.core.toolkit import Arrays
 
 _TEST_SHARE = 0.2  # of a data set without a test set of its own
 

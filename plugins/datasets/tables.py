@@ -10,17 +10,17 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedbench.core import (
+from fedbench.core import UserError
+from fedbench.core.toolkit import (  # fmt: skip
     Arrays,
     Remote,
-    UserError,
     cached,
     check_labels,
     check_size,
     class_folders,
     data_folder,
     file_lines,
-)  # fmt: skip
+)
 from fedbench.plugins.datasets.imageset import HALF, ArchivedSet, ImageSet, Statistics, check_counts, decoded, moments
 from fedbench.plugins.datasets.sampling import Resplit
 

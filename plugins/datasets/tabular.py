@@ -11,7 +11,8 @@ from typing import IO, ClassVar
 
 import numpy as np
 
-from fedbench.core import Arrays, Data, Dataset, Remote, UserError, archive_files, cached, data_folder, fetch, file_lines
+from fedbench.core import Data, Dataset, UserError
+from fedbench.core.toolkit import Arrays, Remote, archive_files, cached, data_folder, fetch, file_lines
 from fedbench.plugins.datasets.sampling import Resplit, drawn
 
 HOME = "https://github.com/privacytrustlab/datasets"

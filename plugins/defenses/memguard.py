@@ -226,7 +226,6 @@ class MemGuard(Defense):
         return {"protects": ["client", "external"], "distortion budget": self.params.budget, "references": sum(known)}
 
 
-
 def lessons_of(ctx: AnswerContext) -> list[torch.Tensor]:
     """[2m, C] logits of each member that the model serves and that asked it last: its own samples, then its references."""
     known = {k: ctx.of_member[k] for k in ctx.served if "lessons" in ctx.of_member[k]}

@@ -154,7 +154,7 @@ def toys(args, left):
     from oracle.toys import images_in, toy
     from running import suite
 
-    from fedbench.core.spec.shipped import shipped_suites
+    from fedbench.suites import shipped_suites
 
     folder, found = args.output / "toys", {}
     (folder / "images").mkdir(parents=True, exist_ok=True)

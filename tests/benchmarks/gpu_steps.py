@@ -9,11 +9,9 @@ from torch.nn.functional import cross_entropy
 from workloads import in_turn, ratio, training_of
 
 from fedbench.core import MemberData
-from fedbench.core.models.cnn_small import SmallCNN
-from fedbench.core.models.resnet18 import ResNet18
-from fedbench.core.numerics.memory_format import in_memory_format
-from fedbench.core.numerics.normalise import Normalised
-from fedbench.core.numerics.precision import in_precision
+from fedbench.core.models.residual import ResNet18
+from fedbench.core.models.sequential import SmallCNN
+from fedbench.core.numerics.wrappers import Normalised, in_memory_format, in_precision
 
 OPTIMIZER = {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
 MEAN, STD = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)

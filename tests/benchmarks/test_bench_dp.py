@@ -14,7 +14,7 @@ import torch
 from workloads import CLIENTS, MODELS, clients_of, in_turn, ratio, training_of
 
 from fedbench.core import Batch, Defense, MemberContext
-from fedbench.core.numerics.norms import clip_factors, norms
+from fedbench.core.numerics.flat import clip_factors, norms
 from fedbench.plugins.defenses.dp_sgd import DPSGD
 
 pytestmark = pytest.mark.benchmark

@@ -11,8 +11,7 @@ from torch.nn.functional import cross_entropy
 from fedbench.core import Defense, MemberData
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Setup
-from fedbench.core.models.cnn_small import SmallCNN
-from fedbench.core.models.mlp import MLP
+from fedbench.core.models.sequential import MLP, SmallCNN
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.spec.federation import FederationSpec
 

@@ -13,7 +13,7 @@ from oracle.stored import PARTS, as_json, load, moved
 from oracle.toys import toy
 
 from fedbench.core.cli.main import cli
-from fedbench.core.spec.shipped import shipped_suites
+from fedbench.suites import shipped_suites
 
 # the longest first, so that the last worker does not end long after the others
 LONGEST = ["poisoning", "cross_threats", "tuned_baselines", "partial_defense", "partial_defense_location30", "overfitting"]

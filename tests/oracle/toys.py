@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 from ruamel.yaml import YAML
 
-from fedbench.core.spec.component import MethodUse, expand
-from fedbench.core.spec.shipped import shipped_suites
+from fedbench.core.spec.base import MethodUse, expand
+from fedbench.suites import shipped_suites
 
 
 def images_in(root: Path) -> Path:

@@ -1,19 +1,146 @@
-"""Class folders of image files -> one uint8 array."""
+"""From files to arrays: decode images, cache what was decoded, and check the arrays of a data set."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Sequence
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from fedbench.core.contract.components import Data
 from fedbench.core.contract.errors import UserError
+from fedbench.core.store.files import TEMPORARY_PREFIX, read_npz
+from fedbench.core.toolkit.download import decoded_folder
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+SPLITS = ("train", "test", "holdout")
+
+
+def check_data(data: Data, name: str) -> Data:
+    """``data`` itself. Raises ``UserError`` with everything that is wrong with it: lengths, shapes, labels,
+    canary flags, normalisation. ``name`` is the data set's, for the message."""
+    problems = [p for split in SPLITS for p in _split_problems(data, split)]
+    problems += _normalisation_problems(data)
+    if problems:
+        raise UserError(*(f"dataset '{name}': {p}" for p in problems))
+    return data
+
+
+def check_labels(y: np.ndarray, n_classes: int, where: str) -> None:
+    """Every label in 0..C-1. Raises ``UserError`` naming ``where`` and the first position that is not."""
+    problem = _label_problem(y, n_classes)
+    if problem:
+        raise UserError(f"{where}: {problem}")
+
+
+def check_size(file: Path, most: int) -> None:
+    """Raises ``UserError`` for a file of more than ``most`` bytes: before it is read, not when memory is out."""
+    size = file.stat().st_size
+    if size > most:
+        raise UserError(f"{file}: {size:,} bytes, at most {most:,} expected: not this data set; get it from its official home")
+
+
+def _label_problem(y: np.ndarray, n_classes: int) -> str | None:
+    wrong = np.flatnonzero((y < 0) | (y >= n_classes))
+    if not len(wrong):
+        return None
+    return (
+        f"{len(wrong):,} labels are not 0..{n_classes - 1} (the first: {y[wrong[0]]} at position {wrong[0]}); number the "
+        f"classes from 0, or fix the file or n_classes"
+    )
+
+
+def _split_problems(data: Data, split: str) -> list[str]:
+    x, y = getattr(data, f"{split}_x"), getattr(data, f"{split}_y")
+    if len(x) == 0:
+        return [f"{split} is empty"]
+    if len(x) != len(y):
+        return [f"{split} has {len(x):,} samples but {len(y):,} labels"]
+    problems = []
+    if x.shape[1:] != data.train_x.shape[1:] or x.dtype != data.train_x.dtype:
+        problems.append(
+            f"{split} samples are {list(x.shape[1:])} {x.dtype}, train samples {list(data.train_x.shape[1:])} "
+            f"{data.train_x.dtype}: make them alike"
+        )
+    if not np.issubdtype(y.dtype, np.integer):
+        return [*problems, f"{split} labels are {y.dtype}: make them int64"]
+    wrong = _label_problem(y, data.n_classes)
+    problems += [f"{split}: {wrong}"] if wrong else []
+    canary = getattr(data, f"{split}_canary", None)
+    if canary is not None and len(canary) != len(y):
+        problems.append(f"{split} has {len(y):,} samples but {len(canary):,} canary flags")
+    return problems
+
+
+def _normalisation_problems(data: Data) -> list[str]:
+    if data.train_x.dtype != np.uint8:
+        return []
+    channels = data.train_x.shape[1] if data.train_x.ndim == 4 else None
+    if channels is None:
+        return [f"uint8 samples are {list(data.train_x.shape[1:])}, not images [channels, height, width]"]
+    for name in ("mean", "std"):
+        values = getattr(data, name)
+        if values is None or len(values) != channels:
+            return [f"uint8 images with {channels} channels need 'mean' and 'std' with {channels} values each"]
+    if min(data.std or (1.0,)) <= 0:
+        return [f"std must be above 0, not {data.std}"]
+    return []
+
+
+Arrays = dict[str, np.ndarray]
+
+
+def cached(name: str, source: Iterable[str], build: Callable[[], Arrays]) -> Arrays:
+    """``build()``, or what it answered earlier for the same ``source``.
+
+    ``source``: lines that name everything the arrays depend on (files with size and time, decoding parameters). A
+    damaged cache (each array carries a CRC) is built again; one that cannot be written costs a warning, not the run.
+    """
+    digest = hashlib.sha256("\n".join(source).encode("utf-8", "surrogateescape")).hexdigest()  # names need not be UTF-8
+    path = decoded_folder() / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{digest[:20]}.npz"
+    if path.exists():
+        try:
+            return read_npz(path)
+        except (OSError, ValueError) as error:
+            print(f"fedbench: {path} is damaged ({error}); decoding again", file=sys.stderr)
+    arrays = build()
+    try:
+        _store(path, arrays)
+    except OSError as error:
+        print(f"fedbench: cannot write {path} ({error.strerror}): the next run decodes again", file=sys.stderr)
+    return arrays
+
+
+def file_lines(files: Iterable[str | Path], root: Path) -> list[str]:
+    """For ``source``: path below ``root``, size and time of change of each file, in the order given."""
+    cut = len(os.path.join(root, ""))
+    stats = ((os.fspath(f)[cut:], os.stat(f)) for f in files)
+    return [f"{name}:{s.st_size}:{s.st_mtime_ns}" for name, s in stats]
+
+
+def _store(path: Path, arrays: Arrays) -> None:
+    """Streamed to a temporary file, then renamed: half a cache is never seen, and memory is not used twice."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            np.savez(f, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # What the suffixes stand for, and nothing else: by its content, EPS called .png would start Ghostscript.

@@ -1,0 +1,107 @@
+"""Modules around a model: normalisation of images, the arithmetic of training, and the memory format of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from fedbench.core.contract.components import Data
+from fedbench.core.contract.errors import UserError
+
+
+class Normalised(nn.Module):
+    """``module`` behind (x / 255 - mean) / std for integer images; floating-point input is already normalised.
+
+    A batch that a defense wants to change (mixup, augmentation, per-sample gradients) arrives as floats, everything
+    else as bytes: both reach ``module`` as the same numbers. mean, std: one value a channel.
+    """
+
+    def __init__(self, module: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        super().__init__()
+        self.module = module
+        # Not floating-point buffers: those travel with a client's upload and are averaged.
+        self._mean = torch.tensor(mean).view(-1, 1, 1)
+        self._std = torch.tensor(std).view(-1, 1, 1)
+
+    def normalise(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, C, H, W] float32; floats pass unchanged."""
+        if x.is_floating_point():
+            return x
+        if self._mean.device != x.device:
+            self._mean, self._std = self._mean.to(x.device), self._std.to(x.device)
+        return (x.float() / 255 - self._mean) / self._std
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module(self.normalise(x))
+
+
+def wrap(module: nn.Module, data: Data) -> nn.Module:
+    """``module`` as the engine uses it: behind the data's normalisation, if it has one."""
+    return module if data.mean is None or data.std is None else Normalised(module, data.mean, data.std)
+
+
+def as_floats(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What a defense's phases see of a batch: normalised floats."""
+    return module.normalise(x) if isinstance(module, Normalised) else x
+
+
+class Bfloat16Training(nn.Module):
+    """``module`` whose forward pass is autocast to bfloat16 in training mode only; its answer is float32 in any mode."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return self.module(x)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            out = self.module(x)
+        return out.float()
+
+
+def in_precision(module: nn.Module, precision: str) -> nn.Module:
+    """``module`` as it trains in ``precision``."""
+    return Bfloat16Training(module) if precision == "bf16" else module
+
+
+def check_precision(precision: str, device: str) -> bool:
+    """Raise ``UserError`` where the device does not have this arithmetic."""
+    if precision == "tf32" and not device.startswith("cuda"):
+        raise UserError("precision tf32 is arithmetic of NVIDIA GPUs; on this device choose fp32 or bf16")
+    return True
+
+
+@contextmanager
+def matmuls(precision: str) -> Iterator[None]:
+    """TF32 matrix products and convolutions while clients train, and only then."""
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = cuda.allow_tf32, cudnn.allow_tf32
+    cuda.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        cuda.allow_tf32, cudnn.allow_tf32 = before
+
+
+class ChannelsLastTraining(nn.Module):
+    """``module`` that takes images [B, C, H, W] with the channels last in memory in training mode: other kernels, faster on a
+    GPU with tensor cores, and other last digits. Parameters, evaluation and signals are as ever; so is any other input."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and x.dim() == 4:
+            x = x.to(memory_format=torch.channels_last)
+        out: torch.Tensor = self.module(x)
+        return out
+
+
+def in_memory_format(module: nn.Module, memory_format: str) -> nn.Module:
+    """``module`` as it trains in ``memory_format``."""
+    return ChannelsLastTraining(module) if memory_format == "channels_last" else module

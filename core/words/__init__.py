@@ -1,1 +1,0 @@
-"""Sentences for people: the nearest good name, one line about an exception."""
