@@ -165,7 +165,7 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # an exception whose __str__ raises, or leaves
+    except BaseException:  # __str__ itself may raise, or call sys.exit
         return ""
 
 

@@ -188,30 +188,30 @@ def breaks(rows, weights, ctx):
 
 
 DIVERGE: dict[str, Any] = {"lr": 1e6, "local_epochs": 20}
-ORDINARY = "the aggregated model is not finite: Toy.aggregate made such a step of rows of an ordinary size; mend the rule"
+ORDINARY = "the aggregated model is not finite: Toy.aggregate made such a step of rows of an ordinary size; fix the rule"
 CASES: dict[str, tuple[Defense | None, dict[str, Any], type[Diverged], str]] = {
     "a learning rate": (
         None, DIVERGE, Diverged, "round 1: the local training of client 0, 1, 2, 3 is not finite; lower the learning rate",
     ),
     "a loss": (
         acting("loss", lambda logits, batch, ctx: logits.sum() * 1e38), {"members": (2,)}, Diverged,
-        "round 1: the local training of client 2 is not finite; lower the learning rate or mend Toy.loss",
+        "round 1: the local training of client 2 is not finite; lower the learning rate or fix Toy.loss",
     ),
     "prepared data": (
         acting("prepare", lambda data, ctx: type(data)(data.x * 1e38, data.y)), {}, Diverged,
-        "round 1: the local training of client 0, 1 is not finite; lower the learning rate or mend Toy.prepare",
+        "round 1: the local training of client 0, 1 is not finite; lower the learning rate or fix Toy.prepare",
     ),
     "protect": (
         acting("protect", spoils), {"insider": attack(1.0)}, Diverged,
-        "round 2: Toy.protect made the upload of client 1 not finite; mend it",
+        "round 2: Toy.protect made the upload of client 1 not finite; fix it",
     ),
     "a float64 that is no float32": (
         acting("coordinate", lambda rows, ctx: rows.double() * 1e300), {}, Diverged,
-        "round 1: Toy.coordinate made the upload of client 0, 1 not finite; mend it",
+        "round 1: Toy.coordinate made the upload of client 0, 1 not finite; fix it",
     ),
     "a part of a composite": (
         composed([GradNoise(sigma=0.1), acting("coordinate", spoils_rows)]), {}, Diverged,
-        "round 1: Toy.coordinate made the upload of client 1 not finite; mend it",
+        "round 1: Toy.coordinate made the upload of client 1 not finite; fix it",
     ),
     "a rule": (acting("aggregate", breaks), {"members": ()}, Diverged, f"round 1: {ORDINARY}"),
     "a rule with an adversary inside": (
@@ -233,7 +233,7 @@ CASES: dict[str, tuple[Defense | None, dict[str, Any], type[Diverged], str]] = {
     ),
     "a defense beside an adversary too small to be blamed": (
         acting("protect", lambda update, ctx: update * 1e10), {"rounds": 5, "insider": attack(1e-9)}, Diverged,
-        "round 4: the local training of client 0, 1, 2 is not finite; lower the learning rate or mend Toy.protect",
+        "round 4: the local training of client 0, 1, 2 is not finite; lower the learning rate or fix Toy.protect",
     ),
 }  # fmt: skip
 
@@ -291,7 +291,7 @@ def test_a_divergence_that_an_adversary_wanted_is_a_result_and_any_other_a_failu
     assert found["none", "loss-series"] == ("ok", False, "")
     assert found["none", "tenfold"][:2] == ("diverged", True)
     assert "rows of the attack Tenfold (client 3)" in found["none", "tenfold"][2]
-    spoilt = "round 1: Spoils.protect made the upload of client 0, 1 not finite; mend it"
+    spoilt = "round 1: Spoils.protect made the upload of client 0, 1 not finite; fix it"
     assert found["spoils", "loss-series"] == found["spoils", "tenfold"] == ("diverged", False, spoilt)
     board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
     assert "diverged by the adversary" in board

@@ -104,7 +104,7 @@ def test_a_write_to_any_tensor_that_is_handed_out_names_the_phase_and_the_tensor
         who = "local_train or a phase of a batch inside it" if unseen or phase == "local_train" else phase
         what = f"{'knowledge' if phase == 'craft' else 'ctx'}.{name}"
         what += ", models" if (phase, name) == ("assign", "start") else ""
-        remedy = "it is handed out to be read: work on a copy, as .clone() makes one"
+        remedy = "it is read-only: work on a copy, e.g. .clone()"
         said[phase, name] = ends(acting(phase, does))
         wanted[phase, name] = f"Mine.{who} ({place(phase)}) changed {what}; {remedy}"
     assert said == wanted
@@ -387,6 +387,6 @@ def test_a_phase_that_leaves_a_setting_of_the_process_is_named(phase):
         with kept():  # puts back what was there
             return ends(acting(phase, does))
 
-    remedy = "everybody's training goes on in the same process: put back what was there, as a `with` block does"
+    remedy = "all clients train in the same process: restore the setting, e.g. by a `with` block"
     wanted = {name: f"Mine.{phase} ({place(phase)}) changed torch's {name}; {remedy}" for name in LEFT}
     assert {name: left(name) for name in LEFT} == wanted

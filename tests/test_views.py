@@ -53,7 +53,7 @@ def test_a_target_is_followed_through_the_mean_of_its_own_coalition():
     assert seen_from(0, rows, groups) == rows and seen_from(2, rows, groups) == [4, coalition_row(1), COALITION]
     assert seen_from(5, rows, ()) == seen_from(None, rows, ((0, 1),)) == rows
     for target, whom in ((5, "client 5, which is in none of them"), (None, "many clients together")):
-        with pytest.raises(SkipCell, match=f"there are 2, and the audit asks about {whom}"):
+        with pytest.raises(SkipCell, match=f"there are 2, and the target is {whom}"):
             seen_from(target, rows, groups)
 
 
@@ -295,7 +295,7 @@ def write_past_the_counter(logits, ctx):
 
 
 FITS = "a tensor of shape [2, 3]"
-READ = "changed logits; it is handed out to be read"
+READ = "changed logits; it is read-only"
 MISTAKES: dict[str, Any] = {
     "shape": (lambda z, ctx: z[:1], f" returned a tensor of shape [1, 3]; expected {FITS}"),
     "nan": (lambda z, ctx: z * math.nan, " returned logits that are not finite; expected finite ones, as it was given"),

@@ -41,11 +41,11 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What one attack said of one target's candidates, with the answers. ``target``: its code in records, a client's id, -3 for
-    all honest clients together, -10, -11, ... for groups; ``scores`` [n] float64, higher = member; ``y`` [n] labels;
-    ``kind`` [n] int, 0 member, 1 outside the federation, 2 another client's, negative: does not count; ``owner`` [n] the
-    training client, -1 outside; ``model_of`` [n] the global model that each candidate is looked at through. ``group``: the
-    position of the group of clients that the target is; None of a client, or of all clients together."""
+    """One attack's scores of one target's candidates, with the ground truth. ``target``: its code in records, a client's
+    id, -3 for all honest clients together, -10, -11, ... for groups; ``scores`` [n] float64, higher = member; ``y`` [n]
+    labels; ``kind`` [n] int, 0 member, 1 outside the federation, 2 another client's, negative: excluded; ``owner`` [n] the
+    training client, -1 outside; ``model_of`` [n] the global model that each candidate is observed through. ``group``: the
+    position of the group of clients that is the target; None for a client or all clients."""
 
     target: int
     group: int | None
@@ -68,8 +68,8 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """One cell: the ``attack``; ``threshold``: the score above which it says "member" (None: it only ranks); ``targets``: what
-    it said of each."""
+    """One cell: the ``attack``; ``threshold``: the score above which it says "member" (None: it only ranks); ``targets``: its
+    scores of each target."""
 
     attack: str
     threshold: float | None
@@ -78,23 +78,22 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRun:
-    """A finished run with everything that the auditor, who holds the answers, knows of it. All arrays are copies.
+    """A finished run as the auditor sees it, membership included. All arrays are copies.
 
-    ``clients``: how many; ``members``: those that defend; ``malicious``: those that an adversary controlled.
-    ``facts``: what the defense said of its run. ``rounds``: [R] audited rounds; ``assignment``: [R, K] each client's
-    global model in them; ``signals[name]``: [R, M, N] over the sample pool (a vector signal's [R, M, N, d]), of the signals in
-    the analysis' ``needs``, on the ``rows`` that its ``view`` and ``also`` see (clients' ids; -1, -1001, ... the global
-    models; -2 the coalition's mean). ``pool``: [N] the client that trained on each sample of the pool, -1 outside, -2 held
-    out by its owner; ``pool_y``: [N] their labels, ``pool_canary``: [N] whether these are wrong on purpose; ``outsider_of``:
-    [N] the client in whose own test part a sample lies, -1 where it lies in none. ``test_y``, ``predicted``: [n_test] true and
-    final classes; ``test_group``: [n_test] group of the client that each test sample looks like. ``used``: [N] in how many
-    rounds each sample of the pool was trained on by its owner, and ``flagged``: [N] in how many of them with a true flag of the
-    defense's ``Selection``; ``used_in_round`` and ``flagged_in_round``: [T, K] how many samples each client trained on in every
-    round, of its ``sizes`` [K]: 0 of what nobody trained on and of absent clients, -1 where nobody knows (malicious clients, a
-    ``local_train`` that goes its own way). ``group_names`` and ``group_of``: [K], where the setting has groups of clients;
-    ``thresholds``: [K] the accuracy of membership inference that each client tolerates, where it has one.
-    ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose.
-    """
+    ``clients``: how many; ``members``: those that defend; ``malicious``: those that an adversary controlled. ``facts``: the
+    defense's report of the run. ``rounds``: [R] audited rounds; ``assignment``: [R, K] each client's global model in them;
+    ``signals[name]``: [R, M, N] over the sample pool (a vector signal's [R, M, N, d]), of the signals in the analysis'
+    ``needs``, on the ``rows`` that its ``view`` and ``also`` see (clients' ids; -1, -1001, ... the global models; -2 the
+    coalition's mean). ``pool``: [N] the client that trained on each sample of the pool, -1 outside, -2 held out by its
+    owner; ``pool_y``: [N] their labels, ``pool_canary``: [N] whether these are wrong on purpose; ``outsider_of``: [N] the
+    client that has a sample in its own test part, -1 for none. ``test_y``, ``predicted``: [n_test] true and final classes;
+    ``test_group``: [n_test] group of the client that each test sample looks like. ``used``: [N] in how many rounds each
+    sample of the pool was trained on by its owner, and ``flagged``: [N] in how many of them with a true flag of the
+    defense's ``Selection``; ``used_in_round`` and ``flagged_in_round``: [T, K] how many samples each client trained on in
+    every round, of its ``sizes`` [K]: 0 without training and for absent clients, -1 where it is unknown (malicious clients,
+    a ``local_train`` that goes its own way). ``group_names`` and ``group_of``: [K], where the setting has groups of
+    clients; ``thresholds``: [K] the accuracy of membership inference that each client tolerates, where it has one.
+    ``rng(purpose)``: a numpy generator keyed by the run's seed and the purpose."""
 
     clients: int
     members: tuple[int, ...]
@@ -125,15 +124,13 @@ class FinishedRun:
 class Analysis(Configured):
     """Base of an analysis plugin.
 
-    ``needs``: names of the signals it reads, of the rows that ``view`` sees. ``analyse`` runs once a cell, where the run is
-    trained; what it returns is stored in the cell's record under the label that the suite gives the analysis. ``draw`` runs
-    where a board is made, from records alone. ``place``: where a section shows what it draws, beside what the attacks find
-    or what the defenses cost. ``also``: other views whose rows it is shown, behind those of ``view``. ``by_default``: of the
-    built-in ones, whether a suite that lists no analyses has it; one that reads signals makes every run of a suite dearer, so
-    it waits to be named. ``needs_tuning_seeds``: whether it chooses by runs of seeds that no other table counts, so that a
-    suite without any is refused. ``tells``: of the built-in ones, how the names of facts end that it
-    shows, which the table of facts then leaves out.
-    """
+    ``needs``: names of the signals it reads, of the rows that ``view`` sees. ``analyse`` runs once a cell after training;
+    its result is stored in the record under the analysis' label in the suite. ``draw`` runs when a board is made, from
+    records alone. ``place``: the part of a section that shows its blocks, attacks or costs. ``also``: other views with rows
+    that it is shown, after those of ``view``. ``by_default``: of the built-in ones, whether a suite that lists no analyses
+    runs it; one that reads signals makes runs slower, so it is off by default. ``needs_tuning_seeds``: whether it needs
+    ``tuning_seeds``; a suite without them is refused. ``tells``: of the built-in ones, the endings of the names of facts
+    that it shows, which the table of facts then leaves out."""
 
     needs: frozenset[str] = frozenset()
     view: View = "server"
@@ -144,18 +141,18 @@ class Analysis(Configured):
     place: Place = "attacks"
 
     def applies(self, setting: Mapping[str, Any]) -> bool:
-        """Whether it has anything to say in a setting, told as records describe it (``described``); where not, it is neither
-        asked nor part of a cell's key."""
+        """Whether it applies to a setting, given as in records (``described``); if not, it is neither run nor part of a
+        cell's key."""
         return True
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """What there is to say of a run and of one attack's judgement (None where it gave none); None: nothing."""
+        """Findings about a run and one attack's judgement (None where the attack has none); None: no findings."""
         return None
 
     def draw(self, section: Section, label: str) -> Iterable[Block]:
-        """Tables and figures of one section of a board, of what was stored under ``label``.
+        """Tables and figures for one section of a board, from the findings stored under ``label``.
 
-        By default the generic table: one row a defense, one column a number, means over seeds. What comes from records
-        belongs into a ``str`` or a ``Quote``, never into ``Words``.
+        By default the generic table: one row a defense, one column a number, means over seeds. Put text of records into a
+        ``str`` or a ``Quote``, never into ``Words``.
         """
         return (Numbers(label),)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 View = Literal["server", "client", "coalition", "external"]
 KnowledgeLevel = Literal["none", "own", "honest", "rule"]
 LEVELS: tuple[KnowledgeLevel, ...] = get_args(KnowledgeLevel)  # ascending
-# What the records of a defense with an `answer` say, by which a board finds its rows.
+# The note in the records of a defense with an `answer`; a board finds its rows by it.
 ANSWERS = (
     "it answers for the global model: the views client and external and the test accuracy are of its answers; the views server "
     "and coalition are of the uploads, and signals of the gradient of the parameters, which every client is sent"
@@ -28,11 +28,11 @@ ANSWERS = (
 
 
 MEMBER, OFL, IFL = 0, 1, 2  # the target's own, outside the federation, another client's
-EXCLUDED = -1  # counts nowhere: e.g. a sample that the defense held out of training, neither trained on nor a stranger
+EXCLUDED = -1  # ignored: e.g. a sample that a defense held out of training, neither member nor non-member
 
-# Which candidates a score is of. `ofl`: members vs outside-federation non-members, what boards rank on; `ifl`: vs other
-# clients' training samples; `mix`: vs both in equal shares of the clients; `canary`: mislabelled members vs mislabelled
-# outside non-members.
+# The candidates that a metric is computed on. `ofl`: members vs outside-federation non-members, what boards rank on;
+# `ifl`: vs other clients' training samples; `mix`: vs both in equal shares of the clients; `canary`: mislabelled members vs
+# mislabelled outside non-members.
 Group = Literal["mix", "ofl", "ifl", "canary"]
 
 
@@ -59,13 +59,12 @@ class ShadowModels:
 class Observations:
     """What one ``view`` measured about the candidates, as arrays with the axes (round, client, sample).
 
-    ``rounds``: [R] audited rounds, counted from 1. ``clients``: [M] ids of the rows of the client axis, and ``target``
-    the POSITION of the target's row on it. The view ``coalition`` has the weighted mean of the coalition's uploads (id -2) as its
-    first row, the target's, then those of the clients outside it; ``client`` and ``external`` have one, the global model (-1).
-    ``signals[name]``: float32 [R, M, n], of a vector signal [R, M, n, d]; an axis along which a signal does not vary may have
-    length 1 (``grad-sq``: [R, 1, n], ``update-sq``: [R, M, 1]), so plain broadcasting combines them.
-    A client that did not take part in a round has NaN there. ``shadow_models``: shadow models, for an attack that needs them.
-    """
+    ``rounds``: [R] audited rounds, counted from 1. ``clients``: [M] ids of the rows of the client axis, and ``target`` the
+    POSITION of the target's row on it. The view ``coalition`` has the weighted mean of the coalition's uploads (id -2) as
+    its first row, the target's, then those of the clients outside it; ``client`` and ``external`` have one, the global
+    model (-1). ``signals[name]``: float32 [R, M, n], of a vector signal [R, M, n, d]; an axis along which a signal does not
+    vary may have length 1 (``grad-sq``: [R, 1, n], ``update-sq``: [R, M, 1]), so plain broadcasting combines them. A client
+    that did not take part in a round has NaN there. ``shadow_models``: shadow models, for an attack that needs them."""
 
     view: View
     rounds: np.ndarray
@@ -87,8 +86,8 @@ class Observations:
         return a[:, self.target if a.shape[1] > 1 else 0]
 
     def of_others(self, name: str) -> np.ndarray:
-        """[R, M-1, n]: the signal on every other client's row, [R, M-1, n, d] of a vector signal; raises ``SkipCell`` when there
-        is none."""
+        """[R, M-1, n]: the signal on every other client's row, [R, M-1, n, d] of a vector signal; raises ``SkipCell`` when
+        there is none."""
         a = self[name]
         if len(self.clients) < 2:
             raise SkipCell(f"the view '{self.view}' shows no other client to compare with")
@@ -97,10 +96,10 @@ class Observations:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Randomness):
-    """The audit set of one target as an attacker holds it: the candidates, not the answers.
+    """The audit set of one target as the attacker sees it: the candidates without their membership.
 
     ``ids``: [n] opaque sample ids, the same for every target, round and attack of a run; ``y``: [n] labels.
-    ``n_classes``: C; ``target_client``: the client asked about, negative where many are asked about together.
+    ``n_classes``: C; ``target_client``: the target's client id, negative for a target of many clients.
     ``key`` seeds the attack's own randomness (``audit.rng``, ``audit.generator``).
     """
 
@@ -114,15 +113,14 @@ class Audit(Randomness):
 
 @dataclass(frozen=True, kw_only=True)
 class Colluder:
-    """What an attack learns from: samples with what is seen of them, and which of them were trained on.
+    """Labelled data for an attack: samples of a colluding client with their observations and membership.
 
-    ``client``: the colluder's id; ``observations``: what the attack's view shows of it and its samples, its own row (``server``,
-    ``coalition``) or the global model that serves it (the other views); ``observations.target`` is that row. The samples are
-    the whole pool or, where clients have a test part, those it trained on and its own test part: each colluder's are others;
-    ``ids``: [N]; ``y``: [N]; ``member``: [N] bool, which of the samples are its own; ``defended``: whether that client is itself
-    in the coalition. With ``knows_half`` the target takes the colluder's place, by its code, and the half of its candidates
-    that is not asked about the pool's.
-    """
+    ``client``: the colluder's id; ``observations``: what the attack's view shows of it and its samples, its own row
+    (``server``, ``coalition``) or the global model that serves it (the other views); ``observations.target`` is that row.
+    The samples are the whole pool or, where clients have a test part, those it trained on and its own test part: each
+    colluder's are others; ``ids``: [N]; ``y``: [N]; ``member``: [N] bool, which of the samples are its own; ``defended``:
+    whether that client is in the coalition. With ``knows_half`` it holds the target, by its code, and the known half of its
+    candidates."""
 
     client: int
     observations: Observations
@@ -135,11 +133,11 @@ class Colluder:
 class Attack(Configured):
     """Base of an attack plugin.
 
-    ``needs``: names of the signals it reads; it is shown no others, whatever the suite's other attacks read. ``view``: what it
+    ``needs``: names of the signals it reads; it gets no others. ``view``: what it
     may see. ``colluders``: how many clients (never the target, undefended ones first) share their own membership with the
-    attacker; ``fit`` then receives them. ``knows_half``: whether it is the supervised adversary of the papers, who knows the
-    membership of a random half of the target's candidates and is asked about the other half; it has no colluders and no
-    ``threshold`` then. All four may be properties that depend on ``self.params``.
+    attacker; ``fit`` then receives them. ``knows_half``: the papers' supervised adversary, which knows the
+    membership of a random half of the target's candidates and scores the other half; it then has no colluders and no
+    ``threshold``. All four may be properties that depend on ``self.params``.
     """
 
     needs: frozenset[str] = frozenset()
@@ -153,13 +151,12 @@ class Attack(Configured):
     yields accuracy, precision and recall (the poisoning papers' metrics) beside AUC and TF01."""
 
     def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
-        """Learn from samples whose membership is known; called before ``score`` when ``colluders`` > 0 or ``knows_half``.
+        """Learn from samples of known membership; called before ``score`` when ``colluders`` > 0 or ``knows_half``.
 
-        With colluders: once per distinct set of them; ``audit`` here holds the whole pool (``target_client`` is -1).
-        With ``knows_half``: twice a target, each time on a fresh copy of the attack, with one :class:`Colluder`, a half of the
-        candidates, and ``audit`` of that half; ``score`` of that copy is then asked about the other half. Scores of the two
-        halves are put on one scale by their ranks within each half.
-        """
+        With colluders: once per distinct set of them; ``audit`` here holds the whole pool (``target_client`` is -1). With
+        ``knows_half``: twice a target, each time on a fresh copy of the attack, with one :class:`Colluder`, a half of the
+        candidates, and ``audit`` of that half; ``score`` of that copy is then called on the other half. Scores of the two
+        halves are replaced by their ranks within each half."""
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         """[n] float: one score a candidate, higher = member. Raise ``SkipCell(reason)`` where it does not apply."""
@@ -176,14 +173,14 @@ class Attack(Configured):
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge(Randomness):
-    """What an active adversary knows when it crafts its rows in one round.
+    """What an active adversary knows when it crafts its updates in one round.
 
     ``round`` counts from 1; ``clients``: ids it controls that take part in this round. ``start``: [P] global
     parameters; ``model``: a module to compute with (its parameters are overwritten by the engine afterwards). ``x``,
-    ``y``: the attack set, candidates whose membership it wants, with their labels; ``mask_x``, ``mask_y``: the mask
+    ``y``: the attack set, the candidates it infers the membership of, with labels; ``mask_x``, ``mask_y``: the mask
     set, its own clients' training data. ``own``: [m, P] what its clients would honestly send, from level ``own``;
     ``honest``: [n, P] this round's other rows, from level ``honest``; ``rule``: the server's aggregation, updates ->
-    step, at level ``rule``. A field above the level that the setting grants is None. ``memory`` persists over rounds.
+    step, at level ``rule``. A field above the granted level is None. ``memory`` persists over rounds.
 
     Its tools, each an update (parameters after minus ``start``) with the federation's optimiser at this round's rate,
     fresh: ``step(x, y)`` [P], one step on all samples at once in training mode; ``train(x, y)`` [P], one pass in
@@ -216,7 +213,7 @@ class ActiveAttack(Attack):
     """An attack that also controls clients during training; the run is trained with it inside.
 
     How many clients it controls, from which round on, and what it gets to know is the setting's ``adversary``.
-    ``knowledge``: the least it needs; where a setting grants less, the cell is skipped and says so.
+    ``knowledge``: the level it needs; where a setting grants less, the cell is skipped with that reason.
     """
 
     knowledge: KnowledgeLevel = "own"

@@ -42,7 +42,7 @@ TextStyle = Literal["plain", "strong", "code"]
 
 @dataclass(frozen=True)
 class Words:
-    """The program's own words, written as they are; never anything that was read from a record."""
+    """Text of the program, written unescaped; never text from a record."""
 
     text: str
     style: TextStyle = "plain"
@@ -50,7 +50,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Quote:
-    """Somebody else's text: one line, cut at ``limit`` characters, inert in whatever the report is written in."""
+    """Text from a record or a plugin: one line, cut at ``limit`` characters, escaped for the report's format."""
 
     text: str
     limit: int = 200
@@ -59,7 +59,7 @@ class Quote:
 
 Part = str | Words | Quote
 Text = Part | tuple[Part, ...]
-"""A plain ``str`` is a ``Quote``: it may hold anything."""
+"""A plain ``str`` is a ``Quote``: it is escaped."""
 
 
 # ---------------------------------------------------------------- blocks
@@ -67,7 +67,7 @@ Text = Part | tuple[Part, ...]
 
 @dataclass(frozen=True)
 class Shortfall:
-    """``n`` of the ``of`` seeds ended as ``outcome`` instead of with a score."""
+    """``n`` of ``of`` seeds have the ``outcome`` (failed, skipped, ...) and no score."""
 
     outcome: str
     n: int
@@ -76,10 +76,9 @@ class Shortfall:
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """A number in a table. ``mean``: None where it does not apply; ``half_width``: of its 95 % interval, None or NaN where
-    not known; ``ends``: of one that is not symmetric, printed in its place; ``n``: how many values are behind it, where it
-    is not what the section says; ``best``: of its column; ``suffix``: written behind it as it is, e.g. the name of the
-    attack it belongs to; ``outcomes``: seeds without a score."""
+    """A number in a table. ``mean``: None where it does not apply; ``half_width``: of its 95 % interval, None or NaN if
+    unknown; ``ends``: of an asymmetric interval, printed instead; ``n``: number of values, if other than the section's;
+    ``best``: best of its column; ``suffix``: text after the number, e.g. its attack; ``outcomes``: seeds without a score."""
 
     mean: float | None
     half_width: float | None = None
@@ -98,13 +97,13 @@ def value(found: Interval | None, suffix: Text = ()) -> Value:
 
 
 Content = Value | Text | None
-"""What stands in one place of a table; None: it does not apply."""
+"""One cell of a table; None: it does not apply."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """``unit``: of what is printed, which is the value times ``scale``; ``direction``: what is better for whoever is
-    attacked; ``digits``: behind the point; ``signed``: a plus is printed; ``align``: words left, numbers right."""
+    """``unit``: of the printed number, which is the value times ``scale``; ``direction``: which values are better for the
+    defender; ``digits``: decimals; ``signed``: print a plus; ``align``: left for text, right for numbers."""
 
     name: Text
     unit: str = ""
@@ -117,8 +116,8 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """``title`` and, in the same sentence, a ``caption``; rows of one ``Content`` a column; ``footnotes`` below. ``empty``: why
-    no place of it may hold a number, which a board then says in place of the table."""
+    """``title`` and, in the same sentence, a ``caption``; rows of one ``Content`` a column; ``footnotes`` below. ``empty``:
+    the text that a board shows instead of a table in which no cell can hold a number."""
 
     title: str
     caption: Text = ()
@@ -152,7 +151,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that is drawn where the report wants figures. ``kind``: a word for file names; ``title``: what it shows;
+    """A figure that is drawn if the report has figures. ``kind``: a word for file names; ``title``: what it shows;
     ``draw``: from a :class:`Style` to a matplotlib figure."""
 
     kind: str
@@ -162,7 +161,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Image:
-    """A figure that was drawn: ``files`` name -> content, the first of them the one to show; ``alt``: in words."""
+    """A drawn figure: ``files`` name -> content, the first is shown; ``alt``: its description."""
 
     alt: Text
     files: Mapping[str, bytes] = field(hash=False)
@@ -170,15 +169,14 @@ class Image:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Stands for the generic table of what the analysis of this ``label`` found: a row a defense, a column a number."""
+    """Placeholder for the generic table of the findings under ``label``: a row a defense, a column a number."""
 
     label: str
 
 
 @dataclass(frozen=True)
 class Fold:
-    """``blocks`` that a reader opens who wants them, under a ``summary`` of one line. A report that cannot fold writes the
-    summary and the blocks below it."""
+    """Collapsible ``blocks`` under a ``summary`` of one line. A report that cannot fold writes both one after the other."""
 
     summary: Text
     blocks: tuple[Block, ...]
@@ -188,7 +186,7 @@ Block = Heading | Note | Bullets | Table | Figure | Image | Numbers | Fold
 
 
 def opened(blocks: Iterable[Block]) -> list[Block]:
-    """The blocks in their order without folds: in the place of each its own, which may be folds, too."""
+    """The blocks in their order, with every fold replaced by its blocks."""
     found: list[Block] = []
     for block in blocks:
         found += opened(block.blocks) if isinstance(block, Fold) else [block]
@@ -196,10 +194,10 @@ def opened(blocks: Iterable[Block]) -> list[Block]:
 
 
 class Style(Protocol):
-    """Colours, dashes and markers that every figure of a board shares; the i-th defense looks the same in all of them."""
+    """Colours, dashes and markers of a board's figures; the i-th defense has the same in all of them."""
 
     def colour(self, i: int) -> str:
-        """Told apart with every common colour blindness."""
+        """Distinguishable with common colour blindness."""
 
     def dashes(self, i: int) -> Any:
         """A matplotlib line style."""
@@ -208,7 +206,7 @@ class Style(Protocol):
         """A matplotlib marker."""
 
     def literal(self, text: str, limit: int = 40) -> str:
-        """Text that matplotlib draws character by character; for whatever comes out of a record."""
+        """Text that matplotlib draws literally; for text from a record."""
 
     def new_figure(self, width: float, height: float) -> Canvas:
-        """An empty figure of so many inches."""
+        """An empty figure of this size in inches."""

@@ -1,4 +1,4 @@
-"""The small kinds of components: their typed parameters, and what data sets, models, signals and reports implement."""
+"""Base classes of components: typed parameters, and the interfaces of data sets, models, signals and reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Params(BaseModel):
 
 
 class Configured:
-    """Anything made from ``Params``: a defense, an attack, a dataset, a model.
+    """Base of every component: an object with typed parameters.
 
     ``Component(**values)`` validates the values (raises ``pydantic.ValidationError``); ``self.params`` holds them.
     """
@@ -111,15 +111,13 @@ class Dataset(Configured):
 class Model(Configured):
     """Base of a model plugin: an architecture by name.
 
-    Samples first: row i of the logits is sample i's. In eval mode it depends on no other sample and on no random number, so that
-    two samples that are swapped swap their rows, and one that is changed, left out or alone changes no other row; the input is
-    not written to. All of it is checked on samples of the data set before anything is trained. A module may turn the axes
-    inside; a recurrent or attention layer that gets [B, T, d] as it is needs ``batch_first=True``.
+    Row i of the logits belongs to sample i. In eval mode it depends on no other sample and on no random number, and the
+    input is not changed; this is checked on samples of the data set before training. A module may permute axes internally;
+    a recurrent or attention layer on [B, T, d] needs ``batch_first=True``.
 
-    Per-sample gradients (the signals of the gradient, dp-sgd) are then right for any architecture, fastest for chains of linear,
-    convolutional, normalising and embedding layers with the samples on the first axis of each. Where `vmap` cannot go through
-    it, as with recurrent layers, they take one backward pass a sample, and the records say so.
-    """
+    Per-sample gradients (gradient signals, dp-sgd) are then exact for any architecture, and fastest for chains of linear,
+    convolutional, normalisation and embedding layers with the samples on the first axis. A model that `vmap` does not
+    support, such as one with recurrent layers, takes one backward pass a sample; its records have a note."""
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         """A fresh module: [B, *input_shape] -> logits [B, n_classes].
@@ -134,10 +132,10 @@ class Model(Configured):
 class Probe:
     """One model in front of one batch of candidates.
 
-    ``model``: in eval mode, holding the uploaded parameters; ``update``: [P] uploaded minus received parameters;
-    ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``; of a global model for which a defense answers,
-    they are its answers, and so is what ``model`` gives, until gradients are asked for. Gradients are disabled. All of it is
-    the signal's own copy; the model must be left as it was found, since the next batch is put to it.
+    ``model``: in eval mode, with the uploaded parameters; ``update``: [P] uploaded minus received parameters;
+    ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``. Where a defense answers the queries of a global
+    model, ``logits`` and the output of ``model`` without gradients are its answers. Gradients are disabled. All fields are
+    copies; leave the model unchanged, since the next batch uses the same copy.
     """
 
     model: nn.Module
@@ -147,11 +145,10 @@ class Probe:
     logits: torch.Tensor
 
     def normalise(self, x: torch.Tensor) -> torch.Tensor:
-        """[n, *input] as the model takes them inside: byte images as normalised floats, anything else unchanged.
+        """[n, *input]: byte images as normalised floats, anything else unchanged.
 
-        The model answers the same to both, so that a signal may perturb the floats. The engine's probes know the data's
-        normalisation; one that is made by hand has none.
-        """
+        The model gives the same output for both, so a signal may perturb the floats. A probe made by hand has no
+        normalisation."""
         return x
 
 
@@ -168,8 +165,8 @@ class Signal(Configured):
 
         Of a ``vector`` signal [n, d], d >= 1 the same in every call of a run.
 
-        One that raises or answers anything else is not asked again in this run: the cells that need it fail and say why.
-        """
+        If it raises or returns anything else, it is not called again in this run; the cells that need it fail with the
+        reason."""
         raise NotImplementedError(f"{type(self).__name__} does not implement measure(probe)")
 
 
@@ -177,9 +174,8 @@ class Signal(Configured):
 class Summary:
     """A table for a terminal: plain text, not escaped for any markup. ``headers``: one a column; ``rows``: one text a column.
 
-    With ``headings``, one a row, the rows under one heading stand together below it, in 100 columns or as many as the terminal
-    has: texts that are too long for it lose their middle, numbers nothing. ``notes``: lines below the table.
-    """
+    ``headings``: one a row; rows with the same heading are grouped below it, and long texts are shortened in the middle to
+    fit 100 columns or the terminal. ``notes``: lines below the table."""
 
     headers: list[str]
     rows: list[list[str]]
@@ -198,5 +194,5 @@ class Report(Configured):
         raise NotImplementedError(f"{type(self).__name__} does not implement write(results, plots)")
 
     def summary(self, results: Path) -> Summary | None:
-        """The report in a screenful, printed after it is written; None: it has none."""
+        """A summary of at most one screen, printed after the report is written; None: no summary."""
         return None

@@ -1,4 +1,4 @@
-"""What each party knows. Frozen; no context holds the audit set, another client's data, or membership."""
+"""The contexts of phases: what each party knows. Frozen; none holds the audit set, other clients' data or membership."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Randomness:
-    """Keyed randomness of one phase: ``key`` is an integer seed made from (seed, purpose, round, client); ``device``: where the
-    run's tensors live.
+    """Keyed randomness of one phase: ``key`` is an integer seed made from (seed, purpose, round, client); ``device``: the
+    device of the run's tensors.
 
     ``rng`` is a numpy generator for small draws, ``generator`` a torch CPU generator for tensors. Draws are made on
     the CPU and moved, so every device sees the same numbers.
@@ -60,7 +60,7 @@ class Randomness:
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Public facts about the federation, known to everybody before round 1.
+    """Public facts about the federation, known to all parties before round 1.
 
     ``clients``: how many there are; ``rounds``, ``local_epochs`` and ``batch_size`` of the training; ``participation``: the
     share of the clients drawn in a round; ``n_classes``: C; ``n_params``: P, the trainable parameters of the model.
@@ -90,13 +90,14 @@ class Federation:
 
 @dataclass(frozen=True, kw_only=True)
 class CoalitionContext(Randomness):
-    """What the coalition's coordinator knows: public facts, its members and their data volumes; nothing of other coalitions.
+    """What the coordinator of a coalition knows: public facts, its members and their data volumes, nothing about other
+    coalitions.
 
-    ``members``: ids of who defends together; ``sizes``: how many samples each of them has to train on; ``weights``: each
+    ``members``: ids of the coalition's clients; ``sizes``: how many samples each of them has to train on; ``weights``: each
     member's aggregation weight, |D_k| (or 1, where the setting weighs all alike) / sum over ALL clients; ``round`` counts
     from 1 and is 0 in ``begin``.
-    ``present``: the members whose rows ``coordinate`` was given (all of them in ``begin``). ``memory`` persists over the
-    run and is shared with nobody.
+    ``present``: the members that sent a row to ``coordinate`` (all of them in ``begin``). ``memory`` persists over the
+    run and is private.
     """
 
     key: int
@@ -114,14 +115,14 @@ class LocalTraining(Protocol):
     """The standard local training of one member in one round, as the engine runs it for the context of ``local_train``."""
 
     def epochs(self) -> Iterator[int]:
-        """See :meth:`MemberContext.epochs`."""
+        """As :meth:`MemberContext.epochs`."""
 
     def restart(self) -> None:
-        """See :meth:`MemberContext.restart`."""
+        """As :meth:`MemberContext.restart`."""
 
 
 class Tools(Protocol):
-    """What the engine computes for a member; a context hands it on, so that the contract itself imports no engine."""
+    """Computations that the engine provides to a member, so that the contract imports no engine code."""
 
     def normalise(self, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         """[n, *input] float32 as ``model`` takes it."""
@@ -138,14 +139,13 @@ class MemberContext(Randomness, LiveModel):
     """What one coalition member knows in one round: its own data, the model it received, its own memory.
 
     ``client``: its id; ``data``: its own samples, as ``prepare`` left them. ``round`` counts from 1 and is 0 in
-    ``prepare``. ``epoch`` is the member's local epoch counted from 0 over ALL its rounds (``(round - 1) * local_epochs
-    + e``). ``model`` is the live module being trained, ``params`` its parameters as one live [P] vector (write to it in
-    place), ``start`` [P] the global parameters received this round. ``memory`` persists over rounds and is private to
-    this member. ``privacy_threshold``: the accuracy of membership inference that this member tolerates (0.5..1), where
-    the setting gives its clients one. ``ask_global``: in ``after_round`` alone, x -> [n, C], logits in eval mode of the
-    global model that came of the round (the member's own, of several), which no other phase of the last round sees; the
-    model at hand stays as it is. ``tools`` and ``training``: the engine's part of the methods below.
-    """
+    ``prepare``. ``epoch`` is the member's local epoch counted from 0 over ALL its rounds (``(round - 1) * local_epochs +
+    e``). ``model`` is the live module being trained, ``params`` its parameters as one live [P] vector (write to it in
+    place), ``start`` [P] the global parameters received this round. ``memory`` persists over rounds and is private to this
+    member. ``privacy_threshold``: the accuracy of membership inference that this member tolerates (0.5..1), where the
+    setting gives its clients one. ``ask_global``: in ``after_round`` alone, x -> [n, C], logits in eval mode of the new
+    global model (of several, the member's own); the live model stays unchanged. ``tools`` and ``training``: the engine's
+    part of the methods below."""
 
     key: int
     device: torch.device
@@ -165,10 +165,10 @@ class MemberContext(Randomness, LiveModel):
 
     def epochs(self) -> Iterator[int]:
         """The standard local training (with this defense's other phases), one local epoch at a time: the number of the epoch,
-        0, 1, ..., after each; who stops iterating stops training. In ``local_train`` only, while it runs.
+        0, 1, ..., after each; training stops when the iteration does. In ``local_train`` only.
 
-        Iterated again it goes on with the epoch after the last one trained. Where all were trained, another pass over them
-        begins, from the parameters and the optimiser as they are, with random draws of its own.
+        A second call continues after the last trained epoch. After the last epoch it begins another pass, with the present
+        parameters and optimiser and new random draws.
         """
         return self._training("epochs").epochs()
 
@@ -178,8 +178,8 @@ class MemberContext(Randomness, LiveModel):
             pass
 
     def restart(self) -> None:
-        """Undo this round's training: parameters and buffers as received, the optimiser as it began the round. The next of
-        ``epochs`` is epoch 0, in another order and with random draws of its own. In ``local_train`` only."""
+        """Undo this round's training: parameters and buffers as received, the optimiser as at the start of the round.
+        ``epochs`` then begins at epoch 0 with new random draws. In ``local_train`` only."""
         self._training("restart").restart()
 
     def _training(self, asked: str) -> LocalTraining:
@@ -196,10 +196,10 @@ class MemberContext(Randomness, LiveModel):
         return self.tools.per_sample_gradients(self.model, x, y)
 
     def clipped_gradient(self, batch: Batch, bound: float, views: int = 1) -> torch.Tensor:
-        """[P]: the sum over the batch's samples of their cross-entropy gradient at the live parameters, each scaled down to at
-        most the L2 norm ``bound`` > 0; zero for an empty batch. About two plain steps, where ``per_sample_gradients`` takes three
-        to nine. ``views`` > 1: the batch holds so many adjacent rows of each sample, and the mean of their gradients is clipped.
-        Soft targets, where the batch has some, are used instead of ``y``."""
+        """[P]: the sum over the batch's samples of their cross-entropy gradient at the live parameters, each scaled down to
+        at most the L2 norm ``bound`` > 0; zero for an empty batch. About two plain steps, where ``per_sample_gradients``
+        takes three to nine. ``views`` > 1: the batch holds so many adjacent rows of each sample, and the mean of their
+        gradients is clipped. Soft targets, where the batch has some, are used instead of ``y``."""
         return self.tools.clipped_gradient(self.model, batch.x, batch.y if batch.soft is None else batch.soft, bound, views)
 
 
@@ -250,12 +250,11 @@ class ServerContext(Randomness):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerContext(Randomness):
-    """What there is to answer from, where somebody asks a global model: public facts, and what the coalition has learnt.
+    """What the coalition knows when a global model is queried: public facts, and the memories of its parties.
 
     ``round``: the round that the model came of, from 1. ``model_index`` names it (0 unless several); ``members``: who
-    defends, ``served``: those of them whose model it is. ``coalition``, and ``of_member`` (client -> its own): the memories
-    of these parties, to be read. ``key`` is the same for every sample of a round, and known to nobody who asks.
-    """
+    defends, ``served``: the members that this model serves. ``coalition``, and ``of_member`` (client -> its own): the
+    memories of these parties, to be read. ``key`` is the same for every sample of a round, and secret."""
 
     key: int
     device: torch.device

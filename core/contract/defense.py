@@ -1,4 +1,4 @@
-"""A defense acts in any of the phases of ``phases.py``; every default is plain FedAvg."""
+"""Base class of defenses. Each method is a phase of ``phases.py``; the defaults give plain FedAvg."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LARGEST_FACT = 2**63
 REMARKS = "remarks"  # the fact that is a list of sentences
 
 def is_fact(value: object) -> bool:
-    """Whether ``value`` may stand in a record: a finite number, a short text, or a short list of one kind of them."""
+    """Whether a record may hold ``value``: a finite number, a short text, or a short list of one of these types."""
     if isinstance(value, list):
         alike = len({type(v) for v in value}) <= 1 and len(value) <= LONGEST_FACT
         return alike and all(type(v) in (int, float, str) and is_fact(v) for v in value)
@@ -41,23 +41,21 @@ def is_fact(value: object) -> bool:
 class Defense(Configured):
     """Base of a defense plugin: override the phases it acts in.
 
-    One instance serves a whole coalition for one run (of several at once, each has its own). Keep what one member learns in
-    ``ctx.memory``, what the coalition planned on ``self``.
-    """
+    One instance serves one coalition in one run. Keep a member's state in ``ctx.memory`` and the coalition's plan on
+    ``self``."""
 
     n_models: int = 1  # how many global models the server keeps (``assign`` picks among them); 0: one for every client
-    least_members: int = 1  # how many clients it takes to defend this way: a coalition of fewer is refused
-    least_share: float = 0.0  # initial models are drawn anew until each is picked by this share of the members (good start)
-    parts: tuple[Defense, ...] = ()  # the defenses that a composite applies: it acts wherever one of them does
+    least_members: int = 1  # smallest coalition that it accepts
+    least_share: float = 0.0  # initial models are redrawn until each is picked by this share of the members
+    parts: tuple[Defense, ...] = ()  # of a composite: the defenses that it applies
     root_samples: int = 0  # how many samples of its own the server needs in ``aggregate`` (``ctx.root``)
 
     def check(self, federation: Federation) -> None:
-        """Raise ``UserError`` for a federation this defense cannot serve; asked before anything is trained."""
+        """Raise ``UserError`` for a federation that this defense does not support. Called before training."""
 
     def remarks(self, federation: Federation) -> Sequence[str]:
-        """What a user should know of this defense in this federation before anything is trained, in whole sentences: a patience
-        that never stops, noise that drowns the updates. Printed with a plan, kept as notes of the records; a mistake is for
-        ``check``."""
+        """Warnings about this defense in this federation, in whole sentences, e.g. noise that is larger than the updates.
+        Printed with the plan and kept as notes of the records. For mistakes use ``check``."""
         return ()
 
     def begin(self, ctx: CoalitionContext) -> None:
@@ -106,33 +104,29 @@ class Defense(Configured):
         return weights @ updates
 
     def after_round(self, ctx: MemberContext) -> None:
-        """Learn from the round: ``ctx.model`` holds the member's own model as trained, before any protection, and
-        ``ctx.ask_global(x)`` answers for the global model that came of it."""
+        """Learn from the round: ``ctx.model`` is the member's own model as trained, before any protection;
+        ``ctx.ask_global(x)`` gives logits of the new global model."""
 
     def answer(self, logits: torch.Tensor, ctx: AnswerContext) -> torch.Tensor:
-        """What somebody who only asks a global model is answered: logits [n, C] of a chunk of samples -> [n, C].
+        """Answer to a query of a global model: its logits [n, C] on a chunk of samples -> the answered logits [n, C].
 
-        A sample's answer must depend on no other sample of the chunk, and be the same whenever it is asked for. It is what
-        the views ``client`` and ``external`` see, and what the test accuracy is counted on. It changes nothing for the
-        server, who has the uploads, nor for gradients, which are had from parameters: a client that does not ask but reads
-        the parameters it was sent is not held up by it. Called without gradients (``torch.enable_grad`` gives them).
-        """
+        The answer for a sample must not depend on other samples of the chunk and must be the same for repeated queries. The
+        views ``client`` and ``external`` and the test accuracy are measured on it. It does not protect against the server,
+        which has the uploads, nor against a client that reads the parameters it received. Called without gradients
+        (``torch.enable_grad`` enables them)."""
         return logits
 
     def report(self, ctx: ReportContext) -> Mapping[str, FactValue]:
         """Facts about the finished run, for its records: epsilon, a bandit's choices, bytes sent, assignments missed.
 
-        ``remarks``, a list of whole sentences, is what a reader of the row must know of the run (noise that did not cancel, a
-        part of the classes that nobody trained on): a board prints them under its ranking."""
+        The fact ``remarks`` is a list of whole sentences about the run (noise that did not cancel, classes without training
+        samples), printed under the ranking of a board."""
         return {}
 
 
 def overrides(defense: Defense, name: str) -> bool:
-    """Whether ``defense`` acts in the phase ``name``, by its class or by what its constructor set; the engine takes the plain
-    fast path where it does not.
-
-    Raises ``LookupError`` for a name that is no phase.
-    """
+    """Whether ``defense`` overrides the phase ``name``, in its class or by an attribute. Raises ``LookupError`` for an
+    unknown phase."""
     row = phase(name)
     if defense.parts:
         return any(overrides(part, row.name) for part in defense.parts)
@@ -140,15 +134,15 @@ def overrides(defense: Defense, name: str) -> bool:
 
 
 def acting(defense: Defense, name: str) -> list[Defense]:
-    """Who acts in the phase ``name``: the defense itself or, of one that is made of others, the innermost of its parts."""
+    """The defenses that override the phase ``name``: the defense itself, or the innermost parts of a composite."""
     return [part for part in innermost(defense) if overrides(part, name)]
 
 
 def innermost(defense: Defense) -> list[Defense]:
-    """What it is made of, in order; itself, if of nothing else."""
+    """The innermost parts of a composite, in order; of another defense itself."""
     return [part for own in defense.parts for part in innermost(own)] if defense.parts else [defense]
 
 
 def needs_coalition(defense: Defense) -> bool:
-    """Whether some client does anything: one run of a server's rule, or of no defense, serves every coalition."""
+    """Whether clients act in it. If not (a server rule, or no defense), one run serves every coalition."""
     return defense.n_models != 1 or any(overrides(defense, name) for name in phases(party=("coalition", "member")))

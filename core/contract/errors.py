@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """A mistake the user can mend; printed without a traceback, exit status 2.
+    """A user's mistake; printed without a traceback, exit status 2.
 
     ``messages`` holds every mistake found, one line each: where, what, remedy.
     """
@@ -15,7 +15,7 @@ class UserError(Exception):
 
 
 class BatchStatistics(UserError, ValueError):
-    """A model normalises by statistics of the batch, where each sample is to have a gradient of its own."""
+    """The model normalises by batch statistics, so that per-sample gradients are undefined."""
 
 
 class SkipCell(Exception):

@@ -1,9 +1,9 @@
-"""The one table of phases. Whoever needs to know something about a phase reads it here.
+"""The table of phases in which a defense can act.
 
-A defense acts in a phase by overriding the method of that name. From the table follow: which phases a composite chains and
-which only one of its parts may have, whether a defense needs a coalition at all, which hooks a member's local training
-looks for, what a phase must return, and the phases' place in the documentation. A phase whose ``stage`` is ``upload`` or
-``rows`` is called by the loop because it stands here; one of another stage has a place of its own in the loop.
+A defense acts in a phase by overriding the method of that name. The table
+decides how a composite combines the phases of its parts, whether a defense needs a coalition, which phases local training
+calls, what a phase may return, and the phases' place in the documentation. A phase of ``stage`` ``upload`` or
+``rows`` is called by the loop for every row of the table; phases of other stages have their own calls there.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Literal
 Party = Literal["coalition", "member", "server", "auditor"]
 # begin: before round 1; pick: of a global model; round: the member's part of a round; batch: each step of its training;
 # upload: a member's own update on its way out; rows: the coalition's updates together; server: at the server; end: after a
-# round, or after the last one; answer: somebody asks a global model, after any round
+# round, or after the last one; answer: a query of a global model, after any round
 Stage = Literal["begin", "pick", "round", "batch", "upload", "rows", "server", "end", "answer"]
-# chained: each part of a composite sees what the one before made of it; exclusive: one part alone may have it; every: all
-# parts, one after the other; merged: all parts, their answers put together in a way of its own
+# chained: each part of a composite gets the result of the one before; exclusive: one part alone may override it; every: all
+# parts, one after the other; merged: all parts, with results combined by a rule of this phase
 Combines = Literal["chained", "exclusive", "every", "merged"]
 Returns = Literal["nothing", "data", "index", "selection", "batch", "scalar", "vector or nothing", "same shape", "step", "facts"]
 
 
-CALLED: tuple[Stage, ...] = ("upload", "rows")  # stages whose phases the loop calls because they stand in the table
+CALLED: tuple[Stage, ...] = ("upload", "rows")  # the loop calls all phases of these stages in the table's order
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """``party``: whose knowledge its context holds; ``returns``: what the engine accepts from it."""
+    """``party``: the party that acts, and that its context describes; ``returns``: what the engine accepts from it."""
 
     name: str
     party: Party
@@ -68,7 +68,7 @@ _TABLE = (
     Phase(name="after_round", party="member", stage="end", combines="every", returns="nothing",
           summary="learn from the round"),
     Phase(name="answer", party="coalition", stage="answer", combines="chained", returns="same shape",
-          summary="what somebody who only asks a global model is answered"),
+          summary="answer a query of a global model"),
     Phase(name="report", party="auditor", stage="end", combines="merged", returns="facts",
           summary="facts about the run, for its records"),
 )  # fmt: skip
@@ -84,7 +84,7 @@ def phases(
 
 
 def phase(name: str) -> Phase:
-    """The phase of that name; raises ``LookupError`` for one that does not stand in the table."""
+    """The phase of that name; raises ``LookupError`` for an unknown one."""
     if name not in PHASES:
-        raise LookupError(f"'{name}' is no phase: give it a row in contract/phases.py, from which all else follows")
+        raise LookupError(f"'{name}' is not a phase: add it to the table in contract/phases.py")
     return PHASES[name]

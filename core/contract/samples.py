@@ -1,4 +1,4 @@
-"""A client's own samples, and the live model that it trains, as a defense is handed them."""
+"""A client's own samples and the live model that it trains: what a defense's member phases work on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MemberData:
     ``x``: [n, *input], byte images as stored (``ctx.normalise`` gives floats); ``y``: [n] int64. ``soft``: None or
     [n, C] target probabilities, used instead of ``y`` by the default loss. ``held_out``: [n] bool, samples this member
     keeps out of training: the federation's validation part, where its setting has one, and what a ``prepare`` adds to it.
-    They leave the audit lists, since they are neither trained on nor strangers. Build a changed copy with
+    They leave the audit lists, since they are neither members nor non-members. Build a changed copy with
     ``dataclasses.replace``.
     """
 
@@ -42,7 +42,8 @@ class MemberData:
 
 @dataclass(frozen=True)
 class Batch:
-    """One training batch: ``x`` [B, *input] normalised floats, ``y`` [B] int64. ``index``: [B] positions in the member's data.
+    """One training batch: ``x`` [B, *input] normalised floats, ``y`` [B] int64. ``index``: [B] positions in the member's
+    data.
 
     ``flag``: None or [B] from ``select``. ``soft``: None or [B, C] target probabilities, used instead of ``y`` by the
     default loss.
@@ -55,7 +56,7 @@ class Batch:
     flag: torch.Tensor | None = None
 
     def hard_labels(self, who: str) -> torch.Tensor:
-        """``y``, for a defense whose equations know no soft targets; raises ``UserError`` where the batch has some."""
+        """``y``, for a defense that is defined for hard labels only. Raises ``UserError`` if the batch has soft targets."""
         if self.soft is not None:
             raise UserError(f"{who} works on hard labels: it cannot follow a defense that makes soft targets (mixup, instahide)")
         return self.y
@@ -67,8 +68,8 @@ class Selection:
 
     ``batches``: train on only so many of each local epoch's shuffled batches; None: on all. ``poisson``: an epoch is
     ceil(m / B) batches, B the federation's batch size, and each of them holds every selected sample independently with
-    probability B / m. Such a batch may be empty: ``local_step`` is asked about it all the same (``transform`` is not), and
-    where it answers None, or there is none, an empty batch is no step.
+    probability B / m. Such a batch may be empty: ``transform`` is then not called, ``local_step`` is, and if that
+    returns None the batch is skipped.
     """
 
     index: torch.Tensor
@@ -82,7 +83,7 @@ _CHUNK = 1024  # samples
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A model as it was at some moment: copies of its parameters and buffers, for ``ctx.restore`` alone."""
+    """Copies of a model's parameters and buffers, for ``ctx.restore``."""
 
     params: torch.Tensor
     buffers: tuple[torch.Tensor, ...]
@@ -91,21 +92,21 @@ class Snapshot:
 class LiveModel:
     """The live module ``model`` with its parameters as one live [P] vector ``params``.
 
-    Nothing here draws random numbers or leaves the module in another mode than it was in.
+    No method draws random numbers; each leaves the module's mode unchanged.
     """
 
     model: nn.Module
     params: torch.Tensor
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [n, C] of the live model in eval mode, without gradients, in chunks; leaves the mode as it was."""
+        """Logits [n, C] of the live model in eval mode, without gradients, in chunks."""
         import torch
 
         with _evaluating(self.model), torch.no_grad():
             return torch.cat([self.model(x[i : i + _CHUNK]) for i in range(0, max(1, len(x)), _CHUNK)])
 
     def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy [n] of the live model in eval mode, without gradients; leaves the mode as it was.
+        """Cross-entropy [n] of the live model in eval mode, without gradients.
 
         ``y``: [n] int64 labels, or [n, C] target probabilities."""
         import torch
@@ -120,8 +121,8 @@ class LiveModel:
             return torch.cat(parts) if parts else self.params.new_zeros(0)
 
     def gradient(self, loss: torch.Tensor) -> torch.Tensor:
-        """[P]: gradient of a scalar ``loss`` with respect to the live parameters, in the order of ``params``; zero where a
-        parameter has no part in it. What a ``local_step`` that clips or adds noise starts from; the graph is freed."""
+        """[P]: gradient of a scalar ``loss`` with respect to the live parameters, in the order of ``params``; zero for an
+        unused parameter. Frees the graph."""
         import torch
 
         trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -129,13 +130,12 @@ class LiveModel:
         return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in zip(trained, found, strict=True)])
 
     def snapshot(self) -> Snapshot:
-        """The live parameters and buffers (running statistics) as they are now, for ``restore``; the optimiser's state is
-        not part of it."""
+        """Copies of the live parameters and buffers (running statistics), for ``restore``; without the optimiser's state."""
         return Snapshot(self.params.detach().clone(), tuple(b.detach().clone() for b in self.model.buffers()))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Set the live parameters and buffers to what they were when ``snapshot`` was taken. The optimiser goes on with what it
-        has gathered since: ``restart`` begins anew."""
+        """Set the live parameters and buffers to those of ``snapshot``. The optimiser keeps its present state; ``restart``
+        resets that, too."""
         import torch
 
         with torch.no_grad():

@@ -1,4 +1,5 @@
-"""What an analysis reads of one section of a board: a row per defense, an entry per attack, numbers over seeds and targets."""
+"""What an analysis reads of one section of a board: a row per defense, an entry per attack, numbers over seeds and
+targets."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class ClientGroup:
 
 
 class AuditedRound(Protocol):
-    """One audited round of a run; ``clusters``, ``moved`` and ``group_accuracy`` where the run has several models or groups."""
+    """One audited round of a run; ``clusters``, ``moved`` and ``group_accuracy`` where the run has several models or
+    groups."""
 
     @property
     def round(self) -> int: ...
@@ -61,7 +63,7 @@ class Entry(Protocol):
         """The same with the targets of the g-th group alone."""
 
     def findings(self, label: str, seed: int) -> Findings | None:
-        """What the analysis found in this cell; None without scores, or where it found nothing."""
+        """Findings of the analysis in this cell; None without scores or findings."""
 
 
 class Row(Protocol):
@@ -77,7 +79,7 @@ class Row(Protocol):
     def undefended(self) -> bool: ...
     @property
     def floor(self) -> bool:
-        """Whether it is there for comparison alone: members that upload nothing, or train plainly in another order."""
+        """Whether it is a floor, shown for comparison: free-rider or placebo."""
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -89,14 +91,14 @@ class Row(Protocol):
 
     @property
     def histories(self) -> Sequence[Sequence[AuditedRound]]:
-        """The audited rounds of the run that stands for the row's accuracy, one list a seed that has one."""
+        """The audited rounds of the run that gives the row's accuracy, one list a seed."""
 
     @property
     def facts(self) -> Mapping[str, Sequence[FactValue]]:
-        """What the defense says of that run (``Defense.report``), fact by fact: one value a seed that has it."""
+        """The facts of that run (``Defense.report``): one value a seed that has the fact."""
 
     def findings(self, label: str, seed: int) -> Findings | None:
-        """What the analysis found in the run that stands for the row's accuracy."""
+        """Findings of the analysis in the run that gives the row's accuracy."""
 
 
 class Sweep(Protocol):
@@ -129,7 +131,7 @@ class Family(Protocol):
 
 
 class Standing(Protocol):
-    """What a row leaks and costs, by the protocol of the ranking; None: it cannot be said."""
+    """Leakage and cost of a row as in the ranking; None: not available."""
 
     @property
     def label(self) -> str: ...
@@ -139,15 +141,15 @@ class Standing(Protocol):
 
     @property
     def worst(self) -> Interval | None:
-        """AUC of an adversary who picks attack and sign on other seeds."""
+        """Worst-case AUC: the adversary picks attack and sign on other seeds."""
 
     @property
     def attack(self) -> str:
-        """The one picked most often."""
+        """The attack picked most often."""
 
     @property
     def tf01(self) -> Interval | None:
-        """In percent, of the attack that is worst in it."""
+        """TF01 in percent, of the attack with the largest TF01."""
 
     @property
     def tf01_attack(self) -> str: ...
@@ -157,7 +159,7 @@ class Standing(Protocol):
 
     @property
     def delta_accuracy(self) -> Interval | None:
-        """Minus that of the undefended row, seed by seed, a fraction."""
+        """Test accuracy minus that of the undefended row, paired by seed, a fraction."""
 
 
 class Duel(Protocol):
@@ -169,15 +171,15 @@ class Duel(Protocol):
     def second(self) -> str: ...
     @property
     def worst(self) -> Interval | None:
-        """Of the worst case AUC, paired on the same candidates; None where one of them has none."""
+        """Difference of worst-case AUC, paired on the same candidates; None if one row has none."""
 
     @property
     def shown(self) -> bool:
-        """Whether that is told from none, at 95 % for all pairs asked for together."""
+        """Whether the difference is significant at 5 %, corrected for all pairs requested together."""
 
     @property
     def accuracy(self) -> Interval | None:
-        """Of the test accuracy, seed by seed, as a fraction."""
+        """Difference of test accuracy, paired by seed, a fraction."""
 
 
 class Section(Protocol):
@@ -199,15 +201,15 @@ class Section(Protocol):
     def seeds(self) -> tuple[int, ...]: ...
     @property
     def tuning(self) -> Section | None:
-        """The same rows on the seeds where strengths are chosen, which nothing else of the section counts; None without any."""
+        """The same rows on the tuning seeds, which no other table counts; None without any."""
 
     @property
     def where(self) -> str:
-        """Setting, coalition and view, for titles; from records."""
+        """Setting, coalition and view, for titles; text from records."""
 
     @property
     def described(self) -> Mapping[str, Any]:
-        """The setting in the words of its records."""
+        """The setting as in its records."""
 
     @property
     def groups(self) -> Sequence[ClientGroup]:
@@ -218,19 +220,19 @@ class Section(Protocol):
         """The attacks that say "member" by a threshold of their own."""
 
     def families(self) -> Sequence[Family]:
-        """Every defense with its strengths, be it a single one, in the order of the names; floors are none."""
+        """Every defense with its strengths (one or more), by name; without floors."""
 
     def standing(self, label: str) -> Standing | None:
-        """What the row of that label leaks and costs; None where there is no such row."""
+        """Leakage and cost of the row of that label; None without such a row."""
 
     def ranks(self, labels: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """(best, worst) rank of these rows among each other, of those that have one."""
+        """(best, worst) rank of each of these rows among them, where it has one."""
 
     def sweeps(self, least: int = 2) -> Sequence[Sweep]:
-        """Every defense with at least so many strengths, in the order of the names."""
+        """Every defense with at least ``least`` strengths, by name."""
 
     def duels(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Duel]:
-        """Those pairs of labels whose rows are both here."""
+        """One per pair of labels that both have a row in this section."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,7 @@ class Courses:
     ``sides``: name (``SIDES``) -> [S, R], means over clients, a row a seed.
     """
 
-    SIDES: ClassVar = ("members", "inside", "outside")  # of the non-members: other clients' training samples, and nobody's
+    SIDES: ClassVar = ("members", "inside", "outside")  # inside: trained on by other clients; outside: by none
     PARTS: ClassVar = ("clean", "canary")
 
     label: str
@@ -250,13 +252,13 @@ class Courses:
 
     @classmethod
     def of(cls, section: Section, label: str, defenses: tuple[str, ...] = ()) -> list[Courses]:
-        """What the analysis ``label`` found of every defense that a board shows, or of ``defenses``, over the clients that the
-        section is about."""
+        """From the findings of the analysis ``label`` for every row, or for ``defenses``; means over the defending
+        clients."""
         shown = [row for row in section.rows if not defenses or row.label in defenses]
         every = {row.label: [f for s in section.seeds if (f := row.findings(label, s)) is not None] for row in section.rows}
         if not any(every.values()):
             return []
-        whom = _about([f for found in every.values() for f in found])
+        clients = _about([f for found in every.values() for f in found])
         out = []
         for row in shown:
             for part in cls.PARTS:
@@ -264,34 +266,34 @@ class Courses:
                 if found and len({len(f["rounds"]) for f in found}) == 1:
                     rounds = found[0]["rounds"]
                     sides = {
-                        side: np.array([cls.over_clients(f[f"{part} {side}"].reshape(len(rounds), -1), whom) for f in found])
+                        side: np.array([cls.over_clients(f[f"{part} {side}"].reshape(len(rounds), -1), clients) for f in found])
                         for side in cls.SIDES
                     }  # fmt: skip
                     out.append(cls(row.label, part, rounds, sides))
         return out
 
     @staticmethod
-    def over_clients(course: np.ndarray, whom: np.ndarray) -> np.ndarray:
-        """[R] the mean of [R, K] over those of the clients that were there; NaN where none was."""
-        mine = course[:, whom]
+    def over_clients(course: np.ndarray, clients: np.ndarray) -> np.ndarray:
+        """[R] the mean of [R, K] over ``clients``; NaN where all are absent."""
+        mine = course[:, clients]
         there = ~np.isnan(mine)
         n = there.sum(axis=1)
         return np.where(n > 0, np.where(there, mine, 0.0).sum(axis=1) / np.maximum(n, 1), np.nan)
 
 
 def _about(found: list[Findings]) -> np.ndarray:
-    """[K] bool: the clients that defend in any row, or all where nobody does."""
+    """[K] bool: the clients that defend in any row; all clients if none does."""
     defends = np.array([f.arrays["defends"] for f in found]).reshape(len(found), -1).any(axis=0)
     return np.asarray(defends if defends.any() else ~defends)
 
 
-_ROUNDING = 1e-9  # a mean of differences that is the bar itself does not fall below it by its last digit
+_ROUNDING = 1e-9  # tolerance: a mean equal to the limit must not fall below it by rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strengths:
-    """Of one ``family``: its ``strengths`` as they stand on the tuning seeds, and the labels of two of them: ``matched`` and
-    ``best``, each None where none can be taken."""
+    """The strengths of one ``family`` on the tuning seeds, and the labels of two of them, ``matched`` and ``best``; None
+    where none qualifies."""
 
     family: str
     strengths: tuple[Standing, ...]
@@ -300,11 +302,12 @@ class Strengths:
 
     @classmethod
     def chosen(cls, tuning: Section, within: float) -> list[Strengths]:
-        """One a family, by ``tuning`` and nothing else; ``within``: points of accuracy that a matched strength may lose.
+        """One per family, chosen on the section ``tuning`` alone; ``within``: points of accuracy that a matched strength
+        may lose.
 
-        ``matched``: the lowest worst case AUC among the strengths whose mean delta-accuracy is at least ``-within`` points.
-        ``best``: the largest :meth:`area`. A strength counts if every cell of it has scores on the tuning seeds; of two that are
-        alike the more accurate one is taken, then the first by label.
+        ``matched``: the lowest worst-case AUC among the strengths with a mean delta-accuracy of at least ``-within`` points.
+        ``best``: the largest :meth:`area`. A strength qualifies if all its cells have scores on the tuning seeds; ties go to
+        the more accurate one, then to the first label.
         """
         return [cls._of_family(family.name, family.labels, tuning, within) for family in tuning.families()]
 
@@ -326,7 +329,7 @@ class Strengths:
 
     @staticmethod
     def advantage(standing: Standing) -> float:
-        """2 AUC - 1 of the worst case, in [0, 1]; an AUC below one half is the noise of a row that tells nothing."""
+        """2 AUC - 1 of the worst case, cut to [0, 1]."""
         assert standing.worst is not None
         return min(1.0, max(0.0, 2 * standing.worst.mean - 1))
 
@@ -340,7 +343,7 @@ class Strengths:
     def area(standing: Standing) -> float:
         """(1 - advantage) x accuracy: the hypervolume of the one point (advantage, test error) with the reference (1, 1).
 
-        What FedMIA (CVPR 2025, appendix, definition 1) measures a front by, of a front of one: no weight between privacy and
-        utility has to be chosen, and neither guessing (accuracy near 0) nor leaking everything (advantage 1) is worth anything.
+        FedMIA's measure of a front (CVPR 2025, appendix, definition 1), for a front of one point: it needs no weight between
+        privacy and utility.
         """
         return (1 - Strengths.advantage(standing)) * Strengths.accuracy(standing)

@@ -1,4 +1,4 @@
-"""What a phase may return: type, shape, dtype and device, as the table of phases says."""
+"""Checks of what a phase returns, by the column ``returns`` of the table of phases: type, shape, dtype and device."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fedbench.core.contract.samples import Batch, MemberData, Selection
 
 
 class Misfit(NamedTuple):
-    """What was found, and what the engine expected instead."""
+    """A wrong return value: what was found, and what was expected."""
 
     found: str
     expected: str
 
 
-Fits = Misfit | None  # None: the answer will do
+Fits = Misfit | None  # None: the value is accepted
 
 
 def found(answer: Any) -> str:
-    """An answer in a few words."""
+    """A returned value in a few words."""
     if isinstance(answer, torch.Tensor):
         return f"a tensor of shape {list(answer.shape)}"
     return repr(answer) if isinstance(answer, int | float) else type(answer).__name__
@@ -72,12 +72,12 @@ def _index(answer: Any, models: Any, *args: Any) -> Fits:
 
 
 def _data(answer: Any, data: MemberData, ctx: Any) -> Fits:
-    """How many samples there are is for the loop to say."""
+    """The loop checks the number of samples."""
     return _kinds(answer, data, ctx) or _values(answer, data, ctx.federation.n_classes)
 
 
 def _values(answer: MemberData, data: MemberData, classes: int) -> Fits:
-    """Asked once a client: what no model can be trained on would be found far from here."""
+    """Values that no model can be trained on; called once a client."""
     for name in ("x", "soft"):
         part = getattr(answer, name)
         if part is not None and part is not getattr(data, name) and not bool(torch.isfinite(part).all()):
@@ -150,7 +150,7 @@ def _labels(y: Any, n: int, before: torch.Tensor, classes: int) -> Fits:
 
 
 def _flag(flag: Any, n: int) -> Fits:
-    """Whatever a defense's parts tell one another of a sample."""
+    """Flags of any type, one a sample."""
     fits = flag is None or (isinstance(flag, torch.Tensor) and flag.dim() > 0 and len(flag) == n)
     return None if fits else Misfit(f"a flag that is {found(flag)}", f"None, or one of each of the {n} samples")
 
@@ -169,7 +169,7 @@ def _facts(answer: Any, *args: Any) -> Fits:
 
 
 def _same_shape(answer: Any, rows: torch.Tensor, ctx: Any) -> Fits:
-    """Rows that are not finite are a divergence, which has its own rule; an answer that is not is no answer."""
+    """Non-finite rows are a divergence, handled by the loop; a non-finite answer is refused here."""
     if misfit := vector(answer, rows.shape, rows):
         return misfit
     spoilt = isinstance(ctx, AnswerContext) and bool((torch.isfinite(rows) & ~torch.isfinite(answer.to(rows))).any())

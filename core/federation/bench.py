@@ -16,10 +16,10 @@ _MOST_BYTES = 4 * 2**30
 
 
 class Bench:
-    """One round's workbench at the received parameters ``start`` [P] and ``buffers`` [B].
+    """Trainer from the parameters ``start`` [P] and ``buffers`` [B] in one round.
 
     Every update is parameters after minus ``start``, with a fresh optimiser; the engine overwrites the module's
-    parameters before the next client trains. Whoever calls has keyed torch's own generators (dropout).
+    parameters before the next client trains. The caller seeds torch's global generators (dropout).
     """
 
     def __init__(self, setup: Setup, start: torch.Tensor, buffers: torch.Tensor, round: int) -> None:

@@ -23,25 +23,23 @@ from fedbench.core.contract.defense import LONGEST_FACT, REMARKS, Defense, FactV
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
-from fedbench.core.federation.guard import AsksEach, act, remarks_of, require_served, where_of
+from fedbench.core.federation.guard import Delegating, call_phase, remarks_of, require_served, where_of
 from fedbench.core.numerics.rng import key_for
 
 Facts = Mapping[str, FactValue]
 
 
 def allied(groups: Sequence[tuple[int, ...]], make: Callable[[], Defense]) -> Defense:
-    """The one defense that ``make`` gives, or one that keeps the coalitions of these ``groups`` apart."""
+    """``make()`` for one coalition; for several ``groups``, a defense with an instance for each."""
     return Coalitions(groups, make) if len(groups) > 1 else make()
 
 
-class Coalitions(AsksEach, Defense):
-    """Puts every phase to the instance of the coalition whose it is; the context says whose.
+class Coalitions(Delegating, Defense):
+    """Calls every phase on the instance of the coalition that the context belongs to.
 
-    A defense like any other, so that the loop of the rounds knows nothing of several: it asks a member by its context, and the
-    coordinator once for each coalition, with a context, a memory and a key of its own (``Parties``). The server is
-    one party however many coalitions there are: its phases are those of the first one's instance. So is the answer of a global
-    model, unless none of that coalition's members has this model.
-    """
+    The round loop calls member phases with the member's context and coordinator phases once per coalition, each with its own
+    context, memory and key (``Parties``). Server phases are those of the first instance; so is the answer of a global model,
+    unless it serves no member of the first coalition."""
 
     def __init__(self, groups: Sequence[tuple[int, ...]], make: Callable[[], Defense]) -> None:
         super().__init__()
@@ -56,9 +54,9 @@ class Coalitions(AsksEach, Defense):
                 setattr(self, name, partial(self._ask, name))
 
     def _ask(self, name: str, *args: Any) -> Any:
-        return act(self._whose(args[-1]), name, *args, where=where_of(args[-1]))
+        return call_phase(self._instance(args[-1]), name, *args, where=where_of(args[-1]))
 
-    def _whose(self, ctx: Any) -> Defense:
+    def _instance(self, ctx: Any) -> Defense:
         if isinstance(ctx, ServerContext):
             return self.parts[0]
         return self._of[ctx.client if isinstance(ctx, MemberContext) else ctx.members[0]]
@@ -68,13 +66,13 @@ class Coalitions(AsksEach, Defense):
             require_served(part, federation)
 
     def remarks(self, federation: Federation) -> list[str]:
-        """The first one's: all have the same parameters, and the federation is everybody's."""
+        """The first instance's: all have the same parameters and federation."""
         return remarks_of(self.parts[0], federation)
 
 
 def merged(said: Sequence[Facts]) -> dict[str, FactValue]:
-    """The facts of every coalition as one run's: a fact that all of them state alike once, any other of each, its name led by
-    ``group 1``, ``group 2``, ... ``remarks`` are one list."""
+    """The facts of all coalitions as facts of one run: a fact with one value in all of them once, any other per coalition,
+    with the prefix ``group 1``, ``group 2``, ... ``remarks`` become one list."""
     together: dict[str, FactValue] = {}
     for g, facts in enumerate(said, 1):
         for name, value in facts.items():
@@ -85,7 +83,7 @@ def merged(said: Sequence[Facts]) -> dict[str, FactValue]:
 
 
 def remarks_together(said: Iterable[Facts]) -> dict[str, FactValue]:
-    """The ``remarks`` of all as one fact, each sentence once; nothing where nobody has any."""
+    """The ``remarks`` of all as one fact, each sentence once; empty without any."""
     texts = dict.fromkeys(str(text) for facts in said for text in _list(facts.get(REMARKS, [])))
     return {REMARKS: list(texts)[:LONGEST_FACT]} if texts else {}
 
@@ -103,24 +101,24 @@ Context = TypeVar("Context", MemberContext, CoalitionContext, ServerContext)
 
 
 def still_held_out(data: MemberData, before: MemberData) -> MemberData:
-    """``data``, which a defense made of ``before``, with what was held out of training then held out as ever."""
+    """``data``, which a defense made of ``before``, with the samples held out in ``before`` still held out."""
     if before.held_out is None:
         return data
     return replace(data, held_out=before.held_out if data.held_out is None else before.held_out | data.held_out)
 
 
 def composed(parts: Sequence[Defense]) -> Defense:
-    """The one defense there is, or one that applies all in order."""
+    """The single defense, or a :class:`Composite` of several."""
     return parts[0] if len(parts) == 1 else Composite(parts)
 
 
-class Composite(AsksEach, Defense):
+class Composite(Delegating, Defense):
     """Applies ``parts`` in their order, in every phase, as the table of phases says its answers combine.
 
-    Chained: each part sees what the one before made of it (``ctx.params`` in ``protect`` stays the model as trained).
-    Every: one after the other. Exclusive: the one part that has it. Merged: see ``_select`` and ``_report``.
-    Every part has a memory of its own and a key of its own; the first part has the keys it would have alone, so that
-    a composite of one gives the bits of that defense. Raises ``UserError`` for parts that cannot go together.
+    Chained: each part gets the result of the one before (``ctx.params`` in ``protect`` stays the model as trained).
+    Every: one after the other. Exclusive: the one part that overrides it. Merged: see ``_select`` and ``_report``.
+    Every part has its own memory and key; the first part has the keys it would have alone, so that a composite of one gives
+    the same bits as that defense. Raises ``UserError`` for parts that cannot be combined.
     """
 
     def __init__(self, parts: Sequence[Defense]) -> None:
@@ -139,7 +137,7 @@ class Composite(AsksEach, Defense):
         for name, row in PHASES.items():  # a phase added to the table is one that composites have
             setattr(self, name, special[name] if name in special else partial(ways[row.combines], name))
 
-    # which part acts, and what it is shown
+    # parts and their contexts
 
     def _acting(self, name: str) -> list[int]:
         return [i for i, part in enumerate(self.parts) if overrides(part, name)]
@@ -154,15 +152,15 @@ class Composite(AsksEach, Defense):
         return " and ".join(f"'{type(self.parts[i]).__name__}' (number {i + 1})" for i in which)
 
     def _view(self, i: int, ctx: Any) -> Any:
-        """``ctx`` as part ``i`` sees it; the same object for the same ``ctx``, so that its generator goes on."""
+        """The context of part ``i``; the same object for the same ``ctx``, so that its generator continues."""
         if self._shown[0] is not ctx:
             view = _answering if isinstance(ctx, AnswerContext) else _private
             self._shown = (ctx, [view(j, ctx) for j in range(len(self.parts))])
         return self._shown[1][i]
 
     def _ask(self, name: str, i: int, *args: Any, ctx: Any) -> Any:
-        """A part's phase; its failure names the part rather than the composite."""
-        return act(self.parts[i], name, *args, self._view(i, ctx), where=where_of(ctx))
+        """Call a phase of a part; an error names the part, not the composite."""
+        return call_phase(self.parts[i], name, *args, self._view(i, ctx), where=where_of(ctx))
 
     def check(self, federation: Federation) -> None:
         for part in self.parts:
@@ -184,25 +182,25 @@ class Composite(AsksEach, Defense):
             self._ask(name, i, ctx=ctx)
 
     def _one(self, name: str, *args: Any) -> Any:
-        """The answer of the only part that has the phase, or plain FedAvg's."""
+        """The result of the only part that overrides the phase, or plain FedAvg's."""
         i = self._owners[name]
         return getattr(Defense, name)(self, *args) if i is None else self._ask(name, i, *args[:-1], ctx=args[-1])
 
-    # phases that combine in a way of their own
+    # phases with their own rule
 
     def _prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
-        """Chained; what one part holds out stays held out, also when a later one holds out more."""
+        """Chained; samples that one part holds out stay held out."""
         for i in self._acting("prepare"):
             view = replace(self._view(i, ctx), data=data)
-            data = still_held_out(act(self.parts[i], "prepare", data, view, where=where_of(ctx)), data)
+            data = still_held_out(call_phase(self.parts[i], "prepare", data, view, where=where_of(ctx)), data)
         return data
 
     def _select(self, ctx: MemberContext) -> Selection | None:
         """The samples that every part selects, in the order (and as often as) the last one has them.
 
-        Each part selects by itself, from all samples. At most one may set flags, and they go with their samples. Batches are
-        drawn by Poisson sampling where a part asks for that, which counts on its rate: no other part may leave samples out.
-        """
+        Each part selects by itself, from all samples. At most one may set flags, and they go with their samples. Batches
+        are drawn by Poisson sampling if a part requires it; then no other part may leave out samples, which would change
+        its rate."""
         answers = [(i, self._ask("select", i, ctx=ctx)) for i in self._acting("select")]
         chosen = [(i, selection) for i, selection in answers if selection is not None]
         flagged = [(i, s) for i, s in chosen if s.flag is not None]
@@ -234,8 +232,10 @@ class Composite(AsksEach, Defense):
 
     def _report(self, ctx: ReportContext) -> dict[str, FactValue]:
         """Every part's facts; a name that two of them use is led by the part's class and number. ``remarks`` are one list."""
-        said = [(f"{type(self.parts[i]).__name__} {i + 1}", act(self.parts[i], "report", _share(i, ctx), where=where_of(ctx)))
-                for i in self._acting("report")]  # fmt: skip
+        said = []
+        for i in self._acting("report"):
+            facts = call_phase(self.parts[i], "report", _share(i, ctx), where=where_of(ctx))
+            said.append((f"{type(self.parts[i]).__name__} {i + 1}", facts))
         names = Counter(name for _, facts in said for name in facts)
         own = {(f"{who}: {n}" if names[n] > 1 else n): v for who, facts in said for n, v in facts.items() if n != REMARKS}
         return own | remarks_together(facts for _, facts in said)
@@ -255,7 +255,7 @@ def _answering(i: int, ctx: AnswerContext) -> AnswerContext:
 
 
 def _own(i: int, memory: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What part ``i`` keeps in a party's memory; nobody writes to it from here."""
+    """Part ``i``'s memory of a party, read-only."""
     return MappingProxyType(memory.get(_memory_of(i), {}))
 
 

@@ -1,8 +1,7 @@
-"""Whose doing it is that a federation is not finite any more: a training's, a defense's, a rule's or an adversary's.
+"""Attribute a non-finite update or model to the training, a defense, the aggregation rule or the adversary.
 
-Whoever makes of finite numbers what is not finite is at fault, a rule only where no row is too large to be squared. An adversary
-did it where his rows alone are, or where a training fails from a model that took rows of his.
-"""
+The cause is the step that made finite numbers non-finite; the rule only if no row is too large to be squared. The cause is
+the adversary where only its rows are too large, or where training fails from a model that took rows of it."""
 
 from __future__ import annotations
 
@@ -38,7 +37,8 @@ def _largest(rows: torch.Tensor) -> float:
 
 
 class Causes:
-    """What is known of one training: which phase spoilt a row of this round, and which models took an adversary's rows."""
+    """The causes known so far in one training: phases that made a row non-finite, and models that took an adversary's
+    rows."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -64,10 +64,11 @@ class Causes:
                 raise DivergedByAdversary(f"{text}, from a model that took {self._adversary()} since round {min(poisoned)}")
             raise Diverged(f"{text}; {self._remedy()}")
         phase = next(iter(self._spoilt.values()))
-        raise Diverged(f"round {uploads.round}: {phase} made the upload of client {_list(k for k, _ in bad)} not finite; mend it")
+        raise Diverged(f"round {uploads.round}: {phase} made the upload of client {_list(k for k, _ in bad)} not finite; fix it")
 
     def require_models(self, uploads: Uploads, starts: torch.Tensor, models: torch.Tensor) -> None:
-        """Raise :class:`Diverged` where one of the ``models`` [s, P] that were ``starts`` is not finite; note who sent rows."""
+        """Raise :class:`Diverged` where one of the ``models`` [s, P] that were ``starts`` is not finite; note who sent
+        rows."""
         for j in sorted(set(uploads.model_of)):
             mine = [r for r, to in enumerate(uploads.model_of) if to == j]
             theirs = [r for r in mine if uploads.participants[r] in self._active(uploads.round)]
@@ -82,7 +83,7 @@ class Causes:
         rule = _names(self._setup.defense, ("aggregate",))
         theirs = [r for r in mine if r not in honest]
         if rule and _ordinary(start[None]) and _ordinary(uploads.updates[mine]):
-            raise Diverged(f"{text}: {rule} made such a step of rows of an ordinary size; mend the rule")
+            raise Diverged(f"{text}: {rule} made such a step of rows of an ordinary size; fix the rule")
         if not _ordinary(uploads.updates[theirs]) and _ordinary(uploads.updates[honest]):
             passed = f", and {rule} let them in" if rule else ""
             raise DivergedByAdversary(f"{text}: {self._adversary()} are too large{passed}")
@@ -91,7 +92,7 @@ class Causes:
         raise Diverged(f"{text}; {self._remedy()}")
 
     def _active(self, round: int) -> tuple[int, ...]:
-        """The clients that an adversary speaks for in this round."""
+        """The clients that the adversary controls in this round."""
         insider = self._setup.insider
         return self._setup.malicious if insider is not None and round >= insider.start_round else ()
 
@@ -101,7 +102,7 @@ class Causes:
 
     def _remedy(self) -> str:
         names = _names(self._setup.defense, ("prepare", *phases(stage=("round", "batch", "upload", "rows", "server"))))
-        return "lower the learning rate" + (f" or mend {names}" if names else "")
+        return "lower the learning rate" + (f" or fix {names}" if names else "")
 
 
 def _list(clients: Iterable[int]) -> str:

@@ -15,7 +15,7 @@ from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
 from fedbench.core.federation.diverged import Causes, finite
-from fedbench.core.federation.guard import PhaseError, act, backward, blaming_the_model, forward, where_of
+from fedbench.core.federation.guard import PhaseError, backward, call_phase, forward, run_model, where_of
 from fedbench.core.federation.optimizer import lr_at, make_optimizer
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.chain import Chain, unfilled
@@ -23,12 +23,12 @@ from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.wrappers import as_floats
 
 UNKNOWN = -1
-"""stands for a count that nobody can tell"""
+"""stands for an unknown count"""
 
 
 class Usage:
-    """Counts of one training. A sample is used in a round where it was in at least one of its batches, and flagged where it was
-    with a flag of its ``Selection`` that is true. What it costs is one index a batch."""
+    """Counts of used samples in one training. A sample is used in a round if it was in at least one batch, and flagged if
+    it was there with a true flag of its ``Selection``."""
 
     def __init__(self, clients: Sequence[MemberData]) -> None:
         self._used = [torch.zeros(len(d.y), dtype=torch.int32, device=d.y.device) for d in clients]
@@ -53,7 +53,7 @@ class Usage:
                 self._hot[index] |= flag.reshape(len(flag), -1).bool().any(1)
 
     def end(self, known: bool = True) -> None:
-        """The client's round ends. ``known``: False where it trained, and nobody can tell on what."""
+        """The client's round ends. ``known``: False where it trained on samples that were not recorded."""
         t, k = self._at
         self._used[k] += self._now
         self._flagged[k] += self._hot
@@ -78,10 +78,9 @@ class Usage:
 class Epochs:
     """The standard local training of one member in one round (``contract.contexts.LocalTraining``).
 
-    ``run(n, e)`` trains epoch ``e`` of ``count`` in the ``n``-th pass; ``restart()`` loads what the round began with. Between
-    two epochs nothing is half done, so whoever stops there leaves a trained model. Open only while ``local_train`` runs, and
-    not while an epoch does: the phases of a batch cannot train.
-    """
+    ``run(n, e)`` trains epoch ``e`` of ``count`` in the ``n``-th pass; ``restart()`` loads what the round began with. The
+    caller may stop after any epoch. Open only while ``local_train`` runs, and not during an epoch: the phases of a batch
+    cannot train."""
 
     def __init__(self, count: int, run: Callable[[int, int], None], restart: Callable[[], None]) -> None:
         self._count, self._run, self._restart = count, run, restart
@@ -114,7 +113,7 @@ class Epochs:
         while self._pass == mine and self._next < self._count:
             self._require_open("epochs")
             e, self._open = self._next, False
-            self._run(mine, e)  # what it raises ends the member's training: half an epoch is not gone on from
+            self._run(mine, e)  # an exception ends the member's training
             self._open, self._next = True, e + 1
             yield e
 
@@ -141,7 +140,7 @@ def picks(selection: Selection, size: int, shuffle: torch.Generator) -> list[tor
 
 
 class LocalTrainer:
-    """Trains clients one after the other in the one module; nothing but the flat vectors changes hands."""
+    """Trains clients one after the other in one module, through its flat vectors."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -164,7 +163,7 @@ class LocalTrainer:
         return torch.Generator().manual_seed(key_for(self.setup.seed, "shuffle", round, client) >> 1)
 
     def _load(self) -> None:
-        """The received model, of which nobody may change a number."""
+        """Load the received model, which stays unchanged."""
         start, buffers = self._received
         self.flat.params.copy_(start)
         self.flat.buffers.copy_(buffers)
@@ -174,7 +173,8 @@ class LocalTrainer:
         self.optimizer.restart()
 
     def key_module(self, round: int, client: int, purpose: str = "module") -> None:
-        """Dropout and third-party code may draw from torch's own generators: key those too, so that order never matters."""
+        """Seed torch's global generators (dropout, third-party code), so that results do not depend on the order of
+        clients."""
         key = key_for(self.setup.seed, purpose, round, client) >> 1
         torch.random.default_generator.manual_seed(key)
         if self.flat.params.is_cuda:
@@ -199,7 +199,7 @@ class LocalTrainer:
     def _descend(self, x: torch.Tensor, target: torch.Tensor, where: str) -> None:
         """The gradient of the mean cross-entropy, into ``flat.grad``."""
         if self.chain is not None:
-            blaming_the_model(self.chain.gradient, x, target, where=where)
+            run_model(self.chain.gradient, x, target, where=where)
             return
         self.flat.grad.zero_()
         cross_entropy(forward(self.flat.module, x, where), target).backward()
@@ -210,13 +210,13 @@ class LocalTrainer:
         if not self.defended:
             self.plain(ctx.data, shuffle, ctx.round)
             return
-        selection = act(defense, "select", ctx, where=where) if self.phases["select"] else None
+        selection = call_phase(defense, "select", ctx, where=where) if self.phases["select"] else None
         if selection is None:
             selection = Selection(ctx.data.trainable)
         if len(selection.index) == 0:
             return
         if ctx.data.held_out is not None and bool(ctx.data.held_out[selection.index].any()):
-            # held-out samples leave the audit: training on them would be a leak that nobody measures
+            # held-out samples leave the audit: training on them would be a leak that is not measured
             raise PhaseError(f"{type(defense).__name__}.select ({where}) selected samples that `prepare` held out")
         self.flat.module.train()
 
@@ -225,10 +225,11 @@ class LocalTrainer:
         )
         key = key_for(self.setup.seed, "defense:local_train", ctx.round, ctx.client)
         with epochs.open():
-            act(defense, "local_train", replace(ctx, key=key, training=epochs), where=where)
+            call_phase(defense, "local_train", replace(ctx, key=key, training=epochs), where=where)
 
     def knows_batches(self) -> bool:
-        """Whether what the client at work trained on went through here: a ``local_train`` may move the model in its own way."""
+        """Whether the current client's training used the standard batches only: a ``local_train`` may change the model
+        otherwise."""
         return self.usage.seen or not self.phases["local_train"] or torch.equal(self.flat.params, self._received[0])
 
     def _epoch(self, ctx: MemberContext, selection: Selection, n: int, e: int, shuffle: torch.Generator) -> None:
@@ -241,18 +242,18 @@ class LocalTrainer:
         most = [b for b in (selection.batches, config.local_batches) if b is not None]
         drawn = picks(selection, config.batch_size, shuffle)[: min(most, default=None)]
         for batch in _batches(self.flat.module, ctx.data, selection, drawn):
-            index, flag, size = batch.index, batch.flag, len(batch.index)  # as drawn, whatever a defense makes of the batch
+            index, flag, size = batch.index, batch.flag, len(batch.index)  # as drawn, before ``transform``
             if phases["transform"] and size:
-                batch = act(defense, "transform", batch, epoch_ctx, where=where)
-            gradient = act(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
+                batch = call_phase(defense, "transform", batch, epoch_ctx, where=where)
+            gradient = call_phase(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
             if gradient is None and not size:
                 continue  # nothing to learn from
             self.usage.add(index, flag)
             if gradient is None and not phases["loss"]:
                 self._descend(batch.x, batch.y if batch.soft is None else batch.soft, where)
             elif gradient is None:
-                loss = act(defense, "loss", forward(self.flat.module, batch.x, where), batch, epoch_ctx, where=where)
-                self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients on the way to its loss
+                loss = call_phase(defense, "loss", forward(self.flat.module, batch.x, where), batch, epoch_ctx, where=where)
+                self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients
                 self.flat.grad.zero_()
                 backward(loss, defense, where)
             else:
@@ -260,11 +261,11 @@ class LocalTrainer:
             self.optimizer.step(lr)
 
     def upload(self, update: torch.Tensor, context: Callable[[str], MemberContext], causes: Causes) -> torch.Tensor:
-        """The member's update [P] as it will be uploaded: through every phase on its way out, each with a context of its own."""
+        """The member's update [P] after every phase of stage ``upload``, each with its own context."""
         for name in phases(stage=("upload",)):
             if self.phases[name]:
                 ctx, was = context(name), finite(update)
-                changed = act(self.setup.defense, name, update, ctx, where=where_of(ctx))
+                changed = call_phase(self.setup.defense, name, update, ctx, where=where_of(ctx))
                 update = changed.to(update)  # as it is uploaded: a larger float64 is no float32
                 causes.watch([ctx.client], [was], update[None], name)
         return update

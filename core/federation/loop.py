@@ -19,7 +19,7 @@ from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.compose import merged, still_held_out
 from fedbench.core.federation.diverged import Causes, finite
-from fedbench.core.federation.guard import PhaseError, act, call, call_for_rows, require_nothing, where_of
+from fedbench.core.federation.guard import PhaseError, call, call_for_rows, call_phase, require_nothing, where_of
 from fedbench.core.federation.local import LocalTrainer
 from fedbench.core.federation.setup import Parties, RoundResult, Setup, Uploads
 from fedbench.core.numerics.flat import EVALUATION_CHUNK
@@ -31,24 +31,25 @@ Answer = Callable[[int, torch.Tensor], torch.Tensor]
 
 
 def answers(setup: Setup) -> bool:
-    """Whether somebody who asks a global model gets the defense's answer: where nobody defends, nobody answers."""
+    """Whether queries of a global model are answered by the defense; False in a federation without members."""
     return bool(setup.members) and overrides(setup.defense, "answer")
 
 
 def answered(training: Training, j: int, logits: torch.Tensor) -> torch.Tensor:
-    """[n, C]: what whoever asks global model ``j`` after the last finished round is given for ``logits`` [n, C]; the very
-    tensor where no defense answers. Raises ``PhaseError`` for what is no answer."""
+    """[n, C]: the answer to a query of global model ``j`` after the last finished round with ``logits`` [n, C]; the same
+    tensor if no defense answers. Raises ``PhaseError`` for an invalid answer."""
     if not answers(training.setup):
         return logits
     served = tuple(k for k in training.setup.members if training.assignment[k] == j)
     ctx = training.parties.asked(training.round, j, served)
     with torch.no_grad():
-        said = [act(training.defense, "answer", chunk, ctx, where=where_of(ctx)) for chunk in logits.split(EVALUATION_CHUNK)]
-        return torch.cat([part.to(logits) for part in said])
+        chunks = logits.split(EVALUATION_CHUNK)
+        found = [call_phase(training.defense, "answer", chunk, ctx, where=where_of(ctx)) for chunk in chunks]
+        return torch.cat([part.to(logits) for part in found])
 
 
 def global_logits(training: Training, k: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Client ``k``'s way to ask the global model that it will receive next; what is loaded at the moment stays loaded."""
+    """A function x -> logits of the global model that client ``k`` receives next; it leaves the loaded model unchanged."""
     flat = training.setup.flat
 
     def ask(x: torch.Tensor) -> torch.Tensor:
@@ -97,8 +98,7 @@ class StaleModels:
 
 
 class Training:
-    """One training, round by round. ``models``: [s, P] the current global models, which came of ``round``; ``assignment``: client
-    -> model."""
+    """One training, round by round. ``models``: [s, P] the global models after ``round``; ``assignment``: client -> model."""
 
     def __init__(self, setup: Setup) -> None:
         if overlap := set(setup.members) & set(setup.malicious):
@@ -117,7 +117,7 @@ class Training:
         self._trained: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         self._weighing = torch.tensor(setup.weighing, device=setup.device)
         for group in setup.coalitions:  # the coordinator's key of round 0
-            act(self.defense, "begin", self.parties.coalition("coordinate", 0, group, group), where="before round 1")
+            call_phase(self.defense, "begin", self.parties.coalition("coordinate", 0, group, group), where="before round 1")
         self.clients = [self._prepare(k) for k in range(len(setup.clients))]
 
     def _prepare(self, k: int) -> MemberData:
@@ -126,9 +126,9 @@ class Training:
             return data
         ctx = self.parties.member("prepare", 0, k, data, self.models[0])
         self.setup.flat.params.copy_(self.models[0])
-        prepared = act(self.defense, "prepare", data, ctx, where=f"client {k}, before round 1")
+        prepared = call_phase(self.defense, "prepare", data, ctx, where=f"client {k}, before round 1")
         if len(prepared.y) != len(data.y) or len(prepared.x) != len(data.y):
-            # who is a member is decided by position: a sample dropped here would still count as trained on
+            # membership is by position: a sample dropped here would still count as a member
             raise PhaseError(
                 f"{type(self.defense).__name__}.prepare (client {k}) returned {len(prepared.y)} samples for "
                 f"{len(data.y)}; mark those kept out of training in `held_out`"
@@ -136,15 +136,13 @@ class Training:
         return still_held_out(prepared, data)
 
     def first_choice(self) -> list[int]:
-        """The global model that each member would pick of the initial ones, [members]."""
+        """[members] the initial global model that each member would choose."""
         return [self._assign(0, k, self.models) for k in self.setup.members]
 
     # -- the round -----------------------------------------------------------------------------------------------
 
     def rounds(self) -> Iterator[RoundResult]:
-        """Train; yields after every round, so that the caller measures what it wants.
-
-        The uploads of a round are valid until the next one: their matrix is used again.
+        """Train; yields after every round. The uploads of a round are valid until the next one: their matrix is reused.
         """
         for t in range(1, self.setup.config.rounds + 1):
             yield self._round(t)
@@ -163,10 +161,11 @@ class Training:
         self.models, self.round = starts + steps, t
         self.causes.require_models(uploads, starts, self.models)
         self._after_round(t)
-        whose = tuple(self.assignment[k] for k in range(len(self.clients)))
+        assignment = tuple(self.assignment[k] for k in range(len(self.clients)))
         return RoundResult(
-            uploads=uploads, models=self.models, buffers=self.buffers.clone(), steps=steps, rejected=rejected, assignment=whose
-        )
+            uploads=uploads, models=self.models, buffers=self.buffers.clone(), steps=steps, rejected=rejected,
+            assignment=assignment,
+        )  # fmt: skip
 
     def _cohort(self, t: int) -> tuple[int, ...]:
         n = len(self.setup.clients)
@@ -216,15 +215,15 @@ class Training:
         return self.parties.member(phase, t, k, self.clients[k], start)
 
     def _delay(self, t: int, k: int) -> int:
-        """Rounds by which the client's global model is old: U{0..max_delay}, and never before the first (Fang et al.,
-        ACSAC 2022, as FedPoisonMIA section 6.1.4 follows it). The adversary's clients are always up to date."""
+        """Age of the client's global model in rounds: U{0..max_delay}, at most the rounds so far (Fang et al., ACSAC 2022;
+        FedPoisonMIA, section 6.1.4). The adversary's clients have no delay."""
         longest = min(self.setup.config.max_delay, t - 1)
         if longest == 0 or k in self.setup.malicious:
             return 0
         return int(numpy_rng(self.setup.seed, "delay", t, k).integers(0, longest + 1))
 
     def _room(self, name: str, n: int, width: int) -> torch.Tensor:
-        """[n, width] kept from round to round: fresh pages for every upload cost more than a training step."""
+        """[n, width] buffer, reused in every round: allocating it anew costs more than a training step."""
         room = self._rooms.get(name)
         if room is None or len(room) != n:
             room = self._rooms[name] = torch.empty(n, width, device=self.setup.device)
@@ -234,7 +233,7 @@ class Training:
         self.setup.flat.params.copy_(starts[self.assignment[k]])
         self.setup.flat.buffers.copy_(self.buffers[self.assignment[k]])
         ctx = self.parties.member("assign", t, k, self.clients[k], starts[self.assignment[k]])
-        return act(self.defense, "assign", starts, ctx, where=where_of(ctx))
+        return call_phase(self.defense, "assign", starts, ctx, where=where_of(ctx))
 
     def _coordinate(self, t: int, uploads: Uploads) -> None:
         for name in phases(stage=("rows",)):
@@ -243,7 +242,7 @@ class Training:
                 if present := tuple(uploads.participants[r] for r in rows):
                     ctx = self.parties.coalition(name, t, group, present)
                     was = [finite(uploads.updates[r]) for r in rows]
-                    changed = act(self.defense, name, uploads.updates[rows], ctx, where=f"round {t}").to(uploads.updates)
+                    changed = call_phase(self.defense, name, uploads.updates[rows], ctx, where=f"round {t}").to(uploads.updates)
                     self.causes.watch(present, was, changed, name)
                     uploads.updates[rows] = changed
 
@@ -255,7 +254,7 @@ class Training:
         honest = [r for r in range(len(uploads.participants)) if r not in rows]
         level = LEVELS.index(insider.knowledge)
         j = uploads.model_of[rows[0]]
-        # a copy: what the adversary writes to must be neither the model that the server moves nor where its bench begins
+        # a copy: the adversary may write to it
         start, key = uploads.starts[j].clone(), key_for(self.setup.seed, "adversary", t)
         bench = Bench(self.setup, uploads.starts[j], uploads.start_buffers[j], t)
         self.trainer.key_module(t, rows[0], "adversary module")
@@ -270,10 +269,10 @@ class Training:
         )  # fmt: skip
         with matmuls(self.setup.config.precision):
             crafted = call_for_rows(insider.attack, "craft", uploads.updates[rows], t, knowledge, where=f"round {t}")
-        uploads.updates[rows] = crafted.to(uploads.updates)  # float64 is welcome
+        uploads.updates[rows] = crafted.to(uploads.updates)  # it may be float64
 
     def _reject(self, uploads: Uploads) -> tuple[int, ...]:
-        """Drop the malicious rows that are not finite: an adversary must not be able to stop the federation."""
+        """Drop malicious rows that are not finite, so that an adversary cannot stop the federation."""
         rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
         bad = [r for r in rows if not bool(torch.isfinite(uploads.updates[r]).all())]
         rejected = tuple(uploads.participants[r] for r in bad)
@@ -282,10 +281,10 @@ class Training:
         return rejected
 
     def _probe(self, t: int, updates: torch.Tensor, uploads: Uploads, j: int) -> torch.Tensor:
-        """The rule as an adversary tries it: the server's own coins stay secret and its memory as it is."""
+        """The server's rule for an adversary's trials: with another random key, and without changing the server's memory."""
         weights = torch.full((len(updates),), 1 / len(updates), device=updates.device)
         if self.trainer.phases["aggregate"]:
-            updates = updates.clone()  # the adversary's own, and a rule may write to its rows
+            updates = updates.clone()  # a rule may write to its rows
         return self._rule(t, updates, weights, uploads, j, "probe", deepcopy(self.parties.memory(("server", j))))
 
     def _rule(
@@ -301,7 +300,7 @@ class Training:
             logits=lambda params, x: self.setup.flat.logits(params, self.buffers[j], x),
         )  # fmt: skip
         ctx = replace(ctx, train=lambda params, x, y, epochs: self._server_train(ctx, params, x, y, epochs))
-        return act(self.defense, "aggregate", updates, weights, ctx, where=where_of(ctx))
+        return call_phase(self.defense, "aggregate", updates, weights, ctx, where=where_of(ctx))
 
     def _server_train(
         self, ctx: ServerContext, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor, epochs: int
@@ -311,7 +310,7 @@ class Training:
         return params + bench.train(x, y, epochs, ctx.generator)
 
     def _aggregate(self, t: int, uploads: Uploads, rejected: int) -> torch.Tensor:
-        """[s, P] steps; a model that nobody chose keeps still. Weights are the setup's, renormalised among those present."""
+        """[s, P] steps, zero for a model without clients. Weights are the setup's, renormalised over the clients present."""
         steps = torch.zeros_like(self.models)
         for j in range(len(self.models)):
             rows = [r for r, m in enumerate(uploads.model_of) if m == j]
@@ -322,14 +321,15 @@ class Training:
             everyone = len(rows) == len(uploads.model_of)
             mine = uploads.updates if everyone else uploads.updates[rows]
             if everyone and overrides(self.defense, "aggregate"):
-                mine = mine.clone()  # a rule may write to its rows or keep them; what was received is still to be measured
-            # the rule's own copy of the weights: the buffers are averaged by them, too
+                mine = mine.clone()  # a rule may write to its rows; the received ones are measured later
+            # a copy of the weights: the buffers are averaged by them below
             steps[j] = self._rule(t, mine, weights.clone(), uploads, j, "aggregate", self.parties.memory(("server", j)), rejected)
             self.buffers[j] = weights @ uploads.buffers[rows]
         return steps
 
     def _weight_order(self, t: int, rows: list[int]) -> list[int]:
-        """Whose size weighs each row: its own client's, unless a suite asks for the released code's mix-up."""
+        """The row that each row takes its weight from: itself, or with ``weight_order: shuffled`` another one (released
+        code)."""
         if self.setup.config.weight_order == "clients":
             return rows
         return [rows[i] for i in numpy_rng(self.setup.seed, "weight-order", t).permutation(len(rows))]
@@ -339,11 +339,11 @@ class Training:
             self.setup.flat.params.copy_(params)
             self.setup.flat.buffers.copy_(buffers)
             ctx = self.parties.member("after_round", t, k, self.clients[k], start)
-            act(self.defense, "after_round", replace(ctx, ask_global=global_logits(self, k)), where=where_of(ctx))
+            call_phase(self.defense, "after_round", replace(ctx, ask_global=global_logits(self, k)), where=where_of(ctx))
         self._trained.clear()
 
     def facts(self) -> dict[str, FactValue]:
-        """What the defense says of its run, after the last round."""
+        """The facts that the defense reports after the last round."""
         if not self.trainer.phases["report"]:
             return {}
-        return merged([act(self.defense, "report", c, where=where_of(c)) for c in self.parties.reports(len(self.models))])
+        return merged([call_phase(self.defense, "report", c, where=where_of(c)) for c in self.parties.reports(len(self.models))])

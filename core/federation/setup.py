@@ -26,7 +26,7 @@ def public_facts(
     config: FederationSpec, *, defense: Defense, clients: int, n_classes: int, n_params: int, expected_malicious: int,
     thresholds: bool,
 ) -> Federation:  # fmt: skip
-    """What everybody knows before round 1."""
+    """The public facts, known before round 1."""
     rules = acting(defense, "aggregate")
     return Federation(
         clients=clients, rounds=config.rounds, local_epochs=config.local_epochs, batch_size=config.batch_size,
@@ -55,7 +55,7 @@ class Insider:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """One training. ``config``: the suite's own words on the federation; ``expected_malicious``: how many malicious clients
+    """One training. ``config``: the suite's ``federation``; ``expected_malicious``: how many malicious clients
     the server's rule is told to expect. ``clients``: each client's own data; ``members``: the ids that defend, ascending.
 
     ``initial``: [s, P] the starting parameters of the s global models. ``insider``: the adversary among the clients.
@@ -83,7 +83,7 @@ class Setup:
 
     @cached_property
     def coalitions(self) -> tuple[tuple[int, ...], ...]:
-        """The members of each coalition: one of all that defend, unless there are several; none where nobody does."""
+        """The members of each coalition: one with all members, several, or none in a federation without members."""
         if isinstance(self.defense, Coalitions):
             return self.defense.groups
         return (self.members,) if self.members else ()
@@ -95,7 +95,7 @@ class Setup:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """[K] how many samples each client trains on; what a defense holds out on top counts, as clients do not tell."""
+        """[K] number of training samples of each client, including samples that a defense holds out."""
         return tuple(len(d.trainable) for d in self.clients)
 
     @property
@@ -121,7 +121,7 @@ class Setup:
 
 @dataclass(kw_only=True)
 class Uploads:
-    """What the server holds after a round, before it aggregates.
+    """The uploads of a round, before aggregation.
 
     ``participants``: ids in row order; ``updates``: [n, P] as uploaded; ``buffers``: [n, B] client buffers as uploaded;
     ``model_of``: [n] index of the global model each one contributes to; ``start_of``: [n] index of the model it started
@@ -149,9 +149,9 @@ class Uploads:
 
 @dataclass(kw_only=True)
 class RoundResult:
-    """A finished round: the uploads, and the global models [s, P], buffers [s, B] and steps [s, P] that came of them.
+    """A finished round: the uploads, and the new global models [s, P], buffers [s, B] and steps [s, P].
 
-    ``rejected``: malicious clients whose rows were not finite; the server dropped them, the uploads are without them.
+    ``rejected``: malicious clients with non-finite rows, which the server dropped from the uploads.
     ``assignment``: [K] the global model of every client.
     """
 
@@ -181,11 +181,11 @@ class Parties:
         self.shares = tuple(float(w) for w in weighing / weighing.sum())
 
     def memory(self, who: Any) -> dict[str, Any]:
-        """A party's own, from its first phase to its last."""
+        """The memory of a party, which lasts for the run."""
         return self._memories.setdefault(who, {})
 
     def key(self, phase: str, round: int, client: int = 0) -> int:
-        """Of a defense's random draws in one phase."""
+        """Key of a defense's random draws in one phase."""
         return key_for(self._setup.seed, f"defense:{phase}", round, client)
 
     def member(self, phase: str, round: int, k: int, data: MemberData, start: torch.Tensor) -> MemberContext:
@@ -201,7 +201,7 @@ class Parties:
     def coalition(self, phase: str, round: int, members: tuple[int, ...], present: tuple[int, ...]) -> CoalitionContext:
         """The coordinator of the coalition of these ``members`` with those of them that are ``present``.
 
-        Its draws are named by the coalition's first member: of several coalitions each draws as it would alone.
+        Its random draws are keyed by the coalition's first member, so that each coalition draws as it would alone.
         """
         setup = self._setup
         return CoalitionContext(
@@ -211,9 +211,9 @@ class Parties:
         )  # fmt: skip
 
     def asked(self, round: int, j: int, served: tuple[int, ...]) -> AnswerContext:
-        """Whoever answers for global model ``j``, which came of ``round`` and is that of the members ``served``.
+        """The context for answers of global model ``j`` after ``round``, which serves the members ``served``.
 
-        A model has one answer: of several coalitions, the first one with a member whose model it is gives it.
+        A model has one answer: of several coalitions, the first with a member that the model serves gives it.
         """
         setup = self._setup
         members = next((group for group in setup.coalitions if set(group) & set(served)), setup.coalitions[0])
@@ -225,8 +225,8 @@ class Parties:
         )  # fmt: skip
 
     def reports(self, models: int) -> list[ReportContext]:
-        """After the last round, with ``models`` global models: one for each coalition, one where nobody defends. The server is
-        everybody's: each of them has its memories."""
+        """After the last round, with ``models`` global models: one for each coalition, one in a federation without members.
+        Each has the server's memories."""
         of_server = {j: self.memory(("server", j)) for j in range(models)}
         return [
             ReportContext(

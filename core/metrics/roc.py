@@ -42,7 +42,8 @@ def auc_of_counts(members: np.ndarray, nonmembers: np.ndarray) -> np.ndarray:
 
 
 def tpr_of_counts(members: np.ndarray, nonmembers: np.ndarray, allowed: int) -> np.ndarray:
-    """Largest TPR with at most ``allowed`` false positives of counts [..., m] over ascending values; 0 where it is negative."""
+    """Largest TPR with at most ``allowed`` false positives of counts [..., m] over ascending values; 0 where it is
+    negative."""
     fp = np.cumsum(nonmembers[..., ::-1], axis=-1)
     steps = (fp <= allowed).sum(axis=-1)  # fp grows, so these are the first ones
     tp = np.cumsum(members[..., ::-1], axis=-1)
@@ -176,8 +177,8 @@ def covariance_of(of_members: np.ndarray, of_nonmembers: np.ndarray) -> np.ndarr
 
 
 def placements(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of score vectors [V, n]: AUC [V]; for each member the share of non-members below it [V, members]; for each non-member the
-    share of members below it [V, non-members]. Ties count one half. ValueError: scores that cannot be judged."""
+    """Of score vectors [V, n]: AUC [V]; for each member the share of non-members below it [V, members]; for each non-member
+    the share of members below it [V, non-members]. Ties count one half. ValueError: scores that cannot be judged."""
     rows = np.atleast_2d(np.asarray(scores, np.float64))
     member = checked(rows[0], member)[1]
     if not np.isfinite(rows).all():

@@ -23,11 +23,10 @@ from fedbench.core.metrics.roc import (
 class RoundReport:
     """One attack's scores in R rounds as numbers; TF01 in percent, None with fewer than 1,999 non-members to judge by.
 
-    ``last_*``: the last round with scores. ``calibrated_*``: on one random half of the candidates, the round whose AUC
-    (or TF01, ties by AUC) is the largest on the OTHER half; None when a class has fewer than two candidates.
-    ``best_*``: the oracle, at position ``best_index`` of the R rounds; ``null_best_*``: its mean over shuffled
-    memberships, never to be left out where ``best_*`` is shown.
-    """
+    ``last_*``: the last round with scores. ``calibrated_*``: on one random half of the candidates, the round with the
+    largest AUC (or TF01, ties by AUC) on the OTHER half; None when a class has fewer than two candidates. ``best_*``: the
+    oracle, at position ``best_index`` of the R rounds; ``null_best_*``: its mean over shuffled memberships, never to be
+    left out where ``best_*`` is shown."""
 
     last_auc: float
     last_tf01: float | None
@@ -125,7 +124,7 @@ def _or_none(value: float) -> float | None:
 @dataclass(frozen=True, kw_only=True)
 class DecisionReport:
     """As fractions. ``*_accuracy``: (TPR + TNR) / 2, which for equal classes is the share of right answers;
-    ``*_precision``: None where nobody was called a member.
+    ``*_precision``: None if no candidate was called a member.
 
     ``last_*``: the last round with scores. ``calibrated_*``: the round of the best accuracy on a random half of the
     candidates, judged on the other half; None when a class has fewer than two. ``best_*``: the oracle, at position
@@ -216,13 +215,11 @@ def maximum(
 ) -> Maximum | None:
     """Over the rounds of ``scores`` [R, n]: members against outside non-members or, where there are none, against all others.
 
-    ``kind``: [n] int, 0 member, 1 outside the federation, 2 another client's, negative excluded. ``rng`` draws one order of all
-    n candidates a shuffle, of which the first that count are called members: a generator of one key gives one membership
-    whatever the attack, its scores and its rounds are, so that maxima over attacks can be taken shuffle by shuffle; ``kept``
-    holds them for the other attacks.
-    A row of NaN is a round without the target and no look. None without members or without non-members. Raises ValueError on
-    partly non-finite rounds, and when no round is left.
-    """
+    ``kind``: [n] int, 0 member, 1 outside the federation, 2 another client's, negative excluded. ``rng`` draws one order of
+    all n candidates a shuffle, of which the first that count are called members: a generator of one key gives one
+    membership whatever the attack, its scores and its rounds are, so that maxima over attacks can be taken shuffle by
+    shuffle; ``kept`` holds them for the other attacks. A row of NaN is a round without the target and no look. None without
+    members or without non-members. Raises ValueError on partly non-finite rounds, and when no round is left."""
     counts = who_counts(kind)
     member = kind[counts] == MEMBER
     if member.all() or not member.any():
@@ -243,7 +240,7 @@ def maximum(
 
 
 def who_counts(kind: np.ndarray) -> np.ndarray:
-    """[n] bool: members and outside non-members; all that are not excluded where nobody is from outside."""
+    """[n] bool: members and outside non-members; without outside non-members, all that are not excluded."""
     kind = np.asarray(kind)
     counts: np.ndarray = (kind == MEMBER) | (kind == OFL) if (kind == OFL).any() else kind != EXCLUDED
     return counts
@@ -284,8 +281,8 @@ def _largest(rounds: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _descending(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(order [m] from the largest score down; called [g]: how many a threshold at each distinct score calls members; weights [g]
-    of the true positives there: they add up to the members' rank sum, 1 the lowest, ties in the middle).
+    """(order [m] from the largest score down; called [g]: how many a threshold at each distinct score calls members;
+    weights [g] of the true positives there: they add up to the members' rank sum, 1 the lowest, ties in the middle).
 
     A member of rank r (no ties) is a true positive at r thresholds, so that without ties every weight is 1.
     """

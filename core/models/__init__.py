@@ -1,4 +1,4 @@
-"""Architectures by name; announced through the same entry points as anybody's."""
+"""The built-in architectures, announced through the same hook as any plugin's."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from fedbench.core.models.sequential import require_images
 
 
 class GlobalMean(nn.Module):
-    """[B, C, H, W] -> [B, C]. Not ``AdaptiveAvgPool2d``, whose CUDA backward pass is not deterministic."""
+    """[B, C, H, W] -> [B, C]. Not ``AdaptiveAvgPool2d``: its CUDA backward pass is not deterministic."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mean((2, 3))

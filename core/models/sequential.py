@@ -26,7 +26,7 @@ def require_images(model: str, input_shape: tuple[int, ...], least: int) -> None
 
 
 class GlobalMax(nn.Module):
-    """[B, C, H, W] -> [B, C]. Not ``AdaptiveMaxPool2d``, whose CUDA backward pass is not deterministic.
+    """[B, C, H, W] -> [B, C]. Not ``AdaptiveMaxPool2d``: its CUDA backward pass is not deterministic.
 
     Equal maxima share the gradient, where a pooling layer gives it all to the first; after a ReLU such ties are zeros,
     which pass no gradient on, so the two agree there.

@@ -1,8 +1,7 @@
 """The gradient of a plain chain of layers without a graph: the kernels that autograd would call, in its order, so its bits.
 
-What is saved is the graph of every batch, the zeroing of the gradient and its accumulation, which together take longer than the
-arithmetic of a small model: gradients are written where the optimiser reads them.
-"""
+What is saved is the graph of every batch, the zeroing of the gradient and its accumulation, which together take longer than
+the arithmetic of a small model: gradients are written where the optimiser reads them."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ _MEAN, _SUM = 1, 2  # torch's numbers of reductions
 
 
 class Chain:
-    """The mean cross-entropy's gradient of one model on the CPU. Made by :meth:`of`, anew for every client: it holds the layers
-    as they are then."""
+    """The mean cross-entropy's gradient of one model on the CPU. Made by :meth:`of`, anew for every client: it holds the
+    layers as they are then."""
 
     def __init__(self, flat: FlatModel, links: list[Link]) -> None:
         self._module, self._links = flat.module, links
@@ -34,7 +33,8 @@ class Chain:
 
     @classmethod
     def of(cls, flat: FlatModel) -> Chain | None:
-        """None where a layer is not of ``LINKS``, is used twice, hooked, frozen or not on the CPU in float32: autograd then."""
+        """None where a layer is not of ``LINKS``, is used twice, hooked, frozen or not on the CPU in float32: autograd
+        then."""
         if flat.params.dtype != torch.float32:
             return None
         links = links_of(flat.module, dict(zip(map(id, flat.trainable), flat.gradients, strict=True)))
@@ -42,7 +42,8 @@ class Chain:
 
     @torch.no_grad()
     def gradient(self, x: torch.Tensor, target: torch.Tensor) -> None:
-        """Fill ``flat.grad`` with that of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64 or [B, C] float."""
+        """Fill ``flat.grad`` with that of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64 or [B, C]
+        float."""
         g: torch.Tensor | None = _of_logits(_forward(self._module, self._links, x), target, _MEAN)
         for i in range(len(self._links) - 1, self._first - 1, -1):
             assert g is not None  # every link above the first with parameters is asked for it
@@ -53,9 +54,9 @@ class Chain:
 def walked(
     module: nn.Module, x: torch.Tensor, target: torch.Tensor, grads: dict[int, torch.Tensor] | None = None
 ) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
-    """Each layer with parameters, its input and the gradient of the summed cross-entropy at its output; None where ``module`` is
-    no chain, or on a GPU. ``target``: [B] int64 or [B, C] float. ``grads``: something for each trainable parameter, by its id,
-    where that is at hand: to look for them takes as long as a small layer."""
+    """Each layer with parameters, its input and the gradient of the summed cross-entropy at its output; None where
+    ``module`` is no chain, or on a GPU. ``target``: [B] int64 or [B, C] float. ``grads``: something for each trainable
+    parameter, by its id, where that is at hand: to look for them takes as long as a small layer."""
     links = links_of(module, {id(p): p for p in module.parameters()} if grads is None else grads)
     if links is None:
         return None
@@ -71,8 +72,8 @@ def walked(
 
 
 def links_of(module: nn.Module, grads: dict[int, torch.Tensor]) -> list[Link] | None:
-    """The model as links, with where each parameter's gradient goes, by its id; None where it is no chain of such layers, on the
-    CPU, that reaches all of ``grads``."""
+    """The model as links, with where each parameter's gradient goes, by its id; None where it is no chain of such layers,
+    on the CPU, that reaches all of ``grads``."""
     layers = _layers(module)
     if layers is None or not grads or len(set(layers)) < len(layers):
         return None

@@ -35,18 +35,16 @@ def clipped_gradient(
 
     At the model's current parameters, in its current mode; P over the trainable ``model.parameters()`` in their order.
     ``x``: [n * views, *input], the views of a sample adjacent; ``y``: [n * views] labels, or [n * views, C] target
-    probabilities. A sample's gradient is the mean over its views. About ``chunk`` rows are taken at once: it changes memory, not
-    results (beyond rounding, and what a model draws while it trains). The model is left as it was found.
-    Layers of unknown kind or with the samples on another axis, tied parameters and layers called twice are handled by
-    per-sample gradients: same result, slower.
-    Raises ``ValueError`` for a bound that is not positive, for rows that are no whole number of samples, and where batch
-    statistics make a per-sample gradient undefined.
-    """
+    probabilities. A sample's gradient is the mean over its views. About ``chunk`` rows are taken at once: it changes
+    memory, not results (beyond rounding, and what a model draws while it trains). The model is left as it was found. Layers
+    of unknown kind or with the samples on another axis, tied parameters and layers called twice are handled by per-sample
+    gradients: same result, slower. Raises ``ValueError`` for a bound that is not positive, for rows that are no whole
+    number of samples, and where batch statistics make a per-sample gradient undefined."""
     if not bound > 0:
         raise ValueError(f"a gradient is clipped to a positive norm, not to {bound!r}")
     if views < 1 or len(x) % views:
         raise ValueError(f"{len(x)} rows are no whole number of samples with {views} views each")
-    layers = list(model.modules())  # gone through once: for a small model that takes as long as its matrix products
+    layers = list(model.modules())  # listed once: for a small model this takes as long as its matrix products
     if any(by_batch_statistics(layer) for layer in layers):
         refuse_batch_statistics(model)
     trainable = _trainable(layers)
@@ -89,7 +87,8 @@ def _trainable(layers: list[nn.Module]) -> list[nn.Parameter]:
 
 
 def _plan(layers: list[nn.Module], part: dict[int, torch.Tensor]) -> Plan | None:
-    """Each layer with trainable parameters and where its sums go, ``part`` of each by id; None if a layer is of unknown kind."""
+    """Each layer with trainable parameters and where its sums go, ``part`` of each by id; None if a layer is of unknown
+    kind."""
     plan: Plan = {}
     for layer in layers:
         own = {name: part[id(p)] for name, p in layer._parameters.items() if id(p) in part}
@@ -135,7 +134,7 @@ def _taped(
     outputs = None
     if tape.covers(loss):  # one backward pass, to the layers' outputs alone
         outputs = torch.autograd.grad(loss, list(tape.edges.values()), allow_unused=True) if tape.edges else ()
-    if outputs is None or any(b is None for b in outputs):  # an output that is a view, and overwritten, has lost its place
-        set_random_state(before)  # the attempt leaves no trace
+    if outputs is None or any(b is None for b in outputs):  # an output that is an overwritten view
+        set_random_state(before)  # later draws must not depend on this attempt
         return None
     return [(layer, a, b) for (layer, a), b in zip(tape.inputs.items(), outputs, strict=True)]

@@ -1,4 +1,5 @@
-"""A model as one flat vector, so that a client is a row and a step is four vector operations; accurate norms of such vectors."""
+"""A model as one flat vector, so that a client is a row and a step is four vector operations; accurate norms of such
+vectors."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from torch import nn
 
 from fedbench.core.contract.contexts import Layer
 
-# Summed in float32 on the CPU, the squares of 11 million entries lose a thousandth of the sum. Blocks this short lose
-# nothing worth naming, and their squares are summed in float64: as fast as the plain norm, right to 1e-8.
+# Summed in float32 on the CPU, the squares of 11 million entries lose a thousandth of the sum. Short blocks lose nothing, and
+# their sums are added in float64: as fast as the plain norm, right to 1e-8.
 _BLOCK = 1024
 _CHUNK = 2**14  # columns of a float64 copy at a time: it stays in the cache
 _TINY = 1e-30  # mean square below which float32 squares lose digits
@@ -20,14 +21,13 @@ _TINY = 1e-30  # mean square below which float32 squares lose digits
 def norms(rows: torch.Tensor) -> torch.Tensor:
     """[K] float64 L2 norms of the rows [K, P], right to 1e-6 of themselves for entries of any size.
 
-    For every norm that clips, scales or decides. ``torch.linalg.vector_norm`` in float32 is 4e-4 too small for 11 million
-    normal entries on the CPU, so that what is clipped by it comes out too long.
-    """
+    ``torch.linalg.vector_norm`` in float32 is 4e-4 too small for 11 million normal entries on the CPU, so that a vector
+    clipped by it would be too long."""
     if rows.dtype != torch.float32 or rows.device.type != "cpu":
         return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     found = torch.linalg.vector_norm(rows, dim=1).double() if rows.shape[1] <= _BLOCK else _blockwise(rows)
     low = math.sqrt(_TINY * rows.shape[1])
-    odd = ~((found > low) & (found < math.inf))  # squares may have left float32's range; NaN is odd, too
+    odd = ~((found > low) & (found < math.inf))  # squares outside float32's range, or NaN
     if bool(odd.any()):
         found[odd] = _exactly(rows[odd])
     return found
@@ -92,13 +92,13 @@ class FlatModel:
 
     @torch.no_grad()
     def logits(self, params: torch.Tensor, buffers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """[n, C] at these ``params`` [P] and ``buffers`` [B], which it loads, in eval mode, which it leaves on."""
+        """[n, C] at ``params`` [P] and ``buffers`` [B] in eval mode; leaves both loaded and eval mode on."""
         self.params.copy_(params)
         self.buffers.copy_(buffers)
         self.module.eval()
         return torch.cat([self.module(part) for part in x.split(EVALUATION_CHUNK)])
 
     def bind_grad(self) -> None:
-        """Let every parameter's ``.grad`` be a view of ``grad`` again, should a plugin have dropped it."""
+        """Make every parameter's ``.grad`` a view of ``grad`` again, in case a plugin replaced it."""
         for p, part in zip(self.trainable, self.gradients, strict=True):
             p.grad = part

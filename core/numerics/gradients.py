@@ -109,7 +109,7 @@ def _layer_wise(
 
 
 class _Tape(Tape):
-    """Contracts each layer's part with the updates as its output's gradient arrives, and keeps the sums alone."""
+    """Contracts each layer's part with the updates when its output's gradient arrives, and keeps only the sums."""
 
     def __init__(self, plan: Plan, n: int, n_updates: int) -> None:
         super().__init__(plan, n)
@@ -119,7 +119,7 @@ class _Tape(Tape):
 
     def recorded(self, layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> None:
         super().recorded(layer, a, out)
-        # removed by `close`: the cycle tape -> roots -> graph -> hook -> tape would keep activations for the garbage collector
+        # removed by `close`: tape -> roots -> graph -> hook -> tape is a reference cycle that keeps activations alive
         self._hooks.append(out.register_hook(lambda b: self._contract(layer, b)))
         if not a.requires_grad:  # nothing trainable below: the backward pass may end here
             self._roots.append(self.edges[layer])
@@ -130,7 +130,7 @@ class _Tape(Tape):
             return False
         if self._roots:
             torch.autograd.grad(loss, self._roots, allow_unused=True)
-        return not self.inputs  # an overwritten view loses its hook
+        return not self.inputs  # an overwritten view has lost its hook
 
     def _contract(self, layer: nn.Module, b: torch.Tensor) -> None:
         a = self.inputs.pop(layer)

@@ -22,7 +22,7 @@ from fedbench.core.numerics.flat import norms
 # than LEAST samples, or reading the updates again for every slice would cost more than the gradients.
 BUDGET = {"cpu": 2**20, "cuda": 2**26}
 LEAST = 16
-SHORT = 2**14  # elements whose squares float32 sums to 1e-6 of themselves
+SHORT = 2**14  # elements: the sum of their squares in float32 is right to 1e-6
 
 Contribution = tuple[torch.Tensor, torch.Tensor]
 

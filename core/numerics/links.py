@@ -1,4 +1,5 @@
-"""The layers that a chain (``chain.py``) goes through by hand: each its forward and backward kernel, as autograd calls them."""
+"""The layers that a chain (``chain.py``) goes through by hand: each its forward and backward kernel, as autograd calls
+them."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ _WIDE = 4  # channels from which on maxima are taken with the channels last
 
 
 class Link(ABC):
-    """One layer: ``forward`` keeps what ``backward`` needs of a batch. ``grads``: views that ``backward`` fills, the weight's and
-    the bias's; ``keeps_output``: whether the layer reads its own output again, which must then not be overwritten."""
+    """One layer: ``forward`` keeps what ``backward`` needs of a batch. ``grads``: views that ``backward`` fills, the
+    weight's and the bias's; ``keeps_output``: whether the layer reads its own output again, which must then not be
+    overwritten."""
 
     keeps_output: ClassVar[bool] = False
 
@@ -85,7 +87,7 @@ class LinearLink(Link):
 
 
 class AtOnce(Link):
-    """A layer with parameters whose gradients one kernel gives together."""
+    """A layer with parameters; one kernel computes all its gradients."""
 
     def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
         below, *own = self._kernel(g, [deeper, *(grad is not None for grad in self.grads)])

@@ -19,19 +19,17 @@ from fedbench.core.numerics.layers import normalised, padded
 from fedbench.core.numerics.sums import per_row_weights
 from fedbench.core.words import named, one_line
 
-# model -> mode (training or not) -> why `vmap` cannot go through it: found out once
+# model -> mode (training or not) -> why `vmap` does not support it
 _refusals: WeakKeyDictionary[nn.Module, dict[bool, str]] = WeakKeyDictionary()
 
 
 def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Gradients of each sample's cross-entropy at the model's current parameters, in the model's current mode.
 
-    ``x``: [B, *input]; ``y``: [B]. Returns [B, P], P over the trainable ``model.parameters()`` in their order.
-    A model that `vmap` cannot go through (recurrent layers, values that decide what is computed) gets one backward pass a
-    sample: same result, slower; :func:`why_one_by_one` says so afterwards.
-    Raises ``ValueError`` where batch statistics make a per-sample gradient undefined, ``RuntimeError`` where the model gives none
-    for a sample alone.
-    """
+    ``x``: [B, *input]; ``y``: [B]. Returns [B, P], P over the trainable ``model.parameters()`` in their order. A model that
+    `vmap` does not support (recurrent layers, data-dependent control flow) takes one backward pass a sample: same result,
+    slower; :func:`why_one_by_one` then gives the reason. Raises ``ValueError`` where batch statistics make a per-sample
+    gradient undefined, ``RuntimeError`` where the model gives none for a sample alone."""
     refuse_batch_statistics(model)
     if len(x) == 0:  # vmap refuses an empty batch
         return x.new_zeros(0, sum(p.numel() for p in _trainable(model)), dtype=next(model.parameters()).dtype)
@@ -44,7 +42,7 @@ def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> 
             raise
         except Exception as error:
             why = one_line(named(error), 120)
-        set_random_state(before)  # the attempt leaves no trace: what is drawn later does not depend on who asked first
+        set_random_state(before)  # later draws must not depend on this attempt
         gradients = _one_by_one(model, x, y)
         refused[model.training] = why
         return gradients
@@ -119,12 +117,12 @@ RandomState = tuple[torch.device, torch.Tensor, torch.Tensor | None]
 
 
 def random_state(device: torch.device) -> RandomState:
-    """Of torch's generators that a model on ``device`` may draw from, for :func:`set_random_state`."""
+    """State of torch's generators that a model on ``device`` may use, for :func:`set_random_state`."""
     return device, torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
 def seed_random_state(device: torch.device, seed: int) -> None:
-    """Seed the generators that :func:`random_state` looks at."""
+    """Seed the generators of :func:`random_state`."""
     torch.random.default_generator.manual_seed(seed)
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -132,7 +130,7 @@ def seed_random_state(device: torch.device, seed: int) -> None:
 
 
 def set_random_state(state: RandomState) -> None:
-    """Put torch's generators back."""
+    """Restore torch's generators."""
     device, cpu, cuda = state
     torch.set_rng_state(cpu)
     if cuda is not None:
@@ -141,11 +139,11 @@ def set_random_state(state: RandomState) -> None:
 
 @torch.no_grad()
 def gradient_rows(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """[B, P]: as ``per_sample_gradients`` (x [B, *input], y [B]), to rounding; models that are no chain of layers are left to it.
+    """[B, P]: as ``per_sample_gradients`` (x [B, *input], y [B]), to rounding; models that are no chain of layers are left
+    to it.
 
-    For a small model ``vmap`` takes several times as long to trace the model as to compute, in every call, and what it imports
-    before the first one a second.
-    """
+    For a small model ``vmap`` takes several times as long to trace the model as to compute, in every call, and what it
+    imports before the first one a second."""
     with unfilled():  # every element is written: a chain reaches all parameters
         seen = walked(model, x, y) if len(x) else None
         if seen is None or any(type(layer) not in _RULES for layer, _, _ in seen):

@@ -1,11 +1,11 @@
 """What a layer's parameters add to |g_i|^2 and to sum_i c_i g_i, from its inputs `a` and its outputs' gradients `b`.
 
 One function a layer kind: ``(layer, a, b, views, into) -> Part`` for n samples of ``views`` adjacent rows each; a sample's
-gradient g_i is the sum over its rows. The factors c_i are known only when every layer has said its |g_i|^2, so each keeps what it
-needs for the sum: book-keeping, without a second pass (Bu et al., ICML 2023, arXiv 2210.00038). Where a sample has many
-positions its norm comes from products of positions ("ghost norm": Li et al., ICLR 2022, arXiv 2110.05679) or from the gradient
-itself, whichever is less work (Bu et al., NeurIPS 2022, arXiv 2205.10683); a gradient that was made is kept for the sum.
-"""
+gradient g_i is the sum over its rows. The factors c_i are known only when every layer has said its |g_i|^2, so each keeps
+what it needs for the sum: book-keeping, without a second pass (Bu et al., ICML 2023, arXiv 2210.00038). Where a sample has
+many positions its norm comes from products of positions ("ghost norm": Li et al., ICLR 2022, arXiv 2110.05679) or from the
+gradient itself, whichever is less work (Bu et al., NeurIPS 2022, arXiv 2205.10683); a gradient that was made is kept for
+the sum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ DEAR = 4
 
 
 class Part(NamedTuple):
-    """``sq``: [n] float64 |g_i|^2 of one layer; ``add(c)``: adds sum_i c_i g_i, c [n], to what the rule was to add ``into``."""
+    """``sq``: [n] float64 |g_i|^2 of one layer; ``add(c)``: adds sum_i c_i g_i, c [n], to what the rule was to add
+    ``into``."""
 
     sq: torch.Tensor
     add: Callable[[torch.Tensor], None]
@@ -118,7 +119,8 @@ def affine(layer: Any, a: torch.Tensor, b: torch.Tensor, views: int, into: Direc
 
 
 def embed(layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions) -> Part:
-    """``a``: [n * views, *positions] tokens; ``b``: [n * views, *positions, e]. Row v of g: the sum of b over v's positions."""
+    """``a``: [n * views, *positions] tokens; ``b``: [n * views, *positions, e]. Row v of g: the sum of b over v's
+    positions."""
     assert into.weight is not None  # an embedding's only parameter
     weight, (n, e) = into.weight, (len(a) // views, b.shape[-1])
     tokens, b = a.reshape(n, -1), b.reshape(n, -1, e)
@@ -179,7 +181,8 @@ def _ghost(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _instantiated(
     make: Callable[[slice], torch.Tensor], n: int, weight: torch.Tensor, add: Callable[[torch.Tensor], None]
 ) -> Part:
-    """``make(s)``: per-sample gradients of a slice. They are kept for the sum if there is room; otherwise ``add`` makes it."""
+    """``make(s)``: per-sample gradients of a slice. They are kept for the sum if there is room; otherwise ``add`` makes
+    it."""
     if n * weight.numel() <= KEPT:
         return _kept(make(slice(0, n)).reshape(n, -1), weight)
     return Part(torch.cat([_squares(make(s).reshape(s.stop - s.start, -1)) for s in _slices(n, weight.numel())]), add)

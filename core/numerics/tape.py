@@ -21,14 +21,14 @@ _answers: WeakKeyDictionary[nn.Module, dict[Asked, bool]] = WeakKeyDictionary()
 
 
 def rows_are_samples(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
-    """Whether sample i of a chunk is row i, alone, of every layer's output, as far as a few samples of ``x`` can tell.
+    """Whether row i of every layer's output depends on sample i alone, tested on a few samples of ``x``.
 
-    Found out once a model, mode and kind of sample. It depends neither on the model's parameters nor on torch's own
-    generators, which it leaves as they were, like the model. What it cannot see are rows that are moved by what the samples hold;
-    :func:`moves_by_index` is about those.
-    """
+    The layer-wise formulas need this, and shapes do not show it: a chunk may be as long as a sequence. With random
+    parameters, the gradient of sample i's logits must reach row i of each layer's output and be zero elsewhere. Tested once
+    a model, mode and kind of sample; leaves the model and torch's generators unchanged. Rows that are moved by the samples'
+    values are found by :func:`moves_by_index`."""
     if len(x) < 2:
-        return True  # all there is belongs to the one sample
+        return True  # one sample cannot be mixed with others
     answers = _answers.setdefault(model, {})
     asked = x.shape[1:], x.dtype, model.training
     if asked not in answers:
@@ -48,9 +48,9 @@ def _ask(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bo
     generator = torch.Generator().manual_seed(0)
     unseen = {(layer, i) for layer in layers for i in range(len(x))}
     before = random_state(x.device)
-    seed_random_state(x.device, 0)  # what a model drops while it trains shall not decide the answer
+    seed_random_state(x.device, 0)  # dropout must not decide the result
     try:
-        with torch.enable_grad():  # whoever asks may have switched gradients off
+        with torch.enable_grad():  # the caller may have disabled gradients
             for _ in range(DRAWS):
                 reached = _reached(model, layers, x.clone(), generator)
                 if reached is None:
@@ -59,7 +59,7 @@ def _ask(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bo
                 if not unseen:
                     return True
     except Exception:
-        return False  # what fails with other parameters is left to the way that needs no layout
+        return False  # a failure with random parameters: use per-sample gradients
     finally:
         set_random_state(before)
     return False
@@ -68,7 +68,8 @@ def _ask(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bo
 def _reached(
     model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor, generator: torch.Generator
 ) -> set[tuple[nn.Module, int]] | None:
-    """(layer, i) whose output's row i the gradient of sample i's logits reaches; None if one reaches any other row."""
+    """(layer, i) where the gradient of sample i's logits reaches row i of the layer's output; None if it reaches another
+    row."""
     outputs: list[tuple[nn.Module, GradientEdge]] = []
 
     def keep(layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
@@ -94,7 +95,7 @@ def _reached(
 
 
 def drawn_parameters(model: nn.Module, generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """Parameters that keep a signal about as large as it was, whatever the layer."""
+    """Random parameters, scaled to keep the size of activations."""
     drawn = {}
     for name, p in model.named_parameters():
         if p.requires_grad:
@@ -104,11 +105,8 @@ def drawn_parameters(model: nn.Module, generator: torch.Generator) -> dict[str, 
 
 
 class Tape:
-    """Keeps each layer's input in the forward pass, and the place of its output in the graph.
-
-    That place is of the value as the layer returned it, even when an in-place activation overwrites the value afterwards.
-    ``n``: how many rows the layers are given. To be closed after the backward pass.
-    """
+    """Records each layer's input in the forward pass, and the graph edge of its output as returned, even if an in-place
+    activation overwrites it afterwards. ``n``: rows of the batch. Close it after the backward pass."""
 
     def __init__(self, layers: Collection[nn.Module], n: int) -> None:
         self.n = n
@@ -118,8 +116,7 @@ class Tape:
         self._hooks: list = [layer.register_forward_hook(self._record) for layer in layers]
 
     def covers(self, loss: torch.Tensor) -> bool:
-        """Whether the loss reaches each trainable parameter through one call of its own layer and in no other way: the model
-        is a plain chain of such layers."""
+        """Whether the loss depends on each trainable parameter through exactly one call of its layer."""
         if not self._plain:
             return False
         through_layers = Counter(
@@ -133,7 +130,7 @@ class Tape:
         self.edges[layer] = get_gradient_edge(out)
 
     def close(self) -> None:
-        """Leave the model as it was found."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
@@ -147,7 +144,7 @@ class Tape:
 
 
 def _one_dtype(layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> bool:
-    """Not under autocast, whose layers compute in another dtype than their parameters have: what they did is not redone here."""
+    """Whether input, output and parameters have one dtype; False under autocast."""
     kind, own = out.dtype, layer._parameters.values()
     return (a.dtype == kind or not a.is_floating_point()) and all(p is None or p.dtype == kind for p in own)
 

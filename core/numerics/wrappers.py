@@ -15,8 +15,8 @@ from fedbench.core.contract.errors import UserError
 class Normalised(nn.Module):
     """``module`` behind (x / 255 - mean) / std for integer images; floating-point input is already normalised.
 
-    A batch that a defense wants to change (mixup, augmentation, per-sample gradients) arrives as floats, everything
-    else as bytes: both reach ``module`` as the same numbers. mean, std: one value a channel.
+    Batches for a defense's phases (mixup, augmentation, per-sample gradients) arrive as floats, all others as bytes;
+    ``module`` gets the same numbers. mean, std: one value a channel.
     """
 
     def __init__(self, module: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
@@ -39,17 +39,17 @@ class Normalised(nn.Module):
 
 
 def wrap(module: nn.Module, data: Data) -> nn.Module:
-    """``module`` as the engine uses it: behind the data's normalisation, if it has one."""
+    """``module`` with the data's normalisation in front, if there is one."""
     return module if data.mean is None or data.std is None else Normalised(module, data.mean, data.std)
 
 
 def as_floats(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """What a defense's phases see of a batch: normalised floats."""
+    """``x`` as normalised floats, as a defense's phases get it."""
     return module.normalise(x) if isinstance(module, Normalised) else x
 
 
 class Bfloat16Training(nn.Module):
-    """``module`` whose forward pass is autocast to bfloat16 in training mode only; its answer is float32 in any mode."""
+    """``module`` with its forward pass autocast to bfloat16, in training mode only; it returns float32 in any mode."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Who holds which samples: partitions, groups of clients, and whom the attacks are asked about."""
+"""Partitions of the samples among clients, groups of clients, targets and their audit sets."""

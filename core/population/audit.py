@@ -1,4 +1,5 @@
-"""Targets and their audit sets: for one (seed, target) one ordered list of candidates, whatever the attack, round or defense."""
+"""Targets and their audit sets: for one (seed, target) one ordered list of candidates, whatever the attack, round or
+defense."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Target:
 
     @property
     def code(self) -> int:
-        """As records, file names of arrays and keys of random draws have it: a client's id, -3, or -10, -11, ... for groups."""
+        """As records, file names of arrays and keys of random draws have it: a client's id, -3, or -10, -11, ... for
+        groups."""
         return {"client": self.index, "everybody": _EVERYBODY, "group": _FIRST_GROUP - self.index}[self.kind]
 
     @classmethod
@@ -43,7 +45,7 @@ class Target:
 
     @property
     def client(self) -> int | None:
-        """The one client whose rows an attack can follow; None where many are asked about together."""
+        """The client with rows that an attack can follow; None for a target of many clients."""
         return self.index if self.kind == "client" else None
 
     def words(self, groups: Sequence[str] = ()) -> str:
@@ -94,9 +96,10 @@ def audit_set(
     shards: Shards, outsiders: Outsiders, client: int, nonmembers: int, seed: int, alike: np.ndarray | None = None, *,
     outside: int | None = None, absent: bool = False,
 ) -> AuditSet:  # fmt: skip
-    """All samples that one client trains on (``shards``) against ``nonmembers // K`` of ``outsiders`` and of each other client.
+    """All samples that one client trains on (``shards``) against ``nonmembers // K`` of ``outsiders`` and of each other
+    client.
 
-    ``alike``: [k] clients whose images are deformed as the client's are, if groups are; inside non-members are theirs then.
+    ``alike``: [k] clients with images deformed as the client's are, where there are groups: the owners of inside non-members.
     ``outside``: so many of the outsiders in place of an equal share; those beyond it join the list that is there without
     them. ``absent``: the null of every attack: as many members, but of the outsiders (at most half of them), against the rest
     of them. The other clients' samples are asked about as ever and count nowhere: they were trained on, and a colluder has
@@ -156,9 +159,9 @@ def attack_set(
 ) -> AuditSet:
     """``members`` drawn from all honest clients' samples together against ``nonmembers`` of the ``outsiders``.
 
-    The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA, docs/methods/protocol.md#audit-sets:
-    150 and 150)? The last ``malicious`` clients' samples are not asked about. Raises ``UserError`` where there are too few.
-    """
+    The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA,
+    docs/methods/protocol.md#audit-sets: 150 and 150)? The last ``malicious`` clients' samples are not asked about. Raises
+    ``UserError`` where there are too few."""
     honest = np.arange(len(shards) - malicious)
     rng = numpy_rng(seed, "attack set")
     return _together(EVERYBODY, "all honest clients", shards, honest, outsiders, members, nonmembers, rng, absent)

@@ -1,4 +1,4 @@
-"""Groups of clients whose images are deformed in their own way: majority and minority of the clustering papers."""
+"""Groups of clients with images deformed in their own way: majority and minority of the clustering papers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def deform(x: np.ndarray, client: np.ndarray, groups: Groups) -> np.ndarray:
     x: [n, C, H, W] uint8 or float32, client: [n] int 0..K-1 -> the same shape and dtype; ``x`` itself is not changed.
     Rotation: bilinear, 0 where the turned image has no pixel, so black should be 0. Brightness: intensities times the
     factor, cut at full intensity: 255, or 1 for floats, which must lie in 0..1. uint8 is rounded once, at the end. Samples
-    whose client has neither, a whole turn or the factor 1 keep their bits; a sample's result depends on nothing else in
+    of a client with neither, a whole turn or the factor 1 keep their bits; a sample's result depends on nothing else in
     ``x``. Raises ``UserError`` for samples that are no images, and for a factor on floats outside 0..1.
     """
     _require_images(x, groups)

@@ -38,7 +38,7 @@ def dirichlet(y: np.ndarray, clients: int, rng: np.random.Generator, beta: float
 def dirichlet_sizes(y: np.ndarray, clients: int, rng: np.random.Generator, beta: float) -> Shards:
     """One draw from Dirichlet(beta * 1_K) gives the clients' SIZES; who gets which sample is random, so labels stay IID.
 
-    Source: MemberShield's released code, whose "Dirichlet non-IID" this is (docs/methods/quirks.md#m2).
+    Source: "Dirichlet non-IID" in MemberShield's released code (docs/methods/quirks.md#m2).
     """
     share = np.full(clients, 1 / clients) if np.isinf(beta) else rng.dirichlet(np.full(clients, beta))
     cuts = np.round(np.cumsum(share)[:-1] * len(y)).astype(int)
@@ -76,7 +76,8 @@ _REMEDY = {"dirichlet": "a larger beta, ", "dirichlet-sizes": "a larger beta, ",
 
 
 def remedy_of(name: str) -> str:
-    """What to change in the rule ``name`` when a client has too few samples, with a comma behind; nothing for equal shares."""
+    """What to change in the rule ``name`` when a client has too few samples, with a comma behind; nothing for equal
+    shares."""
     return _REMEDY.get(name, "")
 
 
@@ -112,8 +113,8 @@ def _given(name: str, beta: float, bias: float) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outsiders:
-    """Samples that nobody trains on and that a target may be asked about. ``ids``: positions in train ++ holdout; ``where``:
-    whose they are, and ``more``: what to raise for more of them, in words."""
+    """Samples that no client trains on, candidates of a target. ``ids``: positions in train ++ holdout; for messages,
+    ``where``: where they come from, and ``more``: the setting to raise for more of them."""
 
     ids: np.ndarray
     where: str = "the hold-out"
@@ -122,8 +123,9 @@ class Outsiders:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Who holds which of ``n_train`` training samples: [K] sorted positions of what each client trains on (``train``), watches
-    without training on it (``validation``) and keeps for its audit (``test``). ``n_holdout``: samples of nobody, which follow.
+    """Who holds which of ``n_train`` training samples: [K] sorted positions of what each client trains on (``train``),
+    watches without training on it (``validation``) and keeps for its audit (``test``). ``n_holdout``: hold-out samples,
+    which follow.
 
     The parts of all clients are disjoint, but that ``validation`` is ``test`` where the released code's quirk is asked for.
     """
@@ -148,25 +150,25 @@ class Split:
         return np.setdiff1d(np.concatenate(self.validation), np.concatenate(self.test))
 
     def trained_by(self) -> np.ndarray:
-        """[n_train + n_holdout] the client that trains on a sample, -1 for nobody."""
-        return self._whose(self.train)
+        """[n_train + n_holdout] the client that trains on a sample, -1 for none."""
+        return self._client_of(self.train)
 
     def tested_by(self) -> np.ndarray:
-        """[n_train + n_holdout] the client in whose test part a sample lies, -1 where it lies in none."""
-        return self._whose(self.test)
+        """[n_train + n_holdout] the client that has a sample in its test part, -1 for none."""
+        return self._client_of(self.test)
 
     def home(self) -> np.ndarray:
-        """[n_train + n_holdout] the client whose sample it is; of the hold-out, client i mod K, whose images it looks like."""
-        whose = self._whose(self.train, self.validation, self.test)
-        whose[self.n_train :] = np.arange(self.n_holdout) % len(self.train)
-        return whose
+        """[n_train + n_holdout] the client that owns a sample; hold-out sample i looks like the images of client i mod K."""
+        home = self._client_of(self.train, self.validation, self.test)
+        home[self.n_train :] = np.arange(self.n_holdout) % len(self.train)
+        return home
 
-    def _whose(self, *parts: Shards) -> np.ndarray:
-        whose = np.full(self.n_train + self.n_holdout, -1)
+    def _client_of(self, *parts: Shards) -> np.ndarray:
+        client = np.full(self.n_train + self.n_holdout, -1)
         for part in parts:
             for k, ids in enumerate(part):
-                whose[ids] = k
-        return whose
+                client[ids] = k
+        return client
 
     def outsiders(self, clients: np.ndarray, who: str) -> Outsiders:
         """Those of ``clients`` [k], called ``who``: their own test parts or, without any, the hold-out samples that look like
@@ -232,9 +234,8 @@ def cut(y: np.ndarray, validation: float, test: float, seed: int, client: int) -
     """Sorted positions in ``y`` [n] of the (training, validation, test) part of a client with these labels.
 
     The parts have their shares of the samples by largest remainder, of equals training first. Each has its share of every
-    class, rounded down or up: the classes of the largest remainders are rounded up until the sizes are met, of equals a random
-    one. A class of one sample stays in training. Drawn by (seed, client); nobody else's samples matter.
-    """
+    class, rounded down or up: the classes of the largest remainders are rounded up until the sizes are met, of equals a
+    random one. A class of one sample stays in training. Drawn by (seed, client), independent of other clients' samples."""
     rng = numpy_rng(seed, "parts", client=client)
     classes, label = np.unique(y, return_inverse=True)
     lots = rng.permutation(len(classes))  # decides between equal remainders: else the first classes would have all of them
@@ -271,8 +272,8 @@ def _totals(n: int, validation: float, test: float) -> tuple[int, int]:
 
 
 def _rounded(exact: np.ndarray, least: np.ndarray, most: np.ndarray, total: int, lots: np.ndarray) -> np.ndarray:
-    """[C] whole numbers from ``least`` to ``most`` (at most one more) that sum to ``total`` or as near as can be; what exceeds
-    ``least`` the most is rounded up first, of equals the first in ``lots`` [C]."""
+    """[C] whole numbers from ``least`` to ``most`` (at most one more) that sum to ``total`` or as near as can be; what
+    exceeds ``least`` the most is rounded up first, of equals the first in ``lots`` [C]."""
     out = least.astype(int)
     can = lots[(most > least)[lots]]
     first = can[np.argsort((least - exact)[can], kind="stable")]

@@ -1,4 +1,4 @@
-"""Ask a signal for its numbers: what it is handed is its own, and what it does wrong costs nobody else."""
+"""Call a signal on copies of the engine's tensors and check what it returns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SignalError(RuntimeError):
 
 
 class OwnProbe(Probe):
-    """A probe whose parts are copies, each made when it is first asked for: most signals look at two of the five."""
+    """A probe with copies as fields, each made on first access: most signals read two of the five."""
 
     @classmethod
     def of(cls, module: nn.Module, **parts: Callable[[], Any]) -> OwnProbe:
@@ -50,7 +50,8 @@ class OwnProbe(Probe):
 
 
 class _OwnModel:
-    """A signal's own copy of the module. The engine trains in the one it measures: no hook and no mode may stay behind there."""
+    """A signal's own copy of the module. The engine trains in the one it measures: no hook and no mode may stay behind
+    there."""
 
     def __init__(self, flat: FlatModel) -> None:
         self._engine = flat

@@ -31,10 +31,9 @@ class Confidence(Signal):
 class LogitConfidence(Signal):
     """ln(p_y / (1 - p_y)) = z_y - logsumexp of the other logits, in float64, stored as float32; no prediction saturates.
 
-    Nothing is formed from p_y, which is 1 in float32 from a margin of 17 on: two predictions whose logits differ differ here.
-    Source: Carlini et al. (LiRA), S&P 2022, the "logit scaling"; Chang et al. (FTA), USENIX Security 2024, who form
-    ln p_y - ln(the other probabilities + 1e-45), the same up to a margin of about 100.
-    """
+    Nothing is computed from p_y, which is 1 in float32 from a margin of 17 on, so that different logits give different
+    values. Source: Carlini et al. (LiRA), S&P 2022, the "logit scaling"; Chang et al. (FTA), USENIX Security 2024, who form
+    ln p_y - ln(the other probabilities + 1e-45), the same up to a margin of about 100."""
 
     def measure(self, probe: Probe) -> torch.Tensor:
         logits, label = probe.logits.double(), probe.y[:, None]
@@ -151,12 +150,11 @@ Draws = list[torch.Tensor]
 class Robustness(Signal):
     """Share of perturbed copies of the sample that the model still gives its label, in [0, 1].
 
-    Reads the predicted class and nothing else of the model. The copies: Gaussian noise on the input as the model takes it (byte
-    images are normalised first); of images [C, H, W] shifted and mirrored ones too; of a sample whose features are all 0 or 1
-    flipped bits in place of noise. The draws are fixed, so that a sample's value depends on no other sample.
-    Source: Choquette-Choo et al. (ICML 2021), "Label-only membership inference attacks": noise, data augmentation, and
-    Bernoulli noise for binary features.
-    """
+    Reads the predicted class and nothing else of the model. The copies: Gaussian noise on the input as the model takes it
+    (byte images are normalised first); of images [C, H, W] shifted and mirrored ones too; of a sample with features 0 and 1
+    alone flipped bits in place of noise. The draws are fixed, so that a sample's value depends on no other sample. Source:
+    Choquette-Choo et al. (ICML 2021), "Label-only membership inference attacks": noise, data augmentation, and Bernoulli
+    noise for binary features."""
 
     class Params(Params):
         copies: int = Field(5, ge=1, le=1000, description="copies for each level, rate, and for the shifts")

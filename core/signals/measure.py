@@ -24,8 +24,8 @@ MOST_BYTES = 4 * 2**30  # of one vector signal; while a run packs it, it is in m
 
 
 def room_for(rounds: int, rows: int, samples: int, width: tuple[int, ...]) -> str:
-    """Why a signal of so many components is not measured of so many audited rounds, rows of its views and samples of the pool;
-    empty where it fits into ``MOST_BYTES`` of float32."""
+    """Why a signal of so many components is not measured of so many audited rounds, rows of its views and samples of the
+    pool; empty where it fits into ``MOST_BYTES`` of float32."""
     size = 4 * rounds * rows * samples
     for d in width:
         size *= d
@@ -56,8 +56,8 @@ def coalition_of_row(row: int) -> int | None:
 
 
 def seen_from(target: int | None, rows: Sequence[int], coalitions: Sequence[tuple[int, ...]]) -> list[int]:
-    """``rows`` for whoever asks about ``target`` through its coalition: the mean of its own one is called -2, as where there is
-    one alone, and the first one's is called what the other was.
+    """``rows`` for whoever asks about ``target`` through its coalition: the mean of its own one is called -2, as where
+    there is one alone, and the first one's is called what the other was.
 
     Raises ``SkipCell`` where several ``coalitions`` defend and the target is in none of them, or is many clients together.
     """
@@ -65,8 +65,8 @@ def seen_from(target: int | None, rows: Sequence[int], coalitions: Sequence[tupl
         return list(rows)
     own = next((g for g, members in enumerate(coalitions) if target in members), None)
     if own is None:
-        whom = "many clients together" if target is None else f"client {target}, which is in none of them"
-        raise SkipCell(f"it follows the target's own coalition; there are {len(coalitions)}, and the audit asks about {whom}")
+        target_words = "many clients together" if target is None else f"client {target}, which is in none of them"
+        raise SkipCell(f"it follows the target's own coalition; there are {len(coalitions)}, and the target is {target_words}")
     exchanged = {coalition_row(own): COALITION, COALITION: coalition_row(own)}
     return [exchanged.get(row, row) for row in rows]
 
@@ -101,8 +101,8 @@ def chunk_of(x: torch.Tensor, bytes_: int) -> int:
 
 
 def rows_of(views: set[View], clients: int, members: tuple[int, ...], n_models: int = 1, coalitions: int = 0) -> list[int]:
-    """Ids of the rows that these views see: the clients' uploads, the global models, the coalition's mean (of several, the mean
-    of each). Beside the mean stand the uploads of the clients outside the coalition of ``members``."""
+    """Ids of the rows that these views see: the clients' uploads, the global models, the coalition's mean (of several, the
+    mean of each). Beside the mean stand the uploads of the clients outside the coalition of ``members``."""
     seen = range(clients) if "server" in views else outside(clients, members) if "coalition" in views and members else ()
     rows = list(seen)
     if views & {"client", "external"}:
@@ -121,17 +121,16 @@ class Recorder:
     """Collects signals over the audited rounds as arrays with the axes (round, client, sample), of vectors (.., component).
 
     ``signals``: name -> :class:`Signal` for the forward signals wanted; ``gradients``: whether to measure the gradient
-    features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` = |I_k|^2 with g_i the gradient of sample i
-    at the model client k RECEIVED and I_k = received - uploaded parameters (docs/methods/signals.md#signals-of-the-gradient).
-    ``x``, ``y``: the pool of samples. ``views``: which rows to measure; ``members``: whose mean is the coalition's, and
-    ``coalitions``: the members of each, where there are several.
-    ``one_start``: whether all clients receive the same model in every round, so that one row of ``grad-sq`` says it all.
-    ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not among the arrays; the first failure
-    ends its part in the run, and nothing else's. ``notes``: what the records of cells that read a signal should say of it.
-    ``rounds``: how many will be audited. A vector signal is asked once before the first, of a few samples: how long it is, and
-    whether there is room for all of it (:func:`room_for`); ``refused`` says of which there is none.
-    ``answer``: what whoever asks a global model is given for its logits; set by whoever trains, where a defense answers.
-    """
+    features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` = |I_k|^2 with g_i the gradient of sample i at
+    the model client k RECEIVED and I_k = received - uploaded parameters (docs/methods/signals.md#signals-of-the-gradient).
+    ``x``, ``y``: the pool of samples. ``views``: which rows to measure; ``members``: the coalition, and ``coalitions``: the
+    members of each, where there are several. ``one_start``: whether all clients receive the same model in every round, so
+    that one row of ``grad-sq`` says it all. ``who``: a signal's name -> its name with its package. ``failed``: why a signal
+    is not among the arrays; the first failure ends its part in the run, and nothing else's. ``notes``: what the records of
+    cells that read a signal should say of it. ``rounds``: how many will be audited. A vector signal is asked once before
+    the first, of a few samples: how long it is, and whether there is room for all of it (:func:`room_for`); ``refused``
+    says of which there is none. ``answer``: what whoever asks a global model is given for its logits; set by whoever
+    trains, where a defense answers."""
 
     def __init__(
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
@@ -161,7 +160,7 @@ class Recorder:
             r for r in self.rows
             if model_of_row(r) is not None or r in uploads.participants or self._coalition_present(r, uploads)
         ]  # fmt: skip
-        if not present:  # nobody whom the views see took part
+        if not present:  # no client that the views see took part
             self._blank(uploads.round)
             return
         updates, buffers, starts = self._rows(present, uploads, uploads.updates, result)
@@ -287,7 +286,7 @@ class Recorder:
             self._put(name, len(self.rows), where, torch.stack(rows))
 
     def _try_gradients(self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads) -> None:
-        """A model whose gradients cannot be had for each sample costs the attacks that read them, and no training."""
+        """Measure the gradient signals; where the model gives no per-sample gradients, drop them and keep the training."""
         try:
             self._gradients(where, updates, starts, uploads)
         except Exception as error:
@@ -331,8 +330,8 @@ def observe(
 
     ``pick``: [n], or [R, M, n] where every round and client has candidates of its own (the released code's quirk).
     ``target`` is a client id (None for views without client rows). ``served``: [R, n] which of several global models
-    serves each candidate's client: the global views see the candidate through that one. ``members``: whose mean the view
-    ``coalition`` shows, and not beside it. Signals a view does not contain are not there.
+    serves each candidate's client: the global views see the candidate through that one. ``members``: the coalition; the view
+    ``coalition`` shows their mean instead of their rows. Signals a view does not contain are not there.
     """
     clients = [i for i, r in enumerate(rows) if r >= 0]
     models = [i for i, r in enumerate(rows) if model_of_row(r) is not None]

@@ -11,7 +11,7 @@ HIDDEN, BATCH, RATE = 64, 128, 1e-3
 
 
 class Adam:
-    """Adam with weight decay in the gradient; as ``torch.optim.Adam``, whose first use costs seconds of imports.
+    """Adam with weight decay in the gradient; as ``torch.optim.Adam``, of which the first use costs seconds of imports.
 
     Source: Kingma & Ba, ICLR 2015, algorithm 1.
     """

@@ -83,7 +83,7 @@ class SequenceNet:
         return self.head @ room.answer, room
 
     def gradient(self, room: Pass, wrong: np.ndarray) -> np.ndarray:
-        """[P]: the gradient of a loss whose derivative by the logits of :meth:`forward` is ``wrong`` [2, n]."""
+        """[P]: the gradient of a loss; ``wrong`` [2, n]: its derivative by the logits of :meth:`forward`."""
         d, flat, (z, gate, cell, seen, weight, answer, slope, products) = self.inputs, np.empty_like(self.flat), room
         by_gates, by_head = self.views(flat)
         by_head[:] = wrong @ answer.T

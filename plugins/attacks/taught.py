@@ -85,7 +85,7 @@ class Taught(Attack):
     """What every attack with a teacher declares.
 
     Lessons of a colluder are of its own models in the view ``server``, and of the global model in the view ``client``. Where
-    clients have no test part, the other participants' samples are among its non-members there, since it does not know whose
+    clients have no test part, the other participants' samples are among its non-members there, since it does not know their
     they are.
     """
 

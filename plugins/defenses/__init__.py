@@ -163,7 +163,7 @@ def fedbench_defenses():
     )  # fmt: skip
     yield Component(
         "ifca-mir", f"{_HERE}.ifca_mir:IFCAMIR",
-        "IFCA whose clients weigh a model's fit against its risk of membership inference", "Jung et al., ARTMAN 2025",
+        "IFCA with clients that weigh a model's fit against its risk of membership inference", "Jung et al., ARTMAN 2025",
     )  # fmt: skip
     yield Component(
         "local-only", f"{_HERE}.ifca:LocalOnly", "every client trains alone and shares nothing",

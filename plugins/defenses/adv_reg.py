@@ -32,7 +32,7 @@ class AdvReg(Defense):
         weight: float = Field(3.0, ge=0, description="lambda, weight of the members' mean log h in the loss")
         steps: int = Field(1, ge=1, le=100, description="k, steps of the inference network in every batch")
         rate: float = Field(0.001, gt=0, description="learning rate of the inference network's Adam")
-        from_epoch: int = Field(0, ge=0, description="first local epoch of a round whose loss has the term (released: 20)")
+        from_epoch: int = Field(0, ge=0, description="first local epoch of a round with the term in its loss (released: 20)")
         sort: bool = Field(False, description="whether h sees the probabilities in descending order")
         of_prediction: tuple[Width, ...] = Field((1024, 512, 64), min_length=1, description="widths of h's part that reads f(x)")
         of_label: tuple[Width, ...] = Field((512, 64), min_length=1, description="widths of h's part that reads the label")

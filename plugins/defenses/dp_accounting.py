@@ -127,7 +127,7 @@ def _epsilon(mu: float, delta: float) -> float:
 
 
 def _mu(target: float, delta: float) -> float:
-    """The largest mu whose epsilon at ``delta`` is at most ``target``: delta(eps) grows with mu."""
+    """The largest mu with an epsilon of at most ``target`` at ``delta``: delta(eps) grows with mu."""
     high = 1.0
     while _delta(target, high) <= delta:
         high *= 2

@@ -138,7 +138,7 @@ class EarlyStopping(Defense):
     model is validated each round, and once its loss has not fallen for so many rounds in a row the member trains no more;
     from then on it uploads the received model, like a free-rider. fedbench's own: the sources stop within one training.
     Source: Prechelt, "Early stopping - but when?" (1998), as the baseline of MemberShield (section 7.6, patience 10, and 3
-    for Purchase100), whose code selects by loss where the text says accuracy.
+    for Purchase100); its code selects by loss where the text says accuracy.
     """
 
     class Params(Params):
@@ -188,7 +188,7 @@ class MemberShield(Defense):
     round the bar is the received model's cross-entropy against them on the member's validation part, then the lowest of the
     epochs so far; after ``patience`` epochs in a row that are not below it training stops (algorithms 1 and 3). Uploaded is
     the best-validated model; ``keep: last``, algorithm 1's line 22, uploads the last one. ``guard: none`` is the released
-    code, whose bar is reset before it is used, so that an epoch is always kept. A validation part without samples of some
+    code, where the bar is reset before it is used, so that an epoch is always kept. A validation part without samples of some
     class judges by the others.
     Source: Ahmed et al., MemberShield (Neural Networks 2025), section 5. The paper's theta: .8 (CIFAR-10 with its own network,
     Purchase100), .7 (VGG, CH-MNIST); patience 10 (3 for Purchase100).

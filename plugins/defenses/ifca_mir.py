@@ -81,7 +81,7 @@ def costs(losses: np.ndarray, risks: np.ndarray, beta: float, scale: Scale) -> n
 
 
 class IFCAMIR(IFCA):
-    """IFCA whose clients pick argmin_j alpha_i f(theta_j) + beta_i l(theta_j), alpha_i + beta_i = 1.
+    """IFCA with clients that pick argmin_j alpha_i f(theta_j) + beta_i l(theta_j), alpha_i + beta_i = 1.
 
     l(theta_j) is the accuracy of the membership inference that the server itself runs on every model (``red_team``) in
     every ``every``-th round and announces to all; until every model has such a number, the loss alone decides. A model

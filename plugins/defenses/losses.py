@@ -76,7 +76,7 @@ class HAMP(Defense):
 
 
 def true_class_probability(classes: int, gamma: float) -> float:
-    """The largest multiple of .01 whose soft label (the rest spread evenly) has entropy >= gamma ln(classes).
+    """The largest multiple of .01 that gives a soft label (the rest spread evenly) of entropy >= gamma ln(classes).
 
     At gamma near 1 no multiple may reach it; then 1/classes, the label of largest entropy.
     """

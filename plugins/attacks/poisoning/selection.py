@@ -44,7 +44,7 @@ class Segment:
 
 
 def optimal_scale(segment: Segment, bound: float, objective: Objective) -> float | None:
-    """The s in [0, 1] with the largest objective among those whose cosines are all >= ``bound``; None if there is none.
+    """The s in [0, 1] with the largest objective among those with all cosines >= ``bound``; None if there is none.
 
     No search: a cosine along a segment, (p s + q) / sqrt(A s^2 + 2 B s + C), has one stationary point and meets the bound
     at the roots of a quadratic. The allowed s are intervals between such roots, 0 and 1; within one, the largest

@@ -43,7 +43,7 @@ class CoFedMID(Defense):
     (C20): under client sampling it raises ``UserError`` (``allow_absent``); that, shuffled weights and any other rule leave
     noise in the model, which ``remarks`` says before and the fact ``remarks`` after the training. A scalar on a whole final
     linear layer shifts all logits alike and changes no prediction; the effect is that of the entries before it (C19).
-    Members whose assigned classes they hardly own train on recycled samples or not at all (C22).
+    Members that hardly own samples of their assigned classes train on recycled samples or not at all (C22).
 
     Not for a defense to settle: which client is attacked and by which others' models (C23), that samples of classes never
     assigned count as members (C24), that rivals defend the same coalition (C26). Every member validates on data of its own

@@ -125,7 +125,7 @@ def _draws(p: CoFedMIDParams, rounds: Sequence[Recycled]) -> list[int]:
 def _overhead(p: CoFedMIDParams, federation: Federation) -> dict[str, FactValue]:
     """What the coordinator sends one member before training: the classes it is assigned, its noise and r_p, round by round.
 
-    Counted as section 5.5 does, one byte an item, whose bound is (N + 2) T: "up to N class labels along with two scalars".
+    Counted as section 5.5 does, one byte an item; its bound is (N + 2) T: "up to N class labels along with two scalars".
     """
     if p.mode == "independent":
         return {"bytes from the coordinator a member": 0}

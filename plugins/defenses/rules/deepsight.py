@@ -85,7 +85,7 @@ class DeepSight(Defense):
     least a third of it is. The kept rows are clipped to the median norm of all rows and averaged unweighted.
     When every cluster goes, the model stays as it is for this round.
 
-    What it looks for is rows trained on few classes. Poison whose labels come from all classes exceeds the threshold in
+    What it looks for is rows trained on few classes. Poison with labels of all classes exceeds the threshold in
     as many neurons as anything honest; then no row goes, and what is left is clipping to the median norm. The facts
     "rows removed" and "acts as" of a run say so.
 
@@ -117,7 +117,7 @@ class DeepSight(Defense):
         require_majority("deepsight", federation)
 
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
-        """[P]; raises ``UserError`` for a model whose output layer has no bias."""
+        """[P]; raises ``UserError`` for a model without a bias in its output layer."""
         keep, lengths = np.flatnonzero(self._accept(updates, ctx)), norms(updates)
         ctx.memory["removed"] = ctx.memory.get("removed", 0) + len(updates) - len(keep)
         if not len(keep):

@@ -115,7 +115,7 @@ def select(squared: np.ndarray, f: int) -> list[int]:
 def nearest_to_median(updates: torch.Tensor, beta: int) -> torch.Tensor:
     """[P]: for every coordinate of [K, P] the mean of the ``beta`` values that are nearest to its median.
 
-    In ascending order these are ``beta`` neighbours: of all such windows the one whose farther end is nearest.
+    In ascending order these are ``beta`` neighbours: of all such windows the one with the nearest farther end.
     """
     ordered = sorted_columns(updates)
     centre = middle_of(ordered)
