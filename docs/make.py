@@ -68,36 +68,40 @@ def rendered(template: str, where: str) -> str:
 
 
 def claims(paper: str) -> list[str]:
-    """How many verdicts of each kind there are, and the table: a line a claim and board that can judge it."""
+    """Number of verdicts of each kind, a table with one row a claim, and how the boards' settings differ from the paper's."""
     papers = shipped_papers()
     if paper not in papers:
-        raise Mistake(f"there are no claims of {paper}; there are some of {', '.join(papers)}")
+        raise Mistake(f"no claims of {paper}; there are claims of {', '.join(papers)}")
     rows, counted = [], Counter[str]()
     for claim in papers[paper].claims:
+        suites: dict[str, list[str]] = {}
         for suite in papers[paper].suites(claim):
-            said = verdicts(suite).get(claim.id, (NO_BOARD, ""))
-            counted[said[0]] += 1
-            board = f"[{suite}](../leaderboard/boards/{suite}.md)" if said[0] != NO_BOARD else suite
-            rows.append(f"| {escape(claim.text, len(claim.text))} | {escape(claim.place)} | {board} | {' | '.join(said)} |")
+            verdict = verdicts(suite).get(claim.id, NO_BOARD)
+            link = suite if verdict == NO_BOARD else f"[{suite}](../leaderboard/boards/{suite}.md)"
+            suites.setdefault(verdict, []).append(link)
+            counted[verdict] += 1
+        found = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in suites.items())
+        rows.append(f"| {escape(claim.text, len(claim.text))} | {escape(claim.place)} | {found} |")
     summary = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+    differs = {suite: text for suite, text in papers[paper].differs.items() if verdicts(suite)}
     return [
-        f"{len(papers[paper].claims)} claims; {len(rows)} verdicts: {summary}.", "",
-        "| claim | place | board | verdict | found |", "|---|---|---|---|---|", *rows, "",
-        "What the boards differ in from the paper:", "",
-        *(f"* {escape(suite)}: {escape(text, len(text))}" for suite, text in papers[paper].differs.items()),
+        f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.", "",
+        "| claim | place | verdict |", "|---|---|---|", *rows, "",
+        "Differences from the paper:", "",
+        *(f"* {escape(suite)}: {escape(text, len(text))}" for suite, text in differs.items()),
     ]  # fmt: skip
 
 
 @cache
-def verdicts(board: str) -> dict[str, tuple[str, str]]:
-    """Id of a claim -> (verdict, found), as Markdown, of a committed board; of one without such tables, nothing."""
+def verdicts(board: str) -> dict[str, str]:
+    """Claim's id -> verdict, from the claim tables of a committed board; empty where it has none."""
     path = BOARDS / f"{board}.md"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[str, str] = {}
     for i, line in enumerate(lines):
         if _bars(line) == CLAIM_COLUMNS:
             table = takewhile(lambda row: row.startswith("|"), lines[i + 2 :])
-            found |= {row[0]: (row[3], row[4]) for row in map(_bars, table)}
+            found |= {row[0]: re.sub(r" (by these intervals|at this scale)$", "", row[3]) for row in map(_bars, table)}
     return found
 
 

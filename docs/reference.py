@@ -1,44 +1,290 @@
 #!/usr/bin/env python3
-"""Write what docs/reference/ takes from the code: ``python docs/reference.py`` (``--check``: only look).
+"""Write the generated blocks of docs/reference/: ``python docs/reference.py`` (``--check`` compares them).
 
 A page is prose with blocks between ``<!-- made: KIND NAME -->`` and ``<!-- end -->``, which this writes:
 
-* ``hook NAME``: its signature, one line, and what it announces; ``phase NAME``: its signature, its row of the table of phases,
-  its docstring, and what the engine accepts from it; ``method CLASS.NAME``: signature and docstring;
+* ``hook NAME``: signature, summary and base class; ``phase NAME``: signature, row of the table of phases, docstring, and the
+  answers that the engine accepts; ``method CLASS.NAME``: signature and docstring;
 * ``class CLASS``: docstring, a table of its fields, and a table of its properties and methods;
 * ``spec MODEL``: the fields of a part of a suite, from its pydantic model; ``recipes``; ``commands``;
 * ``pages FOLDER``: the pages of a folder of docs/reference/, a line each.
 
-Every hook and every phase needs a page, every public method of a base class and every context a block; a page or block of
-something that is gone is a mistake, too. Nothing is written then.
+Every phase needs a page; every hook, public method of a base class and context needs a block; a block of something that does not
+exist is an error. Nothing is written then.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 import sys
 from collections.abc import Callable
+from functools import cache, cached_property
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from reference_parts import (
-    BASES,
-    CONTEXTS,
-    HOOKS,
-    PHASES,
-    SPECS,
-    Mistake,
-    class_block,
-    commands_block,
-    hook_block,
-    method_block,
-    methods_of,
-    phase_block,
-    recipes_block,
-    spec_block,
-)  # fmt: skip
+import click
+import torch
+
+import fedbench.core
+from fedbench.core.cli.main import LazyGroup, cli, commands
+from fedbench.core.contract.defense import Defense
+from fedbench.core.contract.hooks import Hooks
+from fedbench.core.contract.phases import PHASES
+from fedbench.core.contract.randomness import Randomness
+from fedbench.core.contract.samples import Batch, MemberData
+from fedbench.core.federation.answers import CHECKS
+from fedbench.core.registry.kinds import BASES as _BASES
+from fedbench.core.spec import audit, base, coalition, component, federation, recipes, schema, suite
 
 PAGES = Path(__file__).resolve().parent / "reference"
 BLOCK = re.compile(r"(<!-- made: (\w+)(?: ([\w./-]+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+HOOKS = {name: f for name, f in vars(Hooks).items() if not name.startswith("_")}
+BASES = {name: getattr(fedbench.core, name) for name in [*dict.fromkeys(n for _, n in _BASES.values()), "ActiveAttack"]}
+CONTEXTS = {
+    name: getattr(fedbench.core, name, None) or Randomness
+    for name in (
+        "Randomness", "Federation", "MemberData", "Batch", "Selection", "MemberContext", "CoalitionContext", "Layer",
+        "ServerContext", "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge",
+        "Probe", "Data", "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary", "Section", "Row",
+        "Entry", "Sweep", "Duel", "Family", "Standing", "Strengths", "Courses",
+    )
+}  # fmt: skip
+_MODULES = (suite, federation, audit, coalition, component)
+SPECS = {name: cls for module in _MODULES for name, cls in vars(module).items()
+         if isinstance(cls, type) and issubclass(cls, base.SpecModel) and cls is not base.SpecModel}  # fmt: skip
+TITLES = {  # the sections of suite.md
+    "SuiteSpec": "suite", "Setting": "settings", "FederationSpec": "federation", "Optimizer": "optimizer", "Schedule": "schedule",
+    "Partition": "partition", "Group": "groups", "AuditSpec": "audit", "ShadowSpec": "shadow", "Adversary": "adversary",
+    "Coalition": "coalitions", "Use": "component", "MethodUse": "row", "Limits": "limits", "PublishedNumbers": "published",
+}  # fmt: skip
+
+
+class Mistake(Exception):
+    """Something that a page asks for and the code has not, or has without saying what it is."""
+
+
+def hook_block(name: str) -> str:
+    """Signature, one line, and the base class of what it announces."""
+    hook = _named(HOOKS, name, "hook")
+    kind = next(k for k, (_, cls) in _BASES.items() if name == f"fedbench_{'analyses' if k == 'analysis' else k + 's'}")
+    base_class = _BASES[kind][1]
+    what = f"{_prose(hook)} Each is a class derived from `fedbench.core.{base_class}`."
+    return f"{_code(_signature(hook, name, skip_self=True))}\n\n{what}"
+
+
+def phase_block(name: str) -> str:
+    """Signature, the row of the table, the docstring, and what the engine accepts."""
+    row = _named(PHASES, name, "phase")
+    method = getattr(Defense, name)
+    table = _table(("party", "stage", "several defenses", "returns"), [(row.party, row.stage, row.combines, row.returns)])
+    return "\n\n".join((_code(_signature(method, name)), table, _prose(method), f"The engine accepts {_accepted(name)}."))
+
+
+def method_block(name: str) -> str:
+    """Signature and docstring of a method of a base class."""
+    cls, _, method = name.partition(".")
+    if method not in methods_of(cls):
+        raise Mistake(f"{cls} has no public method '{method}'; it has {', '.join(methods_of(cls))}")
+    found = inspect.getattr_static(BASES[cls], method)
+    function = found.__func__ if isinstance(found, classmethod) else found
+    return f"{_code(_signature(function, method))}\n\n{_prose(function)}"
+
+
+def methods_of(name: str) -> list[str]:
+    """Public methods that a base class declares itself, phases apart: those have pages of their own."""
+    cls = _named(BASES, name, "base class")
+    own = [n for n, f in vars(cls).items() if not n.startswith("_") and (inspect.isfunction(f) or isinstance(f, classmethod))]
+    return [n for n in own if not (cls is Defense and n in PHASES)]
+
+
+def class_block(name: str) -> str:
+    """First sentence of the docstring, a table of fields with the sentence that describes each, the other sentences, a table of
+    properties and methods. What the page says of a base class is not repeated."""
+    cls = _named(CONTEXTS, name, "class")
+    bases = [base for base in cls.__mro__[1:] if base.__name__ in CONTEXTS]
+    inherited = {n for base in bases for n in [*getattr(base, "__annotations__", ()), *dict(_members(base))]}
+    first, *rest = _sentences(cls)
+    rows: dict[str, list[dataclasses.Field[Any]]] = {}
+    for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+        if field.name not in inherited:
+            rows.setdefault(_meaning(cls, field), []).append(field)
+    parts = [" ".join([first, *(f"Has all of [{base.__name__}](#{base.__name__.lower()})." for base in bases)])]
+    if set(rows) - {first}:
+        table = [
+            (_marked([f.name for f in fields]), _marked([_type(f) for f in fields]), "" if meaning == first else _bare(meaning))
+            for meaning, fields in rows.items()
+        ]
+        parts.append(_table(("field", "type", "meaning"), table))
+    if others := [sentence for sentence in rest if sentence not in rows]:
+        parts.append(" ".join(others))
+    members = [(n, f) for n, f in _members(cls) if n not in inherited]
+    if members:
+        signatures = [(f"`{_signature(f, n, skip_self=True) if callable(f) else n}`", _first(f)) for n, f in members]
+        parts.append(_table(("member", "meaning"), signatures))
+    return "\n\n".join(parts)
+
+
+def spec_block(name: str) -> str:
+    """The fields of a part of a suite."""
+    model = _named(SPECS, name, "part of a suite")
+    rows = []
+    for field, kind, default, span, description in schema.parameters(model):
+        if not description:
+            raise Mistake(f"{name}.{field} has no description: give its Field one")
+        value = "required" if default == "required" else "" if default in ("", "its defaults") else f"default {default}"
+        rows.append((f"`{field}`", ", ".join(part for part in (_linked(kind), span, value) if part), description))
+    return f"{_prose(model)}\n\n" + _table(("field", "type", "meaning"), rows)
+
+
+def recipes_block() -> str:
+    """Every recipe with what it states, and the source its file names."""
+    rows = []
+    for name in recipes.recipe_names():
+        stated = recipes.recipe(name)
+        text = (recipes.files(recipes.__name__) / f"{name}.yaml").read_text(encoding="utf-8")
+        source = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
+        rest = ", ".join(f"{k} {v}" for k, v in stated.items() if k != "optimizer")
+        rows.append((f"`{name}`", rest, ", ".join(f"{k} {_flat(v)}" for k, v in stated["optimizer"].items()), source))
+    return _table(("recipe", "states", "optimizer", "source"), rows)
+
+
+def commands_block() -> str:
+    """Every command with its line of help."""
+    context = click.Context(cli)
+    return _table(("command", "what"), [(f"`fedbench {name}`", LazyGroup().summary(context, name)) for name in commands()])
+
+
+# --- pieces
+
+
+def _named(known: dict[str, Any], name: str, what: str) -> Any:
+    if name not in known:
+        raise Mistake(f"there is no {what} '{name}'; there are {', '.join(known)}")
+    return known[name]
+
+
+def _signature(function: Any, name: str, skip_self: bool = False) -> str:
+    """As it is written, without the quotes of annotations."""
+    given = inspect.signature(function)
+    parameters = [p for p in given.parameters.values() if not (skip_self and p.name in ("self", "cls"))]
+    return name + str(given.replace(parameters=parameters)).replace("'", "")
+
+
+def _code(text: str) -> str:
+    return f"```python\ndef {text}: ...\n```"
+
+
+def _prose(documented: Any) -> str:
+    """A docstring as Markdown, one paragraph as it is wrapped there."""
+    text = inspect.getdoc(documented)
+    if not text:
+        raise Mistake(f"{documented} has no docstring")
+    return re.sub(r":class:`(\w+)`", r"`\1`", text).replace("``", "`").replace("[n, *input", r"[n, \*input")
+
+
+def _first(documented: Any) -> str:
+    if isinstance(documented, property) and not documented.__doc__:
+        return f"`{inspect.signature(documented.fget).return_annotation}`"
+    return _sentences(documented)[0]
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: Any) -> str:
+    return _flat(text).replace("|", "\\|")
+
+
+def _flat(text: Any) -> str:
+    if isinstance(text, dict):
+        return ", ".join(f"{k} {v}" for k, v in text.items())
+    return " ".join(str(text).split())
+
+
+def _marked(texts: list[str]) -> str:
+    return ", ".join(f"`{text}`" for text in dict.fromkeys(texts))
+
+
+def _type(field: dataclasses.Field[Any]) -> str:
+    """Type, and the default where there is one."""
+    text = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    known = default is not dataclasses.MISSING and "array" not in str(type(default))
+    return f"{text} = {default!r}" if known else text
+
+
+def _members(cls: type) -> list[tuple[str, Any]]:
+    """Public properties and methods of a class and of what it is derived from."""
+    found = {}
+    for part in reversed(cls.__mro__[:-1]):
+        for name, value in vars(part).items():
+            shown = value.fget if isinstance(value, property) else value.func if isinstance(value, cached_property) else value
+            if not name.startswith("_") and inspect.isfunction(shown):
+                found[name] = value if isinstance(value, property | cached_property) else shown
+    return list(found.items())
+
+
+def _meaning(cls: type, field: dataclasses.Field[Any]) -> str:
+    """The sentence of the docstring that names a field first; of a field without one, a link to its type."""
+    for part in cls.__mro__[:-1]:
+        for sentence in _sentences(part):
+            if re.search(rf"`(?:{field.name}|\*_{field.name.rpartition('_')[2]})(?:`|\[|\()", sentence):
+                return sentence
+    of = str(field.type).partition(" ")[0]
+    if of not in CONTEXTS:
+        raise Mistake(f"the docstring of {cls.__name__} does not describe '{field.name}'")
+    return f"see [{of}](#{of.lower()})"
+
+
+def _sentences(documented: Any) -> list[str]:
+    """Sentences of a docstring, cut at semicolons before a name, too."""
+    paragraphs = "\n\n".join(_flat(p) for p in _prose(documented).split("\n\n"))
+    return [s.rstrip(";") for s in re.split(r"(?<=[.;]) (?=`)|(?<=\.) (?=[A-Z])|\n\n", paragraphs)]
+
+
+def _bare(meaning: str) -> str:
+    """Without the name that it begins with."""
+    return re.sub(r"^`\w+`: ", "", meaning)
+
+
+def _linked(text: str) -> str:
+    """A type as a table says it, models as links to their sections."""
+    return re.sub(r"\w+", lambda m: f"[{TITLES[m[0]]}](#{TITLES[m[0]]})" if m[0] in TITLES else m[0], text)
+
+
+@cache
+def _accepted(name: str) -> str:
+    """What the check of a phase's answer expects, in its own words: it is shown answers that nothing accepts."""
+    p, n, d, s, classes = 5, 4, 2, 3, 7  # told apart by their size; the words of the reference say which is which
+    ctx = SimpleNamespace(params=torch.zeros(p), federation=SimpleNamespace(n_classes=classes),
+                          data=MemberData(torch.zeros(n, 6), torch.zeros(n, dtype=torch.int64)))  # fmt: skip
+    batch = Batch(torch.zeros(n, 6), torch.zeros(n, dtype=torch.int64), torch.arange(n))
+    args: dict[str, tuple[Any, ...]] = {
+        "assign": (torch.zeros(s, p), ctx), "prepare": (ctx.data, ctx), "select": (ctx,), "transform": (batch, ctx),
+        "local_step": (batch, ctx), "protect": (torch.zeros(p), ctx), "coordinate": (torch.zeros(d, p), ctx),
+        "aggregate": (torch.zeros(n, p), torch.ones(n), ctx), "loss": (torch.zeros(n, classes), batch, ctx),
+        "answer": (torch.zeros(n, classes), ctx),
+    }  # fmt: skip
+    returns = PHASES[name].returns
+    rows = {"same shape": args.get(name, ((),))[0], "step": torch.zeros(p), "vector or nothing": torch.zeros(p)}.get(returns)
+    wrong = rows.long() if isinstance(rows, torch.Tensor) else object()
+    misfit = CHECKS[returns](wrong, *args.get(name, (ctx,)))
+    assert misfit is not None
+    said = {f"[{p}]": "[P]", f"[{d}, {p}]": "[d, P]", f"[{n}, {classes}]": "[n, C]", f"0..{s - 1}": "an integer 0..s-1"}
+    words = misfit.expected
+    for number, letter in said.items():
+        words = words.replace(number, letter)
+    return f"None, or {words}" if returns == "vector or nothing" else words
+
+
+# --- pages
 
 
 def filled(text: str, where: str) -> str:
@@ -61,7 +307,7 @@ def filled(text: str, where: str) -> str:
 def pages_block(folder: str) -> str:
     """A line a page of ``folder``: its title as a link, and its first sentence."""
     lines = ["| page | |", "|---|---|"]
-    order = [*HOOKS, *PHASES]
+    order = list(PHASES)
     for path in sorted((PAGES / folder).glob("*.md"), key=lambda p: (order.index(p.stem) if p.stem in order else -1, p.stem)):
         prose = BLOCK.sub("", path.read_text(encoding="utf-8"))
         title = next(line for line in prose.splitlines() if line.startswith("# ")).removeprefix("# ")
@@ -80,7 +326,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
 
 def wanted() -> dict[str, str]:
     """Block -> the page that it must stand on; ``*`` for any."""
-    found = {f"hook {name}": f"hooks/{name}.md" for name in HOOKS}
+    found = {f"hook {name}": "*" for name in HOOKS}
     found |= {f"phase {name}": f"phases/{name}.md" for name in PHASES}
     found |= {f"method {base}.{name}": "*" for base in BASES for name in methods_of(base)}
     return found | {f"class {name}": "*" for name in CONTEXTS} | {f"spec {name}": "suite.md" for name in SPECS}
@@ -97,9 +343,7 @@ def missing(pages: dict[str, str]) -> list[str]:
         where = stands.get(block, [])
         if not where or (page != "*" and page not in where):
             bad.append(f"docs/reference/{page}: no block '{block}'" if page != "*" else f"docs/reference: no page has '{block}'")
-    known = {*HOOKS, *PHASES}
-    bad += [f"docs/reference/{p}: there is no such {p.split('/')[0][:-1]}" for p in pages
-            if p.startswith(("hooks/", "phases/")) and Path(p).stem not in known]  # fmt: skip
+    bad += [f"docs/reference/{p}: no such phase" for p in pages if p.startswith("phases/") and Path(p).stem not in PHASES]
     return bad
 
 
