@@ -110,11 +110,10 @@ def test_every_check_has_a_mistake_that_it_finds():
 
 
 @pytest.mark.slow
-def test_the_page_says_of_every_check_what_it_asks_and_why():
+def test_the_page_says_of_every_check_what_it_asks():
     page = (Path(__file__).parents[1] / "docs" / "conformance.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
-    assert [row[:3] for row in rows] == [[f"`{c.name}`", c.kinds_text, c.doc] for c in CHECKS]
-    assert all(len(row) == 4 and len(row[3]) > 10 for row in rows)
+    assert rows == [[f"`{c.name}`", c.kinds_text, c.doc] for c in CHECKS]
 
 
 # --- from Python and in pytest -----------------------------------------------------------------------------------------
