@@ -30,10 +30,10 @@ import torch
 
 import fedbench.core
 from fedbench.core.cli.main import LazyGroup, cli, commands
+from fedbench.core.contract.contexts import Randomness
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.hooks import Hooks
 from fedbench.core.contract.phases import PHASES
-from fedbench.core.contract.randomness import Randomness
 from fedbench.core.contract.samples import Batch, MemberData
 from fedbench.core.federation.answers import CHECKS
 from fedbench.core.registry.kinds import BASES as _BASES

@@ -24,6 +24,7 @@ from fedbench.core.contract.board import (
     Words,
 )
 from fedbench.core.words import one_line
+from fedbench.leaderboard.tables.common import amount
 
 NOT_APPLICABLE = "n/a"
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!])")
@@ -82,20 +83,9 @@ def _value(value: Value, column: Column) -> str:
     if value.mean is None:
         scored = sum(o.n for o in value.outcomes) < max((o.of for o in value.outcomes), default=1)
         return ", ".join([*([NOT_APPLICABLE] if scored else []), *outcomes])
-    shown = number(value.mean * column.scale, column.digits, column.signed)
-    if value.ends is not None:
-        low, high = (number(end * column.scale, column.digits, column.signed) for end in value.ends)
-        shown += f" \\[{low}, {high}\\]"
-    elif value.half_width is not None and value.half_width == value.half_width:
-        shown += f" ± {value.half_width * column.scale:.{column.digits}f}"
-    shown = f"**{shown}**" if value.best else shown
+    shown = inline(Words(amount(value, column), "strong" if value.best else "plain"))
     shown += f" (n={value.n})" if value.n is not None else ""
     return ", ".join([shown + inline(value.suffix), *outcomes])
-
-
-def number(value: float, digits: int, signed: bool = False) -> str:
-    """Fixed-point text; never a negative zero."""
-    return f"{round(value, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
 
 
 # -- text -------------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fedbench.core.run.job import job_of
 from fedbench.core.run.local import LocalProcesses, Watcher
 from fedbench.core.run.provenance import as_here, lacking, require_data
 from fedbench.core.store.results import Results
-from fedbench.core.toolkit.folders import cache_folder
+from fedbench.core.toolkit.download import cache_folder
 
 CANNOT = 3
 

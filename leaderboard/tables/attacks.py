@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fedbench.core.contract.analysis import Number
 from fedbench.core.contract.board import Column, Content, Note, Table, Text, Value, Words, value
 from fedbench.core.contract.defense import REMARKS, FactValue
-from fedbench.core.metrics import METRICS, Group, Interval, Metric
-from fedbench.core.metrics.registry import Direction
+from fedbench.core.metrics import METRICS, Group, Interval
 from fedbench.core.metrics.roc import TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.intervals import interval_of, mean_of
-from fedbench.leaderboard.statistics.maximum import Largest, looks_often, row_maximum
+from fedbench.leaderboard.statistics.maximum import looks_often, row_maximum
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import (
@@ -24,12 +24,16 @@ from fedbench.leaderboard.tables.common import (
     has_tf01,
     joined,
     name_of,
+    numbers,
     rank_of,
+    say,
     spanned,
+    table_of,
     tf01_notes,
     with_attack,
+    words,
 )
-from fedbench.leaderboard.tables.ranking import short
+from fedbench.leaderboard.tables.ranking import named, short
 
 RAW = tuple(m for m in METRICS if m.board and m.name != "tf01")
 """metrics with a table of one value a target; TF01 is over targets and seeds: a single target rarely has the
@@ -58,37 +62,36 @@ def attack_tables(section: Section) -> list[Table]:
         " against outside non-members, with the sign that the other seeds ask for (turned: low scores mean members; bold: "
         "lower than every other defense's with significance)"
     )
-    tables = [_by_attack(section, "AUC by attack", caption, signed)]
+    lower = numbers("", direction="lower")
+    tables = [_by_attack(section, "AUC by attack", caption, signed, lower)]
     if has_tf01(section):
         caption = " of all targets and seeds pooled, same sign; brackets: 95 % interval"
-        tables.append(_by_attack(section, "TF01 (%) by attack", caption, rate, 2, footnotes=tf01_notes(section)))
+        tables.append(_by_attack(
+            section, "TF01 (%) by attack", caption, rate, replace(lower, digits=2), footnotes=tf01_notes(section)
+        ))  # fmt: skip
     turned = any(s < 0 for r in section.rows for a in section.attacks for s in comparison.sign(r.label, a).values())
-    return [*tables, *(_raw_table(section, m) for m in RAW if m.name != "auc" or turned)]
+    for metric in (m for m in RAW if m.name != "auc" or turned):
+        def measured(row: Row, attack: str, name: str = metric.name) -> Value:
+            return entry_value(section, row.entries[attack], row.entries[attack].interval(name, "ofl"))
 
-
-def _raw_table(section: Section, metric: Metric) -> Table:
-    def cell(row: Row, attack: str) -> Value:
-        return entry_value(section, row.entries[attack], row.entries[attack].interval(metric.name, "ofl"))
-
-    title = f"{metric.title} as measured" + (f" ({metric.unit})" if metric.unit else "")
-    return _by_attack(section, title, " against outside non-members", cell, metric.digits, metric.direction)
+        title = f"{metric.title} as measured" + (f" ({metric.unit})" if metric.unit else "")
+        how = numbers("", digits=metric.digits, direction=metric.direction)
+        tables.append(_by_attack(section, title, " against outside non-members", measured, how))
+    return tables
 
 
 def _by_attack(
-    section: Section, title: str, caption: str, cell: Callable[[Row, str], Value], digits: int = 3,
-    direction: Direction = "lower",
-    footnotes: tuple[Text, ...] = (),
-) -> Table:  # fmt: skip
-    """One column an attack; those that find nothing in the undefended federation, or have no score there, are
-    marked."""
+    section: Section, title: str, caption: str, cell: Callable[[Row, str], Value], how: Column, footnotes: tuple[Text, ...] = ()
+) -> Table:
+    """One column an attack, as ``how`` says; those that find nothing in the undefended federation, or have no score there,
+    are marked."""
     eligible, unknown = section.comparison.eligible, _unknown(section)
-    names: list[Text] = [
-        a if a in eligible else (a, Words(" (no undefended score)" if a in unknown else " (finds nothing)"))
-        for a in section.attacks
-    ]
-    rows = [(rank_of(section.comparison, row), name_of(row), *(cell(row, a) for a in section.attacks)) for row in section.rows]
-    columns = (RANK, DEFENSE, *(Column(name=n, direction=direction, digits=digits) for n in names))
-    return Table(title=title, caption=Words(caption), columns=columns, rows=tuple(rows), footnotes=footnotes)
+    columns = [RANK, DEFENSE]
+    for attack in section.attacks:
+        mark = "" if attack in eligible else " (no undefended score)" if attack in unknown else " (finds nothing)"
+        columns.append(replace(how, name=say(f"{{}}{mark}", attack)))
+    rows = ((rank_of(section.comparison, row), name_of(row), *(cell(row, a) for a in section.attacks)) for row in section.rows)
+    return table_of(title, caption, columns, rows, footnotes=footnotes)
 
 
 def _unknown(section: Section) -> list[str]:
@@ -99,57 +102,53 @@ def _unknown(section: Section) -> list[str]:
 
 def remarks(section: Section) -> list[Note]:
     """Which attacks count, and what a single seed cannot show."""
-    eligible, unknown, notes = section.comparison.eligible, _unknown(section), []
+    eligible, unknown, notes = section.comparison.eligible, _unknown(section), list[Text]()
     weak = [a for a in section.attacks if a not in eligible and a not in unknown]
     if section.base is None:
-        notes.append(
-            Note(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))
-        )
+        notes.append(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))
+    elif weak and eligible:
+        notes.append(say("No better than chance on the undefended run, and so in no mean, worst case or rank: {}.", joined(weak)))
     elif weak:
-        why = "No better than chance on the undefended run, and so in no mean, worst case or rank: "
-        why = why if eligible else "No attack beats chance on the undefended run, so there is nothing to rank defenses by: "
-        notes.append(Note((Words(why), *joined(weak), Words("."))))
+        why = "No attack beats chance on the undefended run, so there is nothing to rank defenses by: {}."
+        notes.append(say(why, joined(weak)))
     if unknown:
-        why = "Without a score on the undefended run, and so in no mean, worst case or rank: "
-        notes.append(Note((Words(why), *joined(unknown), Words("."))))
+        notes.append(say("Without a score on the undefended run, and so in no mean, worst case or rank: {}.", joined(unknown)))
     if len(section.seeds) == 1:
-        notes.append(Note(Words(
+        notes.append(Words(
             "One seed: intervals hold the error from the candidates, not from training; signs and worst cases are chosen on one "
             "half of the candidates and judged on the other; no difference is significant, since one training says nothing of "
             "the next."
-        )))  # fmt: skip
-    return notes
+        ))  # fmt: skip
+    return list(map(Note, notes))
 
 
-_GROUPS: tuple[tuple[Group, str], ...] = (
-    ("ofl", "outside"), ("ifl", "inside (other clients)"), ("mix", "mix"), ("canary", "canary (mislabelled)"),
-)  # fmt: skip
+_GROUPS: dict[Group, str] = {
+    "ofl": "outside", "ifl": "inside (other clients)", "mix": "mix", "canary": "canary (mislabelled)",
+}  # fmt: skip
 
 
 def group_table(section: Section) -> Table:
     """Mean AUC as measured over the attacks that count, against each group of non-members, and above the
     free-riders'."""
-    counted = section.comparison.eligible
-    groups = [(g, name) for g, name in _GROUPS if any(r.mean("auc", g, counted) is not None for r in section.rows)]
-    floor = section.free_rider if any(g == "ifl" for g, _ in groups) else None
-    columns = [Column(name=Words(name), direction="lower") for _, name in groups]
-    if floor is not None:
-        columns.append(Column(name=Words("inside, above free-riders"), direction="lower", signed=True))
-    rows = []
-    for row in section.rows:
-        cells = [Value(mean=row.mean("auc", g, counted)) for g, _ in groups]
-        if floor is not None:
-            own, theirs = row.mean("auc", "ifl", counted), floor.mean("auc", "ifl", counted)
-            cells.append(Value(mean=None if own is None or theirs is None else own - theirs))
-        rows.append((name_of(row), *cells))
-    caption = (
-        Words(" (mean over attacks as measured; chance level is 0.5 for outside non-members alone: inside ones leak through "
-              "their own clients, with or without the target, as "), Words(FREE_RIDER, "code"), Words(" shows)"),
-    )  # fmt: skip
-    return Table(
-        title="AUC by group of non-members", caption=caption, columns=(DEFENSE, *columns), rows=tuple(rows),
-        empty=Words("no attack beats chance on the undefended run"),
-    )  # fmt: skip
+
+    def mean(row: Row, group: Group) -> float | None:
+        return row.mean("auc", group, section.comparison.eligible)
+
+    def above(row: Row) -> Value:
+        own, theirs = mean(row, "ifl"), mean(section.free_rider, "ifl") if section.free_rider else None
+        return Value(mean=None if own is None or theirs is None else own - theirs)
+
+    groups = [g for g in _GROUPS if any(mean(row, g) is not None for row in section.rows)]
+    floor = section.free_rider is not None and "ifl" in groups
+    columns = [DEFENSE, *(numbers(_GROUPS[group], direction="lower") for group in groups)]
+    columns += [numbers("inside, above free-riders", direction="lower", signed=True)] if floor else []
+    rows = ((name_of(r), *(Value(mean=mean(r, g)) for g in groups), *([above(r)] if floor else [])) for r in section.rows)
+    caption = say(
+        " (mean over attacks as measured; chance level is 0.5 for outside non-members alone: inside ones leak through their own "
+        f"clients, with or without the target, as `{FREE_RIDER}` shows)"
+    )
+    empty = Words("no attack beats chance on the undefended run")
+    return table_of("AUC by group of non-members", caption, columns, rows, empty=empty)
 
 
 # -- by the choice of the round ---------------------------------------------------------------------------------------------
@@ -161,18 +160,18 @@ def decision_tables(section: Section) -> list[Table]:
     attacks = section.deciding
     if not attacks:
         return []
-    rows = []
+
+    rows: list[tuple[Content, ...]] = []
     for row in section.rows:
         found = {a: row.entries[a].attack_accuracy() for a in attacks}
         worst = max(((a, i.mean) for a, i in sorted(found.items()) if i), key=lambda item: item[1], default=None)
         rows.append((name_of(row), *(entry_value(section, row.entries[a], i) for a, i in found.items()), with_attack(worst)))
-    names: list[Text] = [*attacks, Words("worst")]
-    caption = Words(
+    columns = (DEFENSE, *(Column(name=a, direction="lower") for a in attacks), numbers("worst", direction="lower"))
+    caption = (
         ' of attacks that say "member" themselves: (TPR + TNR) / 2 in the last round, 0.5 is guessing (worst: the attack with '
         "the highest accuracy)"
     )
-    columns = (DEFENSE, *(Column(name=name, direction="lower") for name in names))
-    return [Table(title="Attack accuracy", caption=caption, columns=columns, rows=tuple(rows)), _decisions_by_round(section)]
+    return [table_of("Attack accuracy", caption, columns, rows), _decisions_by_round(section)]
 
 
 _DECISIONS = {
@@ -189,10 +188,9 @@ _CHOICE = (
 
 def _decisions_by_round(section: Section) -> Table:
     entries = [(row, a, e) for row in section.rows for a in section.deciding if (e := row.entries[a]).decisions]
-    rows = tuple((name_of(row), a, *(Value(mean=e.decision_mean(f)) for f in _DECISIONS.values())) for row, a, e in entries)
-    caption = Words(f"{_CHOICE}; precision n/a where no candidate is called a member)")
-    columns = (DEFENSE, ATTACK, *(Column(name=Words(name)) for name in _DECISIONS))
-    return Table(title="Accuracy, precision and recall by round", caption=caption, columns=columns, rows=rows)
+    rows = ((name_of(row), a, *(Value(mean=e.decision_mean(f)) for f in _DECISIONS.values())) for row, a, e in entries)
+    caption = f"{_CHOICE}; precision n/a where no candidate is called a member)"
+    return table_of("Accuracy, precision and recall by round", caption, (DEFENSE, ATTACK, *map(numbers, _DECISIONS)), rows)
 
 
 _ROUNDS = {
@@ -204,20 +202,18 @@ _ROUNDS = {
 
 def round_table(section: Section) -> list[Table]:
     """Single-round attacks by their round, means over seeds x targets; nothing where the section has none."""
-    entries = [(row, a, e.single_rounds) for row in section.rows for a, e in row.entries.items() if e.single_rounds]
-    means = [[mean_of([getattr(r, field) for r in rounds]) for field in _ROUNDS] for _, _, rounds in entries]
+    entries = [(row.label, a, e.single_rounds) for row in section.rows for a, e in row.entries.items() if e.single_rounds]
     if not entries:
         return []
     rows: list[tuple[Content, ...]] = [
-        (row.label, a, *(Value(mean=m) for m in own)) for (row, a, _), own in zip(entries, means, strict=True)
+        (label, a, *(Value(mean=mean_of([getattr(r, field) for r in rounds])) for field in _ROUNDS))
+        for label, a, rounds in entries
     ]
-    known = any(m is not None for own in means for m, field in zip(own, _ROUNDS, strict=True) if "tf01" in field)
+    known = any(getattr(r, field) is not None for *_, rounds in entries for r in rounds for field in _ROUNDS if "tf01" in field)
     why = f"TF01 of a single round: n/a, since a target by itself needs {TF01_MIN_NONMEMBERS:,} non-members for it."
-    columns = [Column(name=Words(name), digits=2 if "tf01" in field else 3) for field, name in _ROUNDS.items()]
-    return [Table(
-        title="Single-round attacks by their round", caption=Words(f"{_CHOICE})"), columns=(DEFENSE, ATTACK, *columns),
-        rows=tuple(rows), footnotes=() if known else (Words(why),),
-    )]  # fmt: skip
+    columns = [numbers(name, digits=2 if "tf01" in field else 3) for field, name in _ROUNDS.items()]
+    notes = () if known else (Words(why),)
+    return [table_of("Single-round attacks by their round", f"{_CHOICE})", (DEFENSE, ATTACK, *columns), rows, footnotes=notes)]
 
 
 _MAXIMUM = (
@@ -232,24 +228,23 @@ def maximum_table(section: Section) -> list[Table]:
     """The maximum over attacks and rounds of each defense; nothing where fewer than two attacks score every round."""
     if not looks_often(section):
         return []
-
-    def numbers(found: Largest) -> tuple[Content, ...]:
-        within = Words(" within null") if found.within else ()
-        null = Value(mean=found.null_mean, suffix=Words(f" ({found.null_high:.3f})"))
-        return value(found.found), null, Value(mean=found.excess, suffix=within)
-
+    columns = [DEFENSE]
+    for name in ("auR", "Adv"):
+        columns += [
+            numbers(f"max {name}", direction="lower"), numbers(f"null of {name}"),
+            numbers(f"excess {name}", direction="lower", signed=True),
+        ]  # fmt: skip
     rows: list[tuple[Content, ...]] = []
     for row in section.rows:
         found = row_maximum(row)
-        cells = (None,) * 7 if found is None else (*numbers(found.auc), *numbers(found.advantage), Words(spanned(found.looks)))
-        rows.append((name_of(row), *cells))
-    columns = [
-        Column(name=Words(f"{what} {name}"), direction="none" if what == "null of" else "lower", signed=what == "excess")
-        for name in ("auR", "Adv") for what in ("max", "null of", "excess")
-    ]  # fmt: skip
-    return [Table(
-        title="Maximum over attacks and rounds", caption=Words(_MAXIMUM),
-        columns=(DEFENSE, *columns, Column(name=Words("looks"))), rows=tuple(rows),
+        cells = list[Content]()
+        for largest in (found.auc, found.advantage) if found else ():
+            null = Value(mean=largest.null_mean, suffix=Words(f" ({largest.null_high:.3f})"))
+            within = Words(" within null") if largest.within else ()
+            cells += [value(largest.found), null, Value(mean=largest.excess, suffix=within)]
+        rows.append((name_of(row), *(cells or [None] * 6), Words(spanned(found.looks)) if found else None))
+    return [table_of(
+        "Maximum over attacks and rounds", _MAXIMUM, (*columns, numbers("looks")), rows,
         empty=Words("the records hold no maxima over rounds"),
         footnotes=(Words("within null: more than 5 % of the shuffles reach the maximum. Looks: attacks x rounds of a target."),),
     )]  # fmt: skip
@@ -270,8 +265,8 @@ def findings_table(section: Section, label: str) -> list[Table]:
     lines: list[tuple[Row, str | None, dict[str, Interval | None]]] = []
     for row in section.rows:
         by_attack = {a: found for a, e in row.entries.items() if (found := _findings(e, label))}
-        for numbers in (n for found in by_attack.values() for n in found):
-            units |= {name: n.unit for name, n in numbers.items() if name not in units}
+        for one in (n for found in by_attack.values() for n in found):
+            units |= {name: n.unit for name, n in one.items() if name not in units}
         by_attack = {a: found for a, found in by_attack.items() if any(found)}
         same = [found for found in by_attack.values() if found == next(iter(by_attack.values()))]
         if by_attack and len(same) == len(by_attack):
@@ -281,15 +276,13 @@ def findings_table(section: Section, label: str) -> list[Table]:
     if not lines:
         return []
     several = any(attack is not None for _, attack, _ in lines)
-    columns = [Column(name=n, unit=unit, digits=_digits(numbers.get(n) for _, _, numbers in lines)) for n, unit in units.items()]
-    rows = tuple(
-        (name_of(row), *([attack or ""] if several else []), *(value(numbers.get(n)) for n in units))
-        for row, attack, numbers in lines
+    columns = [Column(name=n, unit=unit, digits=_digits(found.get(n) for *_, found in lines)) for n, unit in units.items()]
+    rows = (
+        (name_of(row), *([attack or ""] if several else []), *(value(found.get(n)) for n in units))
+        for row, attack, found in lines
     )
-    return [Table(
-        title="Findings of the analysis", caption=(Words(" "), label, Words(", means over seeds")),
-        columns=(DEFENSE, *([ATTACK] if several else []), *columns), rows=rows,
-    )]  # fmt: skip
+    caption = say(" {}, means over seeds", label)
+    return [table_of("Findings of the analysis", caption, (DEFENSE, *([ATTACK] if several else []), *columns), rows)]
 
 
 def _findings(entry: Entry, label: str) -> list[dict[str, Number]]:
@@ -299,7 +292,7 @@ def _findings(entry: Entry, label: str) -> list[dict[str, Number]]:
 
 def _over_seeds(found: Sequence[dict[str, Number]]) -> dict[str, Interval | None]:
     means = {}
-    for name in dict.fromkeys(name for numbers in found for name in numbers):
+    for name in dict.fromkeys(name for one in found for name in one):
         known = [(n[name].value, n[name].error) for n in found if name in n and n[name].value is not None]
         means[name] = interval_of([v for v, _ in known if v is not None], [e for _, e in known])
     return means
@@ -325,14 +318,9 @@ def fact_table(section: Section, shown: Sequence[str] = ()) -> list[Table]:
                 found.setdefault(name, {}).setdefault(_fact(values), []).append(row.label)
     if not found:
         return []
-    columns = (DEFENSE, Column(name=Words("fact"), align="left"), Column(name=Words("value"), align="left"))
-    rows = tuple((_defenses(labels), name, text) for name, values in found.items() for text, labels in values.items())
-    return [Table(title="What the defenses say of their runs", caption=Words(", means over seeds"), columns=columns, rows=rows)]
-
-
-def _defenses(labels: Sequence[str]) -> Text:
-    more = len(labels) - MOST_NAMED
-    return joined(labels) if more <= 1 else (*joined(labels[:MOST_NAMED]), Words(f" and {more} more"))
+    columns = (DEFENSE, words("fact"), words("value"))
+    rows = ((named(labels, MOST_NAMED), name, text) for name, values in found.items() for text, labels in values.items())
+    return [table_of("What the defenses say of their runs", ", means over seeds", columns, rows)]
 
 
 def _fact(values: Sequence[FactValue]) -> Text:

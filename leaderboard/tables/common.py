@@ -1,9 +1,11 @@
-"""What the tables of a section share: cells, notes on candidates and TF01, folds."""
+"""What the tables of a section share: texts, columns, cells, notes on candidates and TF01, folds."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from fedbench.core.contract.board import (
     Block,
@@ -26,11 +28,68 @@ from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.tf01 import ALIGNED_OF_ONE, ALIGNED_TOGETHER
 from fedbench.leaderboard.statistics.verdict import Comparison
 
-DEFENSE = Column(name=Words("defense"), align="left")
-ATTACK = Column(name=Words("attack"), align="left")
-RANK = Column(name=Words("#"), align="left")
 MOST_IDS = 20  # targets in a sentence
 MOST_NAMED = 8  # tables in a summary
+
+
+# -- texts, columns and tables --------------------------------------------------------------------------------------------
+
+
+def say(template: str, *quoted: Text) -> tuple[Part, ...]:
+    """The program's own words, with ``quoted`` texts in the places of ``{}``; `code` and **strong** as in Markdown."""
+    given, parts = iter(quoted), list[Part]()
+    for piece in filter(None, re.split(r"(\{\}|`[^`]+`|\*\*[^*]+\*\*)", template)):
+        if piece == "{}":
+            parts += joined([next(given)])
+        else:
+            bare = piece.strip("*`")
+            parts.append(Words(piece) if bare == piece else Words(bare, "code" if piece[0] == "`" else "strong"))
+    return tuple(parts)
+
+
+def joined(texts: Iterable[Text], between: str = ", ") -> tuple[Part, ...]:
+    """Texts in one line."""
+    parts: list[Part] = []
+    for text in texts:
+        parts += [Words(between)] if parts else []
+        parts += text if isinstance(text, tuple) else (text,)
+    return tuple(parts)
+
+
+def words(name: str) -> Column:
+    """A column of words."""
+    return Column(name=Words(name), align="left")
+
+
+def numbers(name: str, **how: Any) -> Column:
+    """A column of numbers; ``how``: as of :class:`Column`."""
+    return Column(name=Words(name), **how)
+
+
+def table_of(
+    title: str, caption: Text | str, columns: Iterable[Column], rows: Iterable[tuple[Content, ...]], **more: Any
+) -> Table:
+    """The program's own words as the ``caption``, where it is a string; ``more``: as of :class:`Table`."""
+    said = Words(caption) if isinstance(caption, str) else caption
+    return Table(title=title, caption=said, columns=tuple(columns), rows=tuple(rows), **more)
+
+
+def amount(found: Interval | Value, how: Column) -> str:
+    """``0.568 ± 0.023``, ``0.10 [0.00, 1.20]`` or, without a known width, the mean alone, as the column says."""
+    mean = number((found.mean or 0.0) * how.scale, how.digits, how.signed)
+    if found.ends is not None:
+        low, high = (number(end * how.scale, how.digits, how.signed) for end in found.ends)
+        return f"{mean} [{low}, {high}]"
+    half = float("nan") if found.half_width is None else found.half_width * how.scale
+    return mean if half != half else f"{mean} ± {half:.{how.digits}f}"
+
+
+def number(value: float, digits: int, signed: bool = False) -> str:
+    """Fixed-point text; never a negative zero."""
+    return f"{round(value, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
+
+
+DEFENSE, ATTACK, RANK = words("defense"), words("attack"), words("#")
 
 
 # -- cells ----------------------------------------------------------------------------------------------------------------
@@ -45,8 +104,12 @@ def rank_of(comparison: Comparison, row: Row) -> Words:
     """``2``, or ``2-4`` where the tests leave these ranks open."""
     if row.floor:
         return Words("floor")
-    low, high = comparison.ranks.get(row.label, (0, 0))
-    return Words((str(low) if low == high else f"{low}-{high}") if low else "–")  # noqa: RUF001
+    return Words(span(comparison.ranks.get(row.label)))
+
+
+def span(rank: tuple[int, int] | None) -> str:
+    """``2``, ``2-4``, or a dash without a rank."""
+    return "–" if rank is None else "-".join(map(str, dict.fromkeys(rank)))  # noqa: RUF001
 
 
 def worst_of(comparison: Comparison, row: Row) -> Content:
@@ -56,7 +119,7 @@ def worst_of(comparison: Comparison, row: Row) -> Content:
         return None
     first = comparison.ranks.get(row.label) == (1, 1) and len(comparison.ranked) > 1
     found = worst.found
-    return Value(mean=found.mean, half_width=found.half_width, best=first, suffix=(Words(" "), worst.attack))
+    return Value(mean=found.mean, half_width=found.half_width, best=first, suffix=say(" {}", worst.attack))
 
 
 def entry_value(section: Section, entry: Entry, found: Interval | None, best: bool = False, suffix: Text = ()) -> Value:
@@ -71,22 +134,12 @@ def entry_value(section: Section, entry: Entry, found: Interval | None, best: bo
 
 def with_attack(worst: tuple[str, float] | None) -> Content:
     """A worst case: the number and the attack it belongs to."""
-    return Value(mean=worst[1], suffix=(Words(" "), worst[0])) if worst else None
-
-
-def joined(texts: Iterable[Text], between: str = ", ") -> tuple[Part, ...]:
-    """Texts in one line."""
-    parts: list[Part] = []
-    for text in texts:
-        parts += [Words(between)] if parts else []
-        parts += text if isinstance(text, tuple) else (text,)
-    return tuple(parts)
+    return Value(mean=worst[1], suffix=say(" {}", worst[0])) if worst else None
 
 
 def spanned(values: Sequence[int]) -> str:
     """``7`` or, where they differ, ``5 to 9``."""
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return " to ".join(dict.fromkeys(f"{n:,}" for n in (min(values), max(values))))
 
 
 # -- candidates and targets -----------------------------------------------------------------------------------------------
@@ -95,17 +148,14 @@ def spanned(values: Sequence[int]) -> str:
 def counts_note(section: Section) -> Note:
     """Seeds x targets, candidates of a target, targets."""
     seeds = "1 seed" if len(section.targets) == 1 else f"{len(section.targets)} seeds"
-    line = f"n = {len(section.units)} a cell ({seeds} x targets) unless it says otherwise{_candidates(section)}. Targets: "
-    return Note((Words(line), *joined(_targets(section), "; "), Words(".")))
-
-
-def _candidates(section: Section) -> str:
     members = [s.n_members for s in section.scores("mix")]
     groups: tuple[Group, ...] = ("mix", "ofl", "ifl")
     mix, ofl, ifl = ([s.n_nonmembers for s in section.scores(group)] for group in groups)
-    found = f"; per target {spanned(members)} members and {spanned(mix)} non-members" if members else ""
-    found += f", {spanned(ofl)} from outside the federation" if ofl else ""
-    return found + (f", {spanned(ifl)} from other clients" if ifl else "")
+    counts = f"; per target {spanned(members)} members and {spanned(mix)} non-members" if members else ""
+    counts += f", {spanned(ofl)} from outside the federation" if ofl else ""
+    counts += f", {spanned(ifl)} from other clients" if ifl else ""
+    line = f"n = {len(section.units)} a cell ({seeds} x targets) unless it says otherwise{counts}. Targets: {{}}."
+    return Note(say(line, joined(_targets(section), "; ")))
 
 
 def _targets(section: Section) -> list[Text]:
@@ -120,10 +170,10 @@ def _targets(section: Section) -> list[Text]:
 def named_targets(targets: Sequence[int], names: Sequence[str]) -> tuple[Part, ...]:
     """Targets in words: clients, all honest clients, or groups by ``names``."""
     if tuple(targets) == (EVERYBODY.code,):
-        return (Words("all honest clients together"),)
+        return say("all honest clients together")
     clients = [t for t in targets if t >= 0]
     groups = sorted(t.index for t in map(Target.of, targets) if t.kind == "group")
-    shown: list[Text] = [(Words("group "), names[g] if g < len(names) else str(g)) for g in groups]
+    shown: list[Text] = [say("group {}", names[g] if g < len(names) else str(g)) for g in groups]
     if clients or not shown:
         shown.append(Words(f"clients {_listed(clients)}"))
     return joined(shown)
@@ -147,7 +197,7 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
         method = f"aligned and with one threshold, since {each} non-members{_own_parts(section)} are too few for one of their own"
         method += "; that tends to read low (docs/method.md)"
     without = [row.label for row in section.rows if not has_tf01(section, [row])]
-    rows: list[Text] = [(Words("TF01 n/a: too few scores of "), *joined(without), Words("."))] if without else []
+    rows = [say("TF01 n/a: too few scores of {}.", joined(without))] if without else []
     return (Words(f"TF01: targets and seeds pooled, {method}."), *rows)
 
 
@@ -207,9 +257,8 @@ def _summary(lead: Text, blocks: Sequence[Block]) -> Text:
     rest = len(names) - MOST_NAMED
     shown = joined([*names[:MOST_NAMED], *([Words(f"{rest} more tables")] if rest > 0 else [])], "; ")
     rows = sum(len(table.rows) for table in tables)
-    shown = shown or ((Words(f"{rows} {'row' if rows == 1 else 'rows'}"),) if rows else ())
-    own = lead if isinstance(lead, tuple) else (lead,)
-    return (*own, Words(": "), *shown) if shown else own
+    shown = shown or (say(f"{rows} {'row' if rows == 1 else 'rows'}") if rows else ())
+    return joined([lead, shown], ": ") if shown else joined([lead])
 
 
 def without_empty_tables(blocks: Iterable[Block]) -> list[Block]:
@@ -220,7 +269,7 @@ def without_empty_tables(blocks: Iterable[Block]) -> list[Block]:
             block = Fold(block.summary, tuple(without_empty_tables(block.blocks)))
         elif isinstance(block, Table) and block.rows and block.title and _is_empty(block):
             why = block.empty or Words("no record has what it needs")
-            block = Note(joined([Words(block.title, "strong"), Words(": n/a throughout, since "), why, Words(".")], ""))
+            block = Note(say("{}: n/a throughout, since {}.", Words(block.title, "strong"), why))
         found.append(block)
     return found
 

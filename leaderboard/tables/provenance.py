@@ -8,13 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 from fedbench.core.contract.attack import ANSWERS
-from fedbench.core.contract.board import Block, Bullets, Column, Heading, Note, Part, Quote, Table, Text, Words
+from fedbench.core.contract.board import Block, Bullets, Heading, Note, Part, Quote, Text, Words
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
 from fedbench.leaderboard.statistics.rows import MISSING, ended
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.tables.common import joined
+from fedbench.leaderboard.tables.common import joined, say, table_of, words
 
 MOST_VALUES = 8
 MOST_SETTING_VALUES = 4
@@ -39,22 +39,19 @@ def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ())
     """The setting as described, its audited rounds, its seeds, those of ``tuning``, and the threat model of each
     view."""
     values: dict[str, dict[Quote, None]] = {}  # dotted name -> insertion-ordered set of values
-    settings = list({repr(r.record.described): r.record.described for r in records}.values())
-    for described in settings:
+    for described in {repr(r.record.described): r.record.described for r in records}.values():
         for name, value in _flat(described):
             values.setdefault(name, {})[value] = None
-    lines: list[Text] = [(part, Words(": "), *joined(leaves)) for part, leaves in _by_part(values).items()]
+    lines: list[Text] = [say("{}: {}", part, joined(leaves)) for part, leaves in _by_part(values).items()]
     rounds = sorted({row.round for r in records for row in r.record.history})
     lines += [Words(f"audited rounds: {_series(rounds)}")] if rounds else []
-    lines += [Words(text) for text in dict.fromkeys(map(_samples, settings)) if text]
     lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
     chosen = "strengths are chosen on them, and only the tables that say so count them"
     lines += [Words(f"tuning seeds: {_series(sorted(tuning))}: {chosen}")] if tuning else []
     for view in sorted({r.record.view for r in records if r.record.outcome == "ok"}):
-        model = Words(f" view: the adversary {VIEWS.get(view, 'is not described')}")
-        lines.append((Words("threat model, "), view, model))
+        lines.append(say(f"threat model, {{}} view: the adversary {VIEWS.get(view, 'is not described')}", view))
     labels = {r.record.defense.label for r in records if ANSWERS in r.record.notes}
-    return Bullets((*lines, *([(*joined(sorted(labels)), Words(f": {ANSWERS}"))] if labels else [])))
+    return Bullets((*lines, *([say(f"{{}}: {ANSWERS}", joined(sorted(labels)))] if labels else [])))
 
 
 def _flat(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Quote]]:
@@ -89,23 +86,8 @@ def _by_part(found: Mapping[str, Mapping[Quote, None]]) -> dict[Part, list[Text]
         shown += (Words(" / …"),) if len(values) > MOST_SETTING_VALUES else ()
         leaf = leaf.removeprefix("params.")
         heading = Words(_PARTS[part]) if part in _PARTS else Quote(part, 40)
-        parts.setdefault(heading, []).append(shown if leaf in ("", "name") else (Quote(leaf, 60), Words(" "), *shown))
+        parts.setdefault(heading, []).append(shown if leaf in ("", "name") else say("{} {}", Quote(leaf, 60), shown))
     return parts
-
-
-def _samples(described: Mapping[str, Any]) -> str:
-    """Parts of each client's samples and the outside non-members; empty where clients train on all they hold."""
-    federation = described.get("federation")
-    given = federation if isinstance(federation, Mapping) else {}
-    shares = (given.get(name) for name in ("validation", "test"))
-    validation, test = (float(s) if isinstance(s, int | float) and 0 <= s < 1 else 0.0 for s in shares)
-    if not validation and not test:
-        return ""
-    watched = "the test part again" if given.get("validation_on") == "nonmembers" else f"{validation:.0%}" if validation else ""
-    parts = [f"{1 - validation - test:.0%} to train on", f"test {test:.0%}" if test else ""]
-    parts += [f"validation {watched}" if watched else ""]
-    outside = "the target's own test part, which no client trains on" if test else "samples of the hold-out"
-    return f"each client's samples: {', '.join(p for p in parts if p)}; outside non-members: {outside}"
 
 
 def _series(values: Sequence[int]) -> str:
@@ -135,18 +117,12 @@ def unscored_blocks(sections: Sequence[Section]) -> list[Block]:
                     found.setdefault(cell, set()).add(seed)
     if not found:
         return []
-    rows = tuple(
-        (*names, Words(", ".join(map(str, sorted(seeds)))), Words(outcome), _reason(outcome, reason))
-        for (*names, outcome, reason), seeds in sorted(found.items())
-    )
-    columns = tuple(Column(name=Words(name), align="left") for name in _UNSCORED)
-    return [Heading(2, Words("Cells without a score")), Table(title="", columns=columns, rows=rows)]
-
-
-def _reason(outcome: str, reason: str) -> Text:
-    if outcome == MISSING:
-        return Words("no record; run the suite again to compute it")
-    return reason if reason.strip() else Words("no reason given")
+    rows = []
+    for (*names, outcome, reason), seeds in sorted(found.items()):
+        why: Text = reason if reason.strip() else Words("no reason given")
+        why = Words("no record; run the suite again to compute it") if outcome == MISSING else why
+        rows.append((*names, Words(", ".join(map(str, sorted(seeds)))), Words(outcome), why))
+    return [Heading(2, Words("Cells without a score")), table_of("", "", map(words, _UNSCORED), rows)]
 
 
 # -- versions, machine and data -----------------------------------------------------------------------------------------------
@@ -178,8 +154,10 @@ def mixed_note(records: Sequence[LoadedRecord]) -> list[Block]:
     types = {r.record.provenance.cpu_type for r in records if r.record.provenance.device == "cpu"}
     if len(types) < 2:
         return []
-    text = "Records of several types of CPU, so that last digits may differ: one command gives the same bits on one type only ("
-    return [Note((Words(text), *_listed(types, MOST_VALUES, "; "), Words(").")))]
+    return [Note(say(
+        "Records of several types of CPU, so that last digits may differ: one command gives the same bits on one type only ({}).",
+        _listed(types, MOST_VALUES, "; "),
+    ))]  # fmt: skip
 
 
 def provenance_blocks(records: Sequence[LoadedRecord], more: Sequence[Text] = ()) -> list[Block]:
@@ -189,10 +167,10 @@ def provenance_blocks(records: Sequence[LoadedRecord], more: Sequence[Text] = ()
     values: dict[str, set[str]] = {}
     for name, value in (item for r in records for item in origin(r)):
         values.setdefault(name, set()).add(value)
-    lines += [(Words(f"{name}: "), *_listed(found, MOST_VALUES)) for name, found in values.items()]
+    lines += [say(f"{name}: {{}}", _listed(found, MOST_VALUES)) for name, found in values.items()]
     count = ", ".join(f"{n} {what}" for what, n in sorted(Counter(map(ended, records)).items()))
     latest = max(r.record.measured.started for r in records)
-    lines += [Words(f"records: {count}"), (Words("last run started: "), latest)]
+    lines += [Words(f"records: {count}"), say("last run started: {}", latest)]
     return [Heading(2, Words("Provenance")), Bullets(tuple(lines))]
 
 
@@ -205,8 +183,8 @@ def _packages(records: Sequence[LoadedRecord]) -> Iterator[Text]:
                 found.setdefault(part.distribution, {}).setdefault(kind, set()).add(part.name)
     for package, kinds in sorted(found.items()):
         order = ("data sets", "models", "defenses", "attacks", "signals", "analyses")
-        parts = ((Words(f"{kind} "), *_listed(kinds[kind], MOST_NAMES)) for kind in order if kind in kinds)
-        yield (Words("components of "), Quote(package, 120), Words(": "), *joined(parts, "; "))
+        parts = (say(f"{kind} {{}}", _listed(kinds[kind], MOST_NAMES)) for kind in order if kind in kinds)
+        yield say("components of {}: {}", Quote(package, 120), joined(parts, "; "))
 
 
 def _components(record: Record) -> Iterator[tuple[str, ComponentUse]]:
@@ -219,5 +197,5 @@ def _components(record: Record) -> Iterator[tuple[str, ComponentUse]]:
 
 def _listed(values: set[str], most: int, between: str = ", ") -> tuple[Part, ...]:
     ordered = sorted(values)
-    rest = (Words(f" and {len(ordered) - most} more"),) if len(ordered) > most else ()
-    return (*joined([Quote(v, 120) for v in ordered[:most]], between), *rest)
+    rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return say(f"{{}}{rest}", joined([Quote(v, 120) for v in ordered[:most]], between))

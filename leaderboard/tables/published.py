@@ -10,10 +10,10 @@ import numpy as np
 from scipy import stats
 
 from fedbench.core import UserError
-from fedbench.core.contract.board import Block, Bullets, Column, Content, Heading, Note, Quote, Table, Text, Value, Words
+from fedbench.core.contract.board import Block, Bullets, Content, Heading, Note, Quote, Table, Text, Value, Words
 from fedbench.leaderboard.statistics.published import QUANTITIES, Match, Pair, match
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, joined
+from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, numbers, say, table_of, words
 
 NAMES = {
     "auc": "AUC", "tf01": "TF01 (%)", "tf01_by_class": "TF01 by client and class (%)", "hypervolume": "hypervolume",
@@ -23,7 +23,6 @@ NAMES = {
     "runtime": "runtime over the undefended one's",
 }  # fmt: skip
 _AVERAGED = ("auc", "tf01")
-_NO_RANKS = ": the order of defenses and attacks there says nothing of the order here, so no rank correlation is given."
 _DIGITS = {"tf01": 2, "tf01_by_class": 2, "hypervolume": 4, "runtime": 2}
 _MORE = {
     "attack_accuracy": ("ours in the last round", "ours, null of best_round"),
@@ -42,22 +41,24 @@ def beside_papers(entries: Sequence[dict[str, Any]], sections: Sequence[Section]
             matches += match(entry, sections)
         except UserError as error:
             wrong.append(Quote(str(error), 400))
-    blocks: list[Block] = [Heading(2, Words("Beside the paper"))]
-    for m in matches:
-        blocks += match_blocks(m) if m.setting in run else []
+    shown = [block for m in matches if m.setting in run for block in match_blocks(m)]
     absent = [f"{m.source} {m.table}, {m.setting}" for m in matches if m.setting not in run]
-    wrong += [(Words("not run: "), place) for place in dict.fromkeys(absent)]
-    return [*blocks, *([Bullets(tuple(wrong))] if wrong else [])]
+    wrong += [say("not run: {}", place) for place in dict.fromkeys(absent)]
+    return [Heading(2, Words("Beside the paper")), *shown, *([Bullets(tuple(wrong))] if wrong else [])]
 
 
 def match_blocks(found: Match) -> list[Block]:
     """What differs, a summary of the reproduction, and per quantity a table of ours, the paper's and the
     difference."""
-    blocks: list[Block] = [Heading(3, joined([f"{found.source} {found.table}", found.setting, f"coalition {found.coalition}"]))]
+    place = say("{}, {}, {}", f"{found.source} {found.table}", found.setting, f"coalition {found.coalition}")
+    blocks: list[Block] = [Heading(3, place)]
     if found.unlike:
-        blocks.append(Note((Words("Not the paper's setting: "), Quote("; ".join(found.unlike), 400), Words(_NO_RANKS))))
+        blocks.append(Note(say(
+            "Not the paper's setting: {}: the order of defenses and attacks there says nothing of the order here, so no rank "
+            "correlation is given.", Quote("; ".join(found.unlike), 400),
+        )))  # fmt: skip
     if found.differs:
-        blocks.append(Note((Words("What differs: "), Quote(found.differs, 1_000))))
+        blocks.append(Note(say("What differs: {}", Quote(found.differs, 1_000))))
     quantities = [q for q in QUANTITIES if found.of(q)]
     blocks.append(Bullets(tuple(Words(_agreement(q, found.of(q), ranks=not found.unlike)) for q in quantities)))
     for quantity in (q for q in quantities if any(p.ours for p in found.of(q))):
@@ -108,10 +109,9 @@ def _average_table(quantity: str, found: Match) -> list[Table]:
     the paper's from its cells, since the printed ones are not always the means of their rows."""
     digits = _DIGITS.get(quantity, 3)
     columns = (
-        DEFENSE, Column(name=Words("average over"), align="left"),
-        Column(name=Words(f"ours {NAMES[quantity]}"), digits=digits),
-        Column(name=Words("paper, from its cells"), digits=digits),
-        Column(name=Words("difference"), digits=digits, signed=True), Column(name=Words("paper, as printed"), digits=2),
+        DEFENSE, words("average over"), numbers(f"ours {NAMES[quantity]}", digits=digits),
+        numbers("paper, from its cells", digits=digits), numbers("difference", digits=digits, signed=True),
+        numbers("paper, as printed", digits=2),
     )  # fmt: skip
     by_row: dict[tuple[str, str], list[Pair]] = {}
     for pair in found.of(quantity):
@@ -119,28 +119,28 @@ def _average_table(quantity: str, found: Match) -> list[Table]:
     rows: list[tuple[Content, ...]] = []
     for (theirs, defense), pairs in by_row.items():
         done = [(p.ours.value, p.paper) for p in pairs if p.ours is not None]
-        ours, paper = np.mean(done, axis=0).tolist() if done else (None, float(np.mean([p.paper for p in pairs])))
-        numbers = (Words("not run"), Value(mean=paper), "") if ours is None else (
-            Value(mean=ours), Value(mean=paper), Value(mean=ours - paper)
-        )  # fmt: skip
+        ours = float(np.mean([value for value, _ in done])) if done else None
+        paper = float(np.mean([p for _, p in done] or [p.paper for p in pairs]))
         over = Words(f"{len(done) or len(pairs)} of {len(pairs)} attacks")
+        apart = "" if ours is None else Value(mean=ours - paper)
+        printed = Value(mean=found.printed.get((theirs, quantity)))
         if len(pairs) > 1:
-            rows.append((defense, over, *numbers, Value(mean=found.printed.get((theirs, quantity)))))
-    return [Table(title="", columns=columns, rows=tuple(rows))] if rows else []
+            mean = Words("not run") if ours is None else Value(mean=ours)
+            rows.append((defense, over, mean, Value(mean=paper), apart, printed))
+    return [table_of("", "", columns, rows)] if rows else []
 
 
 def _table(quantity: str, pairs: Sequence[Pair]) -> Table:
     names = (f"ours {NAMES[quantity]}", "paper", "difference", *_MORE.get(quantity, ()))
-    digits = _DIGITS.get(quantity, 3)
-    columns = [Column(name=Words(name), digits=digits, signed=name == "difference") for name in names]
-    rows = tuple((p.defense, _attack(p), *_numbers(p, len(names) - 3)) for p in pairs)
-    return Table(title="", columns=(DEFENSE, ATTACK, *columns), rows=rows)
+    columns = (numbers(name, digits=_DIGITS.get(quantity, 3), signed=name == "difference") for name in names)
+    rows = ((p.defense, _attack(p), *_numbers(p, len(names) - 3)) for p in pairs)
+    return table_of("", "", (DEFENSE, ATTACK, *columns), rows)
 
 
 def _attack(pair: Pair) -> Text:
     if pair.quantity == "tf01_by_class":
-        return pair.attack, Words(", "), pair.group.replace(":", ", ")
-    return (pair.attack, Words(", group "), pair.group) if pair.group else pair.attack
+        return say("{}, {}", pair.attack, pair.group.replace(":", ", "))
+    return say("{}, group {}", pair.attack, pair.group) if pair.group else pair.attack
 
 
 def _numbers(p: Pair, further: int) -> tuple[Content, ...]:
@@ -151,7 +151,6 @@ def _numbers(p: Pair, further: int) -> tuple[Content, ...]:
     if p.ours is None:
         return Words("not run"), paper, "", *("",) * further
     null = p.ours.null
-    above = None if null is None else p.ours.value - null
-    more = (p.ours.last, null) if p.quantity == "attack_accuracy" else (null, above)
+    more = (p.ours.last, null) if p.quantity == "attack_accuracy" else (null, None if null is None else p.ours.value - null)
     ours = Value(mean=p.ours.value, half_width=p.ours.half_width)
     return ours, paper, Value(mean=p.difference), *(Value(mean=v) for v in more[:further])

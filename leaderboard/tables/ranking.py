@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedbench.core.contract.board import Block, Column, Content, Heading, Note, Part, Quote, Table, Text, Words, value
@@ -13,7 +13,22 @@ from fedbench.leaderboard.statistics.intervals import holm
 from fedbench.leaderboard.statistics.rows import PrivacyClaim, Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import RowSummary, Section
 from fedbench.leaderboard.statistics.verdict import Comparison, Difference
-from fedbench.leaderboard.tables.common import DEFENSE, RANK, joined, name_of, rank_of, tf01_notes, with_attack, worst_of
+from fedbench.leaderboard.tables.common import (
+    DEFENSE,
+    RANK,
+    amount,
+    joined,
+    name_of,
+    numbers,
+    rank_of,
+    say,
+    span,
+    table_of,
+    tf01_notes,
+    with_attack,
+    words,
+    worst_of,
+)
 
 WITHIN = 0.01  # of test accuracy below the undefended federation's: "one point"
 MOST_ROWS = 16  # in the first table; of longer ones the first
@@ -21,29 +36,49 @@ MOST_NAMED = 4  # defenses in a sentence
 MOST_REMARKS, LONGEST_REMARK = 4, 600  # footnotes of a row, characters of one
 MOST_SECTIONS = 5  # in one table across settings, with the sums: eight columns
 TITLE = "At a glance"
-READING = Note((
-    Words(
-        "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Rows that share places (#) are statistically tied, whatever "
-        "their order; "
-    ),
-    Words("±", "code"), Words(" and brackets are 95 %.\n"),
-    Words(
-        "Accuracy and runtime are against the undefended run of the same seed. "
-    ),
-    Words("free-rider", "code"), Words(" and "), Words("placebo", "code"), Words(" are floors, not defenses."),
+READING = Note(say(
+    "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Rows that share places (#) are statistically tied, whatever their "
+    "order; `±` and brackets are 95 %.\nAccuracy and runtime are against the undefended run of the same seed. `free-rider` and "
+    "`placebo` are floors, not defenses."
 ))  # fmt: skip
-_WORST = Column(name=Words("worst case AUC"), direction="lower")
-_MEAN = Column(name=Words("mean AUC"), direction="lower")
-_RUNTIME = Column(name=Words("runtime"), direction="lower", digits=2)
 
 
-def _delta(digits: int) -> Column:
-    return Column(name=Words("delta-accuracy"), unit="pp", direction="higher", digits=digits, scale=100, signed=True)
+# -- numbers of a row, for every table and page that shows them -------------------------------------------------------------
+
+_AUC = {"direction": "lower"}
+_POINTS = {"unit": "pp", "direction": "higher", "digits": 2, "scale": 100, "signed": True}
+COLUMNS = {
+    "rank": RANK, "defense": DEFENSE, "worst": numbers("worst case AUC", **_AUC), "largest": numbers("largest of all", **_AUC),
+    "mean": numbers("mean AUC", **_AUC), "tf01": numbers("worst TF01", unit="%", direction="lower", digits=2),
+    "delta": numbers("delta-accuracy", **_POINTS),
+    "accuracy": numbers("accuracy", unit="%", direction="higher", digits=1, scale=100),
+    "contribution": numbers("members' share", **_POINTS), "runtime": numbers("runtime", direction="lower", digits=2),
+}  # fmt: skip
+_OF_UNDEFENDED = {"delta": "0", "runtime": "1"}
+
+
+def row_numbers(section: Section, row: Row) -> dict[str, Interval | None]:
+    """Key of ``COLUMNS`` -> number of the row."""
+    comparison, costs = section.comparison, section.compared[row.label]
+    worst, rate = comparison.worst(row.label), comparison.worst_tf01(row.label)
+    return {
+        "worst": worst.found if worst else None, "mean": comparison.mean(row.label), "tf01": rate.found if rate else None,
+        "delta": costs.delta_accuracy, "accuracy": row.accuracy, "contribution": costs.contribution, "runtime": costs.runtime,
+    }  # fmt: skip
+
+
+def _cells(section: Section, row: Row) -> dict[str, Content]:
+    """Key of ``COLUMNS`` -> cell of the row."""
+    comparison = section.comparison
+    found, worst, rate = row_numbers(section, row), comparison.worst(row.label), comparison.worst_tf01(row.label)
+    suffixes: dict[str, Text] = {"tf01": say(" {}", rate.attack) if rate else (), "runtime": Words("x")}
+    made: dict[str, Content] = {key: value(one, suffixes.get(key, ())) if one else None for key, one in found.items()}
+    made |= {"rank": rank_of(comparison, row), "defense": name_of(row), "worst": worst_of(comparison, row)}
+    made["largest"] = with_attack(worst.largest if worst else None)
+    return made | ({key: Words(one) for key, one in _OF_UNDEFENDED.items()} if row.undefended else {})
 
 
 # -- the first screen -------------------------------------------------------------------------------------------------------
-
-_FRONT = (RANK, DEFENSE, _WORST, _MEAN, Column(name=Words("TF01"), unit="%", direction="lower", digits=2), _delta(1), _RUNTIME)
 
 
 def front_table(section: Section, rows: Sequence[Row]) -> Table:
@@ -54,11 +89,12 @@ def front_table(section: Section, rows: Sequence[Row]) -> Table:
     others = [section.compared[row.label] for row in section.rows if not row.undefended]
     if section.base is not None and others and all(found.runtime is None for found in others):
         more.append(Words("Runtime: n/a, since the runs were on machines that differ, or were busy."))
-    where = joined([section.setting, (Words("coalition "), section.coalition), (section.view, Words(" view"))])
-    return Table(
-        title=TITLE, caption=(Words(": "), *where), columns=_FRONT, rows=tuple(_front_row(section, row) for row in rows),
-        footnotes=(*more, *tf01_notes(section)),
-    )  # fmt: skip
+    columns = {key: COLUMNS[key] for key in ("rank", "defense", "worst", "mean", "tf01", "delta", "runtime")}
+    columns |= {"tf01": replace(columns["tf01"], name=Words("TF01")), "delta": replace(columns["delta"], digits=1)}
+    made = [{**_cells(section, row), "tf01": value(row_numbers(section, row)["tf01"])} for row in rows]
+    caption = say(": {}, coalition {}, {} view", section.setting, section.coalition, section.view)
+    shown = (tuple(cells[key] for key in columns) for cells in made)
+    return table_of(TITLE, caption, columns.values(), shown, footnotes=(*more, *tf01_notes(section)))
 
 
 def front_blocks(section: Section) -> list[Block]:
@@ -78,20 +114,6 @@ def _first_rows(section: Section, found: Answer) -> list[Row]:
     kept = {row.label for row in rows if row.undefended or row.floor or row.label in named}
     first = [row.label for row in rows if row.label not in kept][: max(MOST_ROWS - len(kept), 0)]
     return [row for row in rows if row.label in kept or row.label in first]
-
-
-def _front_row(section: Section, row: Row) -> tuple[Content, ...]:
-    comparison, rate = section.comparison, section.comparison.worst_tf01(row.label)
-    delta, runtime = _delta_and_runtime(section, row)
-    mean, tf01 = value(comparison.mean(row.label)), None if rate is None else value(rate.found)
-    return rank_of(comparison, row), name_of(row), worst_of(comparison, row), mean, tf01, delta, runtime
-
-
-def _delta_and_runtime(section: Section, row: Row) -> tuple[Content, Content]:
-    if row.undefended:
-        return Words("0"), Words("1")
-    found = section.compared[row.label]
-    return value(found.delta_accuracy), value(found.runtime, Words("x")) if found.runtime else None
 
 
 # -- the two sentences ------------------------------------------------------------------------------------------------------
@@ -125,21 +147,23 @@ def answer(section: Section) -> Answer:
     comparison, base, seeds = section.comparison, section.base, len(section.seeds)
     undefended = None if base is None else section.standing(base.label)
     if base is None or undefended is None:
-        return Answer(outcome="no undefended run", seeds=seeds)
+        return Answer(outcome="no undefended run")
     if undefended.worst is None or not comparison.eligible:
-        return Answer(outcome="nothing leaks", undefended=undefended, seeds=seeds)
+        return Answer(outcome="nothing leaks")
     ranked = [row.label for row in section.rows if row.label in comparison.ranked and row is not base]
     costs = {s.label: s for label in ranked if (s := section.standing(label)) is not None and s.delta_accuracy is not None}
     if not costs:
-        return Answer(outcome="none here", undefended=undefended, seeds=seeds)
+        return Answer(outcome="none here", undefended=undefended)
     within = [label for label, s in costs.items() if _cost(s) <= WITHIN]
     against = comparison.against(base.label)
     less = [label for label in within if label in against and against[label].shown and against[label].found.mean < 0]
     lowest = less or within or [min(costs, key=lambda label: _cost(costs[label]))]
     first, apart = costs[lowest[0]], significant_pairs(comparison)  # rows are in the order of their worst cases
+    loss = first.delta_accuracy
     return Answer(
         outcome="found" if less else "none told" if within else "none within", undefended=undefended, defense=first,
-        difference=against.get(first.label), unsure=_unsure(first), seeds=seeds,
+        difference=against.get(first.label), seeds=seeds,
+        unsure=loss is None or not (loss.low >= -WITHIN or loss.high < -WITHIN),
         tied=tuple(label for label in within if label != first.label and frozenset((label, first.label)) not in apart),
     )  # fmt: skip
 
@@ -154,110 +178,74 @@ def _cost(row: RowSummary) -> float:
     return -row.delta_accuracy.mean if row.delta_accuracy is not None else float("inf")
 
 
-def _unsure(row: RowSummary) -> bool:
-    """Whether the interval of its delta-accuracy holds a loss of one point, or is not known."""
-    found = row.delta_accuracy
-    return found is None or not (found.low >= -WITHIN or found.high < -WITHIN)
+_WITHOUT: Mapping[Outcome, str] = {
+    "no undefended run": "There is no undefended run, so the effect and the cost of a defense are not known.",
+    "nothing leaks": "No attack beats chance on the undefended federation: there is no leak for a defense to stop.",
+    "none here": "No defense with all its scores can be compared with the undefended federation.",
+}
+_LEADS: Mapping[Outcome, str] = {
+    "found": "The strongest defense within one point of the undefended accuracy is {}",
+    "none told": "No defense within one point of the undefended accuracy is shown to leak less than no defense; the lowest is {}",
+    "none within": "No defense is within one point of the undefended accuracy; the nearest is {}",
+}
 
 
 def sentences(found: Answer) -> tuple[Text, ...]:
     """The strongest defense within one point of the undefended accuracy, and the leak of the undefended
     federation."""
-    if found.outcome == "no undefended run":
-        return (Words("There is no undefended run, so the effect and the cost of a defense are not known."),)
-    if found.outcome == "nothing leaks":
-        return (Words("No attack beats chance on the undefended federation: there is no leak for a defense to stop."),)
-    return _strongest(found), _leak(found)
-
-
-_LEADS = {
-    "found": "The strongest defense within one point of the undefended accuracy is ",
-    "none told": "No defense within one point of the undefended accuracy is shown to leak less than no defense; the lowest is ",
-    "none within": "No defense is within one point of the undefended accuracy; the nearest is ",
-}
+    first = Words(_WITHOUT[found.outcome]) if found.outcome in _WITHOUT else _strongest(found)
+    return (first,) if found.undefended is None else (first, _leak(found.undefended))
 
 
 def _strongest(found: Answer) -> Text:
     defense = found.defense
-    if defense is None or defense.delta_accuracy is None:
-        return Words("No defense with all its scores can be compared with the undefended federation.")
-    less = "" if found.difference is None else f", {_number(found.difference.found, 3, signed=True)} against the undefended one"
-    cost = f", at a change of accuracy of {_number(defense.delta_accuracy, 1, 100, signed=True)} points"
+    assert defense is not None and defense.delta_accuracy is not None
+    worst = replace(COLUMNS["worst"], signed=True)
+    less = "" if found.difference is None else f", {amount(found.difference.found, worst)} against the undefended one"
+    cost = f", at a change of accuracy of {amount(defense.delta_accuracy, replace(COLUMNS['delta'], digits=1))} points"
     seeds = "one seed does" if found.seeds == 1 else f"{found.seeds} seeds do"
     unsure = f", which {seeds} not distinguish from one point" if found.unsure else ""
     alone = "; one seed shows no differences" if found.seeds == 1 else ""
-    detail = Words(less + cost + unsure + alone)
-    return Words(_LEADS[found.outcome]), defense.label, Words(": "), *_auc(defense), detail, *_ties(found), Words(".")
+    ties = say("; statistically tied with {}", named(found.tied, MOST_NAMED)) if found.tied else ()
+    return say(f"{_LEADS[found.outcome]}: {{}}{less}{cost}{unsure}{alone}{{}}.", defense.label, _auc(defense), ties)
 
 
-def _ties(found: Answer) -> tuple[Part, ...]:
-    if not found.tied:
-        return ()
-    more = len(found.tied) - MOST_NAMED
-    names = joined(found.tied if more <= 1 else found.tied[:MOST_NAMED])
-    return (Words("; statistically tied with "), *names, *([Words(f" and {more} more")] if more > 1 else []))
+def named(labels: Sequence[str], most: int) -> tuple[Part, ...]:
+    """The first labels, and how many more there are."""
+    more = len(labels) - most
+    return joined(labels) if more <= 1 else say(f"{{}} and {more} more", joined(labels[:most]))
 
 
-def _leak(found: Answer) -> Text:
-    row = found.undefended
-    if row is None:
-        return ()
-    tf01: tuple[Part, ...] = (Words("; not enough non-members for TF01"),)
+def _leak(row: RowSummary) -> Text:
+    tf01 = say("; not enough non-members for TF01")
     if row.tf01 is not None:
-        tf01 = (Words(f", and a TF01 of {_number(row.tf01, 2)} % ("), row.tf01_attack, Words(")"))
-    return (Words("The undefended federation leaks a "), *_auc(row), *tf01, Words("."))
+        tf01 = say(f", and a TF01 of {amount(row.tf01, COLUMNS['tf01'])} % ({{}})", row.tf01_attack)
+    return say("The undefended federation leaks a {}{}.", _auc(row), tf01)
 
 
 def _auc(row: RowSummary) -> tuple[Part, ...]:
     if row.worst is None:
-        return (Words("worst case AUC that is not known"),)
-    return Words(f"worst case AUC of {_number(row.worst, 3)} ("), row.attack, Words(")")
-
-
-def _number(found: Interval, digits: int, scale: float = 1.0, signed: bool = False) -> str:
-    """``0.568 ± 0.023``, or with ends ``0.10 [0.00, 1.20]``."""
-    mean = f"{round(found.mean * scale, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
-    if found.ends is not None:
-        return f"{mean} [{found.ends[0] * scale:.{digits}f}, {found.ends[1] * scale:.{digits}f}]"
-    return mean if found.half_width != found.half_width else f"{mean} ± {found.half_width * abs(scale):.{digits}f}"
+        return say("worst case AUC that is not known")
+    return say(f"worst case AUC of {amount(row.worst, COLUMNS['worst'])} ({{}})", row.attack)
 
 
 # -- the full ranking -------------------------------------------------------------------------------------------------------
-
-_RANKING = (
-    RANK, DEFENSE, _WORST, Column(name=Words("largest of all"), direction="lower"), _MEAN,
-    Column(name=Words("worst TF01"), unit="%", direction="lower", digits=2), _delta(2),
-    Column(name=Words("accuracy"), unit="%", direction="higher", digits=1, scale=100),
-    Column(name=Words("members' share"), unit="pp", direction="higher", digits=2, scale=100, signed=True), _RUNTIME,
-)  # fmt: skip
 
 
 def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None) -> Table:
     """A row a defense, by the worst case; ranks are ranges. ``trust``: how far a row can be trusted, where that
     differs."""
-    further: list[tuple[str, Callable[[Row], Content]]] = [("trust", trust)] if trust is not None else []
-    if any(privacy_claims(row) for row in section.rows):
-        further.insert(0, ("claims", claimed))
-    rows = tuple((*_ranking_row(section, row), *(cell(row) for _, cell in further)) for row in section.rows)
-    caption = Words(
+    more: dict[str, Callable[[Row], Content]] = {"claims": claimed} if any(map(privacy_claims, section.rows)) else {}
+    more |= {"trust": trust} if trust is not None else {}
+    cells = [_cells(section, row) | {name: of(row) for name, of in more.items()} for row in section.rows]
+    columns = COLUMNS | {name: words(name) for name in more}
+    caption = (
         ": AUC of an adversary who picks attack and sign on the other seeds, against outside non-members. A range lists the "
         "ranks the tests cannot distinguish"
     )
-    return Table(
-        title="Ranking", caption=caption, columns=(*_RANKING, *(Column(name=Words(n), align="left") for n, _ in further)),
-        rows=rows, footnotes=(*_power(section), *tf01_notes(section), *_remarks(section)),
-    )  # fmt: skip
-
-
-def _ranking_row(section: Section, row: Row) -> tuple[Content, ...]:
-    comparison, compared = section.comparison, section.compared[row.label]
-    worst, rate = comparison.worst(row.label), comparison.worst_tf01(row.label)
-    delta, runtime = _delta_and_runtime(section, row)
-    return (
-        rank_of(comparison, row), name_of(row), worst_of(comparison, row), with_attack(worst.largest if worst else None),
-        value(comparison.mean(row.label)), None if rate is None else value(rate.found, (Words(" "), rate.attack)), delta,
-        value(row.accuracy), value(compared.contribution), runtime,
-    )  # fmt: skip
+    footnotes = (*_power(section), *tf01_notes(section), *_remarks(section))
+    rows = (tuple(of[key] for key in columns) for of in cells)
+    return table_of("Ranking", caption, columns.values(), rows, footnotes=footnotes)
 
 
 def claimed(row: Row) -> tuple[Part, ...]:
@@ -267,7 +255,7 @@ def claimed(row: Row) -> tuple[Part, ...]:
         epsilon, delta = (" to ".join(dict.fromkeys(map(form, ends))) for form, ends in (
             (short, claim.epsilon), ("{:.3g}".format, claim.delta)
         ))  # fmt: skip
-        return Words(f"\u03b5 = {epsilon}, \u03b4 = {delta}, "), *joined(claim.units, " / ")
+        return say(f"\u03b5 = {epsilon}, \u03b4 = {delta}, {{}}", joined(claim.units, " / "))
 
     return joined(map(shown, privacy_claims(row)), "; ")
 
@@ -286,9 +274,8 @@ def _remarks(section: Section) -> list[Text]:
         for text in found[:MOST_REMARKS]:
             rows.setdefault(text, []).append(row.label)
         if len(found) > MOST_REMARKS:
-            rest = Words(f": {len(found) - MOST_REMARKS} more of these, which ")
-            more.append((row.label, rest, Words("fedbench show", "code"), Words(" prints")))
-    return [*((*joined(labels), Words(": "), Quote(text, LONGEST_REMARK)) for text, labels in rows.items()), *more]
+            more.append(say(f"{{}}: {len(found) - MOST_REMARKS} more of these, which `fedbench show` prints", row.label))
+    return [*(say("{}: {}", joined(labels), Quote(text, LONGEST_REMARK)) for text, labels in rows.items()), *more]
 
 
 def _power(section: Section) -> tuple[Text, ...]:
@@ -307,27 +294,22 @@ def canary_table(section: Section) -> list[Table]:
     kinds = section.comparison.by_kind
     if not section.scores("canary") or not all(kind.parts for kind in kinds):
         return []
-    columns, rows = [DEFENSE], []
+    columns, rows = [DEFENSE], list[tuple[Content, ...]]()
     for name in ("clean", "canaries"):
-        columns += [Column(name=Words(f"{name}: #"), align="left"), *(
-            Column(name=Words(f"{name}: {what}"), direction="lower") for what in ("worst case AUC", "mean AUC")
-        )]  # fmt: skip
+        columns += [words(f"{name}: #"), numbers(f"{name}: worst case AUC", **_AUC), numbers(f"{name}: mean AUC", **_AUC)]
     for row in section.rows:
         cells = [(rank_of(kind, row), worst_of(kind, row), value(kind.mean(row.label))) for kind in kinds]
         rows.append((name_of(row), *cells[0], *cells[1]))
-    caption = Words(
+    caption = (
         " (worst case and mean as in the ranking, where members and outside non-members alike are clean, or alike are canaries; "
         "attacks count that beat chance on that kind, undefended; a range of ranks for each)"
     )
-    return [Table(
-        title="Clean samples and canaries", caption=caption, columns=tuple(columns), rows=tuple(rows),
-        empty=Words("no attack beats chance on either kind, undefended"),
-    )]  # fmt: skip
+    empty = Words("no attack beats chance on either kind, undefended")
+    return [table_of("Clean samples and canaries", caption, columns, rows, empty=empty)]
 
 
 # -- every defense in every section ------------------------------------------------------------------------------------------
 
-_SUMS = (Column(name=Words("can be first in")), Column(name=Words("less than undefended in")))
 _ACROSS = (
     " (each place: worst case AUC as in the section's ranking, then the range of ranks among the rows of that section and "
     "delta-accuracy in pp. Can be first: the range reaches 1. Less than undefended: significantly below the undefended row on "
@@ -337,12 +319,11 @@ _ACROSS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Across:
-    """A row that stands in sections of several settings. ``places``: a cell a section, "-" where it is not there;
-    ``first``: of each section in which it has a range of ranks, whether that reaches 1; ``less``: of each in which it
+    """A row, as its first section has it, that stands in several settings. ``places``: a cell a section, "-" where it is
+    not there; ``first``: of each section in which it has a range of ranks, whether that reaches 1; ``less``: of each in which it
     can be compared with the undefended row, whether it leaks significantly less."""
 
-    label: str
-    undefended: bool
+    row: Row
     places: tuple[Content, ...]
     first: tuple[bool, ...]
     less: tuple[bool, ...]
@@ -374,7 +355,7 @@ def _across(sections: Sequence[Section]) -> list[Across]:
             ]
             ranks = [s.comparison.ranks[label] for s, _ in there if label in s.comparison.ranks]
             found.append(Across(
-                label=label, undefended=all(row.undefended for _, row in there), places=tuple(_cell(s, label) for s in sections),
+                row=there[0][1], places=tuple(_cell(s, label) for s in sections),
                 first=tuple(low == 1 for low, _ in ranks),
                 less=tuple(d.shown and d.found.mean < 0 for d in against if d is not None),
             ))  # fmt: skip
@@ -382,8 +363,8 @@ def _across(sections: Sequence[Section]) -> list[Across]:
     def share(of: Sequence[bool]) -> float:
         return sum(of) / len(of) if of else -1.0
 
-    found.sort(key=lambda t: (not t.undefended, -share(t.less), -share(t.first), t.label))
-    return found if any(not t.undefended for t in found) else []
+    found.sort(key=lambda t: (not t.row.undefended, -share(t.less), -share(t.first), t.row.label))
+    return found if any(not t.row.undefended for t in found) else []
 
 
 def _cell(section: Section, label: str) -> Content:
@@ -392,34 +373,27 @@ def _cell(section: Section, label: str) -> Content:
         return Words("-")
     if worst is None:
         return None
-    low, high = section.comparison.ranks.get(label, (0, 0))
-    notes = [Words(f"#{low}" if low == high else f"#{low}-{high}")] if low else []
-    delta = section.compared[label].delta_accuracy
-    notes += [] if delta is None else [Words(f"{round(100 * delta.mean, 1) + 0.0:+.1f} pp")]
-    return value(worst.found, (Words(" ("), *joined(notes), Words(")")) if notes else ())
+    rank, delta = section.comparison.ranks.get(label), section.compared[label].delta_accuracy
+    notes = [f"#{span(rank)}"] if rank else []
+    notes += [] if delta is None else [f"{round(100 * delta.mean, 1) + 0.0:+.1f} pp"]
+    return value(worst.found, Words(f" ({', '.join(notes)})") if notes else ())
 
 
 def _across_table(title: str, rows: Sequence[Across], names: Sequence[Text], part: range, sums: bool = False) -> Table:
     def of(found: Sequence[bool]) -> Words:
         return Words(f"{sum(found)} of {len(found)}" if found else "n/a")
 
-    shown = []
-    for t in rows:
-        places = [t.places[i] for i in part]
-        if sums or any(place != Words("-") for place in places):
-            name: Text = (t.label, Words(" (undefended)")) if t.undefended else t.label
-            shown.append((name, *places, *((of(t.first), "" if t.undefended else of(t.less)) if sums else ())))
-    columns = (DEFENSE, *(Column(name=names[i], direction="lower") for i in part), *(_SUMS if sums else ()))
-    return Table(title=title, caption=Words(_ACROSS) if sums else (), columns=columns, rows=tuple(shown))
+    columns = [DEFENSE, *(Column(name=names[i], direction="lower") for i in part)]
+    columns += [numbers("can be first in"), numbers("less than undefended in")] if sums else []
+    shown = (
+        (name_of(t.row), *(t.places[i] for i in part), *((of(t.first), "" if t.row.undefended else of(t.less)) if sums else ()))
+        for t in rows if sums or any(t.places[i] != Words("-") for i in part)
+    )  # fmt: skip
+    return table_of(title, _ACROSS if sums else "", columns, shown)
 
 
 def _names(sections: Sequence[Section]) -> list[Text]:
     """The setting of every section, and suite, coalition and view where there are several."""
-    several = {part: len({getattr(s, part) for s in sections}) > 1 for part in ("suite", "coalition", "view")}
-    return [
-        joined([
-            *([s.suite] if several["suite"] else []), s.setting, *([s.coalition] if several["coalition"] else []),
-            *([(s.view, Words(" view"))] if several["view"] else []),
-        ])
-        for s in sections
-    ]  # fmt: skip
+    parts = {"suite": "{}", "setting": "{}", "coalition": "{}", "view": "{} view"}
+    several = [p for p in parts if p == "setting" or len({getattr(s, p) for s in sections}) > 1]
+    return [joined(say(parts[p], getattr(s, p)) for p in several) for s in sections]

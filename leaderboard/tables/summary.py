@@ -9,6 +9,7 @@ from fedbench.core.contract.board import Column, Content, Part, Text, Value
 from fedbench.core.contract.components import Summary
 from fedbench.leaderboard.statistics.rows import Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.tables.common import amount
 from fedbench.leaderboard.tables.ranking import claimed, front_table
 
 _READING = (
@@ -23,17 +24,18 @@ def summary(sections: Sequence[Section]) -> Summary:
     Cells without a score are counted in a column that is there where some row has any; claims of differential privacy
     are notes.
     """
-    tables = [(section, front_table(section, section.rows)) for section in sections]
-    every = [(s, row, table.columns, cells) for s, table in tables for row, cells in zip(s.rows, table.rows, strict=True)]
-    lacking = any(_lacking(row) for _, row, _, _ in every)
+    every = [(section, row) for section in sections for row in section.rows]
+    lacking = any(map(_lacking, (row for _, row in every)))
     rows = []
-    for _, row, columns, cells in every:
-        shown = [short_text(cell, column) for cell, column in zip(cells, columns, strict=True)]
-        shown[2:3] = (*shown[2].partition(" ")[::2],)  # the attack has a column of its own
-        rows.append([*shown, *([_lacking(row)] if lacking else [])])
-    claims = [f"{r.label} claims {plain_text(claimed(r))} ({s.where})" for s, r, _, _ in every if privacy_claims(r)]
+    for section in sections:
+        table = front_table(section, section.rows)
+        for row, cells in zip(section.rows, table.rows, strict=True):
+            shown = list(map(short_text, cells, table.columns))
+            shown[2:3] = (*shown[2].partition(" ")[::2],)  # the attack has a column of its own
+            rows.append([*shown, *([_lacking(row)] if lacking else [])])
+    claims = [f"{r.label} claims {plain_text(claimed(r))} ({s.where})" for s, r in every if privacy_claims(r)]
     return Summary(
-        [*_HEADERS, *(["no score"] if lacking else [])], rows, headings=[s.where for s, _, _, _ in every],
+        [*_HEADERS, *(["no score"] if lacking else [])], rows, headings=[s.where for s, _ in every],
         notes=[_READING] * bool(every) + list(dict.fromkeys(claims)),
     )  # fmt: skip
 
@@ -50,18 +52,9 @@ def plain_text(text: Text) -> str:
 
 def short_text(cell: Content, column: Column) -> str:
     """``.619±.033 fedmia-ii``, ``+1.2 [0.3, 2.1]``: one place of a table without blanks in a number."""
-    if not isinstance(cell, Value):
-        return "n/a" if cell is None else plain_text(cell)
-    if cell.mean is None:
+    if cell is None or (isinstance(cell, Value) and cell.mean is None):
         return "n/a"
-
-    def number(value: float, sign: str = "") -> str:
-        shown = f"{round(value * column.scale, column.digits) + 0.0:{sign}.{column.digits}f}"
-        return re.sub(r"(?<!\d)0\.", ".", shown) if column.digits > 2 else shown
-
-    mean = number(cell.mean, "+" if column.signed else "")
-    if cell.ends is not None:
-        mean += f" [{number(cell.ends[0])}, {number(cell.ends[1])}]"
-    elif cell.half_width is not None and cell.half_width == cell.half_width:
-        mean += f"±{number(cell.half_width)}"
-    return mean + plain_text(cell.suffix)
+    if not isinstance(cell, Value):
+        return plain_text(cell)
+    shown = amount(cell, column).replace(" ± ", "±")
+    return (re.sub(r"(?<!\d)0\.", ".", shown) if column.digits > 2 else shown) + plain_text(cell.suffix)

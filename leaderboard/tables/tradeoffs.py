@@ -14,7 +14,7 @@ from fedbench.leaderboard.statistics.intervals import mean_of
 from fedbench.leaderboard.statistics.rows import adversary_of
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import Difference
-from fedbench.leaderboard.tables.common import DEFENSE, joined, name_of, tf01_notes
+from fedbench.leaderboard.tables.common import DEFENSE, joined, name_of, numbers, say, table_of, tf01_notes
 
 Point = tuple[float, float]
 """(privacy loss, test error), both fractions"""
@@ -32,16 +32,16 @@ def adversary_table(section: Section) -> list[Table]:
     if not shown:
         return []
     attacks = sorted(shown)
-    rows = [(name_of(row), *(Value(mean=mean_of(shown[a].get(row.label, []))) for a in attacks)) for row in section.rows]
-    under: list[Text] = [(r.label, Words(" ("), r.stands_under, Words(")")) for r in section.rows if r.stands_under is not None]
-    why = (
+    columns = (DEFENSE, *(Column(name=attack, direction="higher", digits=1, scale=100) for attack in attacks))
+    rows = ((name_of(row), *(Value(mean=mean_of(shown[a].get(row.label, []))) for a in attacks)) for row in section.rows)
+    under = [say("{} ({})", row.label, row.stands_under) for row in section.rows if row.stands_under is not None]
+    why = say(
         "No passive run has scores for the following rows: their accuracy, delta-accuracy and runtime above are those of the "
-        "run under the attack in brackets, and compared with the undefended run under the same attack: "
-    )
-    return [Table(
-        title="Accuracy (%) with the active adversary in the federation", caption=Words(" (the table above: without)"),
-        columns=(DEFENSE, *(Column(name=a, direction="higher", digits=1, scale=100) for a in attacks)), rows=tuple(rows),
-        footnotes=((Words(why), *joined(under), Words(".")),) if under else (),
+        "run under the attack in brackets, and compared with the undefended run under the same attack: {}.", joined(under)
+    )  # fmt: skip
+    return [table_of(
+        "Accuracy (%) with the active adversary in the federation", " (the table above: without)", columns, rows,
+        footnotes=(why,) if under else (),
     )]  # fmt: skip
 
 
@@ -51,17 +51,15 @@ def paired_table(section: Section) -> list[Table]:
     references = [r for r in (section.base, floor) if r is not None and comparison.worst(r.label) is not None]
     if section.base is None or section.base not in references or len(section.rows) < 2:
         return []
-    against = {r.label: comparison.against(r.label) for r in references}
-    rows = []
-    for row in section.rows:
-        if not row.undefended:
-            found = [against[r.label].get(row.label) for r in references]
-            cells = [None if d is None else value(d.found) for d in found]
-            rows.append((name_of(row), cells[0], _verdict(found[0]), *cells[1:]))
+    rows: list[tuple[Content, ...]] = []
+    for row in (row for row in section.rows if not row.undefended):
+        found = [comparison.against(r.label).get(row.label) for r in references]
+        cells = [None if d is None else value(d.found) for d in found]
+        rows.append((name_of(row), cells[0], _verdict(found[0]), *cells[1:]))
     names = ["minus undefended", "leaks", *(["minus free-riders"] if floor in references else [])]
-    columns = [Column(name=Words(n), direction="lower", signed=True) for n in names]
-    caption = Words(", on the same candidates; verdicts at 95 % for all rows together (Holm)")
-    return [Table(title="Worst case compared", caption=caption, columns=(DEFENSE, *columns), rows=tuple(rows))]
+    columns = (DEFENSE, *(numbers(name, direction="lower", signed=True) for name in names))
+    caption = ", on the same candidates; verdicts at 95 % for all rows together (Holm)"
+    return [table_of("Worst case compared", caption, columns, rows)]
 
 
 def _verdict(difference: Difference | None) -> Content:
@@ -115,20 +113,19 @@ def pareto_table(section: Section) -> list[Table]:
     found = trade_off(section)
     if found is None:
         return []
-    rows = [
+    loss = "worst TF01 / 100" if found.loss == "tf01" else "2 x worst AUC - 1"
+    columns = (
+        DEFENSE, numbers(f"privacy loss ({loss})", direction="lower"), numbers("test error", direction="lower"),
+        numbers("on the front"), numbers("hypervolume", direction="higher"),
+    )  # fmt: skip
+    rows = (
         (name_of(row), *(Value(mean=v) for v in found.points[row.label]),
          Words("yes" if found.on_front[row.label] else "no"), Value(mean=found.area([row.label])))
         for row in section.rows if row.label in found.points
-    ]  # fmt: skip
-    loss = "worst TF01 / 100" if found.loss == "tf01" else "2 x worst AUC - 1"
-    columns = (
-        DEFENSE, Column(name=Words(f"privacy loss ({loss})"), direction="lower"),
-        Column(name=Words("test error"), direction="lower"), Column(name=Words("on the front")),
-        Column(name=Words("hypervolume"), direction="higher"),
     )  # fmt: skip
-    caption = Words(" (hypervolume: of the row and the undefended point; larger is better)")
+    caption = " (hypervolume: of the row and the undefended point; larger is better)"
     notes = (_totals(section, found), *(tf01_notes(section) if found.loss == "tf01" else ()))
-    return [Table(title="Privacy against utility", caption=caption, columns=columns, rows=tuple(rows), footnotes=notes)]
+    return [table_of("Privacy against utility", caption, columns, rows, footnotes=notes)]
 
 
 def _totals(section: Section, found: TradeOff) -> Text:
@@ -138,8 +135,6 @@ def _totals(section: Section, found: TradeOff) -> Text:
         if row.label in found.points and not row.undefended:
             by_name.setdefault(row.name, []).append(row.label)
     texts: list[Text] = [Words(f"All rows together: hypervolume {found.area(list(found.points)):.3f}.")]
-    texts += [
-        (name, Words(f" over its {len(own)} variants: {found.area(own):.3f}."))
-        for name, own in sorted(by_name.items()) if len(own) > 1
-    ]  # fmt: skip
+    several = [(name, own) for name, own in sorted(by_name.items()) if len(own) > 1]
+    texts += [say(f"{{}} over its {len(own)} variants: {found.area(own):.3f}.", name) for name, own in several]
     return joined(texts, " ")
