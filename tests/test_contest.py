@@ -70,7 +70,7 @@ def numbers(contest):
         "signed": [[ends(contest.signed(row, a)) for a in contest.attacks] for row in rows],
         "worst": [(*ends(w.found), w.largest[1]) for w in worst.values()], "mean": [ends(contest.mean(row)) for row in rows],
         "against": [(*ends(d.found), d.p) for d in contest.against("none").values()],
-        "tests": [[of[pair] for of in tests] for pair in combinations(rows, 2)],
+        "tests": [tests[pair] for pair in combinations(rows, 2)],
     }  # fmt: skip
 
 
@@ -91,15 +91,15 @@ def test_attacks_that_count_and_what_is_picked_are_what_their_definitions_give(b
         found, (picked, plain, _) = contest.worst(row.label), reference.side(i, reference.eligible())
         expected = [("abc"[a], picked[i, a, s]) for s in range(picked.shape[2]) for a in np.flatnonzero(picked[i, :, s])]
         names = [a for a, _ in expected]
-        assert [(p.attack, p.sign) for p in found.picks.values()] == expected
+        assert list(found.picks.values()) == expected
         assert (found.attack, found.largest[0]) == (max(names, key=names.count), "abc"[np.flatnonzero(plain[i, :, 0])[0]])
 
 
 def test_a_range_of_ranks_holds_what_the_tests_leave_open():
     """a < b and a < c are told, b and c are not told apart, d from none."""
     pairs = list(combinations("abcd", 2))
-    p_values = {pair: 0.001 if pair in (("a", "b"), ("a", "c")) else 0.9 for pair in pairs}
-    assert rank_ranges("abcd", dict.fromkeys(pairs, -1.0), p_values) == {"a": (1, 2), "b": (2, 4), "c": (2, 4), "d": (1, 4)}
+    tests = {pair: (-1.0, 0.001 if pair in (("a", "b"), ("a", "c")) else 0.9) for pair in pairs}
+    assert rank_ranges("abcd", tests) == {"a": (1, 2), "b": (2, 4), "c": (2, 4), "d": (1, 4)}
 
 
 def of_seeds(values, error=0.0):
@@ -241,7 +241,7 @@ def test_a_seed_that_one_row_lacks_is_left_out_of_its_comparisons_alone():
     for row, same in (("x", without), ("y", whole)):
         assert contest.against("none")[row].found == same.against("none")[row].found
         found, expected = (c.tests_among(("none", "x", "y")) for c in (contest, same))
-        assert [of["none", row] for of in found] == pytest.approx([of["none", row] for of in expected])
+        assert found["none", row] == pytest.approx(expected["none", row])
 
 
 def test_inside_nonmembers_decide_nothing():

@@ -93,8 +93,8 @@ def judged(paper: Paper, sections: Sequence[Section]) -> list[Judged]:
 def _judge(claim: Claim, places: Sequence[Place], sections: Sequence[Section]) -> Judged:
     found = [one for place in places for predicate in claim.holds for one in _tests(place, predicate, sections)]
     tests, lacks = [x for x in found if isinstance(x, ClaimTest)], [x for x in found if isinstance(x, Lack)]
-    adjusted = holm({(str(i), ""): test.p for i, test in enumerate(tests)})
-    comparisons = tuple(replace(test, p=adjusted[str(i), ""]) for i, test in enumerate(tests))
+    adjusted = holm({i: test.p for i, test in enumerate(tests)})
+    comparisons = tuple(replace(test, p=adjusted[i]) for i, test in enumerate(tests))
     return Judged(claim=claim, comparisons=comparisons, lacks=tuple(dict.fromkeys(lacks)))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from scipy.special import nctdtrinc, ndtr, ndtri, stdtr, stdtrit
@@ -17,6 +18,7 @@ Unit = tuple[int, int]
 
 ENOUGH = 5  # units with a Student's t of their own; fewer say too little about their spread, and share a model
 POWER = 0.8  # of the smallest difference that a comparison is said to show
+Name = TypeVar("Name", bound=Hashable)
 _TAIL = (1 + LEVEL) / 2
 
 
@@ -214,12 +216,12 @@ def accuracy_error(accuracy: float, recall: float, members: int, nonmembers: int
     return float(np.sqrt(variance) / 2)
 
 
-def holm(p_values: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
     """Adjusted p-values that control the chance of any false claim (Holm, Scandinavian Journal of Statistics
     1979)."""
-    adjusted: dict[tuple[str, str], float] = {}
+    adjusted: dict[Name, float] = {}
     largest = 0.0
-    for i, (pair, p) in enumerate(sorted(p_values.items(), key=lambda item: (item[1], item[0]))):
+    for i, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
         largest = max(largest, min(1.0, (len(p_values) - i) * p))
-        adjusted[pair] = largest
+        adjusted[name] = largest
     return adjusted

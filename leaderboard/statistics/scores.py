@@ -9,14 +9,13 @@ attacks are chosen on the other folds, which are federations, or candidates, tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
 import numpy as np
 
 from fedbench.core import EXCLUDED, MEMBER, OFL, UserError
-from fedbench.core.metrics import auc, auc_covariance
 from fedbench.core.metrics.roc import covariance_of, placements
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
@@ -111,50 +110,43 @@ def _first_half(kind: np.ndarray, unit: Unit) -> np.ndarray:
 def part_of(fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.ndarray) -> Iterator[Part]:
     """The part of these candidates (``where`` [n] bool) of one unit; nothing where none has members and outside
     ones."""
-    kinds = {key: np.where(where, c.kind, EXCLUDED) for key, c in found.items()}
+    kinds = {key: np.where(where & ((c.kind == MEMBER) | (c.kind == OFL)), c.kind, EXCLUDED) for key, c in found.items()}
     kinds = {key: kind for key, kind in kinds.items() if (kind == MEMBER).any() and (kind == OFL).any()}
-    if not kinds:
-        return
-    every, at = np.stack(list(kinds.values())), {key: i for i, key in enumerate(kinds)}
-    outside = (every == MEMBER) | (every == OFL)
-    counted = outside.all(axis=0) & (every == every[0]).all(axis=0)
-    scores, member = np.stack([found[key].scores[counted] for key in kinds]), every[0, counted] == MEMBER
-    ids = found[next(iter(at))].ids[counted][~member]
-    if min(member.sum(), (~member).sum()) < 2:
-        aucs, covariance, pulls = (np.full((len(at), *shape), np.nan) for shape in ((), (len(at),), (len(ids),)))
-        alike = np.zeros(len(at), bool)
-    else:
-        aucs, *placed = placements(scores, member)
-        covariance, pulls = covariance_of(*placed), _pulls(placed[1])
-        alike = (outside == counted).all(axis=1)
+    alike: dict[bytes, list[Key]] = {}
+    for key, kind in kinds.items():
+        alike.setdefault(kind.tobytes(), []).append(key)
+    parts = [_measured(fold, unit, {key: found[key] for key in keys}, kinds[keys[0]]) for keys in alike.values()]
+    if len(parts) > 1:
+        every = np.stack(list(kinds.values()))
+        of_all = np.where((every == every[0]).all(axis=0), every[0], EXCLUDED)
+        common = _measured(fold, unit, {key: found[key] for key in kinds}, of_all)
+        parts = [replace(common, own={key: own for part in parts for key, own in part.own.items()})]
+    yield from parts
+
+
+def _measured(fold: int, unit: Unit, found: Mapping[Key, Candidates], kind: np.ndarray) -> Part:
+    """All rows and attacks on the same candidates; ``kind`` [n]: of each, or that it does not count."""
+    counted, at = kind != EXCLUDED, {key: i for i, key in enumerate(found)}
+    member = kind[counted] == MEMBER
+    scores, ids = np.stack([c.scores[counted] for c in found.values()]), next(iter(found.values())).ids[counted][~member]
+    aucs, covariance, pulls = (np.full((len(at), *shape), np.nan) for shape in ((), (len(at),), (len(ids),)))
     own = {}
-    for key, i in at.items():
-        if alike[i]:
+    if member.any() and len(ids):
+        means, *placed = placements(scores, member)
+        pulls = _pulls(placed[1])
+        if min(member.sum(), len(ids)) > 1:
+            aucs, covariance = means, covariance_of(*placed)
+        errors = np.sqrt(np.diag(covariance))
+        for key, i in at.items():
             sample = Sample(unit[0], scores[i, member], scores[i, ~member], ids)
-            own[key] = CellScores(float(aucs[i]), float(np.sqrt(covariance[i, i])), sample, pulls[i])
-        else:
-            own[key] = _own(unit[0], found[key], kinds[key])
-    yield Part(fold=fold, unit=unit, own=own, at=at, aucs=aucs, covariance=covariance, pulls=pulls, ids=ids)
-
-
-def _own(seed: int, candidates: Candidates, kind: np.ndarray) -> CellScores:
-    """Over all candidates that count for one row and attack."""
-    outside = (kind == MEMBER) | (kind == OFL)
-    scores, member = candidates.scores[outside], kind[outside] == MEMBER
-    sample = Sample(seed, scores[member], scores[~member], candidates.ids[outside][~member])
-    pulls = pulls_of(sample.member, sample.nonmember)
-    if min(len(sample.member), len(sample.nonmember)) == 1:
-        return CellScores(auc(scores, member), float("nan"), sample, pulls)
-    aucs, covariance = auc_covariance(scores[None], member)
-    return CellScores(float(aucs[0]), float(np.sqrt(covariance[0, 0])), sample, pulls)
+            own[key] = CellScores(float(means[i]), float(errors[i]), sample, pulls[i])
+    return Part(fold=fold, unit=unit, own=own, at=at, aucs=aucs, covariance=covariance, pulls=pulls, ids=ids)
 
 
 def pulls_of(member: np.ndarray, nonmember: np.ndarray) -> np.ndarray:
     """[n] share of members above each non-member less the mean; their squares add up to DeLong's variance of
     these."""
-    ordered = np.sort(member)
-    below = (np.searchsorted(ordered, nonmember, "left") + np.searchsorted(ordered, nonmember, "right")) / (2 * len(member))
-    return _pulls(below)
+    return _pulls(placements(np.concatenate([member, nonmember]), np.arange(len(member) + len(nonmember)) < len(member))[2][0])
 
 
 def _pulls(below: np.ndarray) -> np.ndarray:

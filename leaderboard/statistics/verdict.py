@@ -6,6 +6,7 @@ Everything is over outside non-members: inside ones were trained on by other cli
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -26,23 +27,17 @@ from fedbench.leaderboard.statistics.intervals import (
     reaching,
 )
 from fedbench.leaderboard.statistics.rows import Row
-from fedbench.leaderboard.statistics.scores import CandidateFilter, Key, Part, parts_of
+from fedbench.leaderboard.statistics.scores import CandidateFilter, CellScores, Key, Part, parts_of
 from fedbench.leaderboard.statistics.tf01 import alignable, enough, rates_elsewhere, tf01_of
 
 Weights = Mapping[int, Mapping[Key, float]]
 """fold -> signed weights of AUCs: the statistic is one half + sum of weight x (AUC - one half)"""
 Pair = tuple[str, str]
-Tests = tuple[dict[Pair, float], dict[Pair, float]]
-"""of pairs of rows: the first's worst case minus the second's, and the p-value of no difference, not adjusted for
-their number"""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The ``attack`` and its ``sign``: +1, or -1 where low scores mean members."""
-
-    attack: str
-    sign: int
+Tests = Mapping[Pair, tuple[float, float]]
+"""of pairs of rows: (the first's value minus the second's, the p-value of no difference, not adjusted for their
+number)"""
+Picks = Mapping[int, tuple[str, int]]
+"""fold -> (attack, its sign: +1, or -1 where low scores mean members)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +47,12 @@ class WorstCase:
     upward, and its attack."""
 
     found: Interval
-    picks: Mapping[int, Choice]
+    picks: Picks
     largest: tuple[str, float] = ("", float("nan"))
 
     @property
     def attack(self) -> str:
-        names = [choice.attack for choice in self.picks.values()]
+        names = [attack for attack, _ in self.picks.values()]
         return max(dict.fromkeys(names), key=names.count)
 
 
@@ -121,9 +116,9 @@ class Comparison:
             return self.attacks
         base = self.base.label
         found = {a: units for a in self.attacks if (units := self._own_units(base, self._signed_picks(base, a)))}
-        adjusted = holm({(a, ""): p_of_chance(units) for a, units in found.items()})
+        adjusted = holm({a: p_of_chance(units) for a, units in found.items()})
         means = {a: np.mean([m.value for m in units.values()]) for a, units in found.items()}
-        return tuple(a for a in found if means[a] > 0.5 and adjusted[a, ""] <= 1 - LEVEL)
+        return tuple(a for a in found if means[a] > 0.5 and adjusted[a] <= 1 - LEVEL)
 
     # -- one attack against one row -------------------------------------------------------------------------------------
 
@@ -155,33 +150,39 @@ class Comparison:
     @cache
     def signed(self, label: str, attack: str) -> Interval | None:
         """AUC of an adversary who decides the sign on other folds; None without scores."""
-        interval, plain = over_units(self._own_units(label, self._signed_picks(label, attack))), self._plain(label, (attack,))
-        return reaching(interval, plain[1]) if interval and plain else None
+        return self._interval(label, self._signed_picks(label, attack), (attack,))
 
-    def _signed_picks(self, label: str, attack: str) -> dict[int, Choice]:
-        return {fold: Choice(attack, s) for fold, s in self.sign(label, attack).items()}
+    def _signed_picks(self, label: str, attack: str) -> Picks:
+        return {fold: (attack, sign) for fold, sign in self.sign(label, attack).items()}
+
+    def _interval(self, label: str, picks: Picks, attacks: tuple[str, ...]) -> Interval | None:
+        """AUC of what is picked, wide enough to reach the plain maximum over ``attacks``."""
+        interval, plain = over_units(self._own_units(label, picks)), self._plain(label, attacks)
+        return reaching(interval, plain[2]) if interval and plain else None
 
     @cache
-    def _plain(self, label: str, attacks: tuple[str, ...]) -> tuple[Choice, float] | None:
-        """What all folds together say is the strongest of ``attacks``, and its mean AUC: a maximum, biased upward."""
+    def _plain(self, label: str, attacks: tuple[str, ...]) -> tuple[str, int, float] | None:
+        """What all folds together say is the strongest of ``attacks``, its sign and its mean AUC: a maximum, biased upward."""
         means: dict[str, float] = {}
         for a in attacks:
-            units = self._own_units(label, {fold: Choice(a, 1) for fold in self._leans.get((label, a), {})})
+            units = self._own_units(label, {fold: (a, 1) for fold in self._leans.get((label, a), {})})
             means |= {a: float(np.mean([m.value for m in units.values()]))} if units else {}
         if not means:
             return None
         attack = max(means, key=lambda a: abs(means[a] - 0.5))
-        return Choice(attack, -1 if means[attack] < 0.5 else 1), 0.5 + abs(means[attack] - 0.5)
+        return attack, -1 if means[attack] < 0.5 else 1, 0.5 + abs(means[attack] - 0.5)
 
-    def _own_units(self, label: str, picks: Mapping[int, Choice]) -> dict[Unit, Measured]:
+    def _picked(self, label: str, picks: Picks) -> list[tuple[Part, CellScores, int]]:
+        """Every part that has a score of what is picked on its fold, with that score and the sign."""
+        there = [(part, *picks[part.fold]) for part in self.parts if part.fold in picks]
+        return [(part, part.own[label, attack], sign) for part, attack, sign in there if (label, attack) in part.own]
+
+    def _own_units(self, label: str, picks: Picks) -> dict[Unit, Measured]:
         """Of what is picked on each fold, over all candidates that count for it."""
-        found = []
-        for part in self.parts:
-            pick = picks.get(part.fold)
-            if pick is not None and (own := part.own.get((label, pick.attack))) is not None:
-                value = 0.5 + pick.sign * (own.auc - 0.5)
-                found.append((part.unit, Measured(value, own.error, pick.sign * own.pulls, own.sample.ids)))
-        return by_unit(found)
+        return by_unit([
+            (part.unit, Measured(0.5 + sign * (own.auc - 0.5), own.error, sign * own.pulls, own.sample.ids))
+            for part, own, sign in self._picked(label, picks)
+        ])  # fmt: skip
 
     @cache
     def tf01(self, label: str, attack: str) -> Interval | None:
@@ -195,10 +196,9 @@ class Comparison:
         sizes = [max(len(own.sample.nonmember) for own in part.own.values()) for part in self.parts]
         return alignable(sizes, len({seed for seed, _ in self.units})) and not enough(sizes)
 
-    def _rate(self, label: str, picks: Mapping[int, Choice]) -> Interval | None:
-        there = [(p, pick) for p in self.parts if (pick := picks.get(p.fold)) and (label, pick.attack) in p.own]
-        samples = [p.own[label, pick.attack].sample.signed(pick.sign) for p, pick in there]
-        return tf01_of(samples, len({p.unit for p, _ in there}), self.aligned())
+    def _rate(self, label: str, picks: Picks) -> Interval | None:
+        there = self._picked(label, picks)
+        return tf01_of([own.sample.signed(sign) for _, own, sign in there], len({p.unit for p, *_ in there}), self.aligned())
 
     # -- over attacks ---------------------------------------------------------------------------------------------------
 
@@ -210,27 +210,26 @@ class Comparison:
         judged scores themselves this would be a maximum of noisy numbers, above one half without any leak
         (docs/method.md#worst-case).
         """
-        picks: dict[int, Choice] = {}
-        for fold in sorted({part.fold for part in self.parts}):
-            there = [a for a in self.eligible if fold in self._leans.get((label, a), {})]
-            if there:
-                best = max(there, key=lambda a: abs(self._lean_elsewhere((label, a), fold)))
-                picks[fold] = Choice(best, self.sign(label, best)[fold])
-        interval, plain = over_units(self._own_units(label, picks)), self._plain(label, self.eligible)
-        if interval is None or plain is None:
-            return None
-        return WorstCase(found=reaching(interval, plain[1]), picks=picks, largest=(plain[0].attack, plain[1]))
+        keys = {a: (label, a) for a in self.eligible if (label, a) in self._leans}
+        picks = self._strongest(label, {
+            a: {fold: abs(self._lean_elsewhere(key, fold)) for fold in self._leans[key]} for a, key in keys.items()
+        })  # fmt: skip
+        interval, plain = self._interval(label, picks, self.eligible), self._plain(label, self.eligible)
+        return WorstCase(found=interval, picks=picks, largest=(plain[0], plain[2])) if interval and plain else None
+
+    def _strongest(self, label: str, found: Mapping[str, Mapping[int, float]]) -> Picks:
+        """On each fold the attack with the largest of the numbers ``found`` of it, attack -> fold -> number."""
+        picks: dict[int, tuple[str, int]] = {}
+        for fold in sorted({fold for of in found.values() for fold in of}):
+            best = max((a for a in found if fold in found[a]), key=lambda a: found[a][fold])
+            picks[fold] = best, self.sign(label, best)[fold]
+        return picks
 
     @cache
     def worst_tf01(self, label: str) -> WorstCase | None:
         """Over the eligible attacks, picked by TF01 on the other folds."""
         rates = {a: self._rates_elsewhere(label, a) for a in self.eligible if self.tf01(label, a) is not None}
-        picks: dict[int, Choice] = {}
-        for fold in sorted({p.fold for p in self.parts}) if rates else []:
-            there = [a for a in rates if fold in rates[a]]
-            if there:
-                best = max(there, key=lambda a: rates[a][fold])
-                picks[fold] = Choice(best, self.sign(label, best)[fold])
+        picks = self._strongest(label, rates)
         found = self._rate(label, picks)
         return WorstCase(found=found, picks=picks) if found else None
 
@@ -256,7 +255,7 @@ class Comparison:
         if interval is None:
             return None
         # the width where every attack has a score, around the mean of the cells as they are shown
-        plain = [found[1] for a in cells if (found := self._plain(label, (a,))) is not None]
+        plain = [found[2] for a in cells if (found := self._plain(label, (a,))) is not None]
         return reaching(replace(interval, mean=float(np.mean(list(cells.values())))), float(np.mean(plain)))
 
     # -- tests of differences -------------------------------------------------------------------------------------------
@@ -281,10 +280,10 @@ class Comparison:
 
         return Rival(mean([c.picked for c in cells]), mean([c.plain for c in cells]))
 
-    def _rival(self, label: str, picks: Mapping[int, Choice], attacks: tuple[str, ...]) -> Rival:
+    def _rival(self, label: str, picks: Picks, attacks: tuple[str, ...]) -> Rival:
         plain = self._plain(label, attacks)
-        picked = {f: {(label, p.attack): float(p.sign)} for f, p in picks.items()}
-        return Rival(picked, {f: {(label, plain[0].attack): float(plain[0].sign)} for f in picked} if plain else {})
+        picked = {fold: {(label, attack): float(sign)} for fold, (attack, sign) in picks.items()}
+        return Rival(picked, {fold: {(label, plain[0]): float(plain[1])} for fold in picked} if plain else {})
 
     @cached_property
     def _tests(self) -> PairTests:
@@ -304,7 +303,7 @@ class Comparison:
     def ranks_among(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
         """The same of some rows alone: of the ``labels`` that have a rank, as if the section had no others."""
         known = [label for label in self.ranked if label in labels]
-        return rank_ranges(known, *self.tests_among(known)) if known else {}
+        return rank_ranges(known, self.tests_among(known))
 
     def tests_among(self, labels: Sequence[str]) -> Tests:
         """The tests of all pairs of these rows' worst cases."""
@@ -316,8 +315,8 @@ class Comparison:
         labels = [r.label for r in self.rows if r.entries[attack].complete and not r.floor]
         if len(labels) < 2:
             return None
-        tests = PairTests(self.parts, {label: self.cell_rival(label, attack) for label in labels})
-        return next((label for label, (_, high) in rank_ranges(labels, *tests.among(labels)).items() if high == 1), None)
+        tests = PairTests(self.parts, {label: self.cell_rival(label, attack) for label in labels}).among(labels)
+        return next((label for label, (_, high) in rank_ranges(labels, tests).items() if high == 1), None)
 
     @cache
     def against(self, reference: str) -> dict[str, Difference]:
@@ -359,8 +358,7 @@ class PairTests:
 
     def among(self, labels: Sequence[str]) -> Tests:
         """Of all pairs of these."""
-        found = {pair: self.test(*pair) for pair in combinations(labels, 2)}
-        return {pair: mean for pair, (mean, _) in found.items()}, {pair: p for pair, (_, p) in found.items()}
+        return {pair: self.test(*pair) for pair in combinations(labels, 2)}
 
     def interval(self, one: str, other: str) -> Interval | None:
         """Of the first minus the second; None where no unit has both."""
@@ -417,20 +415,19 @@ def _of_differences(products: np.ndarray) -> np.ndarray:
     return np.asarray(own[:, None] + own[None, :] - products - products.T)
 
 
-def rank_ranges(
-    labels: Sequence[str], differences: Mapping[Pair, float], p_values: Mapping[Pair, float]
-) -> dict[str, tuple[int, int]]:
-    """Label -> (best, worst) rank that the tests leave open, 1 being the lowest value.
+def significant(tests: Tests) -> dict[Pair, float]:
+    """Differences of the pairs that differ with significance where all are tested together (Holm)."""
+    adjusted = holm({pair: p for pair, (_, p) in tests.items()})
+    return {pair: mean for pair, (mean, _) in tests.items() if adjusted[pair] <= 1 - LEVEL and mean != 0}
 
-    ``differences[a, b]``: value of a minus that of b, one for each pair; ``p_values``: of them, not yet adjusted.
+
+def rank_ranges(labels: Sequence[str], tests: Tests) -> dict[str, tuple[int, int]]:
+    """Label -> (best, worst) rank that the ``tests`` of all pairs leave open, 1 being the lowest value.
+
     Rows better than a row with significance stand before it, worse ones behind it, the others may stand on either
     side: with 95 % confidence all true ranks lie within their ranges (Al Mohamad et al., Statistica Neerlandica
     2022).
     """
-    better, worse = dict.fromkeys(labels, 0), dict.fromkeys(labels, 0)
-    for (a, b), p in holm(p_values).items():
-        if p <= 1 - LEVEL and differences[a, b] != 0:
-            low, high = (a, b) if differences[a, b] < 0 else (b, a)
-            better[high] += 1
-            worse[low] += 1
+    told = [pair if mean < 0 else pair[::-1] for pair, mean in significant(tests).items()]  # (lower, higher)
+    better, worse = (Counter(pair[side] for pair in told) for side in (1, 0))
     return {label: (1 + better[label], len(labels) - worse[label]) for label in labels}

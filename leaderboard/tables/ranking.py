@@ -8,11 +8,9 @@ from typing import Literal
 
 from fedbench.core.contract.board import Block, Column, Content, Heading, Note, Part, Quote, Table, Text, Words, value
 from fedbench.core.metrics import Interval
-from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.intervals import holm
 from fedbench.leaderboard.statistics.rows import PrivacyClaim, Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import RowSummary, Section
-from fedbench.leaderboard.statistics.verdict import Comparison, Difference
+from fedbench.leaderboard.statistics.verdict import Difference, significant
 from fedbench.leaderboard.tables.common import (
     DEFENSE,
     RANK,
@@ -158,7 +156,8 @@ def answer(section: Section) -> Answer:
     against = comparison.against(base.label)
     less = [label for label in within if label in against and against[label].shown and against[label].found.mean < 0]
     lowest = less or within or [min(costs, key=lambda label: _cost(costs[label]))]
-    first, apart = costs[lowest[0]], significant_pairs(comparison)  # rows are in the order of their worst cases
+    first = costs[lowest[0]]  # rows are in the order of their worst cases
+    apart = set(map(frozenset, significant(comparison.tests_among(comparison.ranked))))
     loss = first.delta_accuracy
     return Answer(
         outcome="found" if less else "none told" if within else "none within", undefended=undefended, defense=first,
@@ -166,12 +165,6 @@ def answer(section: Section) -> Answer:
         unsure=loss is None or not (loss.low >= -WITHIN or loss.high < -WITHIN),
         tied=tuple(label for label in within if label != first.label and frozenset((label, first.label)) not in apart),
     )  # fmt: skip
-
-
-def significant_pairs(comparison: Comparison) -> set[frozenset[str]]:
-    """The pairs of rows with ranks that differ where all are tested together, as for the ranges of ranks."""
-    differences, p_values = comparison.tests_among(comparison.ranked)
-    return {frozenset(pair) for pair, p in holm(p_values).items() if p <= 1 - LEVEL and differences[pair] != 0}
 
 
 def _cost(row: RowSummary) -> float:
