@@ -31,36 +31,23 @@ from fedbench.leaderboard.tables.attacks import (
     round_table,
 )
 from fedbench.leaderboard.tables.claims import claims_blocks
-from fedbench.leaderboard.tables.common import counts_note, fold, folded, without_empty_tables
+from fedbench.leaderboard.tables.common import counts_note, fold, folded, say, without_empty_tables
 from fedbench.leaderboard.tables.provenance import mixed_note, provenance_blocks, setting_bullets, unscored_blocks
 from fedbench.leaderboard.tables.published import beside_papers
 from fedbench.leaderboard.tables.tradeoffs import adversary_table, paired_table, pareto_table
 
-READING = Note((
-    Words(
-        "How to read it: an attack's AUC is the chance that it ranks a member above a non-member; 0.5 is guessing. TF01 is the\n"
-        "share of members it finds, in percent, while 0.1 % of the non-members are called members. The adversary has a data set\n"
-        "of its own: the sign of a score, and the attack of the worst case, are chosen on the other seeds' federations and\n"
-        "judged on the one at hand, so without a leak both are 0.5. Non-members are from outside the federation. Only attacks\n"
-        "that beat chance on the undefended run count. "
-    ),
-    Words("±", "code"),
-    Words(
-        " and brackets are 95 % intervals: the widest of resampling the\ncandidates, Student's t over seeds x targets and over "
-        "seeds; none is too narrow for the largest of all attacks. Lower is better; "
-    ),
-    Words("bold", "strong"),
-    Words(
-        " is lower than every other defense with\nsignificance. A range lists the ranks the tests cannot distinguish "
-        "(paired, Holm); a row with scores missing has no rank. "
-    ),
-    Words("free-rider", "code"), Words(" (members upload nothing) and "), Words("placebo", "code"),
-    Words(
-        " (members train plainly in another\norder) are floors: a defense that does not differ from them has no effect. "
-        "Delta-accuracy is paired with the undefended run of the same\nseed, in percentage points of test accuracy, with the "
-        "variance of training; runtime is training CPU time relative to that\nrun (n/a across machines and on busy ones). "
-        "docs/method.md has the definitions."
-    ),
+READING = Note(say(
+    "How to read it: an attack's AUC is the chance that it ranks a member above a non-member; 0.5 is guessing. TF01 is the\n"
+    "share of members it finds, in percent, while 0.1 % of the non-members are called members. The adversary has a data set\n"
+    "of its own: the sign of a score, and the attack of the worst case, are chosen on the other seeds' federations and\n"
+    "judged on the one at hand, so without a leak both are 0.5. Non-members are from outside the federation. Only attacks\n"
+    "that beat chance on the undefended run count. `±` and brackets are 95 % intervals: the widest of resampling the\n"
+    "candidates, Student's t over seeds x targets and over seeds; none is too narrow for the largest of all attacks. Lower is "
+    "better; **bold** is lower than every other defense with\nsignificance. A range lists the ranks the tests cannot distinguish "
+    "(paired, Holm); a row with scores missing has no rank. `free-rider` (members upload nothing) and `placebo` (members train "
+    "plainly in another\norder) are floors: a defense that does not differ from them has no effect. Delta-accuracy is paired "
+    "with the undefended run of the same\nseed, in percentage points of test accuracy, with the variance of training; runtime is "
+    "training CPU time relative to that\nrun (n/a across machines and on busy ones). docs/method.md has the definitions."
 ))  # fmt: skip
 
 
@@ -145,16 +132,15 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
 def _cited(records: Sequence[LoadedRecord]) -> Note:
     """The identifier of exactly these records under exactly these rules, and the command that makes the board
     again."""
-    made = Words(f" ({CITATION} has its parts), made from {len(records)} records by ")
-    again = Words("fedbench leaderboard RESULTS", "code")
-    return Note((Words("Board id: "), Words(board_id(records), "code"), made, again, Words(".")))
+    made = f"`{board_id(records)}` ({CITATION} has its parts), made from {len(records)} records"
+    return Note(say(f"Board id: {made} by `fedbench leaderboard RESULTS`."))
 
 
 def _origin(source: Source, records: Sequence[LoadedRecord]) -> list[Text]:
     lines = source.marks.lines(records) if source.marks is not None else []
     if source.plan is not None:
         again = Words(f"fedbench run RESULTS/suites/{source.plan}.yaml", "code") if ID.fullmatch(source.plan) else source.plan
-        lines.append((Words("suite as it was resolved, to run again: "), again))
+        lines.append(say("suite as it was resolved, to run again: {}", again))
     return lines
 
 
@@ -173,7 +159,7 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
     several = len({s.suite for s in sections}) > 1
     name = f"{section.suite}: {section.setting}" if several else section.setting
     summary = Words("What the setting is: data, model, partition, federation, audit, seeds, threat model")
-    return [Heading(2, (Words("Setting "), name)), Fold(summary, (setting_of(section, sections),))]
+    return [Heading(2, say("Setting {}", name)), Fold(summary, (setting_of(section, sections),))]
 
 
 def _section(section: Section, analyses: Sequence[Drawer], plots: bool, trust: Callable[[Row], Words] | None) -> list[Block]:
@@ -185,9 +171,8 @@ def _section(section: Section, analyses: Sequence[Drawer], plots: bool, trust: C
     own = [tradeoff_figure(section), roc_figure(section), decision_figure(section)] if plots else []
     shown = [image_of(figure, section) for figure in own if figure is not None]
     figures = [*shown[:2], *images["costs"], *shown[2:], *images["attacks"]]
-    heading = (Words("Coalition "), section.coalition, Words(", "), section.view, Words(" view"))
     return [
-        Heading(3, heading),
+        Heading(3, say("Coalition {}, {} view", section.coalition, section.view)),
         *fold("Ranks with all columns", [
             counts_note(section), ranking.ranking_table(section, trust), *ranking.canary_table(section), *remarks(section),
         ]),

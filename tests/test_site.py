@@ -18,7 +18,7 @@ from site_boards import HOSTILE, cells_of, hostile, marked, site
 
 from fedbench.core.cli.options import parse_only
 from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.site import again
+from fedbench.leaderboard.site.data import only_of
 from fedbench.leaderboard.statistics.roc import roc_band
 
 BOARDS = Path(__file__).parents[1] / "leaderboard" / "boards"
@@ -99,7 +99,7 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
 @settings(max_examples=30)
 @given(st.fixed_dictionaries({"setting": NAMES, "coalition": NAMES, "defense": NAMES}))
 def test_the_command_line_reads_what_a_command_says(wanted):
-    quoted = again.only_of(wanted)
+    quoted = only_of(wanted)
     assert not re.search(r"[\u202a-\u202e\n]", quoted)
     if quoted:
         assert parse_only(tuple(shlex.split(quoted))) == {kind: {name} for kind, name in wanted.items()}
@@ -202,9 +202,9 @@ def test_the_command_of_a_cell_computes_that_cell(finished, tmp_path, call):
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "value", "said"), [
     ("rows", ..., "rows: Field required"), ("fedbench_board", 2, "a board of version 2, this fedbench reads version 1"),
-    ("more", 1, "more: Extra inputs"), ("command", "fedbench run x; reboot", "not a command of fedbench alone"),
-    ("command", "fedbench run $(reboot)", "not a command of fedbench alone"),
-    ("command", "curl run x", "not a command of fedbench alone"), ("onlys/0", "defense=x --set y=z", "not a part of a command"),
+    ("more", 1, "more: Extra inputs"), ("command", "fedbench run x; reboot", "command: String should match"),
+    ("command", "fedbench run $(reboot)", "command: String should match"),
+    ("command", "curl run x", "command: String should match"), ("onlys/0", "defense=x --set y=z", "onlys.0: String should match"),
     ("rows/0/worst_attack", 9, "a position is out of range"), ("cells/run/0", -1, "cells.run.0"),
     ("rows/0/entries/0/roc", "<b>", "rows.0.entries.0.roc"),
 ])  # fmt: skip

@@ -3,32 +3,33 @@ columns."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedbench.core import MEMBER, OFL, UserError
+from fedbench.core.cli.options import parse_only
 from fedbench.core.contract.board import Block, Bullets, Note, Text, Words
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import Group, Interval
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.core.words import one_line
+from fedbench.core.words import one_line, printable
 from fedbench.leaderboard.citation import board_id
 from fedbench.leaderboard.document import Source, setting_of
 from fedbench.leaderboard.site import schema
-from fedbench.leaderboard.site.again import only_of
 from fedbench.leaderboard.statistics.published import Match, Ours, match
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import Row, adversary_of, ended
 from fedbench.leaderboard.statistics.sections import Section, of_tuning
 from fedbench.leaderboard.tables.provenance import mixed_note, origin, provenance_blocks
 from fedbench.leaderboard.tables.published import NAMES
-from fedbench.leaderboard.tables.ranking import answer, claimed, sentences
-from fedbench.leaderboard.tables.tradeoffs import TradeOff, trade_off
+from fedbench.leaderboard.tables.ranking import answer, claimed, row_numbers, sentences
+from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 BINS = 20
 BEYOND = 0.005  # share of the scores at either end that the outer bins take in
@@ -47,7 +48,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
     """
     current, old = source.newest
     settings = list({(s.suite, s.setting): s for s in reversed(source.sections)}.values())[::-1]
-    cells = Cells(settings={(s.suite, s.setting): i for i, s in enumerate(settings)})
+    cells = Cells({(s.suite, s.setting): i for i, s in enumerate(settings)})
     sections: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     for i, section in enumerate(source.sections):
@@ -55,7 +56,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
         rows += _rows(section, i, cells, source.trust)
         section.comparison.forget_scores()
     blocks = provenance_blocks(current, source.marks.lines(current) if source.marks is not None else ())
-    shared = {name: getattr(cells, name).values for name in SHARED}
+    shared = {name: list(map(json.loads, known)) for name, known in cells.shared.items()}
     return schema.validated({
         "fedbench_board": schema.VERSION, "id": board_id(current), "name": name, "title": text(source.title, 300),
         "records": len(current), "left_out": source.superseded + len(old), "tuning": sum(map(of_tuning, current)),
@@ -131,36 +132,25 @@ def _rows(section: Section, at: int, cells: Cells, trust: Callable[[Row], Words]
         {
             "section": at, "label": text(row.label), "floor": row.floor, "undefended": row.undefended, "complete": row.complete,
             "remarks": [text(said, 400) for said in row.remarks[:_MOST_REMARKS]], "claims": text(plain(claimed(row))),
-            "trust": trust(row).text if trust else "",
-            **_origin(row, cells), **_leaks(section, row, front), **_costs(section, row),
-            "entries": [_entry(section, row, attack, start, cells) for attack in section.attacks],
+            "trust": trust(row).text if trust else "", "front": front.on_front.get(row.label) if front else None,
+            "defense": cells.use(use := row.records[0].record.defense), "packages": packages(use),
+            "outcomes": [[cells.at("outcomes", what), n] for what, n in sorted(row.outcomes.items()) if n],
+            **_numbers(section, row), "entries": [_entry(section, row, attack, start, cells) for attack in section.attacks],
         }
         for row in section.rows
     ]  # fmt: skip
 
 
-def _origin(row: Row, cells: Cells) -> dict[str, Any]:
-    use = row.records[0].record.defense
-    outcomes = [[cells.outcomes.index(what), n] for what, n in sorted(row.outcomes.items()) if n]
-    return {"defense": cells.use(use), "packages": packages(use), "outcomes": outcomes}
-
-
-def _leaks(section: Section, row: Row, front: TradeOff | None) -> dict[str, Any]:
+def _numbers(section: Section, row: Row) -> dict[str, Any]:
     comparison, place = section.comparison, {attack: i for i, attack in enumerate(section.attacks)}
     worst, rate, rank = comparison.worst(row.label), comparison.worst_tf01(row.label), comparison.ranks.get(row.label)
     return {
-        "rank": None if rank is None else list(rank), "front": front.on_front.get(row.label) if front else None,
-        "worst": interval(worst.found if worst else None), "worst_attack": place[worst.attack] if worst else -1,
+        "rank": None if rank is None else list(rank), "worst_attack": place[worst.attack] if worst else -1,
         "largest": number(worst.largest[1]) if worst else None, "largest_attack": place[worst.largest[0]] if worst else -1,
-        "mean": interval(comparison.mean(row.label)), "tf01": interval(rate.found if rate else None),
         "tf01_attack": place[rate.attack] if rate else -1,
+        **{key: interval(found) for key, found in row_numbers(section, row).items()},
+        **({"delta": [0, 0, 0], "runtime": [1, 1, 1]} if row.undefended else {}),
     }  # fmt: skip
-
-
-def _costs(section: Section, row: Row) -> dict[str, Any]:
-    found = section.compared[row.label]
-    delta, runtime = ([0, 0, 0], [1, 1, 1]) if row.undefended else (interval(found.delta_accuracy), interval(found.runtime))
-    return {"delta": delta, "accuracy": interval(row.accuracy), "contribution": interval(found.contribution), "runtime": runtime}
 
 
 def _entry(section: Section, row: Row, attack: str, start: int, cells: Cells) -> dict[str, Any]:
@@ -177,44 +167,29 @@ def _entry(section: Section, row: Row, attack: str, start: int, cells: Cells) ->
 # -- cells and runs -----------------------------------------------------------------------------------------------------------
 
 
-class Shared:
-    """Values that many places of a document share: each once, in the order in which they came."""
-
-    def __init__(self, *first: Any) -> None:
-        self._at: dict[Hashable, int] = {}
-        self.values: list[Any] = []
-        for value in first:
-            self.index(value)
-
-    def index(self, value: Any) -> int:
-        """Its position."""
-        at = self._at.setdefault(repr(value), len(self.values))
-        if at == len(self.values):
-            self.values.append(value)
-        return at
-
-
 SHARED = ("uses", "machines", "onlys", "reasons", "outcomes", "rounds", "targets", "samples", "facts")
 
 
-@dataclass(kw_only=True)
 class Cells:
-    """Everything that is collected while sections are written; a record that several sections show is one cell."""
+    """Everything that is collected while sections are written; a record that several sections show is one cell.
 
-    settings: Mapping[tuple[str, str], int]
-    uses: Shared = field(default_factory=Shared)
-    machines: Shared = field(default_factory=Shared)
-    onlys: Shared = field(default_factory=Shared)
-    reasons: Shared = field(default_factory=lambda: Shared(""))
-    outcomes: Shared = field(default_factory=lambda: Shared("ok"))
-    rounds: Shared = field(default_factory=Shared)
-    targets: Shared = field(default_factory=Shared)
-    samples: Shared = field(default_factory=Shared)
-    facts: Shared = field(default_factory=Shared)
-    runs: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in schema.Runs.model_fields})
-    cells: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in schema.Cells.model_fields})
-    _run_at: dict[str, int] = field(default_factory=dict)
-    _cell_at: dict[int, int] = field(default_factory=dict)
+    ``shared``: the values that many places share, each once as JSON with its position, in the order in which they came.
+    """
+
+    def __init__(self, settings: Mapping[tuple[str, str], int]) -> None:
+        self.settings = settings
+        self.shared: dict[str, dict[str, int]] = {name: {} for name in SHARED}
+        self.at("reasons", "")
+        self.at("outcomes", "ok")
+        self.runs: dict[str, list[Any]] = {name: [] for name in schema.Runs.model_fields}
+        self.cells: dict[str, list[Any]] = {name: [] for name in schema.Cells.model_fields}
+        self._run_at: dict[str, int] = {}
+        self._cell_at: dict[int, int] = {}
+
+    def at(self, table: str, value: Any) -> int:
+        """Position of a value in a shared table."""
+        known = self.shared[table]
+        return known.setdefault(json.dumps(value), len(known))
 
     def use(self, use: ComponentUse) -> int:
         """Position of a component with its parameters; of several defenses in one, parameters are led by the
@@ -224,7 +199,7 @@ class Cells:
             [text(f"{part.name}: {name}" if several else name, 80), text(value, 120)]
             for part in use.chain for name, value in part.params.items()
         ]  # fmt: skip
-        return self.uses.index({
+        return self.at("uses", {
             "label": text(use.label), "name": text(use.full_name), "package": text(", ".join(packages(use))),
             "digest": text(use.digest[:_KEY]), "params": params[:_MOST_PARAMS], "only": only_of({"attack": use.label}),
         })  # fmt: skip
@@ -247,9 +222,9 @@ class Cells:
         low_high, counts = histogram(judged, group)
         return {
             "key": text(r.key[:_KEY]), "run": self._run(loaded), "attack": self.use(r.attack),
-            "outcome": self.outcomes.index(ended(loaded)), "reason": self.reasons.index(text(r.reason, 400)),
-            "sample": self.samples.index([group, sum(s.n_members for s in known), sum(s.n_nonmembers for s in known)]),
-            "targets": self.targets.index([t.target for t in r.targets]) if r.targets else -1,
+            "outcome": self.at("outcomes", ended(loaded)), "reason": self.at("reasons", text(r.reason, 400)),
+            "sample": self.at("samples", [group, sum(s.n_members for s in known), sum(s.n_nonmembers for s in known)]),
+            "targets": self.at("targets", [t.target for t in r.targets]) if r.targets else -1,
             "auc": packed_numbers([s.value("auc") if s else None for s in scores], 100_000, width=3),
             "error": packed_numbers([s.error("auc") if s else None for s in scores], 10_000, width=2),
             "tf01": [] if all(rate is None for rate in rates) else rates,
@@ -275,14 +250,14 @@ class Cells:
         return {
             "key": text(r.run_key[:_KEY]), "setting": self.settings[r.suite, r.setting], "coalition": text(r.coalition),
             "members": r.members, "defense": self.use(r.defense), "adversary": text(adversary_of(loaded) or ""), "seed": r.seed,
-            "only": self.onlys.index(only_of({"setting": r.setting, "coalition": r.coalition, "defense": r.defense.label})),
-            "machine": self.machines.index([[name, text(value)] for name, value in origin(loaded)]),
+            "only": self.at("onlys", only_of({"setting": r.setting, "coalition": r.coalition, "defense": r.defense.label})),
+            "machine": self.at("machines", [[name, text(value)] for name, value in origin(loaded)]),
             "started": text(m.started, 40),
             "times": [number(x, 2) for x in (m.train_cpu_s, m.train_wall_s, m.wall_s, m.signals_cpu_s, m.peak_memory_mb)],
             "accuracy": None if r.utility is None else number(r.utility.accuracy),
-            "rounds": self.rounds.index([row.round for row in r.history]) if r.history else -1,
+            "rounds": self.at("rounds", [row.round for row in r.history]) if r.history else -1,
             "history": [[number(row.accuracy) for row in r.history], [number(row.train_loss) for row in r.history]],
-            "facts": [self.facts.index(fact) for fact in facts],
+            "facts": [self.at("facts", fact) for fact in facts],
         }  # fmt: skip
 
 
@@ -317,6 +292,17 @@ def histogram(judged: Iterable[Candidates], group: Group) -> tuple[list[float | 
 def _counts(scores: np.ndarray, low: float, high: float) -> np.ndarray:
     at = np.floor(BINS * ((scores - low) / (high - low))) if high > low else np.zeros(len(scores))
     return np.asarray(np.bincount(np.clip(at, 0, BINS - 1).astype(np.int64), minlength=BINS))
+
+
+def only_of(wanted: Mapping[str, str]) -> str:
+    """``setting=digits,coalition=pair``, quoted for a shell; "" where the command line would read something else."""
+    said = ",".join(f"{kind}={name}" for kind, name in wanted.items())
+    return safe(shlex.quote(said)) if parse_only((said,)) == {kind: {name} for kind, name in wanted.items()} else ""
+
+
+def safe(quoted: str) -> str:
+    """The same; "" where it holds what a terminal acts on or hides."""
+    return quoted if printable(quoted) == quoted and "\n" not in quoted and len(quoted) <= 2_000 else ""
 
 
 # -- texts and numbers, rounded and bounded -----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
@@ -13,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 from fedbench.core import UserError
 from fedbench.core.contract.board import Column
 from fedbench.leaderboard.site.schema import Board, Interval, PublishedPair, Row, as_json, not_a_board
+from fedbench.leaderboard.tables import ranking
+from fedbench.leaderboard.tables.common import number, numbers, span
+from fedbench.leaderboard.tables.summary import plain_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-COLUMNS = (
-    ("setting", "setting"), ("coalition", "coalition"), ("view", "view"), ("rank", "rank"), ("defense", "defense"),
-    ("worst", "worst case AUC"), ("mean", "mean AUC"), ("tf01", "worst TF01"), ("delta", "delta-accuracy"),
-    ("accuracy", "accuracy"), ("runtime", "runtime"), ("contribution", "members' share"), ("cells", "cells"),
-)  # fmt: skip
+INTERVALS = ("worst", "mean", "tf01", "delta", "accuracy", "runtime", "contribution")
+AS = ranking.COLUMNS | {"runtime": replace(ranking.COLUMNS["runtime"], unit="×")}  # noqa: RUF001
+COLUMNS = {
+    **{name: name for name in ("setting", "coalition", "view", "rank", "defense")},
+    **{key: plain_text(AS[key].name) for key in INTERVALS}, "cells": "cells",
+}  # fmt: skip
 STATIC, STYLES = "static", ("site.css",)
 _ORDER = "scripts.txt"  # what each kind of page loads, in its order
 INSTALL = "pip install 'fedbench[html]'"
@@ -106,7 +111,7 @@ def _board_page(board: Board) -> bytes:
 
     data = as_json(board)
     described = {
-        "board": board, "columns": COLUMNS, "rows": [_row(board, row) for row in board.rows], "choices": _choices(board),
+        "board": board, "columns": COLUMNS.items(), "rows": [_row(board, row) for row in board.rows], "choices": _choices(board),
         "answers": [(_where(board, s.setting, s.coalition, s.view), s.sentences) for s in board.sections if s.sentences],
         "published": [{**vars(entry), "pairs": [_pair(p) for p in entry.pairs]} for entry in board.published],
     }  # fmt: skip
@@ -143,7 +148,7 @@ def _row(board: Board, row: Row) -> dict[str, Any]:
     names = [board.uses[use].label for use in section.attacks]
     return {
         **{name: getattr(row, name) for name in ("section", "label", "floor", "undefended", "trust", "claims", "remarks")},
-        **{key: shown(getattr(row, key), how) for key, how in AS.items()},
+        **{key: shown(getattr(row, key), AS[key]) for key in INTERVALS},
         "setting": board.settings[section.setting].name, "coalition": section.coalition, "view": section.view,
         "rank": _rank(row), "worst_by": names[row.worst_attack] if row.worst_attack >= 0 else "",
         "tf01_by": names[row.tf01_attack] if row.tf01_attack >= 0 else "",
@@ -152,16 +157,13 @@ def _row(board: Board, row: Row) -> dict[str, Any]:
 
 
 def _rank(row: Row) -> str:
-    if row.rank is None:
-        return "floor" if row.floor else "–"  # noqa: RUF001
-    low, high = row.rank
-    return str(low) if low == high else f"{low}–{high}"  # noqa: RUF001
+    return "floor" if row.rank is None and row.floor else span(row.rank).replace("-", "–")  # noqa: RUF001
 
 
 def _pair(pair: PublishedPair) -> dict[str, Any]:
-    how = _column(digits=2 if "%" in pair.quantity else 3)
+    how = numbers("", digits=2 if "%" in pair.quantity else 3)
     spread = "" if pair.spread is None else f" ± {written(pair.spread, how)}"
-    difference = "" if pair.difference is None else written(pair.difference, _column(digits=how.digits, signed=True))
+    difference = "" if pair.difference is None else written(pair.difference, replace(how, signed=True))
     return {
         **vars(pair), "ours": shown(pair.ours, how), "paper": written(pair.paper, how) + spread, "difference": difference,
     }  # fmt: skip
@@ -182,28 +184,16 @@ def _entry(board: Board) -> dict[str, Any]:
 # -- numbers as the table prints them -----------------------------------------------------------------------------------------
 
 
-def _column(digits: int = 3, scale: float = 1, unit: str = "", signed: bool = False) -> Column:
-    return Column(name="", digits=digits, scale=scale, unit=unit, signed=signed)
-
-
-AS = {
-    "worst": _column(), "mean": _column(), "tf01": _column(digits=2, unit=" %"),
-    "delta": _column(scale=100, digits=2, unit=" pp", signed=True), "accuracy": _column(scale=100, digits=1, unit=" %"),
-    "contribution": _column(scale=100, digits=2, unit=" pp", signed=True), "runtime": _column(digits=2, unit="×"),  # noqa: RUF001
-}  # fmt: skip
-
-
 def shown(found: Interval, how: Column) -> dict[str, str] | None:
     """Mean and interval, "" where that is not known; None without a number."""
     if found is None:
         return None
     mean, low, high = found
     ends = "" if low is None or high is None else f"[{written(low, how)}, {written(high, how)}]"
-    return {"mean": written(mean, how) + how.unit, "interval": ends}
+    return {"mean": written(mean, how) + (how.unit and f" {how.unit}"), "interval": ends}
 
 
 def written(value: float, how: Column) -> str:
-    """With a true minus sign, and none before a zero."""
-    rounded = round(value * how.scale, how.digits) + 0.0
-    text = f"{rounded:+.{how.digits}f}" if how.signed and rounded > 0 else f"{rounded:.{how.digits}f}"
-    return text.replace("-", "\u2212")
+    """With a true minus sign, and no sign before a zero."""
+    text = number(value * how.scale, how.digits, how.signed)
+    return text.replace("-", "\u2212") if float(text) else text.lstrip("+")

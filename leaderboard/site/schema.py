@@ -12,25 +12,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, 
 from fedbench.core import UserError
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.words import one_line
-from fedbench.leaderboard.site.again import is_command, is_only
 
 VERSION = 1
 MAX_BYTES = 32 << 20
 REMEDY = "make it again: `fedbench leaderboard RESULTS --html DIR` writes RESULTS/leaderboard/board.json"
 _MOST = 200_000  # of anything
 _LONGEST = 1_000
-
-
-def _runs_again(given: str) -> str:
-    if not is_command(given):
-        raise ValueError("not a command of fedbench alone")
-    return given
-
-
-def _is_part(given: str) -> str:
-    if not is_only(given):
-        raise ValueError("not a part of a command of fedbench")
-    return given
+# people paste commands into a shell: words as shlex.quote writes them, without characters that a terminal acts on or hides
+_QUOTED = r"""'[^'\p{C}\p{Zl}\p{Zp}]*'|"'\""""
+_WORD = rf"(?:[A-Za-z0-9_@%+=:,./]|{_QUOTED})(?:[A-Za-z0-9_@%+=:,./-]|{_QUOTED})*"
 
 
 Text = Annotated[str, StringConstraints(max_length=4 * _LONGEST), AfterValidator(lambda given: one_line(given, _LONGEST))]
@@ -40,8 +30,8 @@ Interval = tuple[Number, Number | None, Number | None] | None
 Index = Annotated[int, Field(ge=0, lt=_MOST)]
 OrNone = Annotated[int, Field(ge=-1, lt=_MOST)]
 Pair = tuple[Text, Text]
-Command = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(_runs_again)]
-Only = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(_is_part)]
+Command = Annotated[str, StringConstraints(max_length=2_000, pattern=rf"^(fedbench run {_WORD}(?: --set {_WORD})*)?$")]
+Only = Annotated[str, StringConstraints(max_length=2_000, pattern=rf"^({_WORD})?$")]
 
 
 class Part(BaseModel):
@@ -212,7 +202,7 @@ def validated(content: Any, name: str) -> Board:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the document"
-        raise not_a_board(name, f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise not_a_board(name, f"{where}: {first['msg']}") from None
 
 
 def not_a_board(name: str, why: str) -> UserError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +14,13 @@ from fedbench.core import UserError
 from fedbench.core.cli.folder import opened
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
 from fedbench.core.store.json_file import parse_json
+from fedbench.core.store.plans import ID, read_plan
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.figures import slug
-from fedbench.leaderboard.site.again import command_of
-from fedbench.leaderboard.site.data import board_of
+from fedbench.leaderboard.site.data import board_of, safe
 from fedbench.leaderboard.site.pages import pages
 from fedbench.leaderboard.site.schema import Board, as_json, read_board
+from fedbench.suites import shipped_suites
 
 MARKER, VERSION = "site.json", 1
 DOCUMENT = "board.json"
@@ -53,11 +55,26 @@ def _board(source: Path) -> Board:
         return read_board(source).model_copy(update={"name": _name(source)})
     with _folder_of(source) as root:
         found = source_of(root)
-        command = command_of(root, found.plan, {r.record.suite for r in found.records})
+        command = _command(root, found.plan, {r.record.suite for r in found.records})
         board = board_of(found, _name(source), command)
         if source.is_dir():
             write_atomically(root / "leaderboard" / DOCUMENT, as_json(board.model_copy(update={"name": ""})).encode() + b"\n")
         return board
+
+
+def _command(results: Path, plan: str | None, suites: set[str]) -> str:
+    """``fedbench run SUITE --set ...`` of a suite that fedbench ships, as it was given; of another one the file that the
+    folder stores; "" of several suites, and of records without a stored suite."""
+    if plan is None or len(suites) != 1 or not ID.fullmatch(plan):
+        return ""
+    try:
+        asked = read_plan(results, plan)
+    except UserError:  # the stored suite was deleted or changed
+        return ""
+    name, path = {path.stem: (name, path) for name, path in shipped_suites().items()}.get(asked.suite, ("", None))
+    if path is None or path.read_text(encoding="utf-8") != asked.given:
+        return f"fedbench run RESULTS/suites/{plan}.yaml"
+    return safe(shlex.join(["fedbench", "run", name, *(part for change in asked.overrides for part in ("--set", change))]))
 
 
 @contextmanager
