@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.board import Block, Fold, Heading, Image, Note, Text, Words, opened
-from fedbench.core.store.marker import MARKER
 from fedbench.core.store.plans import ID
 from fedbench.core.store.reading import LoadedRecord, load_records
-from fedbench.core.store.results import Results
+from fedbench.core.store.results import MARKER, Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn
 from fedbench.leaderboard.citation import CITATION, board_id
 from fedbench.leaderboard.figures import decision_figure, image_of, roc_figure, tradeoff_figure
-from fedbench.leaderboard.statistics.recount import require_recounted
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section, build_sections, newest
-from fedbench.leaderboard.submissions.marks import Marks
+from fedbench.leaderboard.submissions.trust import Marks
 from fedbench.leaderboard.tables import ranking
 from fedbench.leaderboard.tables.attacks import (
     attack_tables,
@@ -77,21 +75,19 @@ class Source:
 
     @property
     def trust(self) -> Callable[[Row], Words] | None:
-        """The trust mark of a row, where some record has one."""
-        return self.marks.of_row if self.marks is not None and self.marks.needed(self.newest[0]) else None
+        """The trust mark of a row, where some record is imported."""
+        return self.marks.of_row if self.marks is not None and any(r.bundle for r in self.newest[0]) else None
 
 
 def source_of(results: Path) -> Source:
-    """The records of the folder's last plan. Raises UserError for records that cannot be used, and for those with
-    numbers that their scores do not give."""
+    """The records of the folder's last plan. Raises UserError for records that cannot be used."""
     records, superseded = Results(results).planned(load_records(results))
-    require_recounted(records)
     marker = Results(results).marker() if (results / MARKER).is_file() else {}
     suites = ", ".join(sorted({r.record.suite for r in records}))
     return Source(
         records=records, title=str(marker.get("title") or f"Leaderboard: {suites}"), superseded=superseded,
         published=marker.get("published") or (), analyses=marker.get("analyses"),
-        marks=Marks.of_folder(results), plan=next(iter(marker.get("plans", [])[-1:]), None),
+        marks=Marks(results), plan=next(iter(marker.get("plans", [])[-1:]), None),
     )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ class Folder:
 
     def _write(self, path, cells) -> None:
         if cells:
-            write_run(path.parent, path.stem, cells, self.root / "cache")
+            write_run(path.parent, path.stem, cells)
         else:
             for one in path.parent.glob(f"{path.stem}*"):
                 one.unlink()

@@ -1,11 +1,10 @@
-"""Bundles changed by their author: digests, sizes and the manifest are made anew, so that each has one defect alone.
+"""Bundles changed by their author: digests are made anew, so that each has one defect alone.
 
-Files are a dictionary: name in the bundle -> content, the manifest among them.
+Files are a dictionary: name in the bundle -> content.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import stat
@@ -18,8 +17,9 @@ from edits import in_run, put
 from fedbench.core.cli.main import main
 from fedbench.core.store.integrity import keys_of, sealed
 from fedbench.core.store.reading import load_records
+from fedbench.core.store.results import MARKER
 from fedbench.core.store.run_file import digest_of_arrays, member
-from fedbench.core.store.trust import read_trust
+from fedbench.leaderboard.submissions.trust import Marks
 
 
 def exported(results, folder, *only):
@@ -30,8 +30,8 @@ def exported(results, folder, *only):
 
 def levels(folder):
     """(defense, attack) -> level of trust."""
-    trust = read_trust(folder)
-    return {(r.record.defense.name, r.record.attack.name): trust.of(r).level for r in load_records(folder)}
+    marks = Marks(folder)
+    return {(r.record.defense.name, r.record.attack.name): marks.level(r) for r in load_records(folder)}
 
 
 def files_of(bundle):
@@ -41,10 +41,10 @@ def files_of(bundle):
 
 
 def zipped(files):
-    """A zip file of these entries, the manifest first."""
+    """A zip file of these entries."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
-        for name in sorted(files, key=lambda name: (name != "manifest.json", name)):
+        for name in sorted(files):
             z.writestr(entry(name), files[name])
     return out.getvalue()
 
@@ -57,13 +57,11 @@ def entry(name, mode=stat.S_IFREG | 0o644):
 
 
 def packed(files, *changes):
-    """A bundle of these files with a manifest that lists them as they are, with (path, value) put into it."""
-    manifest = json.loads(files["manifest.json"])
-    listed = sorted(n for n in files if n != "manifest.json")
-    manifest["files"] = [{"path": n, "size": len(files[n]), "sha256": hashlib.sha256(files[n]).hexdigest()} for n in listed]
+    """A bundle of these files, with (path, value) put into its marker."""
+    marker = json.loads(files[MARKER])
     for path, value in changes:
-        put(manifest, path, value)
-    return zipped(files | {"manifest.json": sealed(manifest)})
+        put(marker, path, value)
+    return zipped(files | {MARKER: sealed(marker)})
 
 
 class Picked(str):

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from fedbench.core.cli.run import command as run
-from fedbench.core.store.reading import LoadedRecord, load_records, read_run
+from fedbench.core.store.reading import LoadedRecord, all_paths, load_records, read_run
 from fedbench.core.store.run_file import CellResult, digest_of_arrays, write_run
 
 HANG_S = 900  # ends a test whose state never comes; a loaded machine is far from it, and nothing else depends on it
@@ -95,7 +95,7 @@ def records(folder: Path) -> dict[tuple[str, str, int], dict]:
 
 def loaded(folder: Path) -> list[LoadedRecord]:
     """The records of a folder, which may have none."""
-    return load_records(folder) if any((folder / "records").glob("*.json")) else []
+    return load_records(folder) if all_paths(folder) else []
 
 
 def outcomes(folder: Path, part: int = 1) -> dict[str, tuple[str, str]]:
@@ -117,4 +117,4 @@ def without_attack(folder: Path, attack: str) -> None:
     """Take an attack's cells out of every run."""
     for path in sorted((folder / "records").glob("*.json")):
         kept = [CellResult(r.record, r.all_arrays()) for r in read_run(path) if r.record.attack.label != attack]
-        write_run(path.parent, path.stem, kept, folder / "cache")
+        write_run(path.parent, path.stem, kept)

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from boards import Folder
 
 from fedbench.core.cli.main import main
-from fedbench.core.store.marker import write_marker
+from fedbench.core.store.results import write_marker
 
 HOSTILE = {
     "script": "<script>alert(1)</script>", "end": "</script><img src=x onerror=alert(1)>", "quotes": "\"'`;$(reboot)&amp;",

@@ -30,10 +30,10 @@ from claim_boards import Cells
 from fedbench.core import UserError
 from fedbench.core.metrics import combined_interval, hypervolume, t_interval
 from fedbench.core.report import Fold, Note, Words, opened
-from fedbench.core.store.marker import write_marker
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Measured
 from fedbench.core.store.remarks import remark_note
+from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.board import MarkdownBoard
 from fedbench.leaderboard.markdown import inline, render
 from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown

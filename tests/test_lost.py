@@ -13,11 +13,10 @@ from running import fingerprint, invoke, suite
 
 from fedbench.core import UserError
 from fedbench.core.store import files
-from fedbench.core.store.files import TEMPORARY_PREFIX, write_if_room, write_making_room
+from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically, write_if_room
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.results import MARKER, Results
-from fedbench.core.store.run_file import CellResult
 
 # -- a folder that goes while a run goes on ----------------------------------------------------------------------------
 
@@ -35,7 +34,7 @@ def test_a_run_that_loses_every_record_ends_with_the_table_and_a_failure(tmp_pat
     monkeypatch.setattr(run, "_execute", then_gone)
     said = " ".join(invoke(path, "--results", folder, status=1).split())
     assert "it has no record: its process was ended, or the results folder was changed" in said
-    assert Results.open(folder).marker()["suite"] == "tiny" and not (folder / "records").exists()
+    assert not (folder / "records").exists()
 
 
 # -- the marker --------------------------------------------------------------------------------------------------------
@@ -49,37 +48,14 @@ def unmarked(finished, tmp_path) -> tuple[Path, Path]:
     return finished.parent / "tiny.yaml", folder
 
 
-def again(store: Results) -> None:
-    """Write a record of the folder a second time."""
-    one, *_ = load_records(store.root)
-    store.write(one.path.stem, [CellResult(one.record, one.all_arrays())])
-
-
-def test_a_marker_is_written_again_with_the_next_record(unmarked):
-    _, folder = unmarked
-    before = load_records(folder)
-    again(Results(folder))
-    assert Results.open(folder).marker() == {"schema_version": 1, "suite": "tiny", "cells": [], "plans": []}
-    assert sorted(r.record.key for r in load_records(folder)) == sorted(r.record.key for r in before)
-    store = Results.create(folder, "tiny")
-    store.set_manifest(["a"], "A title", analyses=[{"name": "x"}])
-    wanted = store.marker()
-    for writer in (store, Results(folder)):  # the run itself, and a worker that knows nothing of the plan
-        (folder / MARKER).unlink()
-        again(writer)
-        store.keep_marker()
-        assert store.marker() == wanted
-    assert (wanted["cells"], wanted["title"], wanted["analyses"]) == (["a"], "A title", [{"name": "x"}])
-
-
-@pytest.mark.parametrize("words", ["run SUITE --results FOLDER --no-plots", "show FOLDER", "clean FOLDER"])
-def test_commands_make_a_lost_marker_again_from_the_records(unmarked, call, words):
+@pytest.mark.parametrize("words", ["show FOLDER", "clean FOLDER", "run SUITE --results FOLDER --no-plots"])
+def test_commands_take_the_facts_of_a_lost_marker_from_the_records(unmarked, call, words):
     path, folder = unmarked
-    whole, note = fingerprint(folder), f"its {MARKER} was gone and was made again from 2 records of suite 'tiny'"
+    whole, note = fingerprint(folder), f"its {MARKER} is gone; suite and cells are taken from the records"
     asked = [{"SUITE": path, "FOLDER": folder}.get(word, word) for word in words.split()]
     status, said = call(*asked)
-    assert status == 0 and note in said and note not in call(*asked)[1]
-    assert ("0 runs with 0 cells" in said) == words.startswith("run")
+    runs = words.startswith("run")
+    assert status == 0 and ("0 runs with 0 cells" in said) == runs == (note not in said) == (folder / MARKER).exists()
     assert fingerprint(folder) == whole and Results.open(folder).marker()["suite"] == "tiny"
     assert sorted(Results.open(folder).marker()["cells"]) == sorted(r.stem for r in load_records(folder))
 
@@ -108,8 +84,7 @@ def foreign(name: str) -> Callable[[Path], None]:
 
 NOT_OURS = "not empty and not a fedbench results folder"
 SPOILT = {
-    "a file": (foreign("thesis.tex"), NOT_OURS), "a file among records": (foreign("records/thesis.tex"), NOT_OURS),
-    "a table among caches": (foreign("cache/data.csv"), NOT_OURS), "a folder": (foreign("data/x.csv"), NOT_OURS),
+    "a file": (foreign("thesis.tex"), NOT_OURS), "a folder": (foreign("data/x.csv"), NOT_OURS),
     "records of two suites": (
         lambda folder: spoil_suite(first(folder)),
         "it holds records of several suites ('other', 'tiny')",
@@ -159,67 +134,18 @@ def test_a_folder_of_a_run_killed_before_its_first_record_is_used(tmp_path):
 # -- a full disk -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def store(tmp_path) -> Results:
-    """A results folder with caches of 3, 5 and 1 kB, and nothing else."""
+def test_a_full_disk_is_an_error_that_names_the_file_and_a_cache_takes_only_what_is_left(tmp_path, monkeypatch):
     store = Results.create(tmp_path / "r", "tiny")
-    for name, size in (("a", 3000), ("b", 5000), ("c", 1000)):
-        (store.cache / f"{name}.npz").write_bytes(bytes(size))
-    return store
 
+    def full(*args):
+        raise OSError(errno.ENOSPC, "no room")
 
-@pytest.fixture
-def disk(monkeypatch, store) -> Callable[..., None]:
-    """``disk(room, code)``: from now on the folder takes so many bytes more and then answers with that error."""
-    honest = files._replace
-
-    def used(path: Path | None = None) -> int:
-        return sum(p.stat().st_size for p in store.root.rglob("*") if p.is_file() and p != path)
-
-    def limit(room: int, code: int = errno.ENOSPC) -> None:
-        most = used() + room
-
-        def replace(path: Path, content: bytes) -> None:
-            if used(path) + len(content) > most:
-                raise OSError(code, "no room")
-            honest(path, content)
-
-        monkeypatch.setattr(files, "_replace", replace)
-
-    return limit
-
-
-def caches(store: Results) -> list[str]:
-    return sorted(p.stem for p in store.cache.iterdir())
-
-
-RECORD = bytes(700)  # its file as it is
-
-
-@pytest.mark.parametrize(("code", "short", "left"), [
-    (errno.ENOSPC, 0, ["a", "b", "c"]), (errno.EDQUOT, 1, ["a", "c"]), (errno.ENOSPC, 5001, ["c"]), (errno.ENOSPC, 8001, []),
-])  # fmt: skip
-def test_a_record_pushes_caches_out_the_largest_first(store, disk, code, short, left):
-    disk(len(RECORD) - short, code)
-    write_making_room(store.path("cell"), RECORD, store.cache)
-    assert caches(store) == left and store.path("cell").read_bytes() == RECORD
-
-
-def test_a_full_disk_is_an_error_that_names_the_file(store, disk):
-    disk(-9000 + len(RECORD) - 1)
-    with pytest.raises(OSError, match="no room") as caught:
-        write_making_room(store.path("cell"), RECORD, store.cache)
-    assert caught.value.filename == str(store.path("cell")) and caches(store) == [] and not list(store.records.iterdir())
-
-
-def test_a_folder_that_cannot_be_written_costs_no_cache_and_a_cache_takes_only_what_is_left(store, disk):
-    disk(500)
     assert write_if_room(store.cache / "d.npz", bytes(500)) is True
+    monkeypatch.setattr(files, "_replace", full)
     assert write_if_room(store.cache / "e.npz", b"1") is False
-    disk(0, errno.EACCES)
-    with pytest.raises(OSError, match="no room"):
-        write_making_room(store.path("cell"), RECORD, store.cache)
-    assert caches(store) == ["a", "b", "c", "d"]
+    with pytest.raises(OSError, match="no room") as caught:
+        write_atomically(store.path("cell"), b"1")
+    assert caught.value.filename == str(store.path("cell")) and not list(store.records.iterdir())
 
 
 @pytest.mark.slow

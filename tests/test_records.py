@@ -1,4 +1,4 @@
-"""Records and their scores: read as written, or refused; a board shows no number that the scores do not give."""
+"""Records and their scores: read as written, or refused."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbench.core import UserError
-from fedbench.core.metrics import score_groups
 from fedbench.core.store.files import bytes_of, read_npz
 from fedbench.core.store.integrity import keys_of, sealed
 from fedbench.core.store.json_file import parse_bytes
 from fedbench.core.store.reading import LoadedRecord, load_records, read_run
-from fedbench.core.store.recount import recount
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.board import MarkdownBoard
 
@@ -225,50 +223,6 @@ SAID = [
 def test_a_record_that_disagrees_with_itself_or_says_the_impossible_is_refused(record, path, value, said):
     change(record, path, value)
     assert refusal(record).removeprefix("not a valid record (").startswith(said)
-
-
-FORGED = [
-    ("targets/1/groups/ofl/values/auc/value", 0.51, "target 1, ofl: AUC is 0.51, its scores give 0."),
-    ("pooled/mix/values/auc/value", 0.5, "pooled, mix: AUC is 0.5, its scores give 0."),
-    ("pooled/mix/values/tf01/value", 3.5, "pooled, mix: TF01 is 3.5, its scores give None"),
-    ("pooled/ifl/n_members", 1, "pooled, ifl: members is 1, its scores give "),
-    ("pooled/ifl/n_nonmembers", 1, "pooled, ifl: non-members is 1, its scores give "),
-    ("targets/0/groups/canary", ..., "target 0: it has the groups mix, ofl, ifl, its scores give "),
-    ("utility/accuracy", 0.125, "test accuracy is 0.125 of 100, its scores give "),
-]
-
-
-@pytest.mark.parametrize(("path", "value", "said"), FORGED, ids=[path for path, *_ in FORGED])
-def test_a_board_shows_no_number_that_the_scores_do_not_give(folder, record, call, path, value, said):
-    change(record, path, value)
-    read_run(record)  # by itself nothing is wrong with it
-    status, shown = call("leaderboard", folder, "--no-plots")
-    assert status == 2 and f"{record}: " in shown and said in shown and "delete it and run its suite again" in shown
-
-
-@given(st.integers(0, 10**6), st.integers(1, 40), st.sampled_from([1, 7, 10**6]))
-@settings(max_examples=30)
-def test_the_recount_is_the_metrics_on_every_group(seed, n, values):
-    rng = np.random.default_rng(seed)
-    scores, kind = rng.integers(0, values, n) / 3, rng.integers(-1, 3, n)
-    require_equal_counts(scores, kind, rng.random(n) < 0.3, rng.random(n) < 0.8)
-
-
-def require_equal_counts(scores, kind, canary, in_mix) -> None:
-    """Equal AUC, TF01 and numbers of candidates from ``recount`` and ``score_groups``."""
-    expected = score_groups(scores, kind, canary, np.random.default_rng(0), in_mix)
-    assert {g: (r.auc, r.tf01, r.n_members, r.n_nonmembers) for g, r in recount(scores, kind, canary, in_mix).items()} == {
-        g: (s.value("auc"), s.value("tf01"), s.n_members, s.n_nonmembers) for g, s in expected.items()
-    }
-
-
-@pytest.mark.parametrize("digits", [1, 9])
-def test_the_recount_gives_tf01_with_enough_non_members(digits):
-    rng = np.random.default_rng(digits)
-    scores, kind, every = rng.normal(size=5000).round(digits), rng.integers(0, 3, 5000), np.ones(5000, bool)
-    require_equal_counts(scores, kind, ~every, every)
-    found = recount(scores, kind, ~every, every)
-    assert found["mix"].tf01 is not None is found["ofl"].tf01
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from fake_packages import install
 
 from fedbench.core.cli.main import main
 from fedbench.core.report import Image
-from fedbench.core.store.marker import write_marker
 from fedbench.core.store.reading import load_records
+from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.board import MarkdownBoard
 
 LONG = "a-defense-of-a-name-that-is-far-too-long-for-a-table-" + "x" * 60 + "-end"
@@ -98,7 +98,7 @@ def test_a_board_is_made_without_torch(results):
     code = f"""
 import sys
 from pathlib import Path
-from fedbench.core.store.marker import write_marker
+from fedbench.core.store.results import write_marker
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.board import MarkdownBoard
 MarkdownBoard().write(Path({str(results)!r}), plots=False)

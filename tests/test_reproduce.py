@@ -23,9 +23,10 @@ from bundles import (
 
 from fedbench.core.cli.main import main
 from fedbench.core.store.reading import load_records, read_run
-from fedbench.leaderboard.submissions.compare import compare
-from fedbench.leaderboard.submissions.installed import pip_command
-from fedbench.leaderboard.submissions.sampling import sampled
+from fedbench.leaderboard.submissions.comparing import compare
+from fedbench.leaderboard.submissions.reproducing import sampled
+from fedbench.leaderboard.submissions.trust import pip_command
+from fedbench.plugins.attacks.poisoning.base import Draw
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +51,14 @@ def changed(loaded, **fields):
 
 def test_the_sample_has_runs_of_every_row_and_is_drawn_evenly(claims):
     records = load_records(claims)
-    assert sampled(records, 0.1, seed=0) == records
-    assert sampled(records[::-1], 0.1, seed=0) == records[::-1]
-    assert sampled([changed(records[0], outcome="failed")], 1.0, seed=0) == []  # that something failed is no result
+    assert sampled(records, Draw(share=0.1, seed=0)) == records
+    assert sampled(records[::-1], Draw(share=0.1, seed=0)) == records[::-1]
+    assert sampled([changed(records[0], outcome="failed")], Draw(share=1, seed=0)) == []  # that something failed is no result
     many = [changed(records[0], run_key=f"{i:064x}", seed=i) for i in range(10)]
-    assert [len(sampled(many, share, 0)) for share in (0.01, 0.3, 0.31, 1.0)] == [1, 3, 4, 10]
+    assert [len(sampled(many, Draw(share=share, seed=0))) for share in (0.01, 0.3, 0.31, 1.0)] == [1, 3, 4, 10]
     counts = np.zeros(10)
     for seed in range(1000):
-        counts[[r.record.seed for r in sampled(many, 0.3, seed)]] += 1
+        counts[[r.record.seed for r in sampled(many, Draw(share=0.3, seed=seed))]] += 1
     assert np.abs(counts - 300).max() < 5 * np.sqrt(1000 * 0.3 * 0.7)
 
 
@@ -68,9 +69,9 @@ def test_a_dry_run_shows_the_plan_and_the_draw_is_remembered(claims, call):
     assert "2 cells in the sample (a share of 0.1 with seed 3), 2 runs with 2 cells" in words
     assert set(levels(claims).values()) == {"claimed"}
     assert "with seed 3)" in call("reproduce", claims, "--dry-run")[1]
-    (claims / "rerun" / "draw.json").write_text('{"share": 2}')
+    (claims / "reproduced.json").write_text('{"share": 2}')
     status, words = call("reproduce", claims, "--dry-run")
-    assert (status, "draw.json: not the draw of a sample" in words) == (2, True)
+    assert (status, "reproduced.json: not the draw of a sample" in words) == (2, True)
     status, words = call("reproduce", claims, "--dry-run", "--sample", "nan")
     assert (status, "Invalid value for '--sample'" in words) == (2, True)
 
@@ -92,7 +93,7 @@ def test_scores_are_compared_by_their_paired_interval(bundle, tmp_path, monkeypa
         (tmp_path / folder).mkdir()
         for part in (name, scores_of(files, name)):
             (tmp_path / folder / Path(part).name).write_bytes(own[part])
-    monkeypatch.setattr("fedbench.leaderboard.submissions.compare.FLOOR", floor)
+    monkeypatch.setattr("fedbench.leaderboard.submissions.comparing.FLOOR", floor)
     said = compare(*(read_run(tmp_path / folder / Path(name).name)[0] for folder in ("claimed", "again")))
     assert said.verdict == verdict
     assert how in said.how

@@ -106,14 +106,14 @@ def test_killed_at_any_moment_the_marker_names_plans_that_are_there(made, monkey
     store, calls = Results(folder), []
     asked = replace(read_plan(folder, first), overrides=("seeds=[9]",))
 
-    def write(path, content, cache, real=plans.write_making_room):
+    def write(path, content, real=plans.write_atomically):
         calls.append(path)
         if len(calls) > written:
             raise KeyboardInterrupt
-        real(path, content, cache)
+        real(path, content)
 
-    for module in ("plans", "marker"):
-        monkeypatch.setattr(f"fedbench.core.store.{module}.write_making_room", write)
+    for module in ("plans", "results"):
+        monkeypatch.setattr(f"fedbench.core.store.{module}.write_atomically", write)
     with pytest.raises(KeyboardInterrupt):
         store.set_manifest(store.marker()["cells"], asked=asked)
     assert Results(folder).marker()["plans"] == [first] and read_plan(folder, first)

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from fedbench.core.registry.components import Registry
 
-MARKER = "fedbench.json"  # as in store/marker.py, which imports numpy
+MARKER = "fedbench.json"  # as in store/results.py, which imports numpy
 _MOST = 500  # candidates
 
 

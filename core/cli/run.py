@@ -129,7 +129,6 @@ def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, e
     _say_why(jobs, {state.stem for state in found}, store)
     store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
     _execute(console, jobs, executor, wanted, store.root, found)
-    store.keep_marker()
     ended = {state.stem: state for state in recorded(wanted.jobs, store)}
     before = {state.stem for state in found} | {c.stem for job in jobs for c in job.cells}
     return ended, before - ended.keys()

@@ -48,12 +48,9 @@ def command(results: Path, cell: str | None, history: bool, as_json: bool) -> No
 
 def find(root: Path, cell: str | None) -> list[LoadedRecord]:
     """The records with ``cell`` in their name or, if there are none, at the start of their key. Raises ``UserError`` for none."""
-    from fedbench.core.store.reading import read_all, record_paths
+    from fedbench.core.store.reading import load_records
 
-    paths = record_paths(opened(root).records)
-    if not paths:
-        raise UserError(f"{root}: no records yet; `fedbench run SUITE` writes them")
-    everything = read_all(paths)
+    everything = load_records(opened(root).root)
     found = [r for r in everything if cell is None or cell in r.stem]
     found = found or [r for r in everything if r.record.key.startswith(cell or "")]
     if not found:

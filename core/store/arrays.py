@@ -1,4 +1,4 @@
-"""Vectors out of an ``.npz`` file of unknown origin: sizes are checked before memory is taken, nothing is unpickled."""
+"""Read vectors from an ``.npz`` file of unknown origin: sizes are checked first, nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ MAX_FILE_BYTES = 1 << 30
 MAX_UNPACKED_BYTES = 1 << 29  # of all arrays of a file
 MAX_DIRECTORY_BYTES = 16 << 20  # a hundred thousand arrays
 _MAX_HEADER_BYTES = 512  # numpy writes 118 for a vector
-_END_BYTES = 22  # of the zip format: what numpy writes after the directory
 
 
 class Malformed(Exception):
@@ -96,16 +95,23 @@ class ArrayFile:
 
 
 def _content(path: Path) -> bytes:
-    """The file, if it ends as an archive of numpy does: the size of its directory stands there."""
+    """The bytes of the file, if it ends as an archive of numpy does, with a directory of a bounded size."""
     try:
         found = bytes_of(path, MAX_FILE_BYTES)
     except OverflowError:
         raise Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB") from None
     if found is None:
         raise Malformed("not a regular file")
-    end = found[-_END_BYTES:]
-    if end[:4] != b"PK\x05\x06":
+    size = directory_bytes(found[-42:])
+    if size is None:
         raise Malformed("it does not end as numpy's archives do (cut short, or with something behind it)")
-    if (size := int.from_bytes(end[12:16], "little")) > MAX_DIRECTORY_BYTES:
+    if size > MAX_DIRECTORY_BYTES:
         raise Malformed(f"its directory is {size >> 20:,} MiB, more than {MAX_DIRECTORY_BYTES >> 20}")
     return found
+
+
+def directory_bytes(end: bytes) -> int | None:
+    """The size of the directory of a zip file, from the last 42 bytes of the file; None where they are not those of a plain zip
+    file without a comment."""
+    plain = end[-22:-18] == b"PK\x05\x06" and end[-42:-38] != b"PK\x06\x07"
+    return int.from_bytes(end[-10:-6], "little") if plain else None

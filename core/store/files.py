@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 
 TEMPORARY_PREFIX = ".tmp-"
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def bytes_of(path: Path, most: int) -> bytes | None:
-    """What a regular file holds; None of anything else, FIFOs included. ``OSError``; ``OverflowError`` of over ``most`` bytes."""
+    """The content of a regular file; None of anything else, FIFOs included.
+
+    Raises ``OSError``, and ``OverflowError`` for more than ``most`` bytes.
+    """
     try:
         with _opened(path) as f:
             found = os.fstat(f.fileno())
@@ -48,40 +50,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def write_making_room(path: Path, content: bytes, cache: Path) -> None:
-    """The same; where the disk is full, files of the folder ``cache`` go, the largest first, until there is room.
-
-    Raises ``OSError`` that names ``path`` when there is none without them either.
-    """
-    while True:
-        try:
-            write_atomically(path, content)
-            return
-        except OSError as error:
-            if error.errno not in NO_ROOM or not _drop_largest(cache):
-                raise
-
-
 def write_if_room(path: Path, content: bytes) -> bool:
-    """Write a cache, which costs nothing but its making where it cannot be written; whether it was."""
+    """Write a file of a cache; False where it cannot be written, which costs only the time to compute it again."""
     try:
         write_atomically(path, content)
     except OSError:
         return False
-    return True
-
-
-def _drop_largest(cache: Path) -> bool:
-    """Whether there was a file to delete. Other processes may delete some at the same time."""
-    sizes = {}
-    for path in cache.glob("*.npz"):
-        try:
-            sizes[path] = path.stat().st_size
-        except FileNotFoundError:
-            continue  # gone: another process makes room, too
-    if not sizes:
-        return False
-    max(sizes, key=lambda path: sizes[path]).unlink(missing_ok=True)
     return True
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.canonical import key_of
-from fedbench.core.store.files import write_making_room
+from fedbench.core.store.files import write_atomically
 from fedbench.core.store.integrity import digest_mistake, sealed
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.record import SCHEMA_VERSION
@@ -63,7 +63,7 @@ def keep_plan(root: Path, asked: Asked) -> str:
     for suffix, content in contents.items():
         path = root / SUITES / f"{asked.id}{suffix}"
         if not (path.is_file() and path.read_bytes() == content):
-            write_making_room(path, content, root / "cache")
+            write_atomically(path, content)
     return asked.id
 
 

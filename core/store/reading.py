@@ -21,6 +21,8 @@ from fedbench.core.words import one_line
 
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 200_000
+IMPORTED = "imported"  # RESULTS/imported/BUNDLE/records: records of other groups
+REPRODUCED = "reproduced"  # RESULTS/reproduced: a results folder with imported cells that were computed again here
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ class LoadedRecord:
     def stem(self) -> str:
         """The name of the cell; in a merged folder with the name of the suite in front, as its run has it."""
         return self.path.stem.removesuffix(stem_of_run(self.record)) + stem_of_cell(self.record)
+
+    @property
+    def bundle(self) -> str:
+        """The name of the bundle that the record came in; empty for one that was measured in its folder."""
+        folder = self.path.parents[1]
+        return folder.name if folder.parent.name == IMPORTED else ""
 
     def candidates(self, target: int) -> Candidates:
         """Scores, kinds and ids of ``target``'s candidates; UserError when the arrays are unusable."""
@@ -152,15 +160,24 @@ def _null(arrays: CellArrays, target: int, of: str, length: int | None) -> np.nd
 
 
 def load_records(folder: Path | str) -> list[LoadedRecord]:
-    """The records of all cells in the results folder (``folder/records/*.json``), in the order of the names of their runs.
+    """The records of all cells in a results folder: those that were measured there, then imported ones of other keys.
 
     UserError that names every file that cannot be used, with reason and remedy.
     """
-    records = Path(folder) / "records"
-    paths = record_paths(records)
+    paths = all_paths(Path(folder))
     if not paths:
-        raise UserError(f"{records}: no records found; `fedbench run SUITE` writes them")
-    return read_all(paths)
+        raise UserError(f"{Path(folder) / 'records'}: no records found; `fedbench run SUITE` writes them")
+    loaded = read_all(paths)
+    own = [r for r in loaded if not r.bundle]
+    known = {(r.record.suite, r.record.key) for r in own}
+    imported = {(r.record.suite, r.record.key): r for r in loaded if r.bundle}
+    return [*own, *(r for at, r in imported.items() if at not in known)]
+
+
+def all_paths(root: Path) -> list[Path]:
+    """The record files of a results folder, imported ones last."""
+    folders = [root / "records", *sorted(root.glob(f"{IMPORTED}/*/records"))]
+    return [path for folder in folders for path in record_paths(folder)]
 
 
 def record_paths(records: Path) -> list[Path]:

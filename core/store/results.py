@@ -1,4 +1,4 @@
-"""A results folder: one record a run, a manifest of what the suite asks for, a cache that may be deleted."""
+"""A results folder: run records, suites, caches, and a marker that names its suite and the cells of the last plan."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.store.files import TEMPORARY_PREFIX
-from fedbench.core.store.locks import locked
-from fedbench.core.store.marker import MARKER, blank, foreign, read_marker, rebuilt, untouched, write_marker
-from fedbench.core.store.plans import Asked, keep_plan
-from fedbench.core.store.reading import LoadedRecord, read_run
+from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
+from fedbench.core.store.integrity import digest_mistake, sealed
+from fedbench.core.store.json_file import parse_json
+from fedbench.core.store.locks import is_lock, locked
+from fedbench.core.store.plans import SUITES, Asked, keep_plan, stored_plans
+from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, all_paths, read_all, read_bare, read_run
 from fedbench.core.store.record import SCHEMA_VERSION
 from fedbench.core.store.run_file import CellResult, write_run
 
+MARKER = "fedbench.json"
+DRAW = "reproduced.json"  # which part of the imported records is computed again
+_OURS = {MARKER, DRAW, "records", SUITES, "cache", "logs", "leaderboard", IMPORTED, REPRODUCED}
+_MAX_MARKER_BYTES = 32 << 20
+_REMEDY = "delete it, and its facts are taken from the records; or name another folder with --results"
+
 
 class Results:
-    """``root``/fedbench.json (marker + manifest), records/, suites/, cache/, logs/, leaderboard/. ``notes``: what the user
-    should be told of how the folder was found."""
+    """The folder ``root``. ``notes``: messages for the user about the state in which it was found."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -27,106 +33,87 @@ class Results:
         self.cache = root / "cache"
         self.logs = root / "logs"
         self.notes: list[str] = []
-        self._facts: dict[str, Any] | None = None  # the marker as this object wrote it last
 
     # -- opening -------------------------------------------------------------------------------------------------
 
     @classmethod
     def create(cls, root: Path, suite: str) -> Results:
-        """Open ``root`` for writing, making it if needed. Raises ``UserError`` for a folder that is not ours."""
+        """Open ``root`` for writing, making it if needed. Raises ``UserError`` for a folder of another suite or program."""
         results = cls(root)
         try:
             if root.exists() and not root.is_dir():
                 raise UserError(f"{root}: is a file; name a folder with --results")
-            if results._marked():
-                results._require(suite, results.marker())
-            else:
-                results._claim_or_share(suite)
+            results._claim(suite)
             for folder in (results.records, results.cache, results.logs):
                 folder.mkdir(exist_ok=True)
         except OSError as error:
             raise UserError(f"{root}: cannot be written ({error.strerror}); name another folder with --results") from error
         return results
 
-    def _marked(self) -> bool:
-        return (self.root / MARKER).exists()
+    @classmethod
+    def open(cls, root: Path) -> Results:
+        """Open an existing results folder for reading; nothing is written. Raises ``UserError`` for a folder that is none."""
+        results = cls(root)
+        results.marker()
+        if not results._marked():
+            results.notes.append(f"note: {root}: its {MARKER} is gone; suite and cells are taken from the records")
+        return results
 
-    def _require(self, suite: str, facts: dict[str, Any]) -> None:
+    def _claim(self, suite: str) -> None:
+        """Write the marker of a new folder before anything else, so that a killed run leaves a folder that can be used."""
+        found = self.marker() if self._marked() or all_paths(self.root) else None
+        # of parts of one plan that begin at once, the second finds the folder of the first
+        if found is None and any(_foreign(self.root)) and not self._marked():
+            raise UserError(
+                f"{self.root}: not empty and not a fedbench results folder (no {MARKER}); nothing was touched - "
+                "name another folder with --results"
+            )
+        facts = found or {"suite": suite, "cells": [], "plans": []}
         if facts["suite"] != suite:
             raise UserError(
                 f"{self.root}: holds the results of suite '{facts['suite']}', not '{suite}'; nothing was touched - "
                 "name another folder with --results"
             )
-
-    def _claim_or_share(self, suite: str) -> None:
-        """Parts of one plan begin at the same moment: whoever comes second finds the other's folder."""
-        try:
-            self._claim(suite)
-        except UserError:
-            if not self._marked():
-                raise
-            self._require(suite, self.marker())
-
-    def _claim(self, suite: str) -> None:
-        """The marker comes first, so that a folder is ours or untouched, whenever the process is killed."""
-        found = rebuilt(self.root) if self.root.exists() else None
-        if found is None and self.root.exists() and (any(foreign(self.root)) or not untouched(self.root)):
-            raise UserError(
-                f"{self.root}: not empty and not a fedbench results folder (no {MARKER}); nothing was touched - "
-                "name another folder with --results"
-            )
-        facts, *notes = found or (blank(suite),)
-        self._require(suite, facts)
-        self._write_marker(facts)
-        self.notes += notes
-
-    @classmethod
-    def open(cls, root: Path) -> Results:
-        """Open an existing results folder for reading; a marker that is gone is made again from the records."""
-        results = cls(root)
-        if results._marked():
-            results.marker()
-            return results
-        if (found := rebuilt(root) if root.is_dir() else None) is None:
-            raise UserError(f"{root}: not a fedbench results folder (no {MARKER}); run `fedbench run SUITE` first")
-        facts, note = found
-        results._write_marker(facts)
-        results.notes.append(note)
-        return results
-
-    def marker(self) -> dict[str, Any]:
-        """The folder's own facts: schema version, suite, and the cells (stems of their files) of the last plan."""
-        return read_marker(self.root)
-
-    def _write_marker(self, facts: dict[str, Any]) -> None:
-        write_marker(self.root, facts)
-        self._facts = {**facts, "schema_version": SCHEMA_VERSION}
-
-    def set_manifest(
-        self, cells: list[str], title: str = "", published: Sequence[dict[str, Any]] = (),
-        analyses: Sequence[dict[str, Any]] = (), asked: Asked | None = None,
-    ) -> None:  # fmt: skip
-        """Remember which cells the suite asks for now, its title, which published numbers go beside ours, its analyses
-        (label, name, params), and the suite itself.
-
-        Records of earlier code or parameters stay, unlisted, and so do the suites of earlier plans. The suite comes first: the
-        marker never names a plan that is not there.
-        """
-        plans = [plan for plan in self.marker()["plans"] if asked is None or plan != asked.id]
-        plans += [keep_plan(self.root, asked)] if asked is not None else []
-        more = {"title": title, "cells": cells, "published": list(published), "analyses": list(analyses), "plans": plans}
-        self._write_marker(self.marker() | more)
-
-    def keep_marker(self) -> None:
-        """Write what this object wrote last again where the marker is gone, or another process had to make it anew."""
-        if self._facts is not None and (not self._marked() or self.marker() != self._facts):
-            self._write_marker(self._facts)
+        if not self._marked():
+            write_marker(self.root, facts)
 
     @contextlib.contextmanager
     def lock(self, part: tuple[int, int] | None = None) -> Iterator[None]:
         """One `fedbench run` a folder, or several parts (i, n) of one n, each once; see ``locks``."""
         with locked(self.root, part):
             yield
+
+    # -- marker --------------------------------------------------------------------------------------------------
+
+    def _marked(self) -> bool:
+        return (self.root / MARKER).exists()
+
+    def marker(self) -> dict[str, Any]:
+        """The folder's own facts: schema version, suite, ``cells`` (names of those of the last plan) and ``plans`` (ids of the
+        stored suites, the last one at the end). Where the file is gone, as the records give them."""
+        return read_marker(self.root) if self._marked() else _marker_of_records(self.root)
+
+    def set_manifest(
+        self, cells: list[str], title: str = "", published: Sequence[dict[str, Any]] = (),
+        analyses: Sequence[dict[str, Any]] = (), asked: Asked | None = None,
+    ) -> None:  # fmt: skip
+        """Store the plan: the names of its cells, its title, the published numbers beside ours, its analyses (label, name,
+        params), and the suite itself.
+
+        Records of earlier code or parameters stay, unlisted, and so do the suites of earlier plans. The suite comes first: the
+        marker never names a plan that is not there.
+        """
+        facts = self.marker()
+        plans = [plan for plan in facts["plans"] if asked is None or plan != asked.id]
+        plans += [keep_plan(self.root, asked)] if asked is not None else []
+        more = {"title": title, "cells": cells, "published": list(published), "analyses": list(analyses), "plans": plans}
+        write_marker(self.root, facts | more)
+
+    def planned(self, loaded: list[LoadedRecord]) -> tuple[list[LoadedRecord], int]:
+        """(those of the last plan, how many others there are); all of them where none belongs to a plan."""
+        cells = set(self.marker()["cells"]) if self._marked() else set()
+        kept = [r for r in loaded if r.stem in cells]
+        return (kept, len(loaded) - len(kept)) if kept else (loaded, 0)
 
     # -- records -------------------------------------------------------------------------------------------------
 
@@ -139,25 +126,68 @@ class Results:
         path = self.path(stem)
         return read_run(path) if path.exists() else []
 
-    def planned(self, loaded: list[LoadedRecord]) -> tuple[list[LoadedRecord], int]:
-        """(those of the last plan, how many others there are); all of them where none belongs to a plan."""
-        cells = set(self.marker()["cells"]) if self._marked() else set()
-        kept = [r for r in loaded if r.stem in cells]
-        return (kept, len(loaded) - len(kept)) if kept else (loaded, 0)
-
     def write(self, stem: str, cells: Sequence[CellResult]) -> None:
-        """Add these cells to the files of their run, in place of those with the same keys. A lost marker is made again.
+        """Add these cells to the files of their run, in place of those with the same keys.
 
         Raises ``OSError``, and ``UserError`` where the record that is there cannot be used.
         """
-        if not self._marked():
-            self._write_marker(self._facts or blank(cells[0].record.suite))
         keys = {cell.record.key for cell in cells}
         kept = [CellResult(r.record, r.all_arrays()) for r in self.cells(stem) if r.record.key not in keys]
-        write_run(self.records, stem, [*kept, *cells], self.cache)
+        write_run(self.records, stem, [*kept, *cells])
 
     def sweep(self) -> None:
-        """Remove temporary files a killed process left behind."""
+        """Remove temporary files that a killed process left."""
         for folder in (self.root, self.records, self.cache, self.logs):
             for stray in folder.glob(f"{TEMPORARY_PREFIX}*"):
                 stray.unlink(missing_ok=True)
+
+
+def read_marker(root: Path) -> dict[str, Any]:
+    """The facts in the file ``fedbench.json`` of a results folder. Raises ``UserError`` for a damaged one."""
+    path = root / MARKER
+    facts = parse_json(path, _MAX_MARKER_BYTES, _REMEDY)
+    version = facts.get("schema_version") if isinstance(facts, dict) else None
+    if type(version) is not int or not isinstance(facts.get("suite"), str):
+        raise UserError(f"{path}: unreadable (no schema_version and suite); {_REMEDY}")
+    if version > SCHEMA_VERSION:
+        raise UserError(f"{path}: schema {version} is newer than this fedbench understands ({SCHEMA_VERSION}); upgrade fedbench")
+    if (what := digest_mistake(facts)) is not None:
+        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {_REMEDY}")
+    for what in ("cells", "plans"):
+        names = facts.setdefault(what, [])
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            raise UserError(f"{path}: unreadable (its {what} are not a list of names); {_REMEDY}")
+    return {name: value for name, value in facts.items() if name != "digest"}
+
+
+def write_marker(root: Path, facts: dict[str, Any]) -> None:
+    """Replace the folder's facts. Raises ``OSError``."""
+    write_atomically(root / MARKER, sealed({**facts, "schema_version": SCHEMA_VERSION}))
+
+
+def _foreign(root: Path) -> Iterator[str]:
+    """Files and folders that fedbench does not write."""
+    for path in root.iterdir() if root.is_dir() else ():
+        if path.name not in _OURS and not is_lock(path.name) and not path.name.startswith(TEMPORARY_PREFIX):
+            yield path.name
+
+
+def _marker_of_records(root: Path) -> dict[str, Any]:
+    """The facts of a folder without its marker, from its records. Raises ``UserError`` for records of several suites, for those
+    that cannot be used, and for a folder of another program."""
+    paths = all_paths(root)
+    if not paths or any(_foreign(root)):
+        raise UserError(
+            f"{root}: not empty and not a fedbench results folder (no {MARKER}); nothing was touched - name another folder"
+            if any(_foreign(root)) else f"{root}: not a fedbench results folder (no {MARKER}); run `fedbench run SUITE` first"
+        )  # fmt: skip
+    loaded = read_all(paths, read_bare)
+    suites = sorted({r.record.suite for r in loaded})
+    if len(suites) > 1:
+        raise UserError(
+            f"{root}: its {MARKER} is gone, and it holds records of several suites ({', '.join(map(repr, suites[:5]))}); nothing "
+            "was touched - move the records of all suites but one to another folder"
+        )
+    return {
+        "schema_version": SCHEMA_VERSION, "suite": suites[0], "cells": [r.stem for r in loaded], "plans": stored_plans(root),
+    }  # fmt: skip

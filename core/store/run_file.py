@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.core.store.files import npz_bytes, write_making_room
+from fedbench.core.store.files import npz_bytes, write_atomically
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 
@@ -65,17 +65,14 @@ def member(key: str, name: str) -> str:
     return f"{key[:12]}/{name}"
 
 
-def write_run(records: Path, stem: str, cells: Sequence[CellResult], cache: Path) -> None:
-    """Write the files of a run with these cells in place of earlier ones. Where the disk is full, files of ``cache`` are deleted.
-
-    Raises ``OSError``.
-    """
+def write_run(records: Path, stem: str, cells: Sequence[CellResult]) -> None:
+    """Write the files of a run with these cells in place of earlier ones. Raises ``OSError``."""
     arrays, name = _packed({cell.record.key: cell.arrays for cell in cells if cell.arrays}), ""
     if arrays:
         content = npz_bytes(arrays)
         name = f"{stem}--{hashlib.sha256(content).hexdigest()[:12]}.npz"
-        write_making_room(records / name, content, cache)
-    write_making_room(records / f"{stem}.json", sealed(_content([cell.record for cell in cells], name)), cache)
+        write_atomically(records / name, content)
+    write_atomically(records / f"{stem}.json", sealed(_content([cell.record for cell in cells], name)))
     for path in records.glob(f"{stem}--*.npz"):
         if path.name != name:
             path.unlink(missing_ok=True)

@@ -18,11 +18,12 @@ from fedbench.core.cli.say import say
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The bundle, a file that is not there yet.")
 @click.option("--only", multiple=True, metavar="KIND=NAME,...", help=f"A part of the records: {', '.join(ONLY)}.")
 def command(results: Path, output: Path, only: tuple[str, ...]) -> None:
-    """Bundle the records of RESULTS, their scores and their suites into one file, for `fedbench import` elsewhere.
+    """Bundle the records of RESULTS, their scores and their suites into one zip file, for `fedbench import`
+    elsewhere.
 
-    Nothing else of the folder goes in: no caches, logs, boards or pickles. The same folder gives the same bytes.
+    Caches, logs and boards are left out. The same folder gives the same bytes.
     """
-    from fedbench.leaderboard.submissions.exporting import export
+    from fedbench.leaderboard.submissions.transfer import export
 
     done = export(results.absolute(), output.absolute(), parse_only(only))
     say(f"{output}: {done.records} records, {done.size / 2**20:.1f} MiB, sha256 {done.sha256}")

@@ -1,4 +1,4 @@
-"""`fedbench import`: check somebody's bundle, count all of its numbers again, unpack it."""
+"""`fedbench import`: check a bundle, recompute its metrics, unpack it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import click
 
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.say import say
+from fedbench.core.contract.errors import UserError
 
 
-@click.command(name="import", short_help="Check a bundle, count its numbers again, unpack it.", epilog=examples(
+@click.command(name="import", short_help="Check a bundle, recompute its metrics, unpack it.", epilog=examples(
     "fedbench import theirs.zip -o results/theirs",
     "fedbench leaderboard results/theirs            their board, every row marked `claimed`",
 ))  # fmt: skip
@@ -20,20 +21,19 @@ from fedbench.core.cli.say import say
 def command(bundle: Path, output: Path) -> None:
     """Check BUNDLE and unpack it as a results folder; whole, or not at all.
 
-    Sizes and digests are checked before anything is unpacked, every metric is computed again from the scores of single samples.
-    No code of its author runs or has to be installed. Its records are marked `claimed`.
+    Every metric is recomputed from the scores of single samples. No code of its author runs or has to be installed. Its records
+    lie in `imported/` of the folder and are `claimed`.
     """
-    from fedbench.leaderboard.commands.ticker import ticker
-    from fedbench.leaderboard.submissions.importing import import_bundle
     from fedbench.leaderboard.submissions.recompute import NOT_RECOMPUTED
+    from fedbench.leaderboard.submissions.transfer import merge
 
-    with ticker("recomputing the metrics of") as tick:
-        found = import_bundle(bundle.absolute(), output.absolute(), tick)
+    if bundle.is_dir():
+        raise UserError(f"{bundle}: is a folder; `fedbench merge` takes folders")
+    found = merge([bundle], output.absolute())
     say(f"{output}: {found.records} records, claimed; every metric is what their scores give.")
     say("Only claimed, since no scores decide it:")
     for what in NOT_RECOMPUTED:
         say(f"  {what}")
     if found.other_draws:
-        say(f"  standard errors of {found.other_draws} records, drawn with another numpy than is installed here (AUC: "
-            "to a factor of two)")
+        say(f"  standard errors of {found.other_draws} records, drawn with another numpy than is installed here")
     say(f"board: fedbench leaderboard {output}; run a part again: fedbench reproduce {output}")

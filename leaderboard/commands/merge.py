@@ -22,13 +22,10 @@ def command(sources: tuple[Path, ...], output: Path, lasting: bool = True) -> No
 
     A bundle is checked as `fedbench import` does. Records of one key must be equal but for time and machine: the first is kept.
     """
-    # lasting: False where another command throws the folder away, whose name would tell nobody anything
-    from fedbench.leaderboard.commands.ticker import ticker
-    from fedbench.leaderboard.submissions.merging import merge
+    from fedbench.leaderboard.submissions.transfer import merge
 
-    with ticker("recomputing the metrics of") as tick:
-        found = merge(sources, output.absolute(), tick)
+    found = merge(sources, output.absolute())
     for note in found.notes:
         say(f"note: {note}")
-    where = f"{output}: " if lasting else ""
+    where = f"{output}: " if lasting else ""  # not lasting: another command deletes the folder
     say(f"{where}{found.records} records of {len(sources)} sources")

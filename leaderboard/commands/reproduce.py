@@ -1,9 +1,10 @@
-"""`fedbench reproduce`: run a part of somebody's claims again."""
+"""`fedbench reproduce`: run a sample of the claimed records again and compare."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from fedbench.core.cli.say import say
 from fedbench.core.contract.errors import UserError
 
 if TYPE_CHECKING:
-    from fedbench.leaderboard.submissions.reproducing import Again
+    from fedbench.leaderboard.submissions.reproducing import Sample
 
 _EPILOG = """\b
 Examples:
@@ -39,7 +40,7 @@ def _share(ctx: click.Context, param: click.Parameter, value: float | None) -> f
               help="Where a bundle file is imported to.  [default: results/NAME]")
 @click.option("--sample", type=click.FloatRange(0, 1, min_open=True), callback=_share,
               help="Share of the runs of every row, rounded up: at least one a row.  [default: 0.1]")
-@click.option("--seed", type=click.IntRange(0), help="Draws the sample.  [default: a fresh one, which nobody could know]")
+@click.option("--seed", type=click.IntRange(0), help="Draws the sample.  [default: a fresh one, which cannot be predicted]")
 @click.option("--workers", type=click.IntRange(1), help="Runs side by side, one thread each.  [default: the cores]")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run; compute nothing.")
@@ -48,17 +49,15 @@ def command(
 ) -> None:
     """Run a sample of BUNDLE's cells again and compare: bit for bit, within tolerance, or not reproduced.
 
-    BUNDLE is a file, which is imported first, or a folder that `fedbench import` made. The code that runs is what is installed
-    here, never the bundle's. What came out is remembered in the folder, and its board says so.
+    BUNDLE is a file, which is imported first, or a results folder with imported records. The code that runs is what is installed
+    here, never the bundle's. The results are kept in the folder, and its board shows them.
     """
-    import secrets
-
     from fedbench.core.cli.folder import opened
     from fedbench.core.cli.run import build_plan
     from fedbench.leaderboard.submissions.reproducing import drawn, prepare
 
     folder = opened(_folder(bundle, output)).root
-    draw = drawn(folder, sample, seed, lambda: secrets.randbelow(2**32))
+    draw = drawn(folder, sample, seed)
     again = prepare(folder, draw, lambda suite, results: build_plan(str(suite), (), results, device))
     cells = sum(len(job.cells) for job in again.jobs)
     chosen = f"a share of {draw.share:g} with seed {draw.seed}"
@@ -77,27 +76,23 @@ def _folder(bundle: Path, output: Path | None) -> Path:
         if output is not None:
             raise UserError(f"{bundle}: is a folder, -o says where a bundle file goes")
         return bundle
-    from fedbench.leaderboard.commands.ticker import ticker
-    from fedbench.leaderboard.submissions.importing import import_bundle, is_import_of
+    from fedbench.leaderboard.submissions.transfer import is_import_of, merge
 
     folder = output or Path("results") / bundle.stem
     if not is_import_of(folder, bundle):
-        with ticker("recomputing the metrics of") as tick:
-            found = import_bundle(bundle.absolute(), folder.absolute(), tick)
-        say(f"{folder}: {found.records} records, claimed")
+        say(f"{folder}: {merge([bundle], folder.absolute()).records} records, claimed")
     return folder
 
 
-def _show(again: Again) -> None:
+def _show(again: Sample) -> None:
     from fedbench.core.cli.table import show_table
-    from fedbench.leaderboard.submissions.reproducing import runs_of
 
-    show_table(["run", "rounds", "cells"], runs_of(again))
+    show_table(["run", "rounds", "cells"], [(job.title, job.setting.federation.rounds, len(job.cells)) for job in again.jobs])
     for stem, why in again.stale.items():
         say(f"stale: {stem}: {why}")
 
 
-def _run(folder: Path, again: Again, workers: int | None) -> None:
+def _run(folder: Path, again: Sample, workers: int | None) -> None:
     """What is missing of the sample, by the executor of `fedbench run`, in a results folder of its own."""
     from rich.console import Console
 
@@ -106,10 +101,10 @@ def _run(folder: Path, again: Again, workers: int | None) -> None:
     from fedbench.core.cli.progress import Display
     from fedbench.core.run.local import LocalProcesses
     from fedbench.core.run.resume import pending, recorded
+    from fedbench.core.store.reading import REPRODUCED
     from fedbench.core.store.results import Results
-    from fedbench.leaderboard.submissions.reproducing import rerun_folder
 
-    store = told(Results.create(rerun_folder(folder), again.jobs[0].suite))
+    store = told(Results.create(folder / REPRODUCED, Results.open(folder).marker()["suite"]))
     with store.lock():
         store.sweep()
         jobs: list[Any] = pending(again.jobs, recorded(again.jobs, store), "failed")
@@ -118,10 +113,8 @@ def _run(folder: Path, again: Again, workers: int | None) -> None:
             LocalProcesses(workers or usable_cores()).execute(jobs, display.watcher())
 
 
-def _report(folder: Path, again: Again) -> int:
+def _report(folder: Path, again: Sample) -> int:
     """A table of what is not the same, a count of what is; the exit status."""
-    from collections import Counter
-
     from fedbench.core.cli.table import show_table
     from fedbench.core.words import one_line
     from fedbench.leaderboard.submissions.reproducing import results

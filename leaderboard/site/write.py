@@ -83,7 +83,7 @@ def _folder_of(source: Path) -> Iterator[Path]:
     if not source.is_file():
         yield opened(source).root
         return
-    from fedbench.leaderboard.submissions.merging import merge
+    from fedbench.leaderboard.submissions.transfer import merge
 
     with tempfile.TemporaryDirectory(prefix="fedbench-") as aside:
         folder = Path(aside) / "results"

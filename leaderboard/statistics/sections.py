@@ -319,13 +319,17 @@ def of_tuning(loaded: LoadedRecord) -> bool:
 
 
 def newest(records: Iterable[LoadedRecord]) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
-    """(current, superseded): of several records of one cell, as a change of code leaves them, the latest counts."""
+    """(current, superseded): of several records of one cell, as a change of code leaves them, the latest counts; one that
+    was measured here comes before imported ones."""
 
     def cell(loaded: LoadedRecord) -> tuple[Any, ...]:
         r = loaded.record
         return r.suite, r.setting, r.coalition, r.defense.label, r.attack.label, r.seed
 
-    ordered = [sorted(group, key=lambda r: (r.record.measured.started, r.record.key)) for _, group in _grouped(records, cell)]
+    def order(loaded: LoadedRecord) -> tuple[Any, ...]:
+        return not loaded.bundle, loaded.record.measured.started, loaded.record.key
+
+    ordered = [sorted(group, key=order) for _, group in _grouped(records, cell)]
     return [g[-1] for g in ordered], [r for g in ordered for r in g[:-1]]
 
 

@@ -1,1 +1,1 @@
-"""Results that travel: bundles out and in, marks of trust, runs repeated, folders made one. Nobody's code but fedbench's runs."""
+"""Results of other groups: bundles, import, merge, reproduction and levels of trust."""

@@ -1,63 +1,109 @@
-"""Every number of a record that its score file decides, made again from it: the metrics with their errors, and more."""
+"""Recompute the metrics of imported records from their scores."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
-from fedbench.core import EXCLUDED, MEMBER
+from fedbench.core import EXCLUDED, MEMBER, UserError
 from fedbench.core.metrics import Group, Score, score_groups
 from fedbench.core.metrics.registry import METRICS, metric
 from fedbench.core.metrics.rounds import maximum
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.audit import shuffle_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.core.store.scores import DecisionScores, TargetScores
+from fedbench.core.store.scores import TargetScores
+from fedbench.core.words import one_line
 
 _TOLERANCE = 1e-9  # relative; sums may be rounded in another order on another processor
 _ROUNDED = 1e-6  # null values are stored in single precision
 _POOLED = -1  # the target under which a run draws the bootstrap of all targets together
-# What stands in a record and no score file decides, in the words of docs/submissions.md.
+_MOST_SHOWN = 20  # records with wrong numbers
 NOT_RECOMPUTED = (
     "single rounds: calibrated and best round, maximum, and the null values of these (the scores of every round are not kept)",
-    "decisions: the threshold itself, the calibrated and the best round (some threshold gives what is said of the last one)",
+    "decisions of attacks with a threshold of their own",
     "the test accuracy and the training loss of rounds before the last",
     "findings of analyses, facts of defenses, notes",
     "times, memory, machine and versions",
 )
 
 
-def recompute(loaded: LoadedRecord) -> list[str]:
-    """Every number of a record with scores that its score file does not give, in words; [] where all agree.
+def require_recomputed(records: Sequence[LoadedRecord]) -> None:
+    """Raises ``UserError`` for records with a number that their scores do not give, and for runs that contradict themselves."""
+    scored = [r for r in records if r.record.outcome == "ok"]
+    console = Console(stderr=True)
+    wrong = []
+    for loaded in track(scored, "recomputing metrics", console=console, transient=True, disable=not console.is_terminal):
+        try:
+            found = recompute(loaded)
+        except (ValueError, FloatingPointError) as error:  # no metric can be computed from such scores
+            found = [f"its scores cannot be judged ({one_line(str(error), 120)})"]
+        if found:
+            more = f" and {len(found) - 1} other numbers" if len(found) > 1 else ""
+            wrong.append(f"{loaded.stem}: {found[0]}{more}: the record or its scores were changed")
+    wrong = wrong or disagreeing(records)
+    if wrong:
+        raise UserError(*wrong[:_MOST_SHOWN], *([f"and {len(wrong) - _MOST_SHOWN} more"] if len(wrong) > _MOST_SHOWN else []))
 
-    Raises ``UserError`` for a score file that cannot be read.
+
+def disagreeing(records: Iterable[LoadedRecord]) -> list[str]:
+    """Cells of one run that differ in its test accuracy, rounds, test samples or candidates."""
+    first: dict[tuple[str, str, str], tuple[str, str]] = {}
+    found = []
+    for loaded in records:
+        for what, content in _of_run(loaded):
+            name, known = first.setdefault((loaded.record.suite, loaded.record.run_key, what), (loaded.stem, content))
+            if known != content:
+                found.append(f"{name} and {loaded.stem} are of one run, but have other {what}")
+    return found
+
+
+def _of_run(loaded: LoadedRecord) -> Iterator[tuple[str, str]]:
+    """(name, content) of everything that the cells of a run share."""
+    record = loaded.record
+    if record.utility is not None:
+        yield "test accuracy", f"{record.utility!r}"
+        yield "rounds", f"{record.history!r}"
+    if record.outcome == "ok":
+        judged, correct = loaded.everything()
+        yield "test samples", hashlib.sha256(correct.tobytes()).hexdigest()
+        for target, c in judged.items():
+            content = b"".join(np.ascontiguousarray(a).tobytes() for a in (c.kind, c.ids, c.in_mix, c.canary))
+            yield f"candidates of target {target}", hashlib.sha256(content).hexdigest()
+
+
+def recompute(loaded: LoadedRecord) -> list[str]:
+    """Every number of a record that differs from what its scores give; [] where all agree.
+
+    Raises ``UserError`` for scores that cannot be read.
     """
     record = loaded.record
     judged, correct = loaded.everything()
     found: list[str] = []
-    for target, candidates in zip(record.targets, judged.values(), strict=True):
-        again = _groups(record.seed, target.target, candidates)
-        found += _of_groups(loaded, f"target {target.target}", target.groups, again)
-        found += _of_rounds(f"target {target.target}", target, candidates)
-        found += _of_maximum(loaded, target, candidates)
-        if target.decision is not None:
-            found += _of_decision(f"target {target.target}", target.decision, candidates)
+    for target, c in zip(record.targets, judged.values(), strict=True):
+        where = f"target {target.target}"
+        if len(np.unique(c.ids)) < len(c.ids):
+            found.append(f"{where}: a sample is among its candidates twice")
+        found += _of_groups(loaded, where, target.groups, _groups(record.seed, target.target, c))
+        found += _of_last_round(where, target, c) if target.rounds is not None else _of_maximum(loaded, target, c)
     parts = ("scores", "kind", "ids", "in_mix", "canary")
     everyone = Candidates(*(np.concatenate([getattr(c, part) for c in judged.values()]) for part in parts))
-    pooled = _groups(record.seed, _POOLED, everyone)
-    found += _of_groups(loaded, "pooled", record.pooled, pooled)
+    found += _of_groups(loaded, "pooled", record.pooled, _groups(record.seed, _POOLED, everyone))
     said, share = record.utility, float(correct.mean()) if len(correct) else math.nan
     if said is not None and (said.n_test != len(correct) or not _same(said.accuracy, share)):
         found.append(f"test accuracy is {said.accuracy!r} of {said.n_test}, its scores give {share!r} of {len(correct)}")
     return found
 
 
-def draws_differ(loaded: LoadedRecord) -> bool:
-    """Whether the record's standard errors were drawn with another numpy, whose draws need not be those of this one."""
-    return loaded.record.provenance.numpy != version("numpy")
+def other_draws(loaded: LoadedRecord) -> bool:
+    """Whether the standard errors were drawn with another version of numpy, which may draw other numbers."""
+    return loaded.record.outcome == "ok" and loaded.record.provenance.numpy != version("numpy")
 
 
 def _groups(seed: int, target: int, c: Candidates) -> dict[Group, Score]:
@@ -80,83 +126,38 @@ def _of_groups(loaded: LoadedRecord, where: str, said: dict[Group, Score], again
             ("members", score.n_members, other.n_members), ("non-members", score.n_nonmembers, other.n_nonmembers),
             *((name, score.value(name), other.value(name)) for name in names),
         ]  # fmt: skip
-        if not draws_differ(loaded):
+        if not other_draws(loaded):
             numbers += [(f"the error of {name}", score.error(name), other.error(name)) for name in names]
-        elif not _near(score.error("auc"), other.error("auc")):
-            yield f"{where}, {group}: the error of auc is {score.error('auc')!r}, other draws give {other.error('auc')!r}"
         for name, value, found in numbers:
             if not _same(value, found):
                 yield f"{where}, {group}: {name} is {value!r}, its scores give {found!r}"
 
 
-def _of_rounds(where: str, said: TargetScores, c: Candidates) -> Iterator[str]:
-    """The last round is the score (``Attack.score_rounds``), over all candidates; the best round is no worse than it."""
-    if (rounds := said.rounds) is None:
-        return
+def _of_last_round(where: str, said: TargetScores, c: Candidates) -> Iterator[str]:
+    """The scores of an attack on single rounds are those of the last round (``Attack.score_rounds``)."""
+    assert said.rounds is not None
     keep = c.kind != EXCLUDED
     scores, member = c.scores[keep], c.kind[keep] == MEMBER
-    for name, value in (("auc", rounds.last_auc), ("tf01", rounds.last_tf01)):
+    for name, value in (("auc", said.rounds.last_auc), ("tf01", said.rounds.last_tf01)):
         if not _same(value, found := metric(name).value(scores, member)):
             yield f"{where}: {name} of its last round is {value!r}, its scores give {found!r}"
-    if rounds.best_tf01 is None and rounds.best_auc < rounds.last_auc - _TOLERANCE:
-        yield f"{where}: the best round's AUC {rounds.best_auc!r} is below the last one's {rounds.last_auc!r}"
-    if rounds.best_tf01 is not None and rounds.last_tf01 is not None and rounds.best_tf01 < rounds.last_tf01 - _TOLERANCE:
-        yield f"{where}: the best round's TF01 {rounds.best_tf01!r} is below the last one's {rounds.last_tf01!r}"
-    numbers = [v for v in rounds.model_dump(exclude={"best_round"}).values() if v is not None]
-    if not all(0 <= v <= 100 for v in numbers):
-        yield f"{where}: a number of its single rounds is no AUC or TF01"
 
 
 def _of_maximum(loaded: LoadedRecord, said: TargetScores, c: Candidates) -> Iterator[str]:
-    """Of an attack on the whole trajectory, its null included; over single rounds it is no less than the last one's."""
-    where, rng = f"target {said.target}", shuffle_rng(loaded.record.seed, said.target)
-    again = maximum(c.scores[None], c.kind, rng)
+    """The maximum of an attack on the whole trajectory is that of its one score, and so is the null."""
+    where = f"target {said.target}"
+    again = maximum(c.scores[None], c.kind, shuffle_rng(loaded.record.seed, said.target))
     if said.maximum is None or again is None:
         if (said.maximum is None) != (again is None):
             yield f"{where}: its scores do not say {'why it has a' if again is None else 'that it has no'} maximum over rounds"
         return
-    pairs = [("AUC", said.maximum.auc, again.auc), ("advantage", said.maximum.advantage, again.advantage)]
-    nulls = list(zip(("AUC", "advantage"), loaded.null_maxima(said.target), (again.null_auc, again.null_advantage), strict=True))
-    if said.rounds is not None:
-        low = [(name, v, w) for name, v, w in pairs if v < w - _TOLERANCE]
-        yield from (f"{where}: the largest {name} {v!r} is below the last round's {w!r}" for name, v, w in low)
-    else:
-        other = [(name, v, w) for name, v, w in pairs if not _same(v, w)]
-        yield from (f"{where}: the largest {name} is {v!r}, its scores give {w!r}" for name, v, w in other)
-        if said.maximum.rounds != 1:
-            yield f"{where}: its maximum is of {said.maximum.rounds} rounds, but it has one score"
-    for name, of, found in nulls:
-        below = len(of) != len(found) or (of < found - _ROUNDED).any()
-        if below or (said.rounds is None and (of > found + _ROUNDED).any()):
+    for name, value, found in (("AUC", said.maximum.auc, again.auc), ("advantage", said.maximum.advantage, again.advantage)):
+        if not _same(value, found):
+            yield f"{where}: the largest {name} is {value!r}, its scores give {found!r}"
+    nulls = zip(("AUC", "advantage"), loaded.null_maxima(said.target), (again.null_auc, again.null_advantage), strict=True)
+    for name, of, null in nulls:
+        if len(of) != len(null) or (np.abs(of - null) > _ROUNDED).any():
             yield f"{where}: the null of the largest {name} is not what its scores give in the same shuffles"
-
-
-def _of_decision(where: str, said: DecisionScores, c: Candidates) -> Iterator[str]:
-    """Whether there is a threshold at which the last round's scores give what is said of it."""
-    keep = c.kind != EXCLUDED
-    scores, member = c.scores[keep], c.kind[keep] == MEMBER
-    if not member.any() or member.all():
-        yield f"{where}: it has decisions without members or non-members"
-        return
-    values, group = np.unique(scores, return_inverse=True)
-    of_members = np.bincount(group[member], minlength=len(values))
-    above = np.concatenate([[0], np.cumsum(of_members[::-1])])  # members above the i-th largest distinct score
-    others = np.concatenate([[0], np.cumsum((np.bincount(group, minlength=len(values)) - of_members)[::-1])])
-    recall, false = above / member.sum(), others / (~member).sum()
-    called = above + others
-    for i in np.flatnonzero(np.abs(recall - said.last_recall) <= _TOLERANCE):
-        precision = above[i] / called[i] if called[i] else None
-        if _same(said.last_accuracy, float((recall[i] + 1 - false[i]) / 2)) and _same(said.last_precision, precision):
-            return
-    yield f"{where}: no threshold on its scores gives accuracy {said.last_accuracy!r} with recall {said.last_recall!r}"
-
-
-def _near(one: float | None, other: float | None) -> bool:
-    """Whether two errors may be of other draws of one bootstrap: of 200 replicates, each is right to 5 %, so a factor of two is
-    ten of its own errors. TF01's are coarse, and not compared."""
-    if one is None or other is None:
-        return one is other
-    return other / 2 <= one <= 2 * other
 
 
 def _same(one: float | None, other: float | None) -> bool:

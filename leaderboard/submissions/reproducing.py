@@ -1,11 +1,12 @@
-"""Run a part of somebody's claims again, with the packages that are installed here, and say what came out."""
+"""Run a sample of the claimed records again, with the packages that are installed here, and compare."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,136 +15,105 @@ from pydantic import BaseModel, Field, ValidationError
 from fedbench.core import UserError
 from fedbench.core.store.files import write_atomically
 from fedbench.core.store.plans import SUITES
-from fedbench.core.store.reading import LoadedRecord, load_records
-from fedbench.core.store.results import Results
-from fedbench.core.store.trust import Level, Noted, note, read_trust
-from fedbench.leaderboard.submissions.compare import compare
-from fedbench.leaderboard.submissions.installed import missing, pip_command, why_stale
-from fedbench.leaderboard.submissions.sampling import sampled
+from fedbench.core.store.reading import REPRODUCED, LoadedRecord, load_records
+from fedbench.core.store.record import Record
+from fedbench.core.store.results import DRAW, Results
+from fedbench.leaderboard.submissions.comparing import compare
+from fedbench.leaderboard.submissions.trust import missing, pip_command, why_stale
 
 Planner = Callable[[Path, Path], Any]
 """(suite, results folder) -> the plan of `fedbench run`"""
+_CLAIMS = ("ok", "diverged", "skipped")  # outcomes: a cell that failed claims nothing
+
+
+# -- the sample -------------------------------------------------------------------------------------------------------------
+
+
+class Draw(BaseModel):
+    """Which part is run: ``share`` of the runs of every row, drawn with ``seed``."""
+
+    share: float = Field(0.1, gt=0, le=1)
+    seed: int = Field(default_factory=lambda: secrets.randbelow(2**32), ge=0)
+
+
+def drawn(folder: Path, share: float | None, seed: int | None) -> Draw:
+    """What the user asks for and, for the rest, what was drawn before in this folder, or a tenth of the runs and a fresh seed;
+    kept for the next time. Raises ``UserError`` for a damaged file, and ``OSError``."""
+    path = folder / DRAW
+    try:
+        before = Draw.model_validate_json(path.read_bytes()) if path.is_file() else Draw()
+    except ValidationError as error:
+        raise UserError(f"{path}: not the draw of a sample as fedbench writes it; delete it, and a fresh one is drawn") from error
+    draw = Draw(share=before.share if share is None else share, seed=before.seed if seed is None else seed)
+    write_atomically(path, draw.model_dump_json().encode())
+    return draw
+
+
+def sampled(records: Sequence[LoadedRecord], draw: Draw) -> list[LoadedRecord]:
+    """The records of a share of the runs of every row, rounded up: whole runs, in the order of the records. A cell that is
+    said to have diverged, or that its attack is said to have skipped, is a claim like a score.
+
+    Without ``seed`` the runs cannot be predicted.
+    """
+    rows: dict[tuple[str, ...], set[str]] = {}
+    claims = [r for r in records if r.record.outcome in _CLAIMS]
+    for loaded in claims:
+        rows.setdefault(_row(loaded.record), set()).add(loaded.record.run_key)
+    chosen: set[str] = set()
+    for runs in rows.values():
+        ordered = sorted(runs, key=lambda run: hashlib.sha256(f"{draw.seed}:{run}".encode()).hexdigest())
+        chosen.update(ordered[: max(1, math.ceil(draw.share * len(ordered) - 1e-9))])
+    return [r for r in claims if r.record.run_key in chosen]
+
+
+def _row(record: Record) -> tuple[str, ...]:
+    """Its row on a board, and the adversary that it was trained with."""
+    adversary = str(record.described.get("adversary") or "")
+    return record.suite, record.setting, record.coalition, record.defense.label, adversary
+
+
+# -- the plan ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Again:
-    """What is to be run: ``jobs``, cut to the cells of the sample; ``records`` of the sample; ``stale``: stem -> why its cell
-    cannot be run here as it was."""
+class Sample:
+    """``records`` of the sample; ``jobs`` that compute their cells; ``stale``: stem -> why its cell cannot be run as it was."""
 
     records: list[LoadedRecord]
     jobs: list[Any] = field(default_factory=list)
     stale: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Result:
-    """One cell of the sample: ``stem``, ``verdict`` (of ``compare``, or ``stale``) and ``how``."""
+def prepare(folder: Path, draw: Draw, planner: Planner) -> Sample:
+    """The sample of the claimed records of a results folder, and its jobs.
 
-    stem: str
-    verdict: str
-    how: str
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Which part: ``share`` of the runs of every row, drawn with ``seed``."""
-
-    share: float
-    seed: int
-
-
-def rerun_folder(folder: Path) -> Path:
-    """Where the cells of the sample are computed again; what is there is not computed twice."""
-    return folder / "rerun" / "results"
-
-
-def drawn(folder: Path, share: float | None, seed: int | None, fresh: Callable[[], int]) -> Draw:
-    """What the user asks for and, for the rest, what was drawn before in this folder, or a tenth of the runs and a fresh seed.
-    Remembered, so that the same command goes on. Raises ``OSError``, and ``UserError`` for a memory that is none."""
-    path = folder / "rerun" / "draw.json"
-    before = _Drawn() if not path.is_file() else _before(path)
-    known = seed if seed is not None else before.seed
-    draw = Draw(share=share if share is not None else before.share, seed=fresh() if known is None else known)
-    write_atomically(path, json.dumps({"share": draw.share, "seed": draw.seed}).encode())
-    return draw
-
-
-class _Drawn(BaseModel):
-    """``draw.json``."""
-
-    share: float = Field(0.1, gt=0, le=1)
-    seed: int | None = Field(None, ge=0)
-
-
-def _before(path: Path) -> _Drawn:
-    try:
-        return _Drawn.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise UserError(f"{path}: not the draw of a sample as fedbench writes it; delete it, and a fresh one is drawn") from error
-
-
-def prepare(folder: Path, draw: Draw, planner: Planner) -> Again:
-    """The sample, and the jobs that compute it. Raises ``UserError`` where a package is missing, with what installs it, and for a
-    folder that claims no result, or without the suite that they were made by."""
+    Raises ``UserError`` for missing packages, with what installs them, and where no record is claimed or no suite is stored.
+    """
     store = Results.open(folder)
-    records, _ = store.planned(load_records(folder))
-    again = Again(sampled(records, draw.share, draw.seed))
-    if not again.records:
-        raise UserError(f"{folder}: no record claims a result, so there is nothing to run again")
+    records = [r for r in store.planned(load_records(folder))[0] if r.bundle]
+    sample = Sample(sampled(records, draw))
+    if not sample.records:
+        raise UserError(f"{folder}: no imported record claims a result, so there is nothing to run again")
     _require_installed(folder, records)  # of all: the suite names the others, too
     plans = store.marker()["plans"][::-1]
     if not plans:
         raise UserError(f"{folder}: it holds records without their suite; ask its author to run it with this fedbench")
-    wanted = {r.record.key: r for r in again.records}
+    wanted = {r.record.key: r for r in sample.records}
     names: dict[str, Any] = {}
     for plan in plans:
-        made = planner(folder / SUITES / f"{plan}.yaml", rerun_folder(folder))
-        for job in made.jobs:
+        for job in planner(folder / SUITES / f"{plan}.yaml", folder / REPRODUCED).jobs:
             mine = tuple(cell for cell in job.cells if wanted.pop(cell.key, None) is not None)
-            again.jobs += [replace(job, cells=mine)] if mine else []
+            sample.jobs += [replace(job, cells=mine)] if mine else []
             names |= {_names(cell.stem): (job, cell) for cell in job.cells}
         if not wanted:
             break
     for loaded in wanted.values():
-        again.stale[loaded.stem] = _why(loaded, names.get(_names(loaded.stem)))
-    return again
+        sample.stale[loaded.stem] = _why(loaded, names.get(_names(loaded.stem)))
+    return sample
 
 
-def results(folder: Path, again: Again) -> list[Result]:
-    """What came of the sample, in its order; remembered as marks of trust. Raises ``OSError``."""
-    store, found = Results(rerun_folder(folder)), []
-    runs = dict.fromkeys(job.stem for job in again.jobs)
-    made = {r.record.key: r for stem in runs for r in store.cells(stem)}
-    trust, notes = read_trust(folder), {}
-    for loaded in again.records:
-        stem = loaded.stem
-        if stem in again.stale:
-            found.append(Result(stem, "stale", again.stale[stem]))
-            continue
-        computed = made.get(loaded.record.key)
-        if computed is None:
-            found.append(Result(stem, "not reproduced", "it gave no record here; the same command tries again"))
-            continue
-        said = compare(loaded, computed)
-        level: Level = "not reproduced" if said.verdict == "not reproduced" else "reproduced"
-        how = f"{said.verdict} with fedbench {metadata.version('fedbench')} on {computed.record.provenance.cpu_type}: {said.how}"
-        digest = loaded.record.digest
-        notes[stem] = Noted(level=level, digest=digest, bundle=trust.of(loaded).bundle, how=how)
-        found.append(Result(stem, said.verdict, said.how))
-    if notes:
-        note(folder, notes)
-    return found
-
-
-def runs_of(again: Again) -> Sequence[tuple[str, int, int]]:
-    """(title, rounds, cells) of every run that is to be computed."""
-    return [(job.title, job.setting.federation.rounds, len(job.cells)) for job in again.jobs]
-
-
-def _require_installed(folder: Path, records: Iterable[LoadedRecord]) -> None:
-    packages: dict[str, str] = {}
-    for loaded in records:
-        packages |= missing(loaded.record)
+def _require_installed(folder: Path, records: Sequence[LoadedRecord]) -> None:
+    packages = {name: version for loaded in records for name, version in missing(loaded.record).items()}
     if packages:
         raise UserError(
             f"{folder}: made with packages that are not installed here: {', '.join(map(' '.join, sorted(packages.items())))}; "
@@ -165,3 +135,32 @@ def _why(loaded: LoadedRecord, planned: Any) -> str:
 
 def _names(stem: str) -> str:
     return stem.rpartition("--")[0]
+
+
+# -- the comparison ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Result:
+    """One cell of the sample: ``stem``, ``verdict`` (of ``compare``, or ``stale``) and ``how``."""
+
+    stem: str
+    verdict: str
+    how: str
+
+
+def results(folder: Path, sample: Sample) -> list[Result]:
+    """The verdicts of the sample, in its order."""
+    store = Results(folder / REPRODUCED)
+    made = {r.record.key: r for stem in dict.fromkeys(job.stem for job in sample.jobs) for r in store.cells(stem)}
+    return [_result(loaded, made.get(loaded.record.key), sample.stale) for loaded in sample.records]
+
+
+def _result(loaded: LoadedRecord, again: LoadedRecord | None, stale: dict[str, str]) -> Result:
+    stem = loaded.stem
+    if stem in stale:
+        return Result(stem, "stale", stale[stem])
+    if again is None:
+        return Result(stem, "not reproduced", "it gave no record here; the same command tries again")
+    said = compare(loaded, again)
+    return Result(stem, said.verdict, said.how)
