@@ -17,7 +17,7 @@ from fedbench.core.metrics import auc
 from fedbench.core.store.integrity import digest_of
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.gate.file import read_baseline, write_baseline
-from fedbench.leaderboard.gate.measures import ACCURACY, Value, definitions
+from fedbench.leaderboard.gate.measures import ACCURACY, Value
 from fedbench.leaderboard.gate.noise import Pairing, half_widths
 from fedbench.leaderboard.gate.snapshot import Cell, Key, Snapshot, snapshot_of
 from fedbench.leaderboard.gate.verdict import FALSE_ALARMS, compare
@@ -58,7 +58,7 @@ def snapshot(seeds=SEEDS, noise=0.0, draw=0, suite="demo"):
             found = {"auc:ofl": values(0.6, 1, 0.03), "auc:ifl": values(0.55, 1, 0.03), "tf01:ofl": values(1.0, 10, None)}
             own = found if attack else {ACCURACY: values(0.9, 1, 0.01)}
             cells[key] = Cell(key, {s: identity(defense, attack, s) for s in seeds}, own)
-    return Snapshot(suite=suite, made={"torch": ["2.11"]}, definitions=definitions(), cells=cells)
+    return Snapshot(suite=suite, made={"torch": ["2.11"]}, cells=cells)
 
 
 def made_of(path, value, seeds=SEEDS):
@@ -175,14 +175,12 @@ def test_changed_code_is_compared_and_named_unless_it_must_be_the_same(path, sai
     assert {r.key for r in strict.rows if r.verdict == "not-comparable"} == touched
 
 
-def test_another_machine_is_compared_and_another_metric_or_suite_is_not(monkeypatch):
+def test_another_machine_is_compared_and_another_suite_is_not():
     old = snapshot()
     found = compare(replace(made_of("run/device", "cuda"), made={"torch": ["2.12"]}), old)
     assert (found.counts, found.machines) == ({"same": NUMBERS}, ("torch 2.11 -> 2.12",))
     with pytest.raises(UserError, match="of suite 'other', the baseline is of 'demo'"):
         compare(snapshot(suite="other"), old)
-    monkeypatch.setattr("fedbench.leaderboard.gate.measures.auc", lambda scores, member: 0.75)
-    assert {r.measure.metric for r in compare(snapshot(), old).rows if r.verdict == "not-comparable"} == {"auc"}
 
 
 # --- intervals --------------------------------------------------------------------------------------------------------
@@ -244,12 +242,11 @@ def rewritten(path, place, value):
 
 
 @pytest.mark.parametrize(("place", "value", "message"), [
-    ("schema", 2, "a baseline of schema 2, this fedbench reads 1; upgrade fedbench"), ("cells", [], "holds no cell"),
+    ("schema", 3, "a baseline of schema 3, this fedbench reads 2; upgrade fedbench"),
+    ("schema", 1, "a baseline of schema 1, this fedbench reads 2; make it anew"),
     ("kind", "fedbench record", "not a baseline of fedbench; `fedbench baseline RESULTS -o FILE` writes one"),
-    ("cells/1/attack", "yeom", "cell 3: iid/pair mixup vs yeom (server) stands there twice"),
-    ("cells/1/values/f1", {}, "cell 2 (iid/pair mixup vs fta (server)): the measure 'f1' is unknown"),
-    ("cells/1/values/auc:ofl/0/0/0", 1.5, "'auc:ofl' has a value that is not between 0 and 1"),
-    ("parts/engine", ..., "its part 'engine' is not in the file"), ("more", 1, "(more: Extra inputs are not permitted)"),
+    ("cells/1/values/auc:ofl/0/0/0", None, "cells.1.values.auc:ofl.0.0.0: Input should be a valid number"),
+    ("runs", {}, "a part is missing"), ("more", 1, "(more: Extra inputs are not permitted)"),
 ])  # fmt: skip
 def test_a_baseline_with_a_mistake_is_refused_with_place_and_reason(tmp_path, place, value, message):
     path = tmp_path / "b.json"

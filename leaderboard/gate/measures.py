@@ -1,4 +1,4 @@
-"""What the gate compares of a cell, one value a seed: AUC on outside and on inside non-members, TF01, test accuracy."""
+"""The measures that the gate compares: AUC on outside and on inside non-members, TF01 and test accuracy, by seed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DIGITS = 5  # a value is rounded to so many, far below every floor: both sides o
 @dataclass(frozen=True, kw_only=True)
 class Measure:
     """``group``: of the non-members, None where there are none; ``floor``: the smallest change that counts, in ``unit``;
-    ``scale`` and ``digits``: of what tables print; ``flips``: whether what is better depends on who is asked, whoever is attacked
-    or the attack."""
+    ``scale`` and ``digits``: of the numbers in tables; ``flips``: whether the better direction for an attack is the worse one
+    for a defense."""
 
     name: str
     title: str
@@ -60,7 +60,7 @@ MEASURES = {
         _of("auc", "ofl", "outside", 0.01),
         _of("auc", "ifl", "inside", 0.01),
         _of("tf01", "ofl", "outside", 1.0),
-        # of a run, not of scores, so it does not stand in the metrics' registry; a loss of it is nobody's gain
+        # of a run, not of scores, so it does not stand in the metrics' registry; a loss of it is worse for both sides
         Measure(
             name=ACCURACY, title="test accuracy", group=None, unit="%", direction="higher", low=0, high=1, floor=0.01,
             digits=2, scale=100, flips=False,
@@ -111,15 +111,6 @@ def accuracy_of(loaded: LoadedRecord) -> Value:
     return _value([said.accuracy], share_error(said.accuracy, said.n_test))
 
 
-def definitions() -> dict[str, str]:
-    """Measure -> what it is: its direction, its unit, and what it makes of a fixed sample. Another value there is another
-    definition, whatever the code looks like."""
-    return {
-        name: f"{m.direction} {m.unit}".strip() + (f" {_of_a_fixed_sample(m):.9g}" if m.group else "")
-        for name, m in MEASURES.items()
-    }
-
-
 _Targets = Sequence[tuple[Candidates, np.ndarray]]
 
 
@@ -160,13 +151,3 @@ def _sample(seed: int, c: Candidates, mask: np.ndarray) -> Sample:
 def _value(parts: Sequence[float], error: float | None) -> Value:
     known = error is not None and error == error
     return Value(tuple(round(float(p), DIGITS) for p in parts), round(error, DIGITS) if error is not None and known else None)
-
-
-def _of_a_fixed_sample(m: Measure) -> float:
-    """The measure of 60 members among 2,400 candidates whose scores are known, ties included."""
-    place = np.arange(2400)
-    scores, member = np.floor((place * 7919 % 2400) ** 1.5 / 16), place % 40 == 0
-    scores = scores + np.where(member, 3000.0, 0.0)
-    if m.metric == "auc":
-        return auc(scores, member)
-    return 100 * pooled_value([Sample(0, scores[member], scores[~member], place[~member])], TF01_FPR)

@@ -1,23 +1,27 @@
-"""What a results folder says, cell by cell: its values a seed, and what makes them comparable. A baseline is one in a file."""
+"""The cells of a results folder as the gate compares them: values by seed, and the identities that make them comparable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedbench.core import UserError
+from fedbench.core.run.resume import differences
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.document import source_of
-from fedbench.leaderboard.gate.identity import Identity, of_cell
-from fedbench.leaderboard.gate.measures import ACCURACY, Values, accuracy_of, definitions, values_of
+from fedbench.leaderboard.gate.measures import ACCURACY, Values, accuracy_of, values_of
 from fedbench.leaderboard.statistics.rows import adversary_of
+
+Identity = dict[str, Any]
+"""``run``, ``attack`` and ``signals`` of a record's identity, as JSON values; of a run alone without attack and signals"""
+_MADE = ("fedbench", "python", "torch", "numpy", "cpu_type", "device", "dtype", "threads", "deterministic")
 
 
 class Key(NamedTuple):
-    """A cell over all its seeds. ``attack`` and ``view`` are empty for the run itself, which has an accuracy and no scores; a run
-    that an active attack was trained inside of is that ``adversary``'s."""
+    """A cell over all its seeds. ``attack`` and ``view`` are empty for the run itself, which has an accuracy and no scores;
+    ``adversary``: the active attack inside of the training."""
 
     setting: str
     coalition: str
@@ -34,7 +38,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """``identities`` by seed: see ``gate/identity.py``."""
+    """``identities`` by seed."""
 
     key: Key
     identities: Mapping[int, Identity]
@@ -43,12 +47,10 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """``made``: versions and machines behind it; ``definitions`` of the measures; ``unscored``: why a cell has no scores, by
-    seed (of a folder; a file holds none)."""
+    """``made``: versions and machines; ``unscored``: why a cell has no scores, by seed (of a folder; a file holds none)."""
 
     suite: str
     made: Mapping[str, Sequence[str]]
-    definitions: Mapping[str, str]
     cells: Mapping[Key, Cell]
     unscored: Mapping[Key, Mapping[int, str]] = field(default_factory=dict)
 
@@ -59,22 +61,22 @@ class Snapshot:
 
 
 def snapshot_of(results: Path) -> Snapshot:
-    """Of the records of the folder's last plan, whose numbers are counted again from their scores first.
-
-    Raises ``UserError`` for records that cannot be used, that have no identity, or of several suites.
-    """
+    """The cells of the folder's last plan. Raises ``UserError`` for records that cannot be used, or of several suites."""
     records = source_of(results).newest[0]
     suites = sorted({r.record.suite for r in records})
     if len(suites) > 1:
         raise UserError(f"{results}: holds records of the suites {', '.join(suites)}; a baseline is of one")
     scored = _by_key((r for r in records if r.record.outcome == "ok"), _key)
-    cells = {key: Cell(key, _identities(own), values_of(own)) for key, own in scored.items()}
-    runs = _by_key((r for own in scored.values() for r in own.values()), _run_key)
-    cells |= {key: _run_cell(key, own) for key, own in runs.items()}
+    cells = {key: Cell(key, {seed: _identity(r) for seed, r in own.items()}, values_of(own)) for key, own in scored.items()}
+    runs = _by_key((r for own in scored.values() for r in own.values()), lambda r: _key(r)._replace(attack="", view=""))
+    for key, own in runs.items():
+        identities = {seed: {"run": _identity(r)["run"]} for seed, r in own.items()}
+        cells[key] = Cell(key, identities, {ACCURACY: {seed: accuracy_of(r) for seed, r in sorted(own.items())}})
     unscored = _by_key((r for r in records if r.record.outcome != "ok"), _key)
     return Snapshot(
-        suite=suites[0], made=_made(records), definitions=definitions(), cells=dict(sorted(cells.items())),
-        unscored={key: {s: _why(r) for s, r in own.items()} for key, own in unscored.items()},
+        suite=suites[0], cells=dict(sorted(cells.items())),
+        made={name: sorted({str(getattr(r.record.provenance, name)) for r in records}) for name in _MADE},
+        unscored={key: {seed: _why(r) for seed, r in own.items()} for key, own in unscored.items()},
     )  # fmt: skip
 
 
@@ -91,10 +93,6 @@ def _key(loaded: LoadedRecord) -> Key:
     return Key(r.setting, r.coalition, r.defense.label, r.attack.label, r.view, adversary_of(loaded) or "")
 
 
-def _run_key(loaded: LoadedRecord) -> Key:
-    return _key(loaded)._replace(attack="", view="")
-
-
 def _by_key(records: Iterable[LoadedRecord], key_of: Callable[[LoadedRecord], Key]) -> dict[Key, dict[int, LoadedRecord]]:
     found: dict[Key, dict[int, LoadedRecord]] = {}
     for loaded in records:
@@ -102,19 +100,49 @@ def _by_key(records: Iterable[LoadedRecord], key_of: Callable[[LoadedRecord], Ke
     return found
 
 
-def _identities(records: Mapping[int, LoadedRecord]) -> dict[int, Identity]:
-    return {seed: of_cell(loaded.record.identity.model_dump()) for seed, loaded in records.items()}
-
-
-def _run_cell(key: Key, records: Mapping[int, LoadedRecord]) -> Cell:
-    identities = {seed: {"run": identity["run"]} for seed, identity in _identities(records).items()}
-    return Cell(key, identities, {ACCURACY: {seed: accuracy_of(loaded) for seed, loaded in sorted(records.items())}})
+def _identity(loaded: LoadedRecord) -> Identity:
+    """What the scores of a cell depend on: not its analyses."""
+    return loaded.record.identity.model_dump(exclude={"analyses"})
 
 
 def _why(loaded: LoadedRecord) -> str:
     return f"{loaded.record.outcome}: {loaded.record.reason or 'no reason given'}"
 
 
-def _made(records: Sequence[LoadedRecord]) -> dict[str, list[str]]:
-    facts = ("fedbench", "python", "torch", "numpy", "cpu_type", "device", "dtype", "threads", "deterministic")
-    return {name: sorted({str(getattr(r.record.provenance, name)) for r in records}) for name in facts}
+# -- what differs between two identities ------------------------------------------------------------------------------------
+
+_COMPONENTS = ("dataset", "model", "defense", "attacker")
+_CODE = dict.fromkeys(("digest", "target", "distribution"), "")  # of a component; its name and params are the protocol
+_NO_ATTACK = {"name": "", "params": {}, **_CODE}
+
+
+def changes(old: Identity, new: Identity, same_seed: bool) -> tuple[list[str], list[str]]:
+    """(protocol and data, code) that differ, in words. ``same_seed``: False leaves out what a seed decides."""
+    before, now = (_comparable(identity, same_seed) for identity in (old, new))
+    if before == now:
+        return [], []
+    protocol = differences(_without_code(before), _without_code(now))
+    return protocol, [what for what in differences(before, now) if what not in protocol]
+
+
+def _comparable(identity: Identity, same_seed: bool) -> Identity:
+    """Without the machine and, where asked for, the seed."""
+    run = {**identity["run"], "device": "", "provenance": {"dtype": identity["run"]["provenance"]["dtype"]}}
+    if not same_seed:
+        run |= {"seed": 0, "digests": {"engine": run["digests"]["engine"]}}
+    return {"attack": _NO_ATTACK, "signals": {}, **identity, "run": run, "analyses": {}}
+
+
+def _without_code(identity: Identity) -> Identity:
+    run = identity["run"]
+    data = {name: digest for name, digest in run["digests"].items() if name != "engine"}
+    run = {**run, **{kind: _bare(run[kind]) for kind in _COMPONENTS}, "contract": 0, "digests": data}
+    signals = {name: _bare(use) for name, use in identity["signals"].items()}
+    return {**identity, "run": run, "attack": _bare(identity["attack"]), "signals": signals}
+
+
+def _bare(use: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if use is None:
+        return None
+    then = {"then": [_bare(part) for part in use["then"]]} if use.get("then") else {}
+    return {**use, **_CODE, **then}

@@ -1,18 +1,17 @@
-"""Every cell of a results folder beside a baseline: better, same, worse, new, missing or not comparable."""
+"""Compare the cells of a results folder with a baseline: better, same, worse, new, missing or not comparable."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
 from fedbench.core import UserError
-from fedbench.leaderboard.gate.identity import changes
 from fedbench.leaderboard.gate.measures import MEASURES, Measure
 from fedbench.leaderboard.gate.noise import Pairing, half_widths
-from fedbench.leaderboard.gate.snapshot import Cell, Key, Snapshot
+from fedbench.leaderboard.gate.snapshot import Cell, Key, Snapshot, changes
 
 Verdict = Literal["worse", "better", "missing", "not-comparable", "new", "same"]
 VERDICTS: tuple[Verdict, ...] = ("worse", "better", "missing", "not-comparable", "new", "same")
@@ -24,9 +23,11 @@ _MOST_REASONS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One measure of one cell, or (``measure`` None) why a cell has none to compare. ``half_width``: of the change's
-    interval, corrected for the number of comparisons; ``tolerance``: the larger of it and the floor; ``seeds``: how many
-    there are (old, new); ``changed``: whose code."""
+    """One measure of one cell, or (``measure`` None) why a cell has none to compare.
+
+    ``half_width``: of the change's interval, corrected for the number of comparisons; ``tolerance``: the larger of it and the
+    floor; ``seeds``: number of seeds (old, new); ``changed``: components with changed code.
+    """
 
     key: Key
     verdict: Verdict
@@ -44,8 +45,8 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """``rows``: by verdict, in the order of ``VERDICTS``, then by cell; ``level``: of one interval; ``machines``: what of the
-    machine and the versions differs, in words."""
+    """``rows``: by verdict, in the order of ``VERDICTS``, then by cell; ``level``: of one interval; ``machines``: differences in
+    machine and versions, in words."""
 
     suite: str
     side: Side
@@ -61,18 +62,17 @@ class Comparison:
         return Counter(row.verdict for row in self.rows)
 
     def failing(self, verdicts: Sequence[str]) -> bool:
-        """Whether a row has one of these verdicts, or nothing could be compared at all."""
+        """Whether a row has one of these verdicts, or no number could be compared."""
         return self.compared == 0 or any(self.counts[v] for v in VERDICTS if v in verdicts)
 
 
 def compare(
     new: Snapshot, old: Snapshot, *, side: Side = "defense", floors: Mapping[str, float] | None = None, same_code: bool = False,
-    false_alarms: float = FALSE_ALARMS,
 ) -> Comparison:  # fmt: skip
-    """``floors``: the smallest change that counts, by metric, in its unit; ``same_code``: cells whose code changed are not
+    """``floors``: the smallest change that counts, by metric, in its unit; ``same_code``: cells with changed code are not
     compared. ``UserError`` where the two are of different suites.
 
-    A change counts beyond max(floor, half-width of its interval), whose level is corrected for the number of comparisons
+    A change counts beyond max(floor, half-width of its interval), at a level that is corrected for the number of comparisons
     (Bonferroni), so that of a hundred comparisons of unchanged trees one is expected to have an alarm, at most.
     """
     if new.suite != old.suite:
@@ -80,24 +80,13 @@ def compare(
             f"the results are of suite '{new.suite}', the baseline is of '{old.suite}'; name the results of '{old.suite}', or "
             "make a baseline of these"
         )
-    found: list[Row] = []
-    pairings: list[tuple[Row, Pairing]] = []
-    for key in sorted(old.cells.keys() | new.cells.keys()):
-        before, now = old.cells.get(key), new.cells.get(key)
-        if before is None:
-            found.append(Row(key=key, verdict="new"))
-        elif now is None:
-            found.append(Row(key=key, verdict="missing", reasons=_why_gone(new, key)))
-        else:
-            found += _lacking(new, before, now)
-            rows = list(_of_cell(before, now, _redefined(new, old), same_code))
-            found += [row for row, pairing in rows if pairing is None]
-            pairings += [(row, pairing) for row, pairing in rows if pairing is not None]
+    found = [row for key in sorted(old.cells.keys() | new.cells.keys()) for row in _rows(new, old, key, same_code)]
+    compared = [(row, pairing) for row, pairing in found if pairing is not None]
     all_floors = {m.metric: m.floor for m in MEASURES.values()} | dict(floors or {})
-    level = false_alarms / max(len(pairings), 1)
-    found += _judged(pairings, level, all_floors, side)
+    level = FALSE_ALARMS / max(len(compared), 1)
+    rows = [*(row for row, pairing in found if pairing is None), *_judged(compared, level, all_floors, side)]
     return Comparison(
-        suite=old.suite, side=side, rows=tuple(sorted(found, key=_order)), compared=len(pairings), level=level,
+        suite=old.suite, side=side, rows=tuple(sorted(rows, key=_order)), compared=len(compared), level=level,
         floors=all_floors, machines=_machines(new, old),
     )  # fmt: skip
 
@@ -106,33 +95,27 @@ def _order(row: Row) -> tuple[int, Key, str]:
     return VERDICTS.index(row.verdict), row.key, row.measure.name if row.measure else ""
 
 
-def _redefined(new: Snapshot, old: Snapshot) -> dict[str, str]:
-    """Measure -> what changed in its definition."""
-    return {
-        name: f"definition of {name} {old.definitions.get(name, 'none')} -> {said}"
-        for name, said in new.definitions.items() if old.definitions.get(name) != said
-    }  # fmt: skip
-
-
 def _machines(new: Snapshot, old: Snapshot) -> tuple[str, ...]:
     before, now = ({name: ", ".join(values) for name, values in s.made.items()} for s in (old, new))
     names = sorted(before.keys() | now.keys())
     return tuple(f"{n} {before.get(n, 'none')} -> {now.get(n, 'none')}" for n in names if before.get(n) != now.get(n))
 
 
-def _why_gone(new: Snapshot, key: Key) -> tuple[str, ...]:
-    """Of a cell without scores: as its records say, or that there are none."""
-    said = new.unscored.get(key) or next((w for k, w in new.unscored.items() if k[:4] == key[:4]), {})
-    return _few([f"seed {seed} {why}" for seed, why in said.items()]) or ("no record",)
-
-
-def _lacking(new: Snapshot, before: Cell, now: Cell) -> Iterator[Row]:
-    """A cell lacks a seed that the baseline has and its folder has elsewhere."""
-    gone = [seed for seed in before.identities if seed not in now.identities and seed in new.seeds]
-    if gone:
-        said = new.unscored.get(now.key, {})
-        reasons = _few([f"seed {seed} {said.get(seed, 'has no record')}" for seed in gone])
-        yield Row(key=now.key, verdict="missing", reasons=reasons)
+def _rows(new: Snapshot, old: Snapshot, key: Key, same_code: bool) -> Iterator[tuple[Row, Pairing | None]]:
+    """The rows of a cell, those that can be compared with their values."""
+    before, now = old.cells.get(key), new.cells.get(key)
+    said = new.unscored.get(key, {})
+    if before is None:
+        yield Row(key=key, verdict="new"), None
+    elif now is None:
+        said = said or next((why for k, why in new.unscored.items() if k[:4] == key[:4]), {})
+        reasons = _few([f"seed {seed} {why}" for seed, why in said.items()]) or ("no record",)
+        yield Row(key=key, verdict="missing", reasons=reasons), None
+    else:
+        if gone := [seed for seed in before.identities if seed not in now.identities and seed in new.seeds]:
+            reasons = _few([f"seed {seed} {said.get(seed, 'has no record')}" for seed in gone])
+            yield Row(key=key, verdict="missing", reasons=reasons), None
+        yield from _of_cell(before, now, same_code)
 
 
 def _few(reasons: Sequence[str]) -> tuple[str, ...]:
@@ -140,13 +123,12 @@ def _few(reasons: Sequence[str]) -> tuple[str, ...]:
     return (*reasons[:_MOST_REASONS], *more)
 
 
-def _of_cell(before: Cell, now: Cell, redefined: Mapping[str, str], same_code: bool) -> Iterator[tuple[Row, Pairing | None]]:
+def _of_cell(before: Cell, now: Cell, same_code: bool) -> Iterator[tuple[Row, Pairing | None]]:
     """A row for each measure that can be compared, with its values; without, why not."""
     common = [seed for seed in before.identities if seed in now.identities]
     paired = len(common) > 1 or (len(common) == len(before.identities) == len(now.identities))
     protocol, code = _changes(before, now, common)
-    reasons = [*protocol, *(code if same_code else [])]
-    if reasons:
+    if reasons := [*protocol, *(code if same_code else [])]:
         yield Row(key=now.key, verdict="not-comparable", reasons=_few(reasons), changed=_few(code)), None
         return
     for name, m in MEASURES.items():
@@ -155,10 +137,10 @@ def _of_cell(before: Cell, now: Cell, redefined: Mapping[str, str], same_code: b
             continue
         seeds = ([s for s in common if s in a and s in b],) * 2 if paired else (sorted(a), sorted(b))
         row = Row(key=now.key, verdict="same", measure=m, changed=_few(code), paired=paired, seeds=(len(seeds[0]), len(seeds[1])))
-        if why := redefined.get(name) or (None if all(seeds) else f"{m.title} is not defined on both sides"):
-            yield _refused(row, why), None
-        else:
+        if all(seeds):
             yield row, Pairing(old=[a[s] for s in seeds[0]], new=[b[s] for s in seeds[1]], paired=paired)
+        else:
+            yield _refused(row, f"{m.title} is not defined on both sides"), None
 
 
 def _refused(row: Row, why: str) -> Row:
@@ -198,7 +180,4 @@ def _verdict(row: Row, pairing: Pairing, width: float | None, floors: Mapping[st
         rose_is_worse = (m.direction == "lower") != (side == "attack" and m.flips)
         verdict = "worse" if (pairing.change > 0) == rose_is_worse else "better"
     old, new = (sum(v.mean for v in values) / len(values) for values in (pairing.old, pairing.new))
-    return Row(
-        key=row.key, verdict=verdict, measure=m, old=old, new=new, change=pairing.change, half_width=width, tolerance=tolerance,
-        paired=row.paired, seeds=row.seeds, changed=row.changed,
-    )  # fmt: skip
+    return replace(row, verdict=verdict, old=old, new=new, change=pairing.change, half_width=width, tolerance=tolerance)
