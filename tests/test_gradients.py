@@ -33,10 +33,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, dropout
 
 from fedbench.core import Batch, MemberData, norm, norms
-from fedbench.core.numerics import clipped, gradients, layers, sums
+from fedbench.core.numerics import gradients, layers, sums
 from fedbench.core.numerics.chain import walked
-from fedbench.core.numerics.clipped import clipped_gradient
-from fedbench.core.numerics.gradients import gradient_features
+from fedbench.core.numerics.gradients import clipped_gradient, gradient_features
 from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.plugins.attacks.poisoning.evasion import products
 
@@ -75,10 +74,7 @@ a_way = st.sampled_from(sorted(WAYS))
 def no_fallback():
     """A model of known layers needs no per-sample gradients."""
     refuse = AssertionError("per-sample gradients were instantiated")
-    with (
-        patch.object(gradients, "per_sample_gradients", side_effect=refuse),
-        patch.object(clipped, "per_sample_gradients", side_effect=refuse),
-    ):
+    with patch.object(gradients, "per_sample_gradients", side_effect=refuse):
         yield
 
 
@@ -148,7 +144,7 @@ def test_a_chain_reaches_every_parameter_once():
 def test_awkward_models_have_the_same_gradients(name, way):
     model = filled(AWKWARD[name]())
     few = 4 * size_of(model)  # elements of instantiated gradients at once
-    with patch.object(gradients, "FALLBACK_BUDGET", few), patch.object(clipped, "FALLBACK_BUDGET", few):
+    with patch.object(gradients, "FALLBACK_BUDGET", few):
         WAYS[way](model, randn(10, 4), labels(10), views=2, chunk=8)
 
 

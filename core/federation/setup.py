@@ -14,8 +14,8 @@ from fedbench.core.contract.contexts import AnswerContext, CoalitionContext, Fed
 from fedbench.core.contract.defense import Defense, acting
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.compose import Coalitions
-from fedbench.core.numerics.clipped import clipped_gradient
 from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.gradients import clipped_gradient
 from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.wrappers import as_floats

@@ -1,26 +1,77 @@
-"""Per-sample gradient features without per-sample gradients.
+"""Products, norms and clipped sums of per-sample gradients, computed layer by layer without the gradients themselves.
 
-One forward, one backward to the layers' outputs; each layer's contribution is contracted with all updates as its output
-gradient arrives and then freed. The cost hardly depends on the number of updates.
+One forward and one backward pass give each layer's input and its output's gradient; ``layers`` and ``sums`` have the formulas.
+Models that are no plain chain of known layers take per-sample gradients instead: same result, slower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.autograd.graph import GradientEdge
 from torch.nn.functional import cross_entropy
 
-from fedbench.core.numerics.flat import norms
-from fedbench.core.numerics.layers import Directions, Handler, handler_of
-from fedbench.core.numerics.per_sample import per_sample_gradients, refuse_batch_statistics
+from fedbench.core.numerics.chain import walked
+from fedbench.core.numerics.flat import clip_factors, norms
+from fedbench.core.numerics.layers import HANDLERS, Directions, has_plain_formula
+from fedbench.core.numerics.per_sample import (
+    by_batch_statistics,
+    per_sample_gradients,
+    random_state,
+    refuse_batch_statistics,
+    set_random_state,
+)
+from fedbench.core.numerics.sums import RULES
 from fedbench.core.numerics.tape import Tape, rows_are_samples
 
+CHUNK = 256  # rows (samples times views) of a clipped sum that go through the model at once
 FALLBACK_BUDGET = 2**26  # elements of instantiated gradients held at once by the slow way: 256 MiB in float32
+
+Plan = dict[nn.Module, tuple[Callable[..., Any], Directions]]
+"""each layer with trainable parameters -> the formula of its kind, and its parts of the updates or of the result"""
+
+
+def _plan(
+    layers: list[nn.Module], parts: Mapping[int, torch.Tensor], formulas: Mapping[type[nn.Module], Callable[..., Any]]
+) -> Plan | None:
+    """``parts``: parameter id -> its part. None if a layer with trainable parameters has no formula."""
+    plan: Plan = {}
+    for layer in layers:
+        own = {name: parts[id(p)] for name, p in layer._parameters.items() if id(p) in parts}
+        if own and not has_plain_formula(layer):
+            return None
+        if own:
+            plan[layer] = formulas[type(layer)], Directions(own.get("weight"), own.get("bias"))
+    return plan
+
+
+def _layer_gradients(
+    model: nn.Module, plan: Plan, parts: dict[int, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
+    """(layer, its input, the gradient of the summed cross-entropy at its output), in the order of the forward pass; None where
+    the model turns out not to be a plain chain of known layers. ``parts``: as for :func:`_plan`."""
+    if (seen := walked(model, x, y, parts)) is not None:
+        return seen
+    before, tape = random_state(x.device), Tape(plan, len(x))
+    try:
+        with torch.enable_grad():
+            loss = cross_entropy(model(x.detach()), y, reduction="sum")
+    finally:
+        tape.close()
+    outputs = None
+    if tape.covers(loss):  # one backward pass, to the layers' outputs alone
+        outputs = torch.autograd.grad(loss, list(tape.edges.values()), allow_unused=True) if tape.edges else ()
+    if outputs is None or any(b is None for b in outputs):  # an output that is an overwritten view
+        set_random_state(before)  # later draws must not depend on this attempt
+        return None
+    return [(layer, a, b) for (layer, a), b in zip(tape.inputs.items(), outputs, strict=True)]
+
+
+# --- features ---------------------------------------------------------------------------------------------------------
 
 
 class GradientFeatures(NamedTuple):
@@ -36,114 +87,46 @@ def gradient_features(
 ) -> GradientFeatures:
     """Products of each sample's cross-entropy gradient g_i (eval mode) with each update u_k, and their squared norms.
 
-    ``x``: [N, *input]; ``y``: [N]; ``updates``: [M, P] in the order of the trainable ``model.parameters()``.
-    ``chunk`` samples are taken at once: it changes memory, not results (beyond rounding).
-    The model is left as it was found.
-    The model must keep its samples apart, on the first axis of what it takes and gives. Layers of unknown kind or with the
-    samples on another axis, tied parameters and layers called twice are handled by per-sample gradients: same result, slower.
+    ``x``: [N, *input], samples on the first axis; ``y``: [N]; ``updates``: [M, P] in the order of the trainable
+    ``model.parameters()``. The cost hardly depends on M. ``chunk`` samples are taken at once: it changes memory, not results
+    (beyond rounding). The model is left unchanged.
     Raises ``ValueError`` for updates of another size than the model's and for normalisation by batch statistics.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
-    size = sum(p.numel() for p in trainable)
-    if size == 0 or updates.dim() != 2 or updates.shape[1] != size:
-        raise ValueError(f"updates have shape {tuple(updates.shape)}; the model has {size} trainable parameters")
+    sizes = [p.numel() for p in trainable]
+    if not sizes or updates.dim() != 2 or updates.shape[1] != sum(sizes):
+        raise ValueError(f"updates have shape {tuple(updates.shape)}; the model has {sum(sizes)} trainable parameters")
     updates = updates.detach().to(trainable[0])
     dot, sq = updates.new_zeros(len(updates), len(x)), updates.new_zeros(len(x))
+    parts = {id(p): u.unflatten(1, p.shape) for p, u in zip(trainable, updates.split(sizes, dim=1), strict=True)}
     with _eval_mode(model):
         refuse_batch_statistics(model)
-        plan = _plan(model, trainable, updates)
+        plan = _plan(list(model.modules()), parts, HANDLERS)
         if plan is not None and not rows_are_samples(model, plan, x[:chunk]):
             plan = None
         for start in range(0, len(x), chunk):
             s = slice(start, start + chunk)
-            done = _layer_wise(model, plan, x[s], y[s], len(updates)) if plan is not None else None
-            if done is None:
+            seen = None if plan is None else _layer_gradients(model, plan, parts, x[s], y[s])
+            if seen is None or plan is None:
                 plan = None
-                done = _sample_wise(model, x[s], y[s], updates)
-            dot[:, s], sq[s] = done
+                dot[:, s], sq[s] = _sample_wise_features(model, x[s], y[s], updates)
+                continue
+            for layer, a, b in reversed(seen):
+                handler, directions = plan[layer]
+                products, squares = handler(layer, a, b, directions)
+                dot[:, s] += products
+                sq[s] += squares
     return GradientFeatures(dot, sq, norms(updates).square().to(updates))
 
 
-def _sample_wise(
+def _sample_wise_features(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, updates: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same from instantiated gradients, within the memory budget."""
+    """(dot [M, n], sq [n]) from instantiated gradients, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // updates.shape[1])
     grads = (per_sample_gradients(model, a, b) for a, b in zip(x.split(step), y.split(step), strict=True))
     parts = [(updates @ g.T, norms(g).square().to(g)) for g in grads]
     return torch.cat([dot for dot, _ in parts], dim=1), torch.cat([sq for _, sq in parts])
-
-
-Plan = dict[nn.Module, tuple[Handler, Directions]]
-
-
-def _plan(model: nn.Module, trainable: list[nn.Parameter], updates: torch.Tensor) -> Plan | None:
-    """Each layer with trainable parameters and its part of the updates; None if a layer is of unknown kind."""
-    part = {
-        id(p): u.unflatten(1, p.shape)
-        for p, u in zip(trainable, updates.split([p.numel() for p in trainable], dim=1), strict=True)
-    }
-    plan: Plan = {}
-    for layer in model.modules():
-        own = {name: part.get(id(p)) for name, p in layer._parameters.items() if p is not None}
-        if all(u is None for u in own.values()):
-            continue
-        handler = handler_of(layer)
-        if handler is None:
-            return None
-        plan[layer] = handler, Directions(own.get("weight"), own.get("bias"))
-    return plan
-
-
-def _layer_wise(
-    model: nn.Module, plan: Plan, x: torch.Tensor, y: torch.Tensor, n_updates: int
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """(dot [M, n], sq [n]) of one chunk; None where the model turns out not to be a plain chain of known layers."""
-    tape = _Tape(plan, len(x), n_updates)
-    try:
-        with torch.enable_grad():
-            loss = cross_entropy(model(x.detach()), y, reduction="sum")
-        return tape.total(loss) if tape.follow(loss) else None
-    finally:
-        tape.close()
-
-
-class _Tape(Tape):
-    """Contracts each layer's part with the updates when its output's gradient arrives, and keeps only the sums."""
-
-    def __init__(self, plan: Plan, n: int, n_updates: int) -> None:
-        super().__init__(plan, n)
-        self.plan, self.n_updates = plan, n_updates
-        self._roots: list[GradientEdge] = []
-        self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def recorded(self, layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> None:
-        super().recorded(layer, a, out)
-        # removed by `close`: tape -> roots -> graph -> hook -> tape is a reference cycle that keeps activations alive
-        self._hooks.append(out.register_hook(lambda b: self._contract(layer, b)))
-        if not a.requires_grad:  # nothing trainable below: the backward pass may end here
-            self._roots.append(self.edges[layer])
-
-    def follow(self, loss: torch.Tensor) -> bool:
-        """The backward pass, to the layers' outputs alone; False where not all of them were contracted."""
-        if not self.covers(loss):
-            return False
-        if self._roots:
-            torch.autograd.grad(loss, self._roots, allow_unused=True)
-        return not self.inputs  # an overwritten view has lost its hook
-
-    def _contract(self, layer: nn.Module, b: torch.Tensor) -> None:
-        a = self.inputs.pop(layer)
-        handler, directions = self.plan[layer]
-        self._parts.append(handler(layer, a, b, directions))
-
-    def total(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum over the layers."""
-        dot, sq = like.new_zeros(self.n_updates, self.n), like.new_zeros(self.n)
-        for d, q in self._parts:
-            dot += d
-            sq += q
-        return dot, sq
 
 
 @contextmanager
@@ -156,3 +139,80 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for m in training:
             m.training = True
+
+
+# --- clipped sums -----------------------------------------------------------------------------------------------------
+
+
+def clipped_gradient(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, bound: float, views: int = 1, chunk: int = CHUNK
+) -> torch.Tensor:
+    """[P]: the sum over the samples of their cross-entropy gradients, each scaled down to at most the L2 norm ``bound``.
+
+    At the model's current parameters, in its current mode; P over the trainable ``model.parameters()`` in their order.
+    ``x``: [n * views, *input], the views of a sample adjacent; ``y``: [n * views] labels, or [n * views, C] target
+    probabilities. A sample's gradient is the mean over its views. About ``chunk`` rows are taken at once: it changes memory,
+    not results (beyond rounding, and what a model draws while it trains). The model is left unchanged.
+    Raises ``ValueError`` for a bound that is not positive, for rows that are no whole number of samples, and where batch
+    statistics make a per-sample gradient undefined.
+    Source: ghost clipping (Li et al., ICLR 2022) with the book-keeping of Bu et al. (ICML 2023).
+    """
+    if not bound > 0:
+        raise ValueError(f"a gradient is clipped to a positive norm, not to {bound!r}")
+    if views < 1 or len(x) % views:
+        raise ValueError(f"{len(x)} rows are no whole number of samples with {views} views each")
+    layers = list(model.modules())  # listed once: for a small model this takes as long as its matrix products
+    if any(by_batch_statistics(layer) for layer in layers):
+        refuse_batch_statistics(model)
+    trainable = _trainable(layers)
+    sizes = [p.numel() for p in trainable]
+    total = trainable[0].new_zeros(sum(sizes))
+    if len(x) == 0:
+        return total
+    if y.is_floating_point():
+        y = y.to(total)
+    rows = max(1, chunk // views) * views
+    grads = {id(p): part.view(p.shape) for p, part in zip(trainable, total.split_with_sizes(sizes), strict=True)}
+    plan = _plan(layers, grads, RULES)
+    if plan is not None and not rows_are_samples(model, plan, x[:rows]):
+        plan = None
+    for a, t in [(x, y)] if len(x) <= rows else zip(x.split(rows), y.split(rows), strict=True):
+        seen = None if plan is None else _layer_gradients(model, plan, grads, a, t)
+        if seen is None or plan is None:
+            plan = None
+            _add_sample_wise(model, a, t, bound, views, total)
+        elif seen:  # otherwise the loss depends on nothing that is trained
+            _add_layer_wise(plan, seen, bound, views, total.dtype)
+    return total
+
+
+def _trainable(layers: list[nn.Module]) -> list[nn.Parameter]:
+    """As ``model.parameters()`` gives them: each once, in the order of the modules."""
+    each = {id(p): p for layer in layers for p in layer._parameters.values() if p is not None and p.requires_grad}
+    return list(each.values())
+
+
+def _add_layer_wise(
+    plan: Plan, seen: list[tuple[nn.Module, torch.Tensor, torch.Tensor]], bound: float, views: int, dtype: torch.dtype
+) -> None:
+    """Add one chunk's clipped gradients to the parts of the result in ``plan``."""
+    parts = []
+    for layer, a, b in seen:
+        rule, into = plan[layer]
+        parts.append(rule(layer, a, b, views, into))
+    squares = reduce(torch.add, (part.sq for part in parts))  # of sums over views
+    factors = clip_factors(squares, views * bound).to(dtype)
+    if views > 1:
+        factors /= views
+    for part in parts:
+        part.add(factors)
+
+
+def _add_sample_wise(model: nn.Module, x: torch.Tensor, y: torch.Tensor, bound: float, views: int, total: torch.Tensor) -> None:
+    """The same from instantiated gradients, within the memory budget."""
+    step = max(1, FALLBACK_BUDGET // (views * len(total))) * views
+    for a, t in zip(x.split(step), y.split(step), strict=True):
+        gradients = per_sample_gradients(model, a, t)
+        if views > 1:
+            gradients = gradients.unflatten(0, (-1, views)).mean(1)
+        total += clip_factors(norms(gradients).square(), bound).to(gradients) @ gradients

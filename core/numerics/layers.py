@@ -163,7 +163,7 @@ def _sliced(work: Callable[[slice], Contribution], a: torch.Tensor, per_sample: 
 
 Handler = Callable[..., Contribution]
 
-_HANDLERS: dict[type[nn.Module], Handler] = {
+HANDLERS: dict[type[nn.Module], Handler] = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
     nn.GroupNorm: groupnorm,
@@ -175,17 +175,17 @@ _HANDLERS: dict[type[nn.Module], Handler] = {
 }
 
 
-def handler_of(layer: nn.Module) -> Handler | None:
-    """The function of the layer's kind; None where the layer does anything beyond its kind's plain formula.
+def has_plain_formula(layer: nn.Module) -> bool:
+    """Whether a formula describes the layer; False where it does anything beyond its kind's.
 
     The exact type counts (a subclass may compute something else), as do re-parametrisations and foreign hooks.
     """
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     if any(hooks) or not layer._parameters.keys() <= {"weight", "bias"}:
-        return None
+        return False
     if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
-        return None
-    return _HANDLERS.get(type(layer))
+        return False
+    return type(layer) in HANDLERS
 
 
 def has_samples_first(layer: nn.Module, a: torch.Tensor, out: torch.Tensor, n: int) -> bool:

@@ -16,8 +16,8 @@ from fedbench.core.numerics.per_sample import random_state, seed_random_state, s
 
 SAMPLES = 5  # a prime: few reorderings leave five rows where they are
 DRAWS = 4  # of parameters, until a gradient reaches every layer: a narrow one may be dead under some
-Asked = tuple[torch.Size, torch.dtype, bool]  # shape and type of a sample, and whether the model was training
-_answers: WeakKeyDictionary[nn.Module, dict[Asked, bool]] = WeakKeyDictionary()
+Kind = tuple[torch.Size, torch.dtype, bool]  # shape and type of a sample, and whether the model was training
+_answers: WeakKeyDictionary[nn.Module, dict[Kind, bool]] = WeakKeyDictionary()
 
 
 def rows_are_samples(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
@@ -30,13 +30,13 @@ def rows_are_samples(model: nn.Module, layers: Collection[nn.Module], x: torch.T
     if len(x) < 2:
         return True  # one sample cannot be mixed with others
     answers = _answers.setdefault(model, {})
-    asked = x.shape[1:], x.dtype, model.training
-    if asked not in answers:
-        answer = _ask(model, layers, x[:SAMPLES])
+    kind = x.shape[1:], x.dtype, model.training
+    if kind not in answers:
+        answer = _tested(model, layers, x[:SAMPLES])
         if len(x) < SAMPLES:
             return answer  # a larger chunk may tell more
-        answers[asked] = answer
-    return answers[asked]
+        answers[kind] = answer
+    return answers[kind]
 
 
 def moves_by_index(node: torch.autograd.graph.Node) -> bool:
@@ -44,7 +44,7 @@ def moves_by_index(node: torch.autograd.graph.Node) -> bool:
     return node.name().startswith(("Index", "Gather", "Scatter", "Take", "Put", "MaskedSelect", "MaskedScatter"))
 
 
-def _ask(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
+def _tested(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
     generator = torch.Generator().manual_seed(0)
     unseen = {(layer, i) for layer in layers for i in range(len(x))}
     before = random_state(x.device)
@@ -124,11 +124,6 @@ class Tape:
         )
         return through_layers == _uses(loss) and set(through_layers.values()) <= {1}
 
-    def recorded(self, layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> None:
-        """A layer was called, on ``a``, which gave ``out``."""
-        self.inputs[layer] = a.detach()
-        self.edges[layer] = get_gradient_edge(out)
-
     def close(self) -> None:
         """Remove the hooks."""
         for hook in self._hooks:
@@ -138,7 +133,8 @@ class Tape:
         """Forward hook."""
         known = len(args) == 1 and out.requires_grad and has_samples_first(layer, args[0], out, self.n)
         if known and layer not in self.edges and _one_dtype(layer, args[0], out):
-            self.recorded(layer, args[0], out)
+            self.inputs[layer] = args[0].detach()
+            self.edges[layer] = get_gradient_edge(out)
         else:
             self._plain = False
 
