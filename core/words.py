@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import sysconfig
@@ -40,12 +41,8 @@ def _seen(c: str) -> bool:
 
 
 def _code(c: str) -> str:
-    """As JSON writes a character: beyond the first 65,536, in two halves."""
-    return "".join(f"\\u{int.from_bytes(half, 'big'):04x}" for half in _halves(c.encode("utf-16-be", "surrogatepass")))
-
-
-def _halves(code: bytes) -> list[bytes]:
-    return [code[i : i + 2] for i in range(0, len(code), 2)]
+    """As JSON writes a character: ``\\u001b``."""
+    return json.dumps(c)[1:-1]
 
 
 def one_line(text: str, limit: int = _MOST) -> str:

@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
+from ssl import SSLError
 from typing import IO
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from fedbench.core.contract.errors import UserError
@@ -47,6 +48,7 @@ _BLOCK = 1 << 18
 _HEADERS = {"User-Agent": "fedbench", "Accept-Encoding": "identity"}
 _TIMEOUT = 30  # seconds without a byte
 _LOOK_AGAIN_S = 0.1
+_NETWORK = (HTTPException, URLError, TimeoutError, ConnectionError, SSLError)  # not the disk's errors
 _MOST_REQUESTS = 20  # of one download; each must have brought bytes
 _RANGE_NOT_SATISFIABLE = 416
 
@@ -89,11 +91,7 @@ def fetch(remote: Remote, folder: Path) -> Path:
         with writable(folder), locked(folder):
             if not path.exists():
                 _download(remote, path)
-                return path
-    if remote.checksum is None:
-        return path
-    found = checksum_of(path, remote.checksum)
-    if found != remote.checksum:
+    elif remote.checksum is not None and (found := checksum_of(path, remote.checksum)) != remote.checksum:
         raise UserError(
             f"{path}: its checksum is {found}, not {remote.checksum}: truncated or changed, so it is not used; "
             f"delete it and run again, or {remote.how_to_get(folder)}"
@@ -139,21 +137,24 @@ def writable(folder: Path) -> Iterator[None]:
         ) from error
 
 
+class _Unavailable(Exception):
+    """This address does not give the file; another may."""
+
+
 def _download(remote: Remote, path: Path) -> None:
     part = path.with_name(path.name + ".part")
-    # A part left by an earlier run may be spoilt: after it has failed the checksum, the first address is asked afresh.
+    if remote.checksum is None:  # nothing would reveal a file joined from two versions
+        part.unlink(missing_ok=True)
+    # A part of an earlier run may be damaged: after it has failed the checksum, the first address is tried again.
     urls = [*remote.urls[:1], *remote.urls] if part.exists() else list(remote.urls)
     problems = []
     for url in urls:
         try:
-            _complete(url, part, remote.size if remote.checksum else _announced(url, part, remote.size))
+            _complete(url, part, remote)
         except _Unavailable as error:
             problems.append(f"{url}: {error}")
             continue
-        if remote.checksum is None:
-            os.replace(part, path)
-            return
-        found = checksum_of(part, remote.checksum)
+        found = remote.checksum and checksum_of(part, remote.checksum)
         if found == remote.checksum:
             os.replace(part, path)
             return
@@ -167,53 +168,31 @@ def _download(remote: Remote, path: Path) -> None:
     )
 
 
-class _Unavailable(Exception):
-    """This address does not give the file; another may."""
-
-
-def _announced(url: str, part: Path, most: int) -> int:
-    """The length in bytes that the server announces. Drops a part that is there already: without a checksum nothing
-    would tell a file put together from two versions."""
-    part.unlink(missing_ok=True)
-    try:
-        with urlopen(Request(url, headers=_HEADERS, method="HEAD"), timeout=_TIMEOUT) as answer:
-            length = answer.headers["Content-Length"] or ""
-    except (OSError, HTTPException) as error:
-        raise _Unavailable(f"{type(error).__name__}: {error}") from error
-    if not length.isdigit() or not 0 < int(length) <= most:
-        raise _Unavailable(f"it announces {length or 'no'} bytes, 1 to {most:,} expected")
-    return int(length)
-
-
-def _complete(url: str, part: Path, size: int) -> None:
-    """Ask for the missing bytes until ``part`` has ``size`` of them, as long as every request brings some."""
+def _complete(url: str, part: Path, remote: Remote) -> None:
+    """Request the missing bytes until ``part`` is complete, as long as every request brings some."""
+    size = remote.size if remote.checksum else None  # None: the first answer tells
     for _ in range(_MOST_REQUESTS):
         have = _size(part)
         if have == size:
             return
-        if have > size:
+        if size is not None and have > size:
             part.unlink()
             have = 0
-        missing = f"{(size - have) / 1e6:.1f} of {size / 1e6:.1f} MB"
+        missing = f"{(remote.size - have) / 1e6:.1f} of {remote.size / 1e6:.1f} MB"
         say(f"fedbench: downloading {url} ({missing}) to {part.parent}")
+        reason = "the connection ended early"
         try:
-            _ask(url, part, have, size)
-            reason = "the connection ended early"
-        except (OSError, HTTPException) as error:
-            if isinstance(error, OSError) and str(error.filename) == str(part):
-                raise  # this machine's disk, not the server
+            size = _request(url, part, have, remote)
+        except _NETWORK as error:
             reason = f"{type(error).__name__}: {error}"
         if _size(part) <= have:
-            raise _Unavailable(f"{reason} ({have:,} of {size:,} bytes)")
-    if _size(part) != size:
-        raise _Unavailable(f"{_MOST_REQUESTS} requests brought only {_size(part):,} of {size:,} bytes")
+            raise _Unavailable(f"{reason} ({have:,} of {remote.size:,} bytes)")
+    raise _Unavailable(f"{_MOST_REQUESTS} requests brought only {_size(part):,} of {remote.size:,} bytes")
 
 
-def _ask(url: str, part: Path, have: int, size: int) -> None:
-    """One request; a server that ignores the range sends everything, and the part starts again."""
-    headers = {**_HEADERS}
-    if have:
-        headers["Range"] = f"bytes={have}-"
+def _request(url: str, part: Path, have: int, remote: Remote) -> int:
+    """One request; the size of the whole file. A server that ignores the range sends everything, and the part starts again."""
+    headers = _HEADERS | ({"Range": f"bytes={have}-"} if have else {})
     try:
         answer = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
     except HTTPError as error:
@@ -221,25 +200,25 @@ def _ask(url: str, part: Path, have: int, size: int) -> None:
             part.unlink()
         raise
     with answer:
-        resumed = answer.status == 206
-        if resumed and not (answer.headers["Content-Range"] or "").startswith(f"bytes {have}-"):
-            raise OSError("the server answered with another range than the one asked for")
-        room = size - (have if resumed else 0)
-        with open(part, "ab" if resumed else "wb") as out:
+        begin = have if answer.status == 206 else 0
+        if begin and not (answer.headers["Content-Range"] or "").startswith(f"bytes {begin}-"):
+            raise ConnectionError("the server answered with another range than the one asked for")
+        size = remote.size
+        if remote.checksum is None:
+            length = answer.headers["Content-Length"] or ""
+            size = begin + int(length) if length.isdigit() else 0
+            if not begin < size <= remote.size:
+                raise _Unavailable(f"it announces {length or 'no'} bytes, 1 to {remote.size - begin:,} expected")
+        room = size - begin
+        with open(part, "ab" if begin else "wb") as out:
             while room >= 0 and (block := answer.read(min(_BLOCK, room + 1))):
                 report_alive()
                 room -= len(block)
-                _write(out, block, part)
+                out.write(block)
     if room < 0:
         part.unlink()
         raise _Unavailable(f"it sends more than the {size:,} bytes expected; what came was deleted")
-
-
-def _write(out, block: bytes, part: Path) -> None:
-    try:
-        out.write(block)
-    except OSError as error:  # says which file, so that a full disk is not taken for a broken connection
-        raise OSError(error.errno, error.strerror, str(part)) from error
+    return size
 
 
 def _size(path: Path) -> int:
@@ -267,11 +246,7 @@ def archive_files(archive: Path, max_bytes: int, max_files: int = 500_000) -> It
                 raise _Refused(f"more than {max_files:,} files" if room >= 0 else f"more than {max_bytes:,} bytes unpacked")
             yield path, content
     except _Refused as error:
-        raise _refusal(archive, error) from error
-
-
-def _refusal(archive: Path, error: _Refused) -> UserError:
-    return UserError(f"{archive}: not unpacked: it holds {error}; get it from its official home")
+        raise UserError(f"{archive}: not unpacked: it holds {error}; get it from its official home") from error
 
 
 def unpack(archive: Path, folder: Path, top: str, max_bytes: int, max_files: int = 500_000) -> Path:
@@ -288,35 +263,19 @@ def unpack(archive: Path, folder: Path, top: str, max_bytes: int, max_files: int
             return target
         into = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
         try:
-            _extract(archive, into, max_bytes, max_files)
+            for path, content in archive_files(archive, max_bytes, max_files):
+                (into / path).parent.mkdir(parents=True, exist_ok=True)
+                with open(into / path, "xb") as out:
+                    shutil.copyfileobj(content, out)
             if not (into / top).is_dir():
                 raise UserError(f"{archive}: holds no folder '{top}'; delete it and run again")
             (into / top).rename(target)
+        except (*_DAMAGED, FileExistsError, NotADirectoryError) as error:
+            what = f"a damaged archive ({type(error).__name__}: {error}), not unpacked"
+            raise UserError(f"{archive}: {what}; delete it and run again") from error
         finally:
             shutil.rmtree(into)
     return target
-
-
-def _extract(archive: Path, into: Path, max_bytes: int, max_files: int) -> None:
-    try:
-        room = max_bytes
-        for i, (path, _, content) in enumerate(_members(archive)):
-            if i >= max_files:
-                raise _Refused(f"more than {max_files:,} files")
-            destination = into / path
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            with open(destination, "xb") as out:
-                while block := content.read(min(_BLOCK, room + 1)):
-                    room -= len(block)
-                    if room < 0:
-                        raise _Refused(f"more than {max_bytes:,} bytes unpacked")
-                    out.write(block)
-    except _Refused as error:
-        raise _refusal(archive, error) from error
-    except (*_DAMAGED, FileExistsError, NotADirectoryError) as error:
-        raise UserError(
-            f"{archive}: a damaged archive ({type(error).__name__}: {error}), not unpacked; delete it and run again"
-        ) from error
 
 
 def _members(archive: Path) -> Iterator[tuple[PurePosixPath, int, IO[bytes]]]:
