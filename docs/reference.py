@@ -21,6 +21,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,7 @@ from fedbench.core.contract.phases import PHASES
 from fedbench.core.contract.samples import Batch, MemberData
 from fedbench.core.federation.answers import CHECKS
 from fedbench.core.registry.kinds import BASES as _BASES
-from fedbench.core.spec import audit, base, coalition, component, federation, recipes, schema, suite
+from fedbench.core.spec import base, federation, recipes, schema, setting, suite
 
 PAGES = Path(__file__).resolve().parent / "reference"
 BLOCK = re.compile(r"(<!-- made: (\w+)(?: ([\w./-]+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -54,7 +55,7 @@ CONTEXTS = {
         "Entry", "Sweep", "Duel", "Family", "Standing", "Strengths", "Courses",
     )
 }  # fmt: skip
-_MODULES = (suite, federation, audit, coalition, component)
+_MODULES = (suite, setting, federation)
 SPECS = {name: cls for module in _MODULES for name, cls in vars(module).items()
          if isinstance(cls, type) and issubclass(cls, base.SpecModel) and cls is not base.SpecModel}  # fmt: skip
 TITLES = {  # the sections of suite.md
@@ -144,9 +145,9 @@ def spec_block(name: str) -> str:
 def recipes_block() -> str:
     """Every recipe with what it states, and the source its file names."""
     rows = []
-    for name in recipes.recipe_names():
-        stated = recipes.recipe(name)
-        text = (recipes.files(recipes.__name__) / f"{name}.yaml").read_text(encoding="utf-8")
+    for name in federation.recipe_names():
+        stated = federation.recipe(name)
+        text = (files(recipes.__name__) / f"{name}.yaml").read_text(encoding="utf-8")
         source = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
         rest = ", ".join(f"{k} {v}" for k, v in stated.items() if k != "optimizer")
         rows.append((f"`{name}`", rest, ", ".join(f"{k} {_flat(v)}" for k, v in stated["optimizer"].items()), source))
