@@ -25,7 +25,7 @@ OF_THE_ORACLE = {
         {"cofedmid"}, EVERY_ATTACK,
     ),
     "the labels of mixup unmixed": (
-        "plugins/defenses/mixing.py", "soft = keep * target + (1 - keep) * target[partner]", "soft = target", {"mixup"},
+        "plugins/defenses/augmentation.py", "soft = keep * target + (1 - keep) * target[partner]", "soft = target", {"mixup"},
         EVERY_ATTACK,
     ),
     "evaluation on training data": (

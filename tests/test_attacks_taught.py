@@ -29,7 +29,7 @@ from worlds import (
 )  # fmt: skip
 
 from fedbench.plugins.attacks import classifiers
-from fedbench.plugins.attacks.logistic_regression import log_odds, logistic_regressions, regression, three_parts
+from fedbench.plugins.attacks.classifiers import log_odds, logistic_regressions, regression, three_parts
 from fedbench.plugins.attacks.stacked import MEASURED, against, features
 from fedbench.plugins.attacks.taught import balanced, folds
 from fedbench.plugins.attacks.thresholds import best_threshold, class_thresholds

@@ -22,8 +22,8 @@ from fedbench.core.run.scene import Scene, build, make_scene, own_data, set_scen
 from fedbench.core.run.shadow_models import train_shadow_models
 from fedbench.core.run.train import kinds_of, train
 from fedbench.core.spec.setting import Adversary, Setting
-from fedbench.plugins.datasets.digits import Digits
-from fedbench.plugins.defenses.plain import FreeRider
+from fedbench.plugins.datasets.handwriting import Digits
+from fedbench.plugins.defenses.uploads import FreeRider
 from fedbench.testing.worlds import given_use, job_of, setting_of
 
 PARTS = {"validation": 0.1, "test": 0.3}

@@ -16,10 +16,10 @@ from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.federation.compose import Composite, allied, composed, merged
 from fedbench.core.federation.loop import answered
+from fedbench.plugins.defenses.augmentation import Mixup
 from fedbench.plugins.defenses.cofedmid.defense import CoFedMID
 from fedbench.plugins.defenses.dp_sgd import DPSGD
 from fedbench.plugins.defenses.losses import RelaxLoss
-from fedbench.plugins.defenses.mixing import Mixup
 from fedbench.plugins.defenses.uploads import GradNoise
 
 

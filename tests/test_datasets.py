@@ -23,10 +23,8 @@ from fedbench.core import Data, UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.arrays import check_data
 from fedbench.plugins.datasets.cifar import Cifar10, Cifar100, Stl10
-from fedbench.plugins.datasets.digits import Digits
-from fedbench.plugins.datasets.femnist import Femnist
 from fedbench.plugins.datasets.folders import DermNet, ImageFolder, TinyImageNet
-from fedbench.plugins.datasets.mnist import FashionMnist, Mnist
+from fedbench.plugins.datasets.handwriting import Digits, FashionMnist, Femnist, Mnist
 from fedbench.plugins.datasets.sampling import split
 from fedbench.plugins.datasets.tables import ChMnist, Fer2013
 from fedbench.plugins.datasets.tabular import Location30, Purchase100, Shape, Texas100

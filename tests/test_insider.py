@@ -19,7 +19,7 @@ from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.diverged import DivergedByAdversary
 from fedbench.core.numerics.rng import key_for
-from fedbench.plugins.defenses.rules.medians import TrimmedMean
+from fedbench.plugins.defenses.rules.means import TrimmedMean
 from fedbench.plugins.defenses.uploads import GradNoise
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedbench.plugins.attacks.classifiers import RandomForest
-from fedbench.plugins.attacks.seqmia_net import HIDDEN
+from fedbench.plugins.attacks.networks import STATE
 from fedbench.plugins.attacks.series import BATCH, train
 
 
@@ -18,8 +18,8 @@ class Reference(nn.Module):
 
     def __init__(self, inputs: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.lstm, self.head = nn.LSTM(inputs, HIDDEN, batch_first=True), nn.Linear(2 * HIDDEN, 2)
-        for layer, width in ((self.lstm, HIDDEN), (self.head, 2 * HIDDEN)):
+        self.lstm, self.head = nn.LSTM(inputs, STATE, batch_first=True), nn.Linear(2 * STATE, 2)
+        for layer, width in ((self.lstm, STATE), (self.head, 2 * STATE)):
             for p in layer.parameters():
                 nn.init.uniform_(p, -(width**-0.5), width**-0.5, generator=generator)
         self.double()

@@ -17,7 +17,7 @@ from parties import facts_of
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Layer, MemberData, ReportContext, UserError
-from fedbench.plugins.defenses.rules import deepsight as ds
+from fedbench.plugins.defenses.rules import screening as ds
 
 # ---- the same rules, slowly -------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from fedbench.core.run.job import identity
 from fedbench.core.run.plan import settings_asked
 from fedbench.core.run.planner import check_plan, make_plan
 from fedbench.core.spec.resolve import load_and_check, written_out
-from fedbench.plugins.defenses.plain import NoDefense
+from fedbench.plugins.defenses.uploads import NoDefense
 
 # -- several coalitions at once ----------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from fedbench.core import Attack, Audit, Colluder, Observations, Probe
 from fedbench.core.signals import fedbench_signals
+from fedbench.core.signals.measure import GRADIENT_SIGNALS
 from fedbench.plugins.attacks import fedbench_attacks
 
 TARGET, COLLUDER = 2, 0
@@ -37,7 +38,8 @@ def measured(name: str, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def of_logits() -> list[str]:
     """Names of the signals that need logits and labels only."""
-    return [c.name for c in fedbench_signals() if c.target.startswith("fedbench.core.signals.builtin:")]
+    others = {*GRADIENT_SIGNALS, "upload-grad-sq", "robustness"}
+    return [c.name for c in fedbench_signals() if c.name not in others]
 
 
 def auc(score: np.ndarray, member: np.ndarray) -> float:

@@ -38,19 +38,19 @@ def fedbench_attacks():
         "Li et al., CCS 2024",
     )  # fmt: skip
     yield Component(
-        "blackbox-loss", f"{_HERE}.single_round:BlackboxLoss", "negative loss on the target's uploaded model, one round",
+        "blackbox-loss", f"{_HERE}.trajectory:BlackboxLoss", "negative loss on the target's uploaded model, one round",
         "Yeom et al., CSF 2018",
     )  # fmt: skip
     yield Component(
-        "grad-cosine", f"{_HERE}.single_round:GradCosine", "cosine of the sample's gradient and the update, one round",
+        "grad-cosine", f"{_HERE}.trajectory:GradCosine", "cosine of the sample's gradient and the update, one round",
         "Li et al., ICLR 2023",
     )  # fmt: skip
     yield Component(
-        "grad-diff", f"{_HERE}.single_round:GradDiff", "how much the sample's gradient lengthens the update, one round",
+        "grad-diff", f"{_HERE}.trajectory:GradDiff", "how much the sample's gradient lengthens the update, one round",
         "Li et al., ICLR 2023",
     )  # fmt: skip
     yield Component(
-        "grad-norm", f"{_HERE}.single_round:GradNorm", "minus the squared norm of the sample's gradient, one round",
+        "grad-norm", f"{_HERE}.trajectory:GradNorm", "minus the squared norm of the sample's gradient, one round",
         "Nasr et al., CCS 2018",
     )  # fmt: skip
     yield Component(
@@ -121,7 +121,7 @@ def fedbench_attacks():
         "Choquette-Choo et al., ICML 2021",
     )  # fmt: skip
     yield Component(
-        "logistic-regression", f"{_HERE}.logistic_regression:LogisticRegressionAttack",
+        "logistic-regression", f"{_HERE}.classifiers:LogisticRegressionAttack",
         "regression on logits, loss and gradient length", "Shokri et al., S&P 2017",
     )  # fmt: skip
     yield Component(
@@ -139,6 +139,6 @@ def fedbench_attacks():
         "NIST genomics privacy-preserving federated learning red team, 2025",
     )  # fmt: skip
     yield Component(
-        "adaptive-membershield", f"{_HERE}.adaptive_membershield:AdaptiveMemberShield",
+        "adaptive-membershield", f"{_HERE}.thresholds:AdaptiveMemberShield",
         "loss against MemberShield's soft labels, known to the adversary", "Song & Mittal, USENIX Security 2021",
     )  # fmt: skip

@@ -11,8 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from fedbench.core import Observations, Params, SkipCell
 from fedbench.plugins.attacks.measures import carried
-from fedbench.plugins.attacks.networks import HiddenLayerNet, trained_net
-from fedbench.plugins.attacks.seqmia_net import FlatAdam, SequenceNet
+from fedbench.plugins.attacks.networks import FlatAdam, HiddenLayerNet, SequenceNet, trained_net
 from fedbench.plugins.attacks.taught import CrossFitted
 from fedbench.plugins.attacks.trajectory import Followed, Trajectory, within_class
 

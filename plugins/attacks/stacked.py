@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from fedbench.core import Audit, Colluder, Observations, SkipCell
-from fedbench.plugins.attacks.logistic_regression import SMALLEST
+from fedbench.plugins.attacks.classifiers import SMALLEST
 from fedbench.plugins.attacks.measures import MEASURES, Measure, carried, of_target, signal, slope
 from fedbench.plugins.attacks.taught import Taught, Teaching
 

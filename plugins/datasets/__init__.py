@@ -10,7 +10,7 @@ _HERE = "fedbench.plugins.datasets"
 @hookimpl
 def fedbench_datasets():
     yield Component(
-        "digits", f"{_HERE}.digits:Digits", "1,797 handwritten digits, 8x8 grey, 10 classes; embedded, no download",
+        "digits", f"{_HERE}.handwriting:Digits", "1,797 handwritten digits, 8x8 grey, 10 classes; embedded, no download",
         "Alpaydin and Kaynak, UCI 1998",
     )  # fmt: skip
     yield Component(
@@ -22,11 +22,11 @@ def fedbench_datasets():
         "Krizhevsky, technical report 2009",
     )  # fmt: skip
     yield Component(
-        "mnist", f"{_HERE}.mnist:Mnist", "70,000 handwritten digits 28x28, grey, 10 classes; downloaded",
+        "mnist", f"{_HERE}.handwriting:Mnist", "70,000 handwritten digits 28x28, grey, 10 classes; downloaded",
         "LeCun et al., Proc. IEEE 1998",
     )  # fmt: skip
     yield Component(
-        "fashion-mnist", f"{_HERE}.mnist:FashionMnist", "70,000 pictures of clothes 28x28, grey, 10 classes; downloaded",
+        "fashion-mnist", f"{_HERE}.handwriting:FashionMnist", "70,000 pictures of clothes 28x28, grey, 10 classes; downloaded",
         "Xiao et al., arXiv 2017",
     )  # fmt: skip
     yield Component(
@@ -61,7 +61,7 @@ def fedbench_datasets():
         "Goodfellow et al., ICONIP 2013",
     )  # fmt: skip
     yield Component(
-        "femnist", f"{_HERE}.femnist:Femnist",
+        "femnist", f"{_HERE}.handwriting:Femnist",
         "handwritten digits and letters 28x28, grey, 62 classes; LEAF's, brought by you, or EMNIST, downloaded",
         "Caldas et al., arXiv 2018; Cohen et al., IJCNN 2017",
     )  # fmt: skip

@@ -9,10 +9,10 @@ _HERE = "fedbench.plugins.defenses"
 
 @hookimpl
 def fedbench_defenses():
-    yield Component("none", f"{_HERE}.plain:NoDefense", "plain FedAvg, without a defense", "McMahan et al., AISTATS 2017")
-    yield Component("free-rider", f"{_HERE}.plain:FreeRider", "members upload nothing: the floor of every board", floor=True)
+    yield Component("none", f"{_HERE}.uploads:NoDefense", "plain FedAvg, without a defense", "McMahan et al., AISTATS 2017")
+    yield Component("free-rider", f"{_HERE}.uploads:FreeRider", "members upload nothing: the floor of every board", floor=True)
     yield Component(
-        "placebo", f"{_HERE}.plain:Placebo", "members train plainly in another order: the noise of every board", floor=True
+        "placebo", f"{_HERE}.uploads:Placebo", "members train plainly in another order: the noise of every board", floor=True
     )
     yield Component(
         "grad-sparse",
@@ -33,7 +33,7 @@ def fedbench_defenses():
         "Abadi et al., CCS 2016",
     )
     yield Component(
-        "mixup", f"{_HERE}.mixing:Mixup", "train on convex combinations of pairs of samples", "Zhang et al., ICLR 2018"
+        "mixup", f"{_HERE}.augmentation:Mixup", "train on convex combinations of pairs of samples", "Zhang et al., ICLR 2018"
     )
     yield Component(
         "relaxloss",
@@ -89,7 +89,7 @@ def fedbench_defenses():
         "Zhu et al., CVPR 2025 (FedMIA)",
     )  # fmt: skip
     yield Component(
-        "instahide", f"{_HERE}.mixing:InstaHide", "train on sign-masked mixtures of images", "Huang et al., ICML 2020"
+        "instahide", f"{_HERE}.augmentation:InstaHide", "train on sign-masked mixtures of images", "Huang et al., ICML 2020"
     )
     yield Component(
         "membershield", f"{_HERE}.early_stopping:MemberShield",
@@ -101,7 +101,7 @@ def fedbench_defenses():
         "Prechelt, 1998",
     )  # fmt: skip
     yield Component(
-        "kd", f"{_HERE}.kd:SelfDistillation", "upload a student of the member's own teacher",
+        "kd", f"{_HERE}.losses:SelfDistillation", "upload a student of the member's own teacher",
         "Shejwalkar & Houmansadr, AAAI 2021",
     )  # fmt: skip
     yield Component(
@@ -120,9 +120,9 @@ def fedbench_defenses():
         "top-k", f"{_HERE}.rules.means:TopK", "server: average each row's largest entries",
         "Aji & Heafield, EMNLP 2017",
     )  # fmt: skip
-    yield Component("median", f"{_HERE}.rules.medians:Median", "server: the median of every coordinate", "Yin et al., ICML 2018")
+    yield Component("median", f"{_HERE}.rules.means:Median", "server: the median of every coordinate", "Yin et al., ICML 2018")
     yield Component(
-        "trimmed-mean", f"{_HERE}.rules.medians:TrimmedMean", "server: every coordinate's mean without its extremes",
+        "trimmed-mean", f"{_HERE}.rules.means:TrimmedMean", "server: every coordinate's mean without its extremes",
         "Yin et al., ICML 2018",
     )  # fmt: skip
     yield Component(
@@ -134,15 +134,15 @@ def fedbench_defenses():
         "Blanchard et al., NeurIPS 2017",
     )  # fmt: skip
     yield Component(
-        "fang", f"{_HERE}.rules.fang:Fang", "server: leave out rows that raise loss or error on its own data",
+        "fang", f"{_HERE}.rules.screening:Fang", "server: leave out rows that raise loss or error on its own data",
         "Fang et al., USENIX Security 2020",
     )  # fmt: skip
     yield Component(
-        "deepsight", f"{_HERE}.rules.deepsight:DeepSight", "server: leave out clusters of rows trained on few classes",
+        "deepsight", f"{_HERE}.rules.screening:DeepSight", "server: leave out clusters of rows trained on few classes",
         "Rieger et al., NDSS 2022",
     )  # fmt: skip
     yield Component(
-        "atm", f"{_HERE}.rules.atm:AngularTrimmedMean", "server: the mean without the rows at the largest angles",
+        "atm", f"{_HERE}.rules.means:AngularTrimmedMean", "server: the mean without the rows at the largest angles",
         "Mo et al., ICCV 2025",
     )  # fmt: skip
     yield Component(
@@ -150,7 +150,7 @@ def fedbench_defenses():
         "Sun et al., 2019",
     )  # fmt: skip
     yield Component(
-        "geometric-median", f"{_HERE}.rules.medians:GeometricMedian", "server: the point nearest to all rows",
+        "geometric-median", f"{_HERE}.rules.means:GeometricMedian", "server: the point nearest to all rows",
         "Pillutla et al., IEEE TSP 2022",
     )  # fmt: skip
     yield Component(
@@ -162,7 +162,7 @@ def fedbench_defenses():
         "Ghosh et al., NeurIPS 2020",
     )  # fmt: skip
     yield Component(
-        "ifca-mir", f"{_HERE}.ifca_mir:IFCAMIR",
+        "ifca-mir", f"{_HERE}.ifca:IFCAMIR",
         "IFCA with clients that weigh a model's fit against its risk of membership inference", "Jung et al., ARTMAN 2025",
     )  # fmt: skip
     yield Component(

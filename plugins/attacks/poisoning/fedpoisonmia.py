@@ -1,27 +1,185 @@
-"""FedPoisonMIA: poison behind greedily chosen mask samples, within the angles that benign updates have among themselves."""
+"""FedPoisonMIA: wrong labels behind samples chosen so that the malicious row stays near the honest ones by angle."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from fedbench.core import Knowledge, SkipCell
+from fedbench.core import Knowledge, SkipCell, norms
 from fedbench.plugins.attacks.poisoning.base import ABOUT_DRAW, Draw, Jitter, Poisoning, benign_rows, copies, wrong_labels
-from fedbench.plugins.attacks.poisoning.evasion import least_cosine, products, unit_rows
-from fedbench.plugins.attacks.poisoning.selection import (
-    SLACK,
-    Masks,
-    Objective,
-    Search,
-    Segment,
-    closest_scale,
-    greedy,
-    optimal_scale,
-)
+from fedbench.plugins.attacks.poisoning.evasion import cosines, least_cosine, products, unit_rows
+
+Objective = Literal["angle", "norm"]
+SLACK = 1e-9  # of a cosine: float64 rounding at a point that lies on the bound
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The candidates a(s) = s m + v, 0 <= s <= 1, seen through inner products with n unit benign rows.
+
+    ``mask``: [n] m's, ``poison``: [n] v's; ``mask_sq`` |m|^2, ``cross`` <m, v>, ``poison_sq`` |v|^2.
+    """
+
+    mask: np.ndarray
+    poison: np.ndarray
+    mask_sq: float
+    cross: float
+    poison_sq: float
+
+    def squared(self, s: np.ndarray) -> np.ndarray:
+        """[k]: |a(s)|^2."""
+        return np.maximum(s * s * self.mask_sq + 2 * s * self.cross + self.poison_sq, 0.0)
+
+    def least_cosine(self, s: np.ndarray) -> np.ndarray:
+        """[k]: cosine of the largest angle between a(s) and a benign row."""
+        return cosines(s[:, None] * self.mask + self.poison, self.squared(s)).min(axis=1)
+
+    def value(self, s: np.ndarray, objective: Objective) -> np.ndarray:
+        """[k]: what is maximised: the largest angle to a benign row (as minus its cosine), or the squared norm."""
+        return -self.least_cosine(s) if objective == "angle" else self.squared(s)
+
+
+def optimal_scale(segment: Segment, bound: float, objective: Objective) -> float | None:
+    """The s in [0, 1] with the largest objective among those with all cosines >= ``bound``; None if there is none.
+
+    No search: a cosine along a segment, (p s + q) / sqrt(A s^2 + 2 B s + C), has one stationary point and meets the bound
+    at the roots of a quadratic. The allowed s are intervals between such roots, 0 and 1; within one, the largest
+    angle is attained at an end or a stationary point, the norm (convex) at an end. Of equal optima the smallest s is
+    taken: more of what is sent is poison then.
+    Source: Mo et al. (FedPoisonMIA), ICCV 2025, equation 6 (the released code's call of SLSQP for it is commented out).
+    """
+    s = _candidates(segment, bound)
+    s = s[segment.least_cosine(s) >= bound - SLACK]
+    if len(s) == 0:
+        return None
+    value = segment.value(s, objective)
+    return float(s[value >= value.max() - SLACK * np.abs(value).max()].min())
+
+
+def closest_scale(segment: Segment) -> float:
+    """The s in [0, 1] of the smallest largest angle to a benign row, for where the bound cannot be kept.
+
+    The least of several cosines is largest at 0 or 1, where one of them is stationary, or where two of them cross.
+    """
+    p, q = segment.mask, segment.poison
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossing = (-(q[:, None] - q) / (p[:, None] - p)).ravel()
+    s = _within(np.concatenate([[0.0, 1.0], _stationary(segment), crossing]))
+    return float(s[segment.least_cosine(s).argmax()])
+
+
+def _candidates(segment: Segment, bound: float) -> np.ndarray:
+    """[k]: 0, 1, and within them every stationary point of a cosine and every point where one meets the bound."""
+    p, q = segment.mask, segment.poison
+    a, b, c = segment.mask_sq, segment.cross, segment.poison_sq
+    # (p s + q)^2 = bound^2 (a s^2 + 2 b s + c); roots of the other sign are not feasible and drop out
+    square, half, rest = p * p - bound**2 * a, p * q - bound**2 * b, q * q - bound**2 * c
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # half^2 - square rest, its factor bound^2 taken out by hand: near a right angle it would drown in rounding
+        inner = p * p * c - 2 * p * q * b + q * q * a - bound**2 * (a * c - b * b)
+        root = abs(bound) * np.sqrt(np.maximum(inner, 0.0))
+        large = -(half + np.where(half < 0, -root, root))  # a sum without cancellation; the other root follows from it
+        roots = np.concatenate([large / square, rest / large])
+    return _within(np.concatenate([[0.0, 1.0], _stationary(segment), roots]))
+
+
+def _stationary(segment: Segment) -> np.ndarray:
+    """[n]: where the cosine (p s + q) / sqrt(A s^2 + 2 B s + C) with each benign row has slope 0; not finite if nowhere."""
+    p, q, b = segment.mask, segment.poison, segment.cross
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (q * b - p * segment.poison_sq) / (p * b - q * segment.mask_sq)
+
+
+def _within(s: np.ndarray) -> np.ndarray:
+    """Those of [k] in [0, 1]."""
+    return s[np.isfinite(s) & (s >= 0) & (s <= 1)]
+
+
+Search = Literal["full", "best"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masks:
+    """Inner products of the mask samples' updates g_1..g_N, the poison v and n unit benign rows.
+
+    ``squared``: [N] |g_i|^2; ``poison``: [N] <g_i, v>; ``benign``: [N, n]; ``poison_benign``: [n]; ``poison_sq`` |v|^2.
+    ``row(i)``: [N] <g_i, g_j>, computed when sample i is chosen: the whole [N, N] costs as much as N / chosen rounds.
+    """
+
+    squared: np.ndarray
+    poison: np.ndarray
+    benign: np.ndarray
+    poison_benign: np.ndarray
+    poison_sq: float
+    row: Callable[[int], np.ndarray]
+
+    @classmethod
+    def of(cls, updates: torch.Tensor, poison: torch.Tensor, benign: torch.Tensor) -> Masks:
+        """From the updates [N, P], the poison [P] and the unit benign rows [n, P]."""
+        others = torch.cat([poison[None], benign])
+        dots, among = products(others, updates).T, products(others[:1], others)[0]  # few rows first: half the time
+        return cls(
+            squared=norms(updates).square().cpu().numpy(), poison=dots[:, 0], benign=dots[:, 1:], poison_benign=among[1:],
+            poison_sq=float(among[0]), row=cache(lambda i: products(updates[i : i + 1], updates)[0]),
+        )  # fmt: skip
+
+    def sums(self, chosen: list[int]) -> tuple[np.ndarray, float, np.ndarray]:
+        """Of the chosen updates' sum c: its products with the benign rows [n], |c|^2, and its products with all g_j [N]."""
+        squared, row = 0.0, np.zeros(len(self.poison))
+        for i in chosen:
+            squared += 2 * float(row[i]) + float(self.squared[i])
+            row = row + self.row(i)
+        return self.benign[chosen].sum(axis=0), squared, row
+
+    def extended(self, chosen: list[int], scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """(least cosine [N] to a benign row, squared norm [N]) of scale m + v, m the mean of the chosen and one more each."""
+        benign, length, row = self.sums(chosen)
+        share = scale / (len(chosen) + 1)
+        dots = share * (benign + self.benign) + self.poison_benign
+        squared = 2 * share * (sum(self.poison[chosen].tolist()) + self.poison) + self.poison_sq
+        squared += share**2 * (length + 2 * row + self.squared)
+        np.maximum(squared, 0.0, out=squared)
+        return cosines(dots, squared).min(axis=1), squared
+
+    def segment(self, chosen: list[int]) -> Segment:
+        """s -> s m + v for m = the mean of the chosen updates (zero if there are none)."""
+        k, (benign, length, _) = max(len(chosen), 1), self.sums(chosen)
+        cross = sum(self.poison[chosen].tolist()) / k
+        return Segment(benign / k, self.poison_benign, length / k**2, cross, self.poison_sq)
+
+
+def greedy(masks: Masks, bound: float, count: int, scale: float, objective: Objective, search: Search) -> list[int]:
+    """Positions of the chosen mask samples, in the order of choice.
+
+    Starting from none, the sample joins that makes the objective of scale m + v largest (m: the mean of the chosen
+    updates) among those that keep every cosine to a benign row >= ``bound``. The paper does not say what follows when no
+    sample does: ``full`` takes the one that comes closest, so that ``count`` samples are chosen in any case; ``best``
+    stops there, and of the sets on the way returns the one with the largest objective (the released code).
+    Source: Mo et al. (FedPoisonMIA), ICCV 2025, equation 5 and algorithm 1.
+    """
+    chosen: list[int] = []
+    free = np.ones(len(masks.poison), bool)
+    best: tuple[float, list[int]] = (-np.inf, [])
+    for _ in range(min(count, len(masks.poison))):
+        least, squared = masks.extended(chosen, scale)
+        value = -least if objective == "angle" else squared
+        allowed = free & (least >= bound - SLACK)
+        if allowed.any():
+            pick = int(np.where(allowed, value, -np.inf).argmax())
+        elif search == "best":
+            break
+        else:
+            pick = int(np.where(free, least, -np.inf).argmax())
+        chosen, free[pick] = [*chosen, pick], False
+        best = max(best, (float(value[pick]), chosen), key=lambda seen: seen[0])
+    return best[1] if search == "best" else chosen
 
 
 class FedPoisonMIA(Poisoning):

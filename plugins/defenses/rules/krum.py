@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fedbench.core import Defense, Federation, ServerContext, UserError
 from fedbench.plugins.defenses.rules.geometry import ExpectsMalicious, expected, sorted_columns, squared_distances
-from fedbench.plugins.defenses.rules.medians import middle_of
+from fedbench.plugins.defenses.rules.means import middle_of
 
 Variant = Literal["published", "released"]
 
