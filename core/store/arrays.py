@@ -39,6 +39,8 @@ class ArrayFile:
 
     def __enter__(self) -> ArrayFile:
         try:
+            if hasattr(self, "_zip"):  # entered before: its content is in memory
+                return self
             self._zip = zipfile.ZipFile(io.BytesIO(_content(self.path)))
             if (size := sum(member.file_size for member in self._zip.infolist())) > MAX_UNPACKED_BYTES:
                 raise Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}")
@@ -49,7 +51,6 @@ class ArrayFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._zip.close()
         if isinstance(error, self._broken):
             raise self._complaint(error) from error
 

@@ -134,9 +134,16 @@ def _everything(
     record: Path, path: Path, key: str, targets: tuple[int, ...], digest: str
 ) -> tuple[dict[int, Candidates], np.ndarray]:
     """``digest``: of the arrays, so that others are read anew."""
-    with ArrayFile(path, _remedy(record)) as file:
+    changed = path.stat().st_mtime_ns if path.exists() else None
+    with _shared_file(path, _remedy(record), changed) as file:
         arrays = CellArrays(file, key)
         return {target: _candidates(arrays, target) for target in targets}, arrays.read("test_correct", np.bool_)
+
+
+@lru_cache(maxsize=1)  # tables ask for the cells of a run one after the other
+def _shared_file(path: Path, remedy: str, changed: int | None) -> ArrayFile:
+    """The file as it is since ``changed``."""
+    return ArrayFile(path, remedy)
 
 
 def _candidates(arrays: CellArrays, target: int) -> Candidates:
