@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Write the documents whose numbers come from committed boards: ``python docs/make.py`` (``--check``: only look).
+"""Write the documents with numbers of committed boards: ``python docs/make.py`` (``--check`` compares them).
 
 ``docs/NAME.md.in`` becomes ``docs/NAME.md``. In a template
 
-* ``{{board | setting | coalition | view | table | row | column}}`` is the number in that place of the committed board;
+* ``{{board | setting | coalition | view | table | row | column}}`` is the number at that place of the committed board;
   ``<!-- from: board | setting | coalition | view | table -->`` on a line of its own gives the first parts for what follows,
   and ``{{row | column}}`` then is enough. A last part ``±`` adds the interval, ``text`` takes the place as it is.
 * ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board.
-* ``<!-- claims: paper -->`` on a line of its own is the table of that paper's claims (``leaderboard/claims/paper.yaml``), with
-  what every committed board says of them, and what the boards differ in.
-* ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own must hold, and is not printed: what a
-  sentence says of numbers is checked whenever they change.
+* ``<!-- claims: paper -->`` on a line of its own is the table of that paper's claims (``leaderboard/claims/paper.yaml``) with the
+  verdicts of the committed boards.
+* ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a condition that must hold, and is not
+  printed: it checks a sentence about numbers.
 
-Every mistake is said with file and line; nothing is written then.
+Mistakes are reported with file and line; nothing is written then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ BOARDS = DOCS.parent / "leaderboard" / "boards"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
 
 CLAIM_COLUMNS = ["id", "claim", "place", "verdict", "found"]
-NO_BOARD = "no board yet"
 
 Table = dict[str, dict[str, str]]
 """row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``, a second column of one name
@@ -68,27 +67,27 @@ def rendered(template: str, where: str) -> str:
 
 
 def claims(paper: str) -> list[str]:
-    """Number of verdicts of each kind, a table with one row a claim, and how the boards' settings differ from the paper's."""
+    """Number of verdicts of each kind, and a table with one row a claim."""
     papers = shipped_papers()
     if paper not in papers:
         raise Mistake(f"no claims of {paper}; there are claims of {', '.join(papers)}")
-    rows, counted = [], Counter[str]()
+    rows, counted, not_run = [], Counter[str](), dict[str, None]()
     for claim in papers[paper].claims:
         suites: dict[str, list[str]] = {}
         for suite in papers[paper].suites(claim):
-            verdict = verdicts(suite).get(claim.id, NO_BOARD)
-            link = suite if verdict == NO_BOARD else f"[{suite}](../leaderboard/boards/{suite}.md)"
-            suites.setdefault(verdict, []).append(link)
-            counted[verdict] += 1
-        found = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in suites.items())
-        rows.append(f"| {escape(claim.text, len(claim.text))} | {escape(claim.place)} | {found} |")
+            if verdict := verdicts(suite).get(claim.id):
+                suites.setdefault(verdict, []).append(f"[{suite}](../leaderboard/boards/{suite}.md)")
+                counted[verdict] += 1
+            else:
+                not_run[suite] = None
+        if suites:
+            found = "; ".join(f"{verdict}: {', '.join(boards)}" for verdict, boards in suites.items())
+            rows.append(f"| {escape(claim.text, len(claim.text))} | {escape(claim.place)} | {found} |")
     summary = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0])))
-    differs = {suite: text for suite, text in papers[paper].differs.items() if verdicts(suite)}
+    missing = f" Other claims need boards that have not been made: {', '.join(map(escape, not_run))}." if not_run else ""
     return [
-        f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.", "",
-        "| claim | place | verdict |", "|---|---|---|", *rows, "",
-        "Differences from the paper:", "",
-        *(f"* {escape(suite)}: {escape(text, len(text))}" for suite, text in differs.items()),
+        f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.{missing}", "",
+        "| claim | place | verdict |", "|---|---|---|", *rows,
     ]  # fmt: skip
 
 
@@ -106,17 +105,17 @@ def verdicts(board: str) -> dict[str, str]:
 
 
 def _bars(line: str) -> list[str]:
-    """What stands between the bars of a line; an escaped one is text."""
+    """The cells of a Markdown table row; an escaped bar is text."""
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def parts(text: str) -> tuple[str, ...]:
-    """What stands between the bars."""
+    """The parts of a reference to a place of a board."""
     return tuple(part.strip() for part in text.split("|"))
 
 
 def value(text: str, base: tuple[str, ...]) -> str:
-    """What stands in place of a pair of braces."""
+    """The text for a pair of braces."""
     if text.startswith("said:"):
         board, pattern = (p.strip() for p in text.removeprefix("said:").split("|", 1))
         found = re.search(pattern, board_text(board))

@@ -21,10 +21,9 @@ _HEAD = f"""# Records
 
 <!-- Written by `python docs/records.py`. -->
 
-A run, one training with its attacks, has two files in the results folder. `records/RUN.json` is UTF-8 JSON with no number out
-of the range of a double, at most 16 MiB. `records/RUN--DIGEST.npz` holds the arrays of the cells with scores. This page is
-made of the classes in `core/store/record.py` and what they hold; the schema is {SCHEMA_VERSION}. What protects a record, and
-against what, is in the [architecture](architecture.md#what-a-record-proves); how records travel in [submissions](submissions.md).
+A run has two files in the results folder: `records/RUN.json`, UTF-8 JSON of at most 16 MiB, and `records/RUN--DIGEST.npz`, the
+arrays of the cells with scores. This page is generated from the classes of `core/store/`; the schema is {SCHEMA_VERSION}.
+[What a record proves](architecture.md#what-a-record-proves).
 
 | field of the file | meaning |
 |---|---|
@@ -39,21 +38,21 @@ An `outcome` is one of {", ".join(f"`{o}`" for o in typing.get_args(Outcome))}; 
 _TAIL = """
 ## The arrays of a run
 
-No pickle; `T` is the number of a target. Their order is that of the candidates; the nulls have an entry a shuffle. An array that
-is equal in all cells of the run has the name below, one of a single cell `KEY/NAME` with the first 12 letters of its key.
+`T` is the number of a target; arrays are in the order of its candidates, null arrays in that of the shuffles. An array that is
+equal in all cells of the run has the name below, one of a single cell `KEY/NAME` with the first 12 letters of its key.
 
 | array | type | meaning |
 |---|---|---|
-| `tT_scores` | float64 | what the attack said of each candidate: higher is member |
-| `tT_kind` | int8 | 0 member, 1 outside the federation, 2 another client's, -1 counts nowhere |
-| `tT_ids` | int64 | which sample |
-| `tT_canary` | bool | whether its label was made wrong on purpose |
+| `tT_scores` | float64 | the attack's score of each candidate, higher = member |
+| `tT_kind` | int8 | 0 member, 1 outside the federation, 2 another client's, -1 not counted |
+| `tT_ids` | int64 | the sample's id |
+| `tT_canary` | bool | deliberately mislabelled |
 | `tT_owner` | int32 | the client that trained on it, -1 none |
-| `tT_in_mix` | bool | whether it counts in the group `mix` |
+| `tT_in_mix` | bool | in the group `mix` |
 | `tT_null_auc` | float32 | the target's largest AUC over the rounds under each of 200 shuffled memberships |
-| `tT_null_advantage` | float32 | the same of its largest advantage |
-| `test_correct` | bool | which test samples the final model classifies correctly |
-| `ANALYSIS:NAME` | float64 | a vector that an analysis found |
+| `tT_null_advantage` | float32 | the same for the advantage |
+| `test_correct` | bool | final model's result on each test sample |
+| `ANALYSIS:NAME` | float64 | a vector of an analysis |
 """
 
 
@@ -111,27 +110,27 @@ def _section(cls: type) -> str:
     for name, hint in fields(cls).items():
         if name not in known and f"``{name}``" not in about:
             raise Undocumented(f"{cls.__module__}.{cls.__name__}.{name} has no text under it, and its class does not explain it")
-        meaning = known.get(name, "see above").replace("``", "`").replace("|", "\\|")
-        rows.append(f"| `{name}` | {_type(hint)} | {meaning} |")
+        meaning = known.get(name, "").replace("``", "`")
+        rows.append(f"* `{name}` ({_type(hint)})" + f": {meaning}" * bool(meaning))
     text = about.replace("``", "`")
     title = TITLES.get(cls.__name__, cls.__name__)
-    return f"\n## {title}\n\n{text}\n\n| field | type | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    return f"\n## {title}\n\n{text}\n\n" + "\n".join(rows) + "\n"
 
 
 def _type(hint: Any) -> str:
     """As a reader of JSON would say it."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_type(a) for a in args)
+        return " or ".join(_type(a) for a in args) if len(args) < 4 else "any"
     if hint is Outcome or origin is typing.Literal:
-        return "text"
+        return "string"
     if origin in (list, tuple):
         return f"list of {_type(args[0])}"
     if origin is dict:
-        return f"object of {_type(args[1])}"
+        return f"object of {_type(args[1])}".removesuffix(" of any")
     if isinstance(hint, type) and list(_inside(hint)):
         return f"[{hint.__name__}](#{TITLES.get(hint.__name__, hint.__name__).lower().replace(' ', '-')})"
-    names = {str: "text", int: "whole number", float: "number", bool: "true or false", type(None): "null", Any: "any"}
+    names = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", Any: "any"}
     return names.get(hint, "any")
 
 

@@ -6,7 +6,7 @@ A page is prose with blocks between ``<!-- made: KIND NAME -->`` and ``<!-- end 
 * ``hook NAME``: signature, summary and base class; ``phase NAME``: signature, row of the table of phases, docstring, and the
   answers that the engine accepts; ``method CLASS.NAME``: signature and docstring;
 * ``class CLASS``: docstring, a table of its fields, and a table of its properties and methods;
-* ``spec MODEL``: the fields of a part of a suite, from its pydantic model; ``recipes``; ``commands``;
+* ``spec MODEL``: the fields of a part of a suite, from its pydantic model; ``recipes``;
 * ``pages FOLDER``: the pages of a folder of docs/reference/, a line each.
 
 Every phase needs a page; every hook, public method of a base class and context needs a block; a block of something that does not
@@ -26,11 +26,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import torch
 
 import fedbench.core
-from fedbench.core.cli.main import LazyGroup, cli, commands
 from fedbench.core.contract.contexts import Randomness
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.hooks import Hooks
@@ -104,30 +102,37 @@ def methods_of(name: str) -> list[str]:
 
 
 def class_block(name: str) -> str:
-    """First sentence of the docstring, a table of fields with the sentence that describes each, the other sentences, a table of
-    properties and methods. What the page says of a base class is not repeated."""
+    """First sentence of the docstring, fields with the sentence that describes each, the other sentences, properties and
+    methods. What the page says of a base class is not repeated."""
     cls = _named(CONTEXTS, name, "class")
     bases = [base for base in cls.__mro__[1:] if base.__name__ in CONTEXTS]
     inherited = {n for base in bases for n in [*getattr(base, "__annotations__", ()), *dict(_members(base))]}
     first, *rest = _sentences(cls)
-    rows: dict[str, list[dataclasses.Field[Any]]] = {}
+    described: dict[str, list[dataclasses.Field[Any]]] = {}
     for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
         if field.name not in inherited:
-            rows.setdefault(_meaning(cls, field), []).append(field)
-    parts = [" ".join([first, *(f"Has all of [{base.__name__}](#{base.__name__.lower()})." for base in bases)])]
-    if set(rows) - {first}:
-        table = [
-            (_marked([f.name for f in fields]), _marked([_type(f) for f in fields]), "" if meaning == first else _bare(meaning))
-            for meaning, fields in rows.items()
-        ]
-        parts.append(_table(("field", "type", "meaning"), table))
-    if others := [sentence for sentence in rest if sentence not in rows]:
-        parts.append(" ".join(others))
-    members = [(n, f) for n, f in _members(cls) if n not in inherited]
-    if members:
-        signatures = [(f"`{_signature(f, n, skip_self=True) if callable(f) else n}`", _first(f)) for n, f in members]
-        parts.append(_table(("member", "meaning"), signatures))
+            described.setdefault(_meaning(cls, field), []).append(field)
+    has = [f"Has all of [{base.__name__}](#{base.__name__.lower()})." for base in bases]
+    parts = [" ".join([first.rstrip(".;") + ".", *has])]
+    if set(described) - {first}:
+        parts.append("\n".join(_entry(fields, "" if text == first else text) for text, fields in described.items()))
+    if others := [sentence for sentence in rest if sentence not in described]:
+        parts.append(" ".join(others).rstrip(".;") + ".")
+    if members := [(n, f) for n, f in _members(cls) if n not in inherited]:
+        signatures = [(_signature(f, n, skip_self=True) if callable(f) else n, _first(f)) for n, f in members]
+        parts.append("\n".join(f"* `{signature}`: {text}" for signature, text in signatures))
     return "\n\n".join(parts)
+
+
+def _entry(fields: list[dataclasses.Field[Any]], text: str) -> str:
+    """The line of fields that one sentence describes."""
+    names = ", ".join(f"`{f.name}`" for f in fields)
+    types = ", ".join(dict.fromkeys(f"`{_type(f)}`" for f in fields))
+    text = text.rstrip(";")
+    after = text.removeprefix(f"{names}: ")
+    if after == text and text and all(f"`{f.name}`" in text for f in fields):
+        return f"* {text.rstrip('.')} ({types})"
+    return f"* {names} ({types})" + f": {after}" * bool(after)
 
 
 def spec_block(name: str) -> str:
@@ -138,8 +143,8 @@ def spec_block(name: str) -> str:
         if not description:
             raise Mistake(f"{name}.{field} has no description: give its Field one")
         value = "required" if default == "required" else "" if default in ("", "its defaults") else f"default {default}"
-        rows.append((f"`{field}`", ", ".join(part for part in (_linked(kind), span, value) if part), description))
-    return f"{_prose(model)}\n\n" + _table(("field", "type", "meaning"), rows)
+        rows.append(f"* `{field}` ({', '.join(part for part in (_linked(kind), span, value) if part)}): {_flat(description)}")
+    return f"{_prose(model)}\n\n" + "\n".join(rows)
 
 
 def recipes_block() -> str:
@@ -152,12 +157,6 @@ def recipes_block() -> str:
         rest = ", ".join(f"{k} {v}" for k, v in stated.items() if k != "optimizer")
         rows.append((f"`{name}`", rest, ", ".join(f"{k} {_flat(v)}" for k, v in stated["optimizer"].items()), source))
     return _table(("recipe", "states", "optimizer", "source"), rows)
-
-
-def commands_block() -> str:
-    """Every command with its line of help."""
-    context = click.Context(cli)
-    return _table(("command", "what"), [(f"`fedbench {name}`", LazyGroup().summary(context, name)) for name in commands()])
 
 
 # --- pieces
@@ -191,7 +190,7 @@ def _prose(documented: Any) -> str:
 def _first(documented: Any) -> str:
     if isinstance(documented, property) and not documented.__doc__:
         return f"`{inspect.signature(documented.fget).return_annotation}`"
-    return _sentences(documented)[0]
+    return _sentences(documented)[0].rstrip(";")
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
@@ -207,10 +206,6 @@ def _flat(text: Any) -> str:
     if isinstance(text, dict):
         return ", ".join(f"{k} {v}" for k, v in text.items())
     return " ".join(str(text).split())
-
-
-def _marked(texts: list[str]) -> str:
-    return ", ".join(f"`{text}`" for text in dict.fromkeys(texts))
 
 
 def _type(field: dataclasses.Field[Any]) -> str:
@@ -247,12 +242,7 @@ def _meaning(cls: type, field: dataclasses.Field[Any]) -> str:
 def _sentences(documented: Any) -> list[str]:
     """Sentences of a docstring, cut at semicolons before a name, too."""
     paragraphs = "\n\n".join(_flat(p) for p in _prose(documented).split("\n\n"))
-    return [s.rstrip(";") for s in re.split(r"(?<=[.;]) (?=`)|(?<=\.) (?=[A-Z])|\n\n", paragraphs)]
-
-
-def _bare(meaning: str) -> str:
-    """Without the name that it begins with."""
-    return re.sub(r"^`\w+`: ", "", meaning)
+    return re.split(r"(?<=[.;]) (?=`)|(?<=\.) (?=[A-Z])|\n\n", paragraphs)
 
 
 def _linked(text: str) -> str:
@@ -321,7 +311,7 @@ def pages_block(folder: str) -> str:
 
 MAKERS: dict[str, Callable[[str], str]] = {
     "hook": hook_block, "phase": phase_block, "method": method_block, "class": class_block, "spec": spec_block,
-    "recipes": lambda _: recipes_block(), "commands": lambda _: commands_block(), "pages": pages_block,
+    "recipes": lambda _: recipes_block(), "pages": pages_block,
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ class ControlCharts(Dataset):
     ``label_noise`` mislabels a share of train and hold-out (canaries), never of test: clean series hardly leak.
 
     Source: R. J. Alcock, Y. Manolopoulos, Time-series similarity queries employing a feature-based approach, 1999; the
-    equations are those of the UCI data set 139 (Synthetic Control Chart Time Series), whose 600 series of length 60 were made so.
+    equations are those of the UCI data set 139 (Synthetic Control Chart Time Series), 600 series of length 60.
     """
 
     default_model = "conv-series"

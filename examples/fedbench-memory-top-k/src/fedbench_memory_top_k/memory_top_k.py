@@ -1,4 +1,4 @@
-"""MemoryTopK: a sparse upload whose error is fed back."""
+"""MemoryTopK: sparse uploads with error feedback."""
 
 from __future__ import annotations
 
