@@ -68,20 +68,17 @@ class Mistake(Exception):
 
 
 def hook_block(name: str) -> str:
-    """Signature, one line, and the base class of what it announces."""
+    """Signature and one line."""
     hook = _named(HOOKS, name, "hook")
-    kind = next(k for k, (_, cls) in _BASES.items() if name == f"fedbench_{'analyses' if k == 'analysis' else k + 's'}")
-    base_class = _BASES[kind][1]
-    what = f"{_prose(hook)} Each is a class derived from `fedbench.core.{base_class}`."
-    return f"{_code(_signature(hook, name, skip_self=True))}\n\n{what}"
+    return f"{_code(_signature(hook, name, skip_self=True))}\n\n{_prose(hook)}"
 
 
 def phase_block(name: str) -> str:
     """Signature, the row of the table, the docstring, and what the engine accepts."""
     row = _named(PHASES, name, "phase")
     method = getattr(Defense, name)
-    table = _table(("party", "stage", "several defenses", "returns"), [(row.party, row.stage, row.combines, row.returns)])
-    return "\n\n".join((_code(_signature(method, name)), table, _prose(method), f"The engine accepts {_accepted(name)}."))
+    acts = f"Party: {row.party}. Stage: {row.stage}. Several defenses: {row.combines}. Returns: {row.returns}."
+    return "\n\n".join((_code(_signature(method, name)), acts, _prose(method), f"The engine accepts {_accepted(name)}."))
 
 
 def method_block(name: str) -> str:
@@ -209,11 +206,10 @@ def _flat(text: Any) -> str:
 
 
 def _type(field: dataclasses.Field[Any]) -> str:
-    """Type, and the default where there is one."""
+    """Type, and the default where it is a plain value."""
     text = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    known = default is not dataclasses.MISSING and "array" not in str(type(default))
-    return f"{text} = {default!r}" if known else text
+    return f"{text} = {default!r}" if isinstance(default, int | str | dict | tuple) else text
 
 
 def _members(cls: type) -> list[tuple[str, Any]]:
@@ -297,7 +293,7 @@ def filled(text: str, where: str) -> str:
 
 def pages_block(folder: str) -> str:
     """A line a page of ``folder``: its title as a link, and its first sentence."""
-    lines = ["| page | |", "|---|---|"]
+    lines = []
     order = list(PHASES)
     for path in sorted((PAGES / folder).glob("*.md"), key=lambda p: (order.index(p.stem) if p.stem in order else -1, p.stem)):
         prose = BLOCK.sub("", path.read_text(encoding="utf-8"))
@@ -305,7 +301,7 @@ def pages_block(folder: str) -> str:
         first = next((p for p in prose.split("\n\n") if p.strip() and not p.startswith(("#", "```", "|"))), "")
         sentence = re.split(r"(?<=[.]) ", " ".join(first.split()), maxsplit=1)[0]
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence)  # a link would lead elsewhere from here
-        lines.append(f"| [{title}]({folder}/{path.name}) | {plain} |")
+        lines.append(f"* [{title}]({folder}/{path.name}): {plain}")
     return "\n".join(lines)
 
 
