@@ -92,7 +92,7 @@ def test_the_check_of_links_finds_each_kind_of_mistake():
     ]  # fmt: skip
     bad = "[a](absent.md) [b](README.md#no-such) [c](#nor-this) `core/absent/` `plugins/x_*.py` `absent_file.py`"
     assert len(bad_links(bad, ROOT)) == 6
-    good = "# A title, here\n[a](README.md#dependencies) [b](#a-title-here) [c](https://example.org/x) `[d](absent.md)` `core/metrics/`"
+    good = "# A title, here\n[a](README.md#commands) [b](#a-title-here) [c](https://example.org) `[d](absent.md)` `core/metrics/`"
     assert bad_links(good, ROOT) == []
 
 
