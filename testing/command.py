@@ -10,7 +10,7 @@ import click
 
 from fedbench.core.cli import complete
 from fedbench.core.cli.options import debug_option, examples
-from fedbench.core.cli.say import say
+from fedbench.core.cli.output import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.kinds import KINDS
 from fedbench.core.words import one_line

@@ -16,9 +16,9 @@ from fake_packages import ANNOUNCE, BROKEN, DEFENSE, install
 from good_suite import edited as edited_spec
 
 from fedbench.core import UserError
-from fedbench.core.cli import complete, doctor
+from fedbench.core.cli import complete, machine
 from fedbench.core.cli import main as cli_main
-from fedbench.core.cli.completion import VARIABLE
+from fedbench.core.cli.machine import VARIABLE
 from fedbench.core.cli.main import COMMANDS, cli, main
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.suites import shipped_suites
@@ -198,7 +198,7 @@ def test_doctor_reports_the_machine_and_names_problems(tmp_path, monkeypatch, fe
     }
     assert f"{tmp_path} ($FEDBENCH_DATA)" in text and "1 files and folders" in text
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "purchase.npz" / "below"))
-    monkeypatch.setattr(doctor, "_PACKAGES", ("fedbench", "no-such-package-here"))
+    monkeypatch.setattr(machine, "_PACKAGES", ("fedbench", "no-such-package-here"))
     status, text, _ = fedbench("doctor")
     assert status == 1 and "PROBLEM the package 'no-such-package-here' is not installed" in text
     assert f"PROBLEM the data folder {tmp_path}/purchase.npz/below cannot be written" in text

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from running import called, fingerprint, invoke, records, start, suite, wait_for
 
-from fedbench.core.cli.clean import command as clean
+from fedbench.core.cli.machine import clean
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
 from fedbench.core.run.plan import Work, shares

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from fake_packages import install
 
 from fedbench.core.cli.main import main
 from fedbench.core.report import Image
+from fedbench.core.store import files
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.board import MarkdownBoard
@@ -140,3 +142,18 @@ def test_show_lists_cells_with_the_key_of_each_and_one_record_in_full(results, c
 def test_the_figures_of_a_board_are_drawn(own, made, tmp_path):
     blocks = blocks_of(made(tmp_path / "r"), plots=True, analyses=["tuned", "sweep"])
     assert {min(b.files).partition("-")[0] for b in blocks if isinstance(b, Image)} == {"roc", "tradeoff", own}
+
+
+def test_a_read_only_folder_prints_its_board_and_another_file_takes_it(results, tmp_path, monkeypatch, call):
+    honest = files._replace
+
+    def replace(path, content):
+        if path.is_relative_to(results):
+            raise OSError(errno.EROFS, "Read-only file system")
+        honest(path, content)
+
+    monkeypatch.setattr(files, "_replace", replace)
+    status, words = call("leaderboard", results, "--no-plots")
+    assert (status, LONG in words, f"board: {results} is read-only, nothing was written" in words) == (0, True, True)
+    assert call("leaderboard", results, "--no-plots", "--output", tmp_path / "board.md")[0] == 0
+    assert LONG in (tmp_path / "board.md").read_text() and not list((results / "leaderboard").glob("*.md"))

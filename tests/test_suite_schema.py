@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from mutants import PLAUSIBLE, mutant, refusal, sources, written
 from ruamel.yaml import YAML
 
-from fedbench.core.cli.schema import schema_text
+from fedbench.core.cli.suites import schema_text
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.document import read
 from fedbench.suites import shipped_suites

@@ -1,20 +1,35 @@
-"""`fedbench leaderboard`: rebuild the reports from records."""
+"""`fedbench leaderboard`: write reports from records; report plugins run in a separate process."""
 
 from __future__ import annotations
 
+import errno
 import tempfile
+from collections.abc import Mapping, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from fedbench.core.cli import complete
-from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import debug_option, examples
-from fedbench.core.cli.reports import DEFAULT, reports_named, write_reports
-from fedbench.core.cli.say import say
+from fedbench.core.cli.output import opened, say, show_table
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.process.ask import Ended, ask_each, long_plugin_limits, plugin_limits
+from fedbench.core.process.channel import at_work, pass_on_interrupt
+from fedbench.core.words import explain, one_line
+
+if TYPE_CHECKING:
+    from fedbench.core.contract.components import Report, Summary
+    from fedbench.core.registry.component import RegisteredComponent
+
+DEFAULT = "board"
+
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+# path of the report, empty where the folder is read-only; headers, rows, headings and notes of its summary
+Written = tuple[str, list[str], list[list[str]], list[str], list[str]]
 
 
 @click.command(epilog=examples(
@@ -50,8 +65,11 @@ def command(
     elif len(results) == 1 and not results[0].is_file():
         from fedbench.core.store.files import write_atomically
 
-        written = write_reports(opened(results[0]).root, reports_named(reports), plots)
-        if output:
+        chosen = reports_named(reports)
+        written = write_reports(opened(results[0]).root, chosen, plots)
+        if output and not written:
+            _of_several(ctx, results, chosen, output, plots)
+        elif output:
             write_atomically(output.absolute(), written[0].read_bytes())
             say(f"copied to {output}")
     elif output is not None and output.resolve() in [path.resolve() for path in results]:
@@ -94,3 +112,102 @@ def _of_several(ctx: click.Context, results: tuple[Path, ...], reports: dict, ou
         write_atomically(output.absolute(), written[0].read_bytes())
     for name, path in zip(reports, written, strict=True):
         say(f"{name}: {output if path == written[0] else output.parent / path.name}")
+
+
+# -- reports ------------------------------------------------------------------------------------------------------------------
+
+
+def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComponent]:
+    """The reports of these names; raises ``UserError`` for one that no package or several provide, or that cannot
+    be made."""
+    from fedbench.core.registry.components import Registry
+
+    registry = Registry.discover()
+    found = {name: registry.get("report", name) for name in dict.fromkeys(names)}
+    for report in found.values():
+        if report.distribution == PROJECT:
+            report.load()  # built-in: imported once for all processes
+    for answer in ask_each(list(found.values()), lambda report: _made(report) is None):
+        answer.get()
+    return found
+
+
+def write_reports(
+    folder: Path, reports: Mapping[str, RegisteredComponent], plots: bool, lasting: bool = True
+) -> list[Path]:
+    """Write every report of a results folder, print its summary and its path; of a read-only folder the summary alone. Not
+    ``lasting``: the folder is temporary, and the caller prints where the files end up."""
+    written: list[Path] = []
+    failed: list[str] = []
+    for name, answer in zip(reports, ask_each(list(reports.values()), lambda r: _write(r, folder, plots)), strict=True):
+        if isinstance(answer.error, Ended):
+            failed += answer.error.messages
+            continue
+        done, why = answer.get()
+        if done is None:
+            failed.append(f"report '{name}': {why}")
+            continue
+        path, headers, rows, headings, notes = done
+        if headers:
+            show_table(headers, rows, headings=headings)
+        for note in notes:
+            say(note)
+        if not path:
+            say(f"{name}: {folder} is read-only, nothing was written; --output FILE writes the report elsewhere")
+            continue
+        if lasting:
+            say(f"{name}: {path}")
+        written.append(Path(path))
+    if failed:
+        raise UserError(*failed)
+    return written
+
+
+def _made(found: RegisteredComponent) -> Report:
+    cls = found.load()
+    with at_work(str(found), plugin_limits()):
+        try:
+            return cls()
+        except BaseException as error:
+            pass_on_interrupt(error)
+            raise UserError(f"{found}: cannot be made: {explain(error)}") from error
+
+
+def _write(found: RegisteredComponent, folder: Path, plots: bool) -> tuple[Written | None, str]:
+    """What was written, or why not: a report that fails costs itself alone."""
+    report = _made(found)
+    try:
+        with at_work(str(found), None if found.distribution == PROJECT else long_plugin_limits()):
+            path = _path(report, folder, plots)
+            return (path, *_plain(report.summary(folder))), ""
+    except (UserError, OSError):
+        raise
+    except BaseException as error:
+        pass_on_interrupt(error)
+        return None, explain(error)
+
+
+def _path(report: Report, folder: Path, plots: bool) -> str:
+    try:
+        path = report.write(folder, plots)
+    except OSError as error:
+        if error.errno in _READ_ONLY:
+            return ""
+        raise
+    if not isinstance(path, Path):
+        raise TypeError(f"write returned {type(path).__name__}, expected the path of the file to open")
+    return str(path)
+
+
+def _plain(summary: Summary | None) -> tuple[list[str], list[list[str]], list[str], list[str]]:
+    """A summary's texts, each on one line, every row as long as the header."""
+    if summary is None:
+        return [], [], [], []
+    headers = [one_line(str(h)) for h in summary.headers]
+    rows = [[one_line(str(cell)) for cell in row] for row in summary.rows]
+    if any(len(row) != len(headers) for row in rows):
+        raise ValueError(f"its summary has {len(headers)} columns and a row of another length")
+    headings, notes = ([one_line(str(text)) for text in texts] for texts in (summary.headings, summary.notes))
+    if headings and len(headings) != len(rows):
+        raise ValueError(f"its summary has {len(rows)} rows and {len(headings)} headings, expected one a row")
+    return headers, rows, headings, notes

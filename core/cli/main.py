@@ -14,22 +14,22 @@ from importlib.metadata import distribution
 import click
 from click.shell_completion import CompletionItem
 
-from fedbench.core.cli.say import say
+from fedbench.core.cli.output import say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words import did_you_mean
 
 COMMANDS = {
     "run": ("fedbench.core.cli.run:command", "Train and attack what a suite asks for; finish what is missing."),
-    "validate": ("fedbench.core.cli.validate:command", "Check suites without running them; all mistakes at once."),
-    "list": ("fedbench.core.cli.list_:command", "Defenses, attacks, analyses, datasets and more; suites."),
+    "validate": ("fedbench.core.cli.suites:validate", "Check suites without running them; all mistakes at once."),
+    "list": ("fedbench.core.cli.plugins:list_", "Defenses, attacks, analyses, datasets and more; suites."),
     "show": ("fedbench.core.cli.show:command", "Show the records of a result folder."),
     "leaderboard": ("fedbench.core.cli.leaderboard:command", "Turn results into a leaderboard or another report."),
-    "plugins": ("fedbench.core.cli.plugins:command", "Every installed plugin, and why one does not work."),
-    "doctor": ("fedbench.core.cli.doctor:command", "Versions, devices and data folder of this machine."),
-    "schema": ("fedbench.core.cli.schema:command", "The form of suites as a JSON schema, for editors."),
-    "completion": ("fedbench.core.cli.completion:command", "A shell's script: complete commands, options, names."),
-    "new": ("fedbench.core.cli.new:command", "Write a package of your own: defense, attack, dataset and more."),
-    "clean": ("fedbench.core.cli.clean:command", "Remove caches, never results."),
+    "plugins": ("fedbench.core.cli.plugins:plugins", "Every installed plugin, and why one does not work."),
+    "doctor": ("fedbench.core.cli.machine:doctor", "Versions, devices and data folder of this machine."),
+    "schema": ("fedbench.core.cli.suites:schema", "The JSON schema of suites, for editors."),
+    "completion": ("fedbench.core.cli.machine:completion", "A shell's script: complete commands, options, names."),
+    "new": ("fedbench.core.cli.plugins:new", "Write a package of your own: defense, attack, dataset and more."),
+    "clean": ("fedbench.core.cli.machine:clean", "Remove caches, never results."),
 }
 
 # how the help lists them; what is in no section follows them

@@ -20,7 +20,7 @@ def executor_of(name: str, workers: int | None, address: str | None) -> Executor
         from fedbench.core.run.ray_executor import RayExecutor
 
         return RayExecutor(address, workers)
-    from fedbench.core.cli.doctor import usable_cores
+    from fedbench.core.cli.machine import usable_cores
     from fedbench.core.run.local import LocalProcesses
 
     return LocalProcesses(workers or usable_cores())

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fedbench.core.cli.say import say
+from fedbench.core.cli.output import say
 from fedbench.core.run.job import Job
 from fedbench.core.run.local import Watcher
 from fedbench.core.words import one_line, printable

@@ -12,12 +12,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from fedbench.core.cli.folder import told
+from fedbench.core.cli.leaderboard import reports_named, write_reports
 from fedbench.core.cli.options import ONLY, debug_option, overrides_option, parse_only, suite_argument
+from fedbench.core.cli.output import say, show_table
 from fedbench.core.cli.place import LOCAL, RAY, device_of, executor_of, parse_part, side_by_side
-from fedbench.core.cli.reports import reports_named, write_reports
-from fedbench.core.cli.say import say
-from fedbench.core.cli.table import show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words import one_line, printable
 
@@ -100,7 +98,7 @@ def command(
         _print_plan(wanted, folder)
         return
     reports = reports_named()  # before hours of training
-    store = told(Results.create(folder, plan.suite))
+    store = Results.create(folder, plan.suite)
     with store.lock(share):
         if not share:  # what another part is writing is no stray
             store.sweep()

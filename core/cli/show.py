@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fedbench.core.cli import complete
-from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import examples, results_argument
-from fedbench.core.cli.say import say
-from fedbench.core.cli.table import show_table
+from fedbench.core.cli.output import opened, say, show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words import by_nearness, one_line
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from fedbench.core import UserError
-from fedbench.core.cli.folder import opened
 from fedbench.core.cli.options import examples, results_argument
-from fedbench.core.cli.say import say
+from fedbench.core.cli.output import opened, say
 from fedbench.core.words import did_you_mean
 
 _CHANGES = ("worse", "better", "missing", "not-comparable", "new")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedbench.core.cli.options import ONLY, examples, parse_only, results_argument
-from fedbench.core.cli.say import say
+from fedbench.core.cli.output import say
 
 
 @click.command(short_help="Bundle results into one file that others can check.", epilog=examples(

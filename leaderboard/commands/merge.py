@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fedbench.core.cli.options import examples
-from fedbench.core.cli.say import say
+from fedbench.core.cli.output import say
 
 
 @click.command(short_help="Put several folders and bundles into one folder.", epilog=examples(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.cli.say import say
+from fedbench.core.cli.output import say
 from fedbench.core.contract.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def command(
     BUNDLE is a file, which is imported first, or a results folder with imported records. The code that runs is what is installed
     here, never the bundle's. The results are kept in the folder, and its board shows them.
     """
-    from fedbench.core.cli.folder import opened
+    from fedbench.core.cli.output import opened
     from fedbench.core.cli.run import build_plan
     from fedbench.leaderboard.submissions.reproducing import drawn, prepare
 
@@ -85,7 +85,7 @@ def _folder(bundle: Path, output: Path | None) -> Path:
 
 
 def _show(again: Sample) -> None:
-    from fedbench.core.cli.table import show_table
+    from fedbench.core.cli.output import show_table
 
     show_table(["run", "rounds", "cells"], [(job.title, job.setting.federation.rounds, len(job.cells)) for job in again.jobs])
     for stem, why in again.stale.items():
@@ -96,15 +96,14 @@ def _run(folder: Path, again: Sample, workers: int | None) -> None:
     """What is missing of the sample, by the executor of `fedbench run`, in a results folder of its own."""
     from rich.console import Console
 
-    from fedbench.core.cli.doctor import usable_cores
-    from fedbench.core.cli.folder import told
+    from fedbench.core.cli.machine import usable_cores
     from fedbench.core.cli.progress import Display
     from fedbench.core.run.local import LocalProcesses
     from fedbench.core.run.resume import pending, recorded
     from fedbench.core.store.reading import REPRODUCED
     from fedbench.core.store.results import Results
 
-    store = told(Results.create(folder / REPRODUCED, Results.open(folder).marker()["suite"]))
+    store = Results.create(folder / REPRODUCED, Results.open(folder).marker()["suite"])
     with store.lock():
         store.sweep()
         jobs: list[Any] = pending(again.jobs, recorded(again.jobs, store), "failed")
@@ -115,7 +114,7 @@ def _run(folder: Path, again: Sample, workers: int | None) -> None:
 
 def _report(folder: Path, again: Sample) -> int:
     """A table of what is not the same, a count of what is; the exit status."""
-    from fedbench.core.cli.table import show_table
+    from fedbench.core.cli.output import show_table
     from fedbench.core.words import one_line
     from fedbench.leaderboard.submissions.reproducing import results
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedbench.core import UserError
-from fedbench.core.cli.folder import opened
+from fedbench.core.cli.output import opened
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.plans import ID, read_plan

@@ -1,4 +1,4 @@
-"""fedbench doctor: what this machine has."""
+"""`fedbench doctor`, `completion` and `clean`: what this machine has, completion of a shell, and caches."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import platform
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import click
 
-from fedbench.core.cli.options import examples
-from fedbench.core.cli.say import say
-from fedbench.core.cli.table import show_table
+from fedbench.core.cli.options import examples, results_argument
+from fedbench.core.cli.output import opened, say, show_table
 from fedbench.core.toolkit.download import data_folder
 
 _PACKAGES = (
@@ -24,7 +24,7 @@ Row = tuple[str, str]
 
 @click.command(epilog=examples("fedbench doctor", "FEDBENCH_DATA=/data/fedbench fedbench doctor"))
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def doctor(ctx: click.Context) -> None:
     """Show what a bug report needs: versions, devices, threads, the data folder, plugin problems.
 
     Ends with exit status 1 when a required package is missing or the data folder cannot be written.
@@ -89,3 +89,50 @@ def _plugins() -> Iterator[Row]:
     yield "plugins", f"{len(registry.plugins)} found, {len(registry.broken)} broken, {len(registry.clashes)} clashes"
     yield from (("broken plugin", f"{plugin}: {plugin.reason}") for plugin in registry.broken)
     yield from (("clash", str(clash)) for clash in registry.clashes)
+
+
+# -- completion ---------------------------------------------------------------------------------------------------------------
+
+VARIABLE = "_FEDBENCH_COMPLETE"
+
+
+@click.command(epilog=examples(
+    "fedbench completion bash > ~/.local/share/bash-completion/completions/fedbench",
+    "fedbench completion zsh > ~/.zfunc/_fedbench      a folder of $fpath",
+    "fedbench completion fish > ~/.config/fish/completions/fedbench.fish",
+))  # fmt: skip
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script that makes SHELL complete fedbench's commands, options, suites, plugins and results folders."""
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None  # one of the choices, all of which click has
+    # not `source()`: of bash it starts a shell to look at its version, and prints what it thinks of it
+    script = made(ctx.find_root().command, {}, "fedbench", VARIABLE)
+    say((script.source_template % script.source_vars()).strip())
+
+
+# -- clean --------------------------------------------------------------------------------------------------------------------
+
+
+@click.command(epilog=examples("fedbench clean results/partial_defense --dry-run", "fedbench clean results/partial_defense"))
+@results_argument
+@click.option("--dry-run", is_flag=True, help="Say what would go; delete nothing.")
+def clean(results: Path, dry_run: bool) -> None:
+    """Delete the cached observations and the workers' logs in RESULTS. Records, scores and boards stay.
+
+    Without its cache, a run is trained again when a new attack is added to the suite.
+    """
+    store = opened(results)
+    with store.lock():
+        files = [*sorted(store.cache.glob("*.npz")), *sorted(store.logs.glob("*.log"))]
+        size = sum(f.stat().st_size for f in files)
+        if not dry_run:
+            for f in files:
+                f.unlink()
+            store.sweep()
+    verb = "would delete" if dry_run else "deleted"
+    kept = len(list(store.records.glob("*.json")))
+    say(f"{verb} {len(files)} cached runs and logs, {size / 2**20:.1f} MiB; {kept} records stay")
