@@ -116,8 +116,8 @@ def command(
 
 
 def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> tuple[dict[str, Any], set[str]]:
-    """What of ``wanted`` is missing, or asked for again. Returns how every cell with a record ended, by its stem, and the cells
-    that lost their record meanwhile."""
+    """Compute what is missing of ``wanted``, or asked for again. Returns how every cell with a record ended, by its stem, and the
+    computed cells without a record."""
     from fedbench.core.run.plan import seed_by_seed
     from fedbench.core.run.resume import other_cpus, pending, recorded
 
@@ -127,9 +127,8 @@ def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, e
     _say_why(jobs, {state.stem for state in found}, store)
     store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
     _execute(console, jobs, executor, wanted, store.root, found)
-    ended = {state.stem: state for state in recorded(wanted.jobs, store)}
-    before = {state.stem for state in found} | {c.stem for job in jobs for c in job.cells}
-    return ended, before - ended.keys()
+    ended = {state.stem: state for state in (recorded(wanted.jobs, store) if jobs else found)}
+    return ended, {cell.stem for job in jobs for cell in job.cells} - ended.keys()
 
 
 def _say_why(jobs: Sequence[Any], found: Collection[str], store: Any) -> None:

@@ -56,8 +56,6 @@ class ArrayFile:
 
     def _complaint(self, error: BaseException) -> UserError:
         reason = str(error) if isinstance(error, Malformed) else f"{type(error).__name__}: {error}"
-        if isinstance(error, FileNotFoundError):
-            reason = "missing, though its record says 'ok'"
         return UserError(f"{self.path}: {reason}; {self.remedy}")
 
     def __contains__(self, name: str) -> bool:

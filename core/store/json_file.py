@@ -48,13 +48,18 @@ def _refuse_extremes(content: Any) -> None:
     """Refuse values nested deeper than :data:`MAX_DEPTH` and numbers out of range: JSON has 1e999 and unbounded integers."""
     level = [content]
     for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
         for item in level:
-            if (isinstance(item, float) and not math.isfinite(item)) or (type(item) is int and abs(item) > LARGEST):
+            kind = type(item)
+            if kind is dict:
+                inner += item.values()
+            elif kind is list:
+                inner += item
+            elif (kind is float and not math.isfinite(item)) or (kind is int and abs(item) > LARGEST):
                 raise ValueError(f"the number {item!r:.40} is out of range")
-        boxes = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
-        level = [inner for box in boxes for inner in box]
-        if not level:
+        if not inner:
             return
+        level = inner
     raise ValueError(f"nested deeper than {MAX_DEPTH}")
 
 

@@ -233,9 +233,12 @@ def _check(arrays: CellArrays, record: Record) -> None:
 
 
 def read_bare(path: Path) -> list[LoadedRecord]:
-    """The cells of one run, checked by themselves: their arrays are not looked at. UserError as of ``read_run``."""
+    """The cells of one run, without a check of their arrays. UserError as of ``read_run``."""
     content = parse_json(path, MAX_RECORD_BYTES, RERUN)
     records = validated(content, path)
     if not isinstance(name := content.get("arrays"), str) or (name and not name.startswith(f"{path.stem}--")) or "/" in name:
         raise UserError(f"{path}: not a valid record (arrays: {one_line(repr(name), 120)}); {RERUN}")
-    return [LoadedRecord(record, path, path.with_name(name or f"{path.stem}.npz")) for record in records]
+    arrays = path.with_name(name or f"{path.stem}.npz")
+    if any(record.outcome == "ok" for record in records) and not arrays.exists():
+        raise UserError(f"{arrays}: missing, though its record says 'ok'; {_remedy(path)}")
+    return [LoadedRecord(record, path, arrays) for record in records]

@@ -13,7 +13,7 @@ from fedbench.core.store.integrity import digest_mistake, sealed
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.locks import is_lock, locked
 from fedbench.core.store.plans import SUITES, Asked, keep_plan, stored_plans
-from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, all_paths, read_all, read_bare, read_run
+from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, all_paths, read_all, read_bare
 from fedbench.core.store.record import SCHEMA_VERSION
 from fedbench.core.store.run_file import CellResult, write_run
 
@@ -122,9 +122,12 @@ class Results:
         return self.records / f"{stem}.json"
 
     def cells(self, stem: str) -> list[LoadedRecord]:
-        """The cells of a run; none where it has no record. Raises ``UserError`` for a record that cannot be used."""
+        """The cells of a run, with arrays that are checked when they are read; none where it has no record.
+
+        Raises ``UserError`` for a record that cannot be used.
+        """
         path = self.path(stem)
-        return read_run(path) if path.exists() else []
+        return read_bare(path) if path.exists() else []
 
     def write(self, stem: str, cells: Sequence[CellResult]) -> None:
         """Add these cells to the files of their run, in place of those with the same keys.
