@@ -34,7 +34,8 @@ def use(label, name=None):
 
 
 PROVENANCE = {
-    "fedbench": "0.1.0", "python": "3.11.7", "torch": "2.11.0", "numpy": "2.2.0", "git_commit": "0123456789abcdef",
+    "fedbench": "0.1.0", "python": "3.11.7", "torch": "2.11.0", "numpy": "2.2.0", "scipy": "1.15.0", "scikit_learn": "1.6.0",
+    "git_commit": "0123456789abcdef",
     "git_dirty": True, "platform": "Linux", "cpu": "A CPU", "cpu_capability": "AVX2", "device": "cpu",
     "dtype": "float32", "threads": 1, "deterministic": True,
 }  # fmt: skip
