@@ -24,9 +24,8 @@ from bundles import (
 from fedbench.core.cli.main import main
 from fedbench.core.store.reading import load_records, read_run
 from fedbench.leaderboard.submissions.comparing import compare
-from fedbench.leaderboard.submissions.reproducing import sampled
+from fedbench.leaderboard.submissions.reproducing import Draw, sampled
 from fedbench.leaderboard.submissions.trust import pip_command
-from fedbench.plugins.attacks.poisoning.base import Draw
 
 
 @pytest.fixture(scope="module")

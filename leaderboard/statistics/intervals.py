@@ -69,8 +69,8 @@ class Estimates:
     @cached_property
     def of_seeds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(number of seeds, mean over them, standard error of that mean) [D]."""
-        means = np.stack([_moments(self.values[self.seeds == seed])[1] for seed in np.unique(self.seeds)])
-        return _moments(means)
+        means = [_moments(self.values[self.seeds == seed])[1] for seed in np.unique(self.seeds)]
+        return _moments(np.reshape(means, (len(means), self.values.shape[1])))
 
     def p_candidates(self, margin: float = 0.0) -> np.ndarray:
         """[D] two-sided, of a mean of ``margin``, if members and non-members are scored alike in these trainings. NaN
