@@ -106,7 +106,7 @@ def debugging() -> bool:
     return os.environ.get(DEBUG) == "1"
 
 
-def place(error: BaseException) -> str:
+def raised_at(error: BaseException) -> str:
     """`` (my_package/defense.py:42 in protect)``, the innermost frame of the plugin that raised; empty where none did."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return one_line(f" ({PurePath(error.filename).name}:{error.lineno})", _LONGEST_PLACE)
@@ -118,7 +118,7 @@ def place(error: BaseException) -> str:
     return " " + one_line(found, _LONGEST_PLACE) if found else ""
 
 
-def whole(error: BaseException) -> str:
+def full_traceback(error: BaseException) -> str:
     """The traceback, of many lines the first and the last ones, in printable characters."""
     try:
         lines = "".join(traceback.format_exception(error)).splitlines()
@@ -166,7 +166,7 @@ def message_of(error: BaseException) -> str:
         return ""
 
 
-def named(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """``ValueError: out of ideas``."""
     if isinstance(error, SystemExit):
         return f"it called sys.exit({error.code!r:.60})"
@@ -175,14 +175,14 @@ def named(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {message_of(error)}").removesuffix(":")
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """``ValueError: out of ideas (my_package/defense.py:42 in protect)``."""
-    return named(error) + place(error)
+    return error_text(error) + raised_at(error)
 
 
 def explain(error: BaseException) -> str:
     """The same, for a failure outside a run, which has no log: where the user asked for whole tracebacks, its own goes to
     standard error."""
     if debugging():
-        print(whole(error), file=sys.stderr, end="")
-    return told(error)
+        print(full_traceback(error), file=sys.stderr, end="")
+    return describe_error(error)

@@ -13,7 +13,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.process.ask import long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
-from fedbench.core.words import named
+from fedbench.core.words import error_text
 from fedbench.leaderboard.figures import image_of
 from fedbench.leaderboard.markdown import paragraphs
 from fedbench.leaderboard.statistics.sections import Section
@@ -63,7 +63,7 @@ def _drawer(entry: dict[str, Any], registry: Registry) -> Drawer:
         return Drawer(label=label, analysis=made, own=found in registry.own("analysis"), source=str(found))
     except BaseException as error:  # the constructor of another package may raise anything
         pass_on_interrupt(error)
-        return Drawer(label=label, analysis=None, reason=str(error) if isinstance(error, UserError) else named(error))
+        return Drawer(label=label, analysis=None, reason=str(error) if isinstance(error, UserError) else error_text(error))
 
 
 def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
@@ -77,7 +77,7 @@ def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
                 return [b for block in blocks for b in _finished(block, drawer, section, plots)]
         except BaseException as error:  # the code of another package may raise anything
             pass_on_interrupt(error)
-            reason = named(error)
+            reason = error_text(error)
     elif not found:
         return []
     why = (Words("The analysis "), drawer.label, Words(" could not be drawn, so its bare numbers are shown: "), reason)

@@ -44,8 +44,8 @@ from fedbench.core.run.train import Trained, train
 from fedbench.core.run.trained_run import Run
 from fedbench.core.run.verdict import verdict
 from fedbench.core.run.worker import run_job
-from fedbench.core.signals.ask import Asked
 from fedbench.core.signals.measure import GRADIENT_SIGNALS
+from fedbench.core.signals.probes import SignalCall
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.results import Results
 from fedbench.testing.observe import digests_of, seed_globals
@@ -211,7 +211,7 @@ def measure(subject: Subject, made: Signal, chunk: int = 23) -> dict[str, Any]:
     with torch.no_grad():
         logits = [flat.module(part) for part in x.split(chunk)]
         pairs = list(zip(x.split(chunk), y.split(chunk), strict=True))
-        return {"the numbers": Asked(made, f"'{subject.name}'", flat).row(update, pairs, logits)}
+        return {"the numbers": SignalCall(made, f"'{subject.name}'", flat).row(update, pairs, logits)}
 
 
 # --- analyses and reports ---------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def test_the_server_sees_plain_training_and_the_leak_is_gone_from_the_answers():
     said = answered(guarded, 0, logits)
     assert torch.equal(said, answered(guarded, 0, logits))
     # what each member learnt in its last round makes the classifier again
-    g = learnt([guarded.parties.memory(k)["lessons"] for k in range(4)], key=guarded.parties.asked(3, 0, ()).key)
+    g = learnt([guarded.parties.memory(k)["lessons"] for k in range(4)], key=guarded.parties.answer_context(3, 0, ()).key)
     was, is_ = decision(g, logits), decision(g, said)
     assert float(was[inside].mean() - was[~inside].mean()) > 0.08
     assert float((is_ - 0.5).abs().mean()) < 0.5 * float((was - 0.5).abs().mean())

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from running import settings_of, suite
 
 from fedbench.core.cli.main import cli
-from fedbench.core.words import one_line, printable, printable_lines, told, whole
+from fedbench.core.words import describe_error, full_traceback, one_line, printable, printable_lines
 
 # --- where an error was raised ------------------------------------------------------------------------------------------
 
@@ -54,12 +54,12 @@ def theirs(site):
 
 def test_everything_is_bounded_and_printable(theirs):
     error = caught(lambda: theirs.deep(0))
-    assert len(whole(error).splitlines()) < 130 and "Previous line repeated" in whole(error)
+    assert len(full_traceback(error).splitlines()) < 130 and "Previous line repeated" in full_traceback(error)
     source = f"def {'x' * 3000}():\n raise ValueError('\\x1b[31m' + 'y' * 10**6)\n{'x' * 3000}()"
     long = caught(lambda: exec(compile(source, "\x1b", "exec"), {"__name__": "theirs"}))
-    for text in (told(long), whole(long)):
+    for text in (describe_error(long), full_traceback(long)):
         assert "\x1b" not in text and max(map(len, text.splitlines())) <= 801
-    assert len(told(long)) <= 801
+    assert len(describe_error(long)) <= 801
 
 
 # --- printable text -----------------------------------------------------------------------------------------------------

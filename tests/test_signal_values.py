@@ -15,9 +15,9 @@ from fedbench.core.federation.loop import Training
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import Normalised
 from fedbench.core.signals import measure
-from fedbench.core.signals.ask import Asked, SignalError
 from fedbench.core.signals.builtin import Logits, Loss, Robustness
 from fedbench.core.signals.measure import Recorder, global_row, observe
+from fedbench.core.signals.probes import SignalCall, SignalError
 
 CLASSES = 3
 MEAN, STD = (0.3, 0.5), (0.2, 0.4)
@@ -33,7 +33,8 @@ def asked(signal: Signal, module: nn.Module, x: torch.Tensor, y: torch.Tensor, c
     flat.module.eval()
     pairs = list(zip(x.split(chunk or len(x)), y.split(chunk or len(x)), strict=True))
     with torch.no_grad():
-        return Asked(signal, "'mine'", flat).row(torch.zeros_like(flat.params), pairs, [flat.module(part) for part, _ in pairs])
+        logits = [flat.module(part) for part, _ in pairs]
+        return SignalCall(signal, "'mine'", flat).row(torch.zeros_like(flat.params), pairs, logits)
 
 
 # -- robustness --------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from fedbench.core.contract.phases import phase
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.answers import CHECKS, found, vector
 from fedbench.core.process.channel import pass_on_interrupt
-from fedbench.core.words import one_line, told
+from fedbench.core.words import describe_error, one_line
 
 # tensors that a plugin may write to: the parameters it trains, and copies made for the adversary
 OWN = {(MemberContext, "params"), (Knowledge, "start"), (Knowledge, "own"), (Knowledge, "honest")}
@@ -163,7 +163,7 @@ def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
         if isinstance(error, UserError) and (isinstance(plugin, Delegating) or phase == "check"):
             raise  # the message names its subject already
         if not isinstance(error, UserError) or not str(error).strip():
-            raise PhaseError(f"{who}: {told(error)}") from error
+            raise PhaseError(f"{who}: {describe_error(error)}") from error
         raise PhaseRefusal(*(f"{who}: {message}" for message in error.messages)) from error
 
 
@@ -237,7 +237,7 @@ def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         part = next(iter(acting(defense, "loss")), defense)
-        raise PhaseError(f"{type(part).__name__}.loss ({where}): its gradient: {told(error)}") from error
+        raise PhaseError(f"{type(part).__name__}.loss ({where}): its gradient: {describe_error(error)}") from error
 
 
 def forward(module: nn.Module, x: torch.Tensor, where: str) -> torch.Tensor:
@@ -250,7 +250,7 @@ def run_model(work: Callable[..., Any], *args: torch.Tensor, where: str) -> Any:
     try:
         return work(*args)
     except Exception as error:
-        raise PhaseError(f"the model ({where}): {told(error)}") from error
+        raise PhaseError(f"the model ({where}): {describe_error(error)}") from error
 
 
 def where_of(ctx: MemberContext | CoalitionContext | ServerContext | AnswerContext | ReportContext) -> str:

@@ -41,7 +41,7 @@ def answered(training: Training, j: int, logits: torch.Tensor) -> torch.Tensor:
     if not answers(training.setup):
         return logits
     served = tuple(k for k in training.setup.members if training.assignment[k] == j)
-    ctx = training.parties.asked(training.round, j, served)
+    ctx = training.parties.answer_context(training.round, j, served)
     with torch.no_grad():
         chunks = logits.split(EVALUATION_CHUNK)
         found = [call_phase(training.defense, "answer", chunk, ctx, where=where_of(ctx)) for chunk in chunks]

@@ -210,7 +210,7 @@ class Parties:
             round=round, memory=self.memory(_coordinator(members)),
         )  # fmt: skip
 
-    def asked(self, round: int, j: int, served: tuple[int, ...]) -> AnswerContext:
+    def answer_context(self, round: int, j: int, served: tuple[int, ...]) -> AnswerContext:
         """The context for answers of global model ``j`` after ``round``, which serves the members ``served``.
 
         A model has one answer: of several coalitions, the first with a member that the model serves gives it.

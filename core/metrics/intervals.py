@@ -16,7 +16,7 @@ from fedbench.core.metrics.roc import TF01_FPR, TF01_MIN_NONMEMBERS, allowed_fal
 ROOM = 128_000_000  # bytes; what does not fit any more is drawn anew each time: it bounds memory and changes no number
 
 
-class Kept:
+class SharedDraws:
     """Arrays drawn from a keyed generator, by the generator's state and the sizes asked for.
 
     Whoever asks again from the same state for the same sizes gets the same array, read-only, and the generator stands where
@@ -63,7 +63,7 @@ class BootstrapResult:
 
 
 def bootstrap(
-    scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, n: int = 200, kept: Kept | None = None
+    scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, n: int = 200, kept: SharedDraws | None = None
 ) -> BootstrapResult:
     """Stratified bootstrap of AUC and TF01 with ``n`` replicates (Efron & Tibshirani 1993, ch. 6).
 
@@ -73,14 +73,14 @@ def bootstrap(
     if n < 2:
         raise ValueError(f"a bootstrap needs at least 2 replicates, got {n}")
     scores, member = checked(scores, member)
-    auc, tf01 = _replicates(scores, member, (kept or Kept(0)), rng, n)
+    auc, tf01 = _replicates(scores, member, (kept or SharedDraws(0)), rng, n)
     if tf01 is None:
         return BootstrapResult(auc_se=_se(auc), auc=auc)
     return BootstrapResult(auc_se=_se(auc), auc=auc, tf01_se=_se(tf01), tf01=tf01)
 
 
 def _replicates(
-    scores: np.ndarray, member: np.ndarray, kept: Kept, rng: np.random.Generator, n: int
+    scores: np.ndarray, member: np.ndarray, kept: SharedDraws, rng: np.random.Generator, n: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """AUC [n] and TF01 [n] in percent on ``n`` resamples: of each resampled member, how many non-members are below it, and
     whether few enough are not."""
@@ -100,7 +100,7 @@ def _replicates(
 
 
 def _resamples(
-    n_members: int, n_nonmembers: int, kept: Kept, rng: np.random.Generator, n: int
+    n_members: int, n_nonmembers: int, kept: SharedDraws, rng: np.random.Generator, n: int
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Chunks (rows, members [b, P], non-members [b, N]): how often each candidate is in each resample of its class."""
     size = max(1, CHUNK // (n_members + n_nonmembers))

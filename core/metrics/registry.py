@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedbench.core.contract.attack import IFL, MEMBER, OFL, Group
-from fedbench.core.metrics.intervals import BootstrapResult, Kept, bootstrap
+from fedbench.core.metrics.intervals import BootstrapResult, SharedDraws, bootstrap
 from fedbench.core.metrics.roc import advantage, auc, balanced_accuracy, tf01
 
 Direction = Literal["lower", "higher"]
@@ -91,7 +91,7 @@ class Score:
 
 def score_groups(
     scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, rng: np.random.Generator, in_mix: np.ndarray | None = None,
-    kept: Kept | None = None,
+    kept: SharedDraws | None = None,
 ) -> dict[Group, Score]:
     """Metrics per group: ``mix``, ``ofl``, ``ifl`` (all members against those non-members) and ``canary``.
 
@@ -122,7 +122,7 @@ def group_masks(kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray | None 
     return {name: mask for name, mask in groups.items() if (mask & member).any() and (mask & ~member).any()}
 
 
-def _score(scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, kept: Kept | None) -> Score:
+def _score(scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, kept: SharedDraws | None) -> Score:
     n_members = int(member.sum())
     # one candidate of a class cannot say how sure it is
     spread = bootstrap(scores, member, rng, kept=kept) if 1 < n_members < len(member) - 1 else None

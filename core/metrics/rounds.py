@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbench.core.contract.attack import EXCLUDED, MEMBER, OFL
-from fedbench.core.metrics.intervals import Kept
+from fedbench.core.metrics.intervals import SharedDraws
 from fedbench.core.metrics.roc import (
     TF01_FPR,
     TF01_MIN_NONMEMBERS,
@@ -211,7 +211,7 @@ class Maximum:
 
 
 def maximum(
-    scores: np.ndarray, kind: np.ndarray, rng: np.random.Generator, shuffles: int = SHUFFLES, kept: Kept | None = None
+    scores: np.ndarray, kind: np.ndarray, rng: np.random.Generator, shuffles: int = SHUFFLES, kept: SharedDraws | None = None
 ) -> Maximum | None:
     """Over the rounds of ``scores`` [R, n]: members against outside non-members or, where there are none, against all others.
 
@@ -231,7 +231,7 @@ def maximum(
     for row in there:
         checked(row, member)
     asked = counts, int(member.sum()), rng, shuffles
-    (chance,) = (kept or Kept(0)).draw(rng, (counts.tobytes(), *asked[1::2]), lambda: (shuffled(*asked),))
+    (chance,) = (kept or SharedDraws(0)).draw(rng, (counts.tobytes(), *asked[1::2]), lambda: (shuffled(*asked),))
     flags = np.concatenate([member[None], chance])
     aucs, advantages = _largest(there, flags)
     return Maximum(

@@ -17,7 +17,7 @@ from fedbench.core.contract.errors import BatchStatistics
 from fedbench.core.numerics.chain import unfilled, walked
 from fedbench.core.numerics.layers import normalised, padded
 from fedbench.core.numerics.sums import per_row_weights
-from fedbench.core.words import named, one_line
+from fedbench.core.words import error_text, one_line
 
 # model -> mode (training or not) -> why `vmap` does not support it
 _refusals: WeakKeyDictionary[nn.Module, dict[bool, str]] = WeakKeyDictionary()
@@ -41,7 +41,7 @@ def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> 
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            why = one_line(named(error), 120)
+            why = one_line(error_text(error), 120)
         set_random_state(before)  # later draws must not depend on this attempt
         gradients = _one_by_one(model, x, y)
         refused[model.training] = why
@@ -82,7 +82,7 @@ def _one_by_one(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                raise RuntimeError(f"the model gives no gradient for a sample alone: {named(error)}") from error
+                raise RuntimeError(f"the model gives no gradient for a sample alone: {error_text(error)}") from error
             row.copy_(torch.cat([g.flatten() for g in grads]))
     return out
 

@@ -22,7 +22,7 @@ from fedbench.core.run.scene import Scene
 from fedbench.core.run.shadow_models import ShadowLogits, of_audit
 from fedbench.core.run.train import Trained, kinds_of
 from fedbench.core.signals.measure import observe, seen_from
-from fedbench.core.words import told
+from fedbench.core.words import describe_error
 
 
 class BadScores(UserError):
@@ -309,8 +309,8 @@ def fresh(attack: Attack) -> Attack:
     except Exception as error:
         pass_on_interrupt(error)
         raise UserError(
-            f"it knows half of the candidates, and so is copied before each fit, but cannot be ({told(error)}); keep plain "
-            "values on self before fit"
+            "it knows half of the candidates, and so is copied before each fit, but cannot be "
+            f"({describe_error(error)}); keep plain values on self before fit"
         ) from error
 
 

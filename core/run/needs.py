@@ -15,7 +15,7 @@ from fedbench.core.registry.use import ComponentUse, UseMaker
 from fedbench.core.run.job import Job, Look
 from fedbench.core.run.process import log_failure
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, rows_of
-from fedbench.core.words import explain, told
+from fedbench.core.words import describe_error, explain
 
 
 class Signals:
@@ -113,5 +113,5 @@ def signals_of(job: Job, wanted: set[str]) -> tuple[dict[str, Signal], dict[str,
             except BaseException as error:  # somebody's constructor
                 pass_on_interrupt(error)
                 log_failure(error)
-                failed[name] = f"signal {use}: {told(error)}"
+                failed[name] = f"signal {use}: {describe_error(error)}"
     return made, failed

@@ -20,8 +20,8 @@ from fedbench.core.numerics.rng import key_for
 from fedbench.core.process.channel import in_fork, trace
 from fedbench.core.process.child import adopt_orphans, close_descriptors, end_children, no_input
 from fedbench.core.run.job import Job
-from fedbench.core.signals.ask import SignalError
-from fedbench.core.words import DEBUG, debugging, told, whole
+from fedbench.core.signals.probes import SignalError
+from fedbench.core.words import DEBUG, debugging, describe_error, full_traceback
 
 _MOST_LOG_BYTES = 8 << 20
 _SAY_ALL = (UserError, SkipCell, Diverged, PhaseError, SignalError)  # unless another exception caused them
@@ -79,7 +79,7 @@ def log_failure(error: BaseException) -> None:
     shown too. Nothing for an error of which the message says all, and nothing outside a fork for plugin code."""
     if not in_fork() or (isinstance(error, _SAY_ALL) and error.__cause__ is None):
         return
-    text = f"{told(error)}\n{whole(error)}"
+    text = f"{describe_error(error)}\n{full_traceback(error)}"
     print(text, file=sys.stderr, flush=True)
     if debugging():
         trace(text)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbench.core.contract.analysis import Judged, Judgement
 from fedbench.core.contract.attack import EXCLUDED, MEMBER, Group
-from fedbench.core.metrics.intervals import Kept
+from fedbench.core.metrics.intervals import SharedDraws
 from fedbench.core.metrics.registry import Score, score_groups
 from fedbench.core.metrics.rounds import Maximum, decision_report, maximum, round_report
 from fedbench.core.numerics.rng import numpy_rng
@@ -33,7 +33,7 @@ class Verdict:
     judgement: Judgement
 
 
-def verdict(job: Job, cell: Cell, scene: Scene, trained: Trained, answers: Answers, kept: Kept | None = None) -> Verdict:
+def verdict(job: Job, cell: Cell, scene: Scene, trained: Trained, answers: Answers, kept: SharedDraws | None = None) -> Verdict:
     """All targets of one cell; ``kept``: draws for the run's other cells.
 
     Raises :class:`BadScores` for what is not one finite number a candidate.
@@ -101,7 +101,7 @@ def _rejections(trained: Trained) -> list[str]:
 
 
 def _groups(
-    job: Job, target: int, scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray, kept: Kept | None
+    job: Job, target: int, scores: np.ndarray, kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray, kept: SharedDraws | None
 ) -> dict[Group, Score]:
     keep = kind != EXCLUDED
     rng = numpy_rng(job.seed, "bootstrap", client=target)

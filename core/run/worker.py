@@ -21,7 +21,7 @@ from fedbench.core.contract.analysis import Judgement
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.federation.diverged import DivergedByAdversary
 from fedbench.core.federation.guard import PhaseError
-from fedbench.core.metrics.intervals import Kept
+from fedbench.core.metrics.intervals import SharedDraws
 from fedbench.core.process.ask import SECONDS
 from fedbench.core.process.channel import Channel, Message, TimeLimits, at_work, raised_by
 from fedbench.core.process.child import Child
@@ -45,7 +45,7 @@ from fedbench.core.run.verdict import verdict
 from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record, RoundRow, overall_auc
 from fedbench.core.store.results import Results
 from fedbench.core.store.run_file import CellResult, digest_of_arrays
-from fedbench.core.words import message_of, one_line, told
+from fedbench.core.words import describe_error, message_of, one_line
 
 Report = Callable[[str, Any], None]
 """called with the name of a callback of ``local.Watcher`` and its value, or with "alive", "stopped" or "done" """
@@ -73,7 +73,7 @@ def worker_main(text: str, channel: Channel) -> None:
 
 def run_job(job: Job, report: Report) -> None:
     """Train (or take the cached training), judge every cell, write the record."""
-    clock, kept, run_identity = Clock(), Kept(), identity(job)
+    clock, kept, run_identity = Clock(), SharedDraws(), identity(job)
     results = list[CellResult]()
     try:
         run, active = trained(job, report)
@@ -106,7 +106,7 @@ def record_for(job: Job, cell: Cell, run: dict[str, Any], failure: Failed | None
 
 def _judged(
     job: Job, cell: Cell, run_identity: dict[str, Any], run: Run, active: Callable[[], Answers] | None, clock: Clock,
-    report: Report, kept: Kept,
+    report: Report, kept: SharedDraws,
 ) -> CellResult:  # fmt: skip
     """The cell's record and, where it has scores, its arrays."""
     done, scored, failure = run.trained, None, None
@@ -303,4 +303,4 @@ def outcome_of(error: BaseException) -> tuple[Outcome, str]:
     if isinstance(error, UserError | PhaseError):
         return "failed", text
     party = raised_by(error)
-    return "failed", (f"{party}: " if party else "") + told(error)
+    return "failed", (f"{party}: " if party else "") + describe_error(error)

@@ -17,8 +17,8 @@ from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.process.library_state import kept
-from fedbench.core.signals.ask import Asked, SignalError
-from fedbench.core.words import told
+from fedbench.core.signals.probes import SignalCall, SignalError
+from fedbench.core.words import describe_error
 
 MOST_BYTES = 4 * 2**30  # of one vector signal; while a run packs it, it is in memory twice
 
@@ -76,8 +76,8 @@ GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
 # A signal measured on the local model as it was BEFORE its protection, which no server sees: FedMIA's released code
 # does so for the loss (docs/methods/quirks.md#f4). Named `loss@pre-defense`; an attack that asks for it says so in its label.
 PRE_DEFENSE = "@pre-defense"
-_TRIED = 16  # samples that a vector signal is asked of before anything is trained
-# Input bytes a chunk on the CPU: larger ones fall out of the caches and pay page faults (measured on a small CNN with
+_TRIED = 16  # samples that a vector signal is tested on before training
+# Input bytes a chunk on the CPU: larger chunks miss the caches (measured on a small CNN with
 # 32x32 images: forward 2x, gradient features 1.9x slower at 2,048 and 512 samples than at 128 and 64).
 _FORWARD_BYTES, GRADIENT_BYTES = 1_500_000, 800_000
 
@@ -127,7 +127,7 @@ class Recorder:
     members of each, where there are several. ``one_start``: whether all clients receive the same model in every round, so
     that one row of ``grad-sq`` says it all. ``who``: a signal's name -> its name with its package. ``failed``: why a signal
     is not among the arrays; the first failure ends its part in the run, and nothing else's. ``notes``: what the records of
-    cells that read a signal should say of it. ``rounds``: how many will be audited. A vector signal is asked once before
+    cells that read a signal should say of it. ``rounds``: how many will be audited. A vector signal is called once before
     the first, of a few samples: how long it is, and whether there is room for all of it (:func:`room_for`); ``refused``
     says of which there is none. ``answer``: what whoever asks a global model is given for its logits; set by whoever
     trains, where a defense answers."""
@@ -144,13 +144,13 @@ class Recorder:
         self.notes: dict[str, str] = {}
         self.answer: Answer | None = None
         self._who = {n: f"'{n}'" for n in (*signals, *GRADIENT_SIGNALS)} | dict(who or {})
-        self.asked = {n: Asked(s, self._who[n], flat) for n, s in signals.items()}
+        self.calls = {n: SignalCall(s, self._who[n], flat) for n, s in signals.items()}
         self.gradients, self.one_start = gradients, one_start
         self.coalitions, self.sizes = coalitions or (members,), sizes
         self.rows = rows_of(set(views), clients, members, n_models, len(self.coalitions))
         self.rounds: list[int] = []
         self._columns: dict[str, list[np.ndarray]] = {}
-        for name in [n for n, asked in self.asked.items() if asked.vector]:
+        for name in [n for n, call in self.calls.items() if call.vector]:
             self._try_out(name, rounds)
 
     def record(self, result: RoundResult) -> None:
@@ -168,9 +168,9 @@ class Recorder:
         was_training = self.flat.module.training
         self.flat.module.eval()
         try:
-            sent = {n: asked for n, asked in self.asked.items() if not n.endswith(PRE_DEFENSE)}
+            sent = {n: call for n, call in self.calls.items() if not n.endswith(PRE_DEFENSE)}
             self._forward(sent, where, updates, buffers, starts, uploads)
-            unprotected = {n: asked for n, asked in self.asked.items() if n.endswith(PRE_DEFENSE)}
+            unprotected = {n: call for n, call in self.calls.items() if n.endswith(PRE_DEFENSE)}
             if unprotected and uploads.unprotected is not None:
                 before, _, _ = self._rows(present, uploads, uploads.unprotected, result)
                 self._forward(unprotected, where, before, buffers, starts, uploads, answered=False)
@@ -183,7 +183,7 @@ class Recorder:
 
     def _blank(self, round: int) -> None:
         m, n = len(self.rows), len(self.y)
-        shapes: dict[str, tuple[int, ...]] = {name: (m, n, *asked.width) for name, asked in self.asked.items()}
+        shapes: dict[str, tuple[int, ...]] = {name: (m, n, *call.width) for name, call in self.calls.items()}
         if self.gradients:
             shapes |= {"grad-dot": (m, n), "update-sq": (m, 1), "grad-sq": (1 if self.one_start else m, n)}
         for name, shape in shapes.items() if m else ():
@@ -236,15 +236,15 @@ class Recorder:
 
     @torch.no_grad()
     def _try_out(self, name: str, rounds: int) -> None:
-        """Ask a vector signal of a few samples on the model as it stands."""
+        """Call a vector signal on a few samples with the present model."""
         x, y = self.x[:_TRIED], self.y[:_TRIED]
         was_training = self.flat.module.training
         self.flat.module.eval()
         try:
             with kept():
                 logits = self.flat.module(x)
-            self.asked[name].row(torch.zeros_like(self.flat.params), [(x, y)], [logits])
-            if why := room_for(rounds, len(self.rows), len(self.y), self.asked[name].width):
+            self.calls[name].row(torch.zeros_like(self.flat.params), [(x, y)], [logits])
+            if why := room_for(rounds, len(self.rows), len(self.y), self.calls[name].width):
                 self._drop(name, "before round 1", why)
                 self.refused[name] = self.failed[name]
         except SignalError as error:
@@ -254,14 +254,14 @@ class Recorder:
             self.flat.module.train(was_training)
 
     def _drop(self, name: str, when: str, why: str) -> None:
-        """A signal that failed is not asked again, and what it said before does not count."""
+        """Drop a failed signal with its values of earlier rounds."""
         self.failed[name] = f"signal {self._who[name]}: {when}: {why}"
-        self.asked.pop(name, None)
+        self.calls.pop(name, None)
         self._columns.pop(name, None)
 
     @torch.no_grad()
     def _forward(
-        self, signals: dict[str, Asked], where: list[int], updates: list[torch.Tensor], buffers: torch.Tensor,
+        self, signals: dict[str, SignalCall], where: list[int], updates: list[torch.Tensor], buffers: torch.Tensor,
         starts: list[int], uploads: Uploads, answered: bool = True,
     ) -> None:  # fmt: skip
         measured: dict[str, list[torch.Tensor]] = {name: [] for name in signals}
@@ -293,7 +293,7 @@ class Recorder:
             self.gradients = False
             self._on_failure(error)
             for name in sorted(GRADIENT_SIGNALS):
-                self._drop(name, f"round {uploads.round}", told(error))
+                self._drop(name, f"round {uploads.round}", describe_error(error))
         if why := why_one_by_one(self.flat.module, training=False):
             self.notes |= dict.fromkeys(("grad-dot", "grad-sq"), why)
 

@@ -17,7 +17,7 @@ from fedbench.core.federation.local import LocalTrainer
 from fedbench.core.process.ask import ask
 from fedbench.core.process.channel import pass_on_interrupt
 from fedbench.core.registry.hooks_of import misfits, unknown_methods
-from fedbench.core.words import explain, told
+from fedbench.core.words import describe_error, explain
 from fedbench.testing.observe import difference, digest_of, digests_of, global_state, hooked, state_of
 from fedbench.testing.subject import Failed, Skipped, Subject, Warned
 from fedbench.testing.trials import job_with, reference, run_in, trained_with, trial
@@ -131,7 +131,7 @@ def runs(subject: Subject) -> None:
 
 def located(error: BaseException) -> str:
     """The error's message, with the plugin's line where the engine has not added it."""
-    return str(error) if isinstance(error, UserError | RuntimeError) and str(error) else told(error)
+    return str(error) if isinstance(error, UserError | RuntimeError) and str(error) else describe_error(error)
 
 
 def result_or_reason(subject: Subject, what: str, work: Callable[[], Any]) -> Any:

@@ -15,7 +15,7 @@ from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import as_floats
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.process.library_state import kept
-from fedbench.core.words import told
+from fedbench.core.words import describe_error
 
 # Logits beyond it can differ by more than float32 holds: then a signal may overflow without being wrong.
 _LARGEST_LOGIT = torch.finfo(torch.float32).max / 4
@@ -25,7 +25,7 @@ Answers = Callable[[torch.Tensor], torch.Tensor]  # logits [n, C] -> what is ans
 
 
 class SignalError(RuntimeError):
-    """A signal raised, answered something else than numbers for its samples, or changed what it was handed."""
+    """A signal raised, returned a wrong value, or changed the tensors that it got."""
 
 
 class OwnProbe(Probe):
@@ -50,8 +50,7 @@ class OwnProbe(Probe):
 
 
 class _OwnModel:
-    """A signal's own copy of the module. The engine trains in the one it measures: no hook and no mode may stay behind
-    there."""
+    """A signal's own copy of the engine's module, made on first use."""
 
     def __init__(self, flat: FlatModel) -> None:
         self._engine = flat
@@ -61,7 +60,7 @@ class _OwnModel:
         self._answer: Answers | None = None
 
     def next_row(self, answer: Answers | None) -> None:
-        """The engine's module holds another model now; ``answer``: what whoever asks it is given for its logits."""
+        """The engine's module holds another model now; ``answer``: what a defense makes of its logits."""
         self._loaded, self._answer = False, answer
 
     def get(self) -> nn.Module:
@@ -78,11 +77,11 @@ class _OwnModel:
         return self._own.module
 
     def _said(self, logits: torch.Tensor) -> torch.Tensor:
-        """Whoever takes gradients has the parameters, and whoever has them is given no answers."""
+        """The defense's answer; the logits themselves where gradients are taken, since that needs the parameters."""
         return logits if self._answer is None or torch.is_grad_enabled() else self._answer(logits)
 
     def changed(self) -> str:
-        """What differs from what was handed out, or nothing: compared value by value, so that no way of writing is missed."""
+        """The part of the model that the signal changed, compared by value; empty if none."""
         if self._own is None or not self._loaded:
             return ""
         own, engine = self._own, self._engine
@@ -94,7 +93,7 @@ class _OwnModel:
 
 
 def _places(module: nn.Module) -> list[int]:
-    """Where the module's tensors lie in memory: one that was put in another's place lies elsewhere."""
+    """Addresses of the module's tensors, which show a replaced one."""
     return [t.data_ptr() for t in (*module.parameters(), *module.buffers())]
 
 
@@ -102,10 +101,10 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-class Asked:
-    """A signal of one run. ``who``: its name with its package; ``flat``: the engine's model, which it never sees.
+class SignalCall:
+    """Calls a signal in one run. ``who``: its name with its package; ``flat``: the engine's model, which the signal never gets.
 
-    ``vector``: whether it answers vectors; ``width``: (d,), which its first answer settles; () before that, and of numbers.
+    ``vector``: whether it returns vectors; ``width``: (d,), known from the first call; () before, and for numbers.
     """
 
     def __init__(self, signal: Signal, who: str, flat: FlatModel) -> None:
@@ -120,8 +119,8 @@ class Asked:
     ) -> torch.Tensor:  # fmt: skip
         """[N] or [N, d] float32: the signal on one model, which the engine's module holds.
 
-        ``samples``, ``logits``: chunk by chunk. ``answer``: what a defense makes of logits; of ``logits`` it has been made
-        already. Raises :class:`SignalError`, and ``PhaseError`` of the defense that answers.
+        ``samples``, ``logits``: chunk by chunk. ``answer``: what a defense makes of logits, already applied to ``logits``.
+        Raises :class:`SignalError`, and ``PhaseError`` of the defense that answers.
         """
         self._model.next_row(answer)
         with at_work(f"signal {self.who}"), kept():
@@ -140,21 +139,21 @@ class Asked:
         try:
             with torch.no_grad():
                 answer = self._signal.measure(probe)
-        except PhaseError:  # no fault of the signal's
+        except PhaseError:  # the defense's error
             raise
         except BaseException as error:
             pass_on_interrupt(error)
-            raise SignalError(told(error)) from error
+            raise SignalError(describe_error(error)) from error
         width = self.width or self._first_width(answer)
         expected = y.new_empty((len(y), *width), dtype=torch.float32)
         if not isinstance(answer, torch.Tensor) or _found(answer) != _found(expected) or (self.vector and not width):
             raise SignalError(f"it returned {_found(answer)}; expected {self._wanted(y)}")
         self.width = width
-        # plain, and the engine's own: nothing of a subclass runs outside, and a buffer that is used again changes nothing
+        # a plain tensor of the engine: no subclass, and no buffer that the signal reuses
         return torch.empty_like(expected).copy_(answer.detach().as_subclass(torch.Tensor))
 
     def _first_width(self, answer: object) -> tuple[int, ...]:
-        """(d,) of the first answer of a vector signal; () of numbers, and of what is no vectors."""
+        """(d,) of the first return value of a vector signal; () of anything else."""
         vectors = self.vector and isinstance(answer, torch.Tensor) and answer.dim() == 2 and answer.shape[1] > 0
         return (answer.shape[1],) if vectors and isinstance(answer, torch.Tensor) else ()
 
@@ -175,7 +174,7 @@ class Asked:
 
 
 def _found(answer: object) -> str:
-    """What was returned, in a few words."""
+    """A returned value in a few words."""
     if not isinstance(answer, torch.Tensor):
         return type(answer).__name__
     sparse = "" if answer.layout == torch.strided else "sparse "
