@@ -26,18 +26,17 @@ from fedbench.core.contract.section import (
     AuditedRound,
     ClientGroup,
     Courses,
-    Duel,
     Entry,
-    Family,
     Row,
+    RowDifference,
+    RowSummary,
     Section,
-    Standing,
     Strengths,
     Sweep,
 )
 
 __all__ = [
-    "AuditedRound", "Block", "Bullets", "ClientGroup", "Column", "Content", "Courses", "Duel", "Entry", "Family", "Figure",
-    "Fold", "Heading", "Image", "Interval", "Note", "Numbers", "Quote", "Row", "Section", "Shortfall", "Standing", "Strengths",
-    "Style", "Sweep", "Table", "Text", "Value", "Words", "opened", "value",
+    "AuditedRound", "Block", "Bullets", "ClientGroup", "Column", "Content", "Courses", "Entry", "Figure",
+    "Fold", "Heading", "Image", "Interval", "Note", "Numbers", "Quote", "Row", "RowDifference", "RowSummary", "Section",
+    "Shortfall", "Strengths", "Style", "Sweep", "Table", "Text", "Value", "Words", "opened", "value",
 ]  # fmt: skip

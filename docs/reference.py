@@ -50,7 +50,7 @@ CONTEXTS = {
         "Randomness", "Federation", "MemberData", "Batch", "Selection", "MemberContext", "CoalitionContext", "Layer",
         "ServerContext", "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge",
         "Probe", "Data", "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary", "Section", "Row",
-        "Entry", "Sweep", "Duel", "Family", "Standing", "Strengths", "Courses",
+        "Entry", "Sweep", "RowDifference", "RowSummary", "Strengths", "Courses",
     )
 }  # fmt: skip
 _MODULES = (suite, setting, federation)

@@ -295,7 +295,7 @@ def section(tmp_path_factory):
 
 def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(section):
     pairs = [("shield", "mixup"), ("mixup", "shield"), ("shield", "twin"), ("shield", "gone"), ("shield", "shield")]
-    one, other, alike = section.duels(pairs)
+    one, other, alike = section.differences(pairs)
     assert one.worst == section.comparison.against("mixup")["shield"].found and one.shown and one.worst.mean < -0.2
     assert (other.worst.mean, other.accuracy.mean) == pytest.approx((-one.worst.mean, -one.accuracy.mean))
     assert not alike.shown and abs(alike.worst.mean) <= alike.worst.half_width

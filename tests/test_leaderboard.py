@@ -76,7 +76,7 @@ def test_a_defense_at_several_strengths_is_a_sweep_of_tf01_and_test_error(tmp_pa
     assert sweep.family == "noise" and list(sweep.labels) == rows and point["none"] > point["noise-0.1"] > (0, 0)
     assert sweep.points["fedmia-ii"] == pytest.approx(np.array([point[d] for d in rows]))
     assert sweep.undefended["fedmia-ii"] == pytest.approx(np.array([point["none"]]))
-    assert sweep.hypervolume("fedmia-ii") == pytest.approx(hypervolume(np.array([point[d] for d in ["none", *rows]])))
+    assert sweep.hypervolumes["fedmia-ii"] == pytest.approx(hypervolume(np.array([point[d] for d in ["none", *rows]])))
 
 
 def test_intervals_are_over_seeds_and_targets_and_costs_are_paired_with_the_undefended_run(template):

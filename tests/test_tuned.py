@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbench.core.metrics import hypervolume
-from fedbench.core.report import Strengths, Table
-from fedbench.leaderboard.statistics.sections import RowSummary
+from fedbench.core.report import RowSummary, Strengths, Table
 from fedbench.leaderboard.tables.attacks import attack_tables
 from fedbench.leaderboard.tables.ranking import ranking_table
 from fedbench.leaderboard.tables.tradeoffs import paired_table, pareto_table
@@ -52,13 +51,13 @@ def elsewhere(tmp_path, seeds):
 def test_the_choice_never_reads_a_reported_seed(section, tmp_path):
     changed = elsewhere(tmp_path, REPORTED)
     assert Strengths.chosen(changed.tuning, 1.0) == Strengths.chosen(section.tuning, 1.0)
-    assert any(changed.standing(label) != section.standing(label) for label in STRENGTHS)
+    assert any(changed.summary(label) != section.summary(label) for label in STRENGTHS)
 
 
 def test_what_is_reported_never_reads_a_tuning_seed(section, tmp_path):
     changed = elsewhere(tmp_path, TUNING)
     assert chosen(changed) != chosen(section) and section.seeds == REPORTED and section.tuning.seeds == TUNING
-    assert {label: changed.standing(label) for label in STRENGTHS} == {label: section.standing(label) for label in STRENGTHS}
+    assert {label: changed.summary(label) for label in STRENGTHS} == {label: section.summary(label) for label in STRENGTHS}
     for made in (ranking_table, attack_tables, paired_table, pareto_table):
         assert made(changed) == made(section)
 
@@ -67,7 +66,7 @@ def test_what_is_reported_never_reads_a_tuning_seed(section, tmp_path):
 
 
 def test_the_area_of_a_strength_is_that_between_privacy_and_accuracy(section):
-    for s in map(section.standing, STRENGTHS):
+    for s in map(section.summary, STRENGTHS):
         point = [max(0.0, 2 * s.worst.mean - 1), 1 - s.accuracy.mean]
         assert Strengths.area(s) == pytest.approx(hypervolume(np.array([point])))
 
@@ -84,8 +83,8 @@ def stands(strengths):
         for label, (complete, worst, acc, delta) in strengths.items()
     }  # fmt: skip
     names = dict.fromkeys(label[0] for label in known)
-    families = [SimpleNamespace(name=n, labels=tuple(x for x in reversed(known) if x[0] == n)) for n in names]
-    return SimpleNamespace(families=lambda: families, standing=known.get)
+    families = {n: tuple(x for x in reversed(known) if x[0] == n) for n in names}
+    return SimpleNamespace(families=lambda: families, summary=known.get)
 
 
 STRENGTH = st.tuples(

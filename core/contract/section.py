@@ -101,85 +101,52 @@ class Row(Protocol):
         """Findings of the analysis in the run that gives the row's accuracy."""
 
 
-class Sweep(Protocol):
+@dataclass(frozen=True)
+class Sweep:
     """A defense at several strengths; a point is (TF01 as a fraction, test error)."""
 
-    @property
-    def family(self) -> str: ...
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-    @property
-    def points(self) -> Mapping[str, np.ndarray]:
-        """Attack -> [n, 2]."""
-
-    @property
-    def undefended(self) -> Mapping[str, np.ndarray]:
-        """Attack -> [k, 2], the undefended point or nothing."""
-
-    def hypervolume(self, attack: str) -> float:
-        """Area between the front (undefended point included) and (1, 1); larger = better defense, weaker attack."""
+    family: str
+    labels: tuple[str, ...]
+    points: Mapping[str, np.ndarray]
+    """attack -> [n, 2]"""
+    undefended: Mapping[str, np.ndarray]
+    """attack -> [k, 2], the undefended point or nothing"""
+    hypervolumes: Mapping[str, float]
+    """attack -> area between the front (undefended point included) and (1, 1); larger = better defense, weaker attack"""
 
 
-class Family(Protocol):
-    """One defense at several strengths, or at one."""
+@dataclass(frozen=True, kw_only=True)
+class RowSummary:
+    """Leakage and cost of the row ``label`` as in the ranking; None: not available."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Of its rows."""
-
-
-class Standing(Protocol):
-    """Leakage and cost of a row as in the ranking; None: not available."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def complete(self) -> bool:
-        """Every cell that applies has scores."""
-
-    @property
-    def worst(self) -> Interval | None:
-        """Worst-case AUC: the adversary picks attack and sign on other seeds."""
-
-    @property
-    def attack(self) -> str:
-        """The attack picked most often."""
-
-    @property
-    def tf01(self) -> Interval | None:
-        """TF01 in percent, of the attack with the largest TF01."""
-
-    @property
-    def tf01_attack(self) -> str: ...
-    @property
-    def accuracy(self) -> Interval | None:
-        """Test accuracy, a fraction."""
-
-    @property
-    def delta_accuracy(self) -> Interval | None:
-        """Test accuracy minus that of the undefended row, paired by seed, a fraction."""
+    label: str
+    complete: bool
+    """whether every cell that applies has scores"""
+    worst: Interval | None
+    """worst-case AUC: the adversary picks attack and sign on other seeds"""
+    attack: str
+    """the attack picked most often"""
+    tf01: Interval | None
+    """TF01 in percent, of the attack with the largest TF01"""
+    tf01_attack: str
+    accuracy: Interval | None
+    """test accuracy, a fraction"""
+    delta_accuracy: Interval | None
+    """test accuracy minus that of the undefended row, paired by seed, a fraction"""
 
 
-class Duel(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class RowDifference:
     """Two defenses of a section, the ``first`` minus the ``second``."""
 
-    @property
-    def first(self) -> str: ...
-    @property
-    def second(self) -> str: ...
-    @property
-    def worst(self) -> Interval | None:
-        """Difference of worst-case AUC, paired on the same candidates; None if one row has none."""
-
-    @property
-    def shown(self) -> bool:
-        """Whether the difference is significant at 5 %, corrected for all pairs requested together."""
-
-    @property
-    def accuracy(self) -> Interval | None:
-        """Difference of test accuracy, paired by seed, a fraction."""
+    first: str
+    second: str
+    worst: Interval | None
+    """difference of worst-case AUC, paired on the same candidates; None if one row has none"""
+    shown: bool
+    """whether that is significant at 5 %, corrected for all pairs requested together"""
+    accuracy: Interval | None
+    """difference of test accuracy, paired by seed, a fraction"""
 
 
 class Section(Protocol):
@@ -219,10 +186,10 @@ class Section(Protocol):
     def deciding(self) -> Sequence[str]:
         """The attacks that say "member" by a threshold of their own."""
 
-    def families(self) -> Sequence[Family]:
-        """Every defense with its strengths (one or more), by name; without floors."""
+    def families(self) -> Mapping[str, tuple[str, ...]]:
+        """Name of every defense -> labels of its strengths (one or more), by name; without floors."""
 
-    def standing(self, label: str) -> Standing | None:
+    def summary(self, label: str) -> RowSummary | None:
         """Leakage and cost of the row of that label; None without such a row."""
 
     def ranks(self, labels: Sequence[str]) -> Mapping[str, tuple[int, int]]:
@@ -231,7 +198,7 @@ class Section(Protocol):
     def sweeps(self, least: int = 2) -> Sequence[Sweep]:
         """Every defense with at least ``least`` strengths, by name."""
 
-    def duels(self, pairs: Sequence[tuple[str, str]]) -> Sequence[Duel]:
+    def differences(self, pairs: Sequence[tuple[str, str]]) -> Sequence[RowDifference]:
         """One per pair of labels that both have a row in this section."""
 
 
@@ -296,7 +263,7 @@ class Strengths:
     where none qualifies."""
 
     family: str
-    strengths: tuple[Standing, ...]
+    strengths: tuple[RowSummary, ...]
     matched: str | None
     best: str | None
 
@@ -309,7 +276,7 @@ class Strengths:
         ``best``: the largest :meth:`area`. A strength qualifies if all its cells have scores on the tuning seeds; ties go to
         the more accurate one, then to the first label.
         """
-        return [cls._of_family(family.name, family.labels, tuning, within) for family in tuning.families()]
+        return [cls._of_family(name, labels, tuning, within) for name, labels in tuning.families().items()]
 
     @classmethod
     def unknown(cls, family: str) -> Strengths:
@@ -318,7 +285,7 @@ class Strengths:
 
     @classmethod
     def _of_family(cls, name: str, labels: tuple[str, ...], tuning: Section, within: float) -> Strengths:
-        strengths = tuple(s for label in sorted(labels) if (s := tuning.standing(label)) is not None)
+        strengths = tuple(s for label in sorted(labels) if (s := tuning.summary(label)) is not None)
         known = [s for s in strengths if s.complete and s.worst is not None and s.accuracy is not None]
         near = [s for s in known if s.delta_accuracy is not None and 100 * s.delta_accuracy.mean >= -within - _ROUNDING]
         matched = min(near, key=lambda s: (cls.advantage(s), -cls.accuracy(s), s.label), default=None)
@@ -328,22 +295,22 @@ class Strengths:
         )
 
     @staticmethod
-    def advantage(standing: Standing) -> float:
+    def advantage(row: RowSummary) -> float:
         """2 AUC - 1 of the worst case, cut to [0, 1]."""
-        assert standing.worst is not None
-        return min(1.0, max(0.0, 2 * standing.worst.mean - 1))
+        assert row.worst is not None
+        return min(1.0, max(0.0, 2 * row.worst.mean - 1))
 
     @staticmethod
-    def accuracy(standing: Standing) -> float:
+    def accuracy(row: RowSummary) -> float:
         """Mean test accuracy, a fraction."""
-        assert standing.accuracy is not None
-        return standing.accuracy.mean
+        assert row.accuracy is not None
+        return row.accuracy.mean
 
     @staticmethod
-    def area(standing: Standing) -> float:
+    def area(row: RowSummary) -> float:
         """(1 - advantage) x accuracy: the hypervolume of the one point (advantage, test error) with the reference (1, 1).
 
         FedMIA's measure of a front (CVPR 2025, appendix, definition 1), for a front of one point: it needs no weight between
         privacy and utility.
         """
-        return (1 - Strengths.advantage(standing)) * Strengths.accuracy(standing)
+        return (1 - Strengths.advantage(row)) * Strengths.accuracy(row)

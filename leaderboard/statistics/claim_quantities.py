@@ -274,7 +274,7 @@ def other_rows(section: Section, q: Quantity, than: Other) -> Iterator[str | Mis
         yield from than.rows or ()
         return
     found = 0
-    for name in than.rows or [f.name for f in section.families() if f.name != q.row]:
+    for name in than.rows or [name for name in section.families() if name != q.row]:
         try:
             yield _label(section, name, q.chosen)
         except OutOfReach:

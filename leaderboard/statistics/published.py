@@ -245,7 +245,7 @@ def _hypervolume(section: Section, defense: str, attack: str) -> Ours | None:
     for sweep in section.sweeps(least=1):
         for label in sweep.points if plain(sweep.family) == defense else ():
             if plain(label) == attack:
-                return Ours(value=sweep.hypervolume(label))
+                return Ours(value=sweep.hypervolumes[label])
     return None
 
 

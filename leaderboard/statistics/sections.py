@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedbench.core import UserError
-from fedbench.core.contract.section import ClientGroup
+from fedbench.core.contract.section import ClientGroup, RowDifference, RowSummary, Sweep
 from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hypervolume, t_interval
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import LoadedRecord
@@ -35,57 +35,6 @@ class RowCosts:
     """training CPU time over the undefended run's; None across different machines, and where they were busy"""
     deviation: float | None
     """of the differences in accuracy from seed to seed"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowSummary:
-    """Of the row ``label``: the ``worst`` case AUC with the ``attack`` picked most often, and TF01 in percent with
-    its own; ``accuracy`` and ``delta_accuracy`` as fractions. None: not known. ``complete``: as ``Row.complete``."""
-
-    label: str
-    complete: bool
-    worst: Interval | None
-    attack: str
-    tf01: Interval | None
-    tf01_attack: str
-    accuracy: Interval | None
-    delta_accuracy: Interval | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Duel:
-    """Row ``first`` minus row ``second``: worst case AUC (``shown``: significant, all asked pairs together) and
-    accuracy."""
-
-    first: str
-    second: str
-    worst: Interval | None
-    shown: bool
-    accuracy: Interval | None
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The rows of one defense at several strengths. ``points[attack]``: [n, 2] (TF01 as a fraction, test error);
-    ``undefended[attack]``: [k, 2], the same of the undefended row, or nothing."""
-
-    family: str
-    labels: tuple[str, ...]
-    points: dict[str, np.ndarray]
-    undefended: dict[str, np.ndarray]
-
-    def hypervolume(self, attack: str) -> float:
-        """Area between the front (undefended point included) and (1, 1); larger = better defense, weaker attack."""
-        return hypervolume(np.vstack([self.points[attack], self.undefended[attack]]))
-
-
-@dataclass(frozen=True)
-class Family:
-    """One defense at several strengths, or at one: its ``name`` and the ``labels`` of its rows, in the section's
-    order."""
-
-    name: str
-    labels: tuple[str, ...]
 
 
 def family(label: str) -> str:
@@ -213,7 +162,7 @@ class Section:
 
     # -- what analyses ask ----------------------------------------------------------------------------------------------
 
-    def standing(self, label: str) -> RowSummary | None:
+    def summary(self, label: str) -> RowSummary | None:
         """Leak and costs of the row of that label, attack and sign picked on other folds; None where there is no such
         row."""
         row, worst, rate = self.row(label), self.comparison.worst(label), self.comparison.worst_tf01(label)
@@ -229,31 +178,32 @@ class Section:
         """(best, worst) rank of these rows among each other, of those that have one."""
         return self.comparison.ranks_among(labels)
 
-    def duels(self, pairs: Sequence[tuple[str, str]]) -> list[Duel]:
+    def differences(self, pairs: Sequence[tuple[str, str]]) -> list[RowDifference]:
         """The first defense minus the second, of those pairs with both rows in the section."""
         rows = {r.label: r for r in self.rows}
         here = [(a, b) for a, b in pairs if a in rows and b in rows and a != b]
         found = self.comparison.between(here)
-        return [Duel(
+        return [RowDifference(
             first=a, second=b, worst=found[a, b].found if (a, b) in found else None,
             shown=(a, b) in found and found[a, b].shown, accuracy=self.accuracy_difference(rows[a], rows[b]),
         ) for a, b in here]  # fmt: skip
 
-    def families(self) -> list[Family]:
-        """Every defense with its strengths, or its single one, by name; the undefended row and the floors are not
-        among them."""
-        groups = _grouped((r for r in self.rows if not r.undefended and not r.floor), lambda r: family(r.label))
-        return [Family(name, tuple(r.label for r in mine)) for name, mine in groups]
+    def families(self) -> dict[str, tuple[str, ...]]:
+        """Name of every defense -> labels of its strengths (one or more), by name; without the undefended row and the
+        floors."""
+        groups = _grouped((r.label for r in self.rows if not r.undefended and not r.floor), family)
+        return {name: tuple(labels) for name, labels in groups}
 
     def sweeps(self, least: int = 2) -> list[Sweep]:
         """Every defense with at least ``least`` strengths, by name; TF01 against outside non-members."""
         undefended = {a: self._points([self.base.label] if self.base else [], a) for a in self.attacks}
         found = []
-        for one in self.families():
-            labels = tuple(label for label in one.labels if any(len(self._points([label], a)) for a in self.attacks))
+        for name, every in self.families().items():
+            labels = tuple(label for label in every if any(len(self._points([label], a)) for a in self.attacks))
             points = {a: points for a in self.attacks if len(points := self._points(labels, a))}
+            volumes = {a: hypervolume(np.vstack([own, undefended[a]])) for a, own in points.items()}
             if len(labels) >= least:
-                found.append(Sweep(one.name, labels, points, undefended))
+                found.append(Sweep(name, labels, points, undefended, volumes))
         return found
 
     def _points(self, labels: Sequence[str], attack: str) -> np.ndarray:

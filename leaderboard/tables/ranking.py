@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fedbench.core.contract.board import Block, Column, Content, Heading, Note, Part, Quote, Table, Text, Words, value
+from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval
 from fedbench.leaderboard.statistics.rows import PrivacyClaim, Row, privacy_claims
-from fedbench.leaderboard.statistics.sections import RowSummary, Section
+from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import Difference, significant
 from fedbench.leaderboard.tables.common import (
     DEFENSE,
@@ -143,13 +144,13 @@ class Answer:
 def answer(section: Section) -> Answer:
     """Of rows with a rank: floors and rows with missing scores are left out."""
     comparison, base, seeds = section.comparison, section.base, len(section.seeds)
-    undefended = None if base is None else section.standing(base.label)
+    undefended = None if base is None else section.summary(base.label)
     if base is None or undefended is None:
         return Answer(outcome="no undefended run")
     if undefended.worst is None or not comparison.eligible:
         return Answer(outcome="nothing leaks")
     ranked = [row.label for row in section.rows if row.label in comparison.ranked and row is not base]
-    costs = {s.label: s for label in ranked if (s := section.standing(label)) is not None and s.delta_accuracy is not None}
+    costs = {s.label: s for label in ranked if (s := section.summary(label)) is not None and s.delta_accuracy is not None}
     if not costs:
         return Answer(outcome="none here", undefended=undefended)
     within = [label for label, s in costs.items() if _cost(s) <= WITHIN]

@@ -35,7 +35,7 @@ class StrengthSweep(Analysis):
 
 def _table(section: Section, found: Sequence[Sweep]) -> Table:
     rows = tuple(
-        (s.family, Value(mean=len(s.labels)), *(Value(mean=s.hypervolume(a)) if a in s.points else None for a in section.attacks))
+        (s.family, Value(mean=len(s.labels)), *(Value(mean=s.hypervolumes.get(attack)) for attack in section.attacks))
         for s in found
     )
     caption = Words(

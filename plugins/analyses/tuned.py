@@ -14,11 +14,11 @@ from fedbench.core.metrics import pareto_front
 from fedbench.core.report import (
     Block,
     Content,
-    Duel,
     Figure,
     Note,
+    RowDifference,
+    RowSummary,
     Section,
-    Standing,
     Strengths,
     Style,
     Table,
@@ -53,12 +53,12 @@ class PairedDifferences(Analysis):
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """A row a pair; a pair of which a defense is not in the section is left out."""
-        found = section.duels(self.params.pairs)
+        found = section.differences(self.params.pairs)
         if found:
             yield _pairs_table(found)
 
 
-def _pairs_table(found: Sequence[Duel]) -> Table:
+def _pairs_table(found: Sequence[RowDifference]) -> Table:
     rows = tuple(((d.first, Words(" minus "), d.second), *_difference(d)) for d in found)
     caption = Words(
         ", the first minus the second, on the same candidates and seeds; verdicts at 95 % for all pairs of the section together "
@@ -67,17 +67,17 @@ def _pairs_table(found: Sequence[Duel]) -> Table:
     return Table(title="Pairs compared", caption=caption, columns=(words("pair"), *_DIFFERENCE), rows=rows)
 
 
-def _difference(duel: Duel) -> tuple[Content, ...]:
-    return value(duel.worst), Words(verdict(duel)), value(duel.accuracy)
+def _difference(d: RowDifference) -> tuple[Content, ...]:
+    return value(d.worst), Words(verdict(d)), value(d.accuracy)
 
 
-def verdict(duel: Duel) -> str:
-    """Whether the first is told from the second, and leaks less or more."""
-    if duel.worst is None:
+def verdict(d: RowDifference) -> str:
+    """Whether the first leaks significantly less or more than the second."""
+    if d.worst is None:
         return "n/a"
-    if not duel.shown:
+    if not d.shown:
         return "no difference shown"
-    return "less" if duel.worst.mean < 0 else "MORE"
+    return "less" if d.worst.mean < 0 else "MORE"
 
 
 class Tuned(Analysis):
@@ -104,7 +104,7 @@ class Tuned(Analysis):
             yield Note(Words("No run of a tuning seed has a record here, so no strength can be chosen."))
             return
         within, found = self.params.within, Strengths.chosen(section.tuning, self.params.within)
-        found += [Strengths.unknown(f.name) for f in section.families() if f.name not in {c.family for c in found}]
+        found += [Strengths.unknown(name) for name in section.families() if name not in {c.family for c in found}]
         for at in ("matched", "best"):
             yield chosen_table(section, found, at, within)
         if self.params.compared is not None:
@@ -127,7 +127,7 @@ def chosen_table(section: Section, found: Sequence[Strengths], at: At, within: f
     """Every defense at what was chosen ``at`` matched accuracy, or as the best: numbers of the reported seeds alone."""
     taken = {c.family: label for c in found if (label := getattr(c, at)) is not None}
     taken |= (plain := {r.label: r.label for r in section.rows if r.undefended})
-    stands = {name: section.standing(label) for name, label in taken.items()}
+    stands = {name: section.summary(label) for name, label in taken.items()}
     known = [s for s in stands.values() if s is not None]
     ranks, front = section.ranks([s.label for s in known]), on_front(known)
     lines = [
@@ -176,7 +176,7 @@ def none_chosen(choice: Strengths, at: At, within: float) -> Text:
     return (Words(said), strength_of(near))
 
 
-def on_front(rows: Sequence[Standing]) -> dict[str, bool]:
+def on_front(rows: Sequence[RowSummary]) -> dict[str, bool]:
     """Label -> whether no other row of these is as private and as accurate, and once better."""
     known = [s for s in rows if s.worst is not None and s.accuracy is not None]
     best = pareto_front(np.array([(Strengths.advantage(s), 1 - Strengths.accuracy(s)) for s in known]).reshape(-1, 2))
@@ -192,11 +192,11 @@ def comparison(section: Section, found: Sequence[Strengths], compared: str) -> B
     for at in ("matched", "best"):
         mine = getattr(own, at)
         asked += [(at, c.family, mine, theirs) for c in found if c is not own and mine and (theirs := getattr(c, at))]
-    duels = {(d.first, d.second): d for d in section.duels([(a, b) for *_, a, b in asked])}
+    differences = {(d.first, d.second): d for d in section.differences([(a, b) for *_, a, b in asked])}
     rows = tuple(
         (Words(at), name, *_difference(d))
         for at, name, a, b in asked
-        if (d := duels.get((a, b))) is not None
+        if (d := differences.get((a, b))) is not None
     )
     columns = (words("chosen"), words("minus"), *_DIFFERENCE)
     caption = (
@@ -229,7 +229,7 @@ def strengths_table(tuning: Section, found: Sequence[Strengths]) -> Table:
     return Table(title="Strengths on the tuning seeds", caption=caption, columns=columns, rows=tuple(rows))
 
 
-def _numbers(s: Standing | None, front: dict[str, bool], undefended: bool = False) -> tuple[Content, ...]:
+def _numbers(s: RowSummary | None, front: dict[str, bool], undefended: bool = False) -> tuple[Content, ...]:
     if s is None:
         return (None,) * 5
     return (
@@ -240,11 +240,11 @@ def _numbers(s: Standing | None, front: dict[str, bool], undefended: bool = Fals
     )  # fmt: skip
 
 
-def _order(s: Standing | None) -> float:
+def _order(s: RowSummary | None) -> float:
     return s.worst.mean if s is not None and s.worst is not None else 2.0
 
 
-def _said(label: str, s: Standing | None) -> Text:
+def _said(label: str, s: RowSummary | None) -> Text:
     missing = "no record" if s is None else "" if s.complete else "not all its scores"
     return (strength_of(label), Words(f" ({missing} on the reported seeds)")) if missing else strength_of(label)
 
@@ -258,7 +258,7 @@ def _rank(found: tuple[int, int] | None) -> Words:
 
 def tuned_figure(section: Section, found: Sequence[Strengths], within: float) -> Figure | None:
     """Two panels, all strengths and those near the undefended run's accuracy; None where nothing can be placed."""
-    lines = {f.name: points_of(section, f.labels) for f in section.families()}
+    lines = {name: points_of(section, labels) for name, labels in section.families().items()}
     if not any(lines.values()):
         return None
     return Figure("tuned", "Tuned defenses: privacy against utility", partial(_draw, section, lines, found, within))
@@ -266,11 +266,11 @@ def tuned_figure(section: Section, found: Sequence[Strengths], within: float) ->
 
 def points_of(section: Section, labels: Sequence[str]) -> dict[str, Point]:
     """Label -> point, of the rows that have one, from the most private on: the order of the line."""
-    found = {label: p for label in labels if (p := _point(section.standing(label))) is not None}
+    found = {label: p for label in labels if (p := _point(section.summary(label))) is not None}
     return dict(sorted(found.items(), key=lambda item: (*item[1], item[0])))
 
 
-def _point(s: Standing | None) -> Point | None:
+def _point(s: RowSummary | None) -> Point | None:
     return None if s is None or s.worst is None or s.accuracy is None else (s.worst.mean, 100 * s.accuracy.mean)
 
 
@@ -279,7 +279,7 @@ def _draw(
 ) -> Canvas:
     figure = style.new_figure(11, 5.2)
     whole, near = figure.subplots(1, 2)
-    plain = {r.label: p for r in section.rows if (r.undefended or r.floor) and (p := _point(section.standing(r.label)))}
+    plain = {r.label: p for r in section.rows if (r.undefended or r.floor) and (p := _point(section.summary(r.label)))}
     base = next((plain[r.label] for r in section.rows if r.undefended and r.label in plain), None)
     undefended = {r.label for r in section.rows if r.undefended}
     for axis in (whole, near):
