@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedbench.core import Analysis
-from fedbench.core.report import Block, Column, Figure, Section, Style, Sweep, Table, Value, Words
+from fedbench.core.report import Block, Column, Content, Figure, Section, Style, Sweep, Table, Value, Words
 from fedbench.plugins.analyses.common import framed, numbers, words
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class StrengthSweep(Analysis):
 
 
 def _table(section: Section, found: Sequence[Sweep]) -> Table:
-    rows = tuple(
+    rows: tuple[tuple[Content, ...], ...] = tuple(
         (s.family, Value(mean=len(s.labels)), *(Value(mean=s.hypervolumes.get(attack)) for attack in section.attacks))
         for s in found
     )
