@@ -22,8 +22,8 @@ from fedbench.core.store.stems import stem_of_run
 from fedbench.leaderboard.document import Source, document
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.sections import build_sections
-from fedbench.plugins.analyses.group_fairness import GAPS
-from fedbench.plugins.analyses.violations import count_error
+from fedbench.plugins.analyses.clients import count_error
+from fedbench.plugins.analyses.groups import GAPS
 
 CLIENTS, MEMBERS = (0, 1, 2, 3), (1, 2)
 N_MEMBERS, N_OFL, N_IFL, N_TEST = 40, 60, 100, 400

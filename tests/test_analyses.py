@@ -26,9 +26,9 @@ from fedbench.core import Findings, Judged, Judgement, Number
 from fedbench.core.metrics import auc, combined_interval, exact_interval, t_interval, tf01
 from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.plugins.analyses import fedbench_analyses
+from fedbench.plugins.analyses.clients import count_error
 from fedbench.plugins.analyses.common import interval_of
-from fedbench.plugins.analyses.fairness import fairness_report
-from fedbench.plugins.analyses.violations import count_error
+from fedbench.plugins.analyses.groups import fairness_report
 
 K, T, ROUNDS = 3, 12, np.array([4, 8, 12])
 POOL = np.repeat([0, 1, 2, -1, -2], [60, 60, 60, 90, 30])  # owners; outsiders; held out

@@ -15,7 +15,7 @@ from fedbench.core.metrics import auc, auc_covariance, t_interval
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.leaderboard.statistics.intervals import Measured, p_value, smallest_shown
 from fedbench.leaderboard.statistics.verdict import rank_ranges
-from fedbench.plugins.analyses.tuned import PairedDifferences
+from fedbench.plugins.analyses.strengths import PairedDifferences
 
 KIND = np.repeat([MEMBER, OFL], 30)
 

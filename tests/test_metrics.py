@@ -14,7 +14,7 @@ from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from fedbench.core import metrics as M
 from fedbench.core.metrics.rounds import decision_report, round_report
-from fedbench.plugins.analyses.fairness import fairness_report
+from fedbench.plugins.analyses.groups import fairness_report
 
 few = settings(max_examples=30)
 

@@ -15,7 +15,7 @@ from fedbench.core.report import RowSummary, Strengths, Table
 from fedbench.leaderboard.tables.attacks import attack_tables
 from fedbench.leaderboard.tables.ranking import ranking_table
 from fedbench.leaderboard.tables.tradeoffs import paired_table, pareto_table
-from fedbench.plugins.analyses.tuned import Tuned
+from fedbench.plugins.analyses.strengths import Tuned
 
 MATCHED = "Tuned defenses at matched accuracy"
 

@@ -1,4 +1,4 @@
-"""Defenses compared in pairs, and each defense at the strength that other seeds choose for it."""
+"""Defenses at several strengths: sweeps, pairs of rows, and each defense at the strength that the tuning seeds choose."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fedbench.core import Analysis, Params
 from fedbench.core.metrics import pareto_front
 from fedbench.core.report import (
     Block,
+    Column,
     Content,
     Figure,
     Note,
@@ -21,6 +22,7 @@ from fedbench.core.report import (
     Section,
     Strengths,
     Style,
+    Sweep,
     Table,
     Text,
     Value,
@@ -32,6 +34,70 @@ from fedbench.plugins.analyses.common import framed, numbers, words
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
+
+
+# ---------------------------------------------------------------- hypervolume over a sweep (FedMIA, Table 2 and Figure 6)
+
+
+_ACROSS = 3
+
+
+class StrengthSweep(Analysis):
+    """Reads the accuracy and TF01 of the rows that are one defense at several strengths; asks nothing of a run."""
+
+    place = "costs"
+
+    def draw(self, section: Section, label: str) -> Iterator[Block]:
+        """Hypervolume of every sweep against every attack, and its curve; nothing where no defense was swept."""
+        found = section.sweeps()
+        if found:
+            yield _sweep_table(section, found)
+        if any(sweep.points for sweep in found):
+            yield Figure("sweep", "Strengths of the defenses", partial(_draw_sweep, section))
+
+
+def _sweep_table(section: Section, found: Sequence[Sweep]) -> Table:
+    rows: tuple[tuple[Content, ...], ...] = tuple(
+        (s.family, Value(mean=len(s.labels)), *(Value(mean=s.hypervolumes.get(attack)) for attack in section.attacks))
+        for s in found
+    )
+    caption = Words(
+        " (TF01 as a fraction against test error, reference (1, 1), undefended point included; larger = better defense, weaker "
+        "attack)"
+    )
+    areas = (Column(name=a, direction="higher", digits=4) for a in section.attacks)
+    columns = (words("defense"), numbers("strengths", digits=0), *areas)
+    return Table(title="Hypervolume over the sweep of a defense's strength", caption=caption, columns=columns, rows=rows)
+
+
+def _draw_sweep(section: Section, style: Style) -> Canvas:
+    """TF01 against test error over the strengths of each defense, one panel an attack."""
+    found = section.sweeps()
+    attacks = [a for a in section.attacks if any(a in s.points for s in found)]
+    down = -(-len(attacks) // _ACROSS)
+    figure = style.new_figure(3.2 * _ACROSS, 2.7 * down + 0.5)
+    axes = figure.subplots(down, _ACROSS, squeeze=False).ravel()
+    for axis, attack in zip(axes, attacks, strict=False):
+        _panel(axis, style, found, attack)
+    for axis in axes[len(attacks) :]:
+        axis.remove()
+    return framed(figure, axes[0], style, section, "Strengths of the defenses (down and left: better)")
+
+
+def _panel(axis: Axes, style: Style, found: Sequence[Sweep], attack: str) -> None:
+    for i, sweep in enumerate(s for s in found if attack in s.points):
+        points = 100 * sweep.points[attack]
+        points = points[np.argsort(points[:, 1])]
+        look = {"color": style.colour(i), "ls": style.dashes(i), "marker": style.marker(i)}
+        axis.plot(points[:, 1], points[:, 0], ms=4, lw=1.2, label=style.literal(sweep.family), **look)
+    base = 100 * found[0].undefended[attack]
+    axis.plot(base[:, 1], base[:, 0], "ks", ms=5, label="none (undefended)")
+    axis.set(title=style.literal(attack), xlabel="test error, %", ylabel="TF01, %")
+    axis.grid(alpha=0.3)
+
+
+# ---------------------------------------------------------------- pairs, and strengths that the tuning seeds choose
+
 
 _DIFFERENCE = (
     numbers("worst case AUC", direction="lower", signed=True), words("it leaks"),
@@ -83,8 +149,8 @@ def verdict(d: RowDifference) -> str:
 class Tuned(Analysis):
     """Chooses a strength of each defense on the suite's ``tuning_seeds`` and reports it on its ``seeds``; asks nothing of a run.
 
-    Rows of one defense that differ in their parameters (a ``grid``) are its strengths. *Matched*: the most private one whose
-    mean accuracy on the tuning seeds lies at most ``within`` points below the undefended run's. *Best*: the one of largest
+    Rows of one defense that differ in their parameters (a ``grid``) are its strengths. *Matched*: the most private one with
+    a mean accuracy on the tuning seeds at most ``within`` points below the undefended run's. *Best*: the one of largest
     (1 - advantage) x accuracy there, with the advantage 2 AUC - 1 of the worst case.
     """
 
