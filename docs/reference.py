@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 import fedbench.core
+from fedbench.core import report
 from fedbench.core.contract.contexts import Randomness
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.hooks import Hooks
@@ -44,15 +45,14 @@ BLOCK = re.compile(r"(<!-- made: (\w+)(?: ([\w./-]+))? -->\n)(.*?)(<!-- end -->)
 
 HOOKS = {name: f for name, f in vars(Hooks).items() if not name.startswith("_")}
 BASES = {name: getattr(fedbench.core, name) for name in [*dict.fromkeys(n for _, n in _BASES.values()), "ActiveAttack"]}
-CONTEXTS = {
-    name: getattr(fedbench.core, name, None) or Randomness
+CONTEXTS = {"Randomness": Randomness} | {
+    name: getattr(fedbench.core, name)
     for name in (
-        "Randomness", "Federation", "MemberData", "Batch", "Selection", "MemberContext", "CoalitionContext", "Layer",
-        "ServerContext", "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge",
-        "Probe", "Data", "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary", "Section", "Row",
-        "Entry", "Sweep", "RowDifference", "RowSummary", "Strengths", "Courses",
+        "Federation", "MemberData", "Batch", "Selection", "MemberContext", "CoalitionContext", "Layer", "ServerContext",
+        "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge", "Probe", "Data",
+        "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary",
     )
-}  # fmt: skip
+} | {name: getattr(report, name) for name in ("Section", "Row", "Entry", "Sweep", "Duel", "Family", "Standing")}  # fmt: skip
 _MODULES = (suite, setting, federation)
 SPECS = {name: cls for module in _MODULES for name, cls in vars(module).items()
          if isinstance(cls, type) and issubclass(cls, base.SpecModel) and cls is not base.SpecModel}  # fmt: skip
