@@ -66,7 +66,7 @@ def identified(fields, targets):
 
 
 def kept(cells, wanted):
-    """What is written of those cells of a run whose records are wanted."""
+    """The requested records of a run's cells."""
     return [CellResult(r.record, r.all_arrays()) for r in cells if wanted(r.record)]
 
 
@@ -84,12 +84,12 @@ class Folder:
                     self.add(defense, attack, seed, **more)
         return self
 
-    def whose(self, defense):
+    def parties(self, defense):
         """(coalition, members, targets) of a row."""
         return ("none", (), CLIENTS) if defense == "none" else ("pair", MEMBERS, MEMBERS)
 
     def add(self, defense, attack, seed, outcome="ok", stem=None, ids_from=0, arrays=None, **change) -> Path:
-        coalition, members, targets = self.whose(defense)
+        coalition, members, targets = self.parties(defense)
         fields = {
             "key": f"{defense}/{attack}/{seed}", "run_key": f"{defense}/{seed}", "outcome": outcome, "suite": "demo",
             "setting": "iid", "coalition": coalition, "members": list(members),
@@ -211,7 +211,7 @@ class Poisoned(Folder):
         self.rounds = rounds
         super().__init__(root, dict.fromkeys(rules, 0.8), attacks)
 
-    def whose(self, defense):
+    def parties(self, defense):
         return ("pair", MEMBERS, (EVERYBODY.code,)) if defense == "mixup" else ("none", (), (EVERYBODY.code,))
 
     def add(self, defense, attack, seed, outcome="ok", **change):
@@ -255,7 +255,7 @@ class Clustered(Folder):
         self.targets = targets
         super().__init__(root, dict(CLUSTERED), attacks)
 
-    def whose(self, defense):
+    def parties(self, defense):
         return ("none", (), self.targets) if defense == "none" else ("uniform", CLIENTS, self.targets)
 
     def add(self, defense, attack, seed, outcome="ok", **change):

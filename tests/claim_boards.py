@@ -39,7 +39,7 @@ class Cells(Folder):
                             **(found or {}).get(label, {}),
                         )  # fmt: skip
 
-    def whose(self, defense):
+    def parties(self, defense):
         return ("none", (), CLIENTS) if defense == "none" else (self.coalition, MEMBERS, MEMBERS)
 
     def _measured(self, defense, attack, seed, targets, ids_from):

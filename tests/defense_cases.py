@@ -47,7 +47,7 @@ def server(rows: torch.Tensor, f: int = 0, *, assumed: int | None = None, classe
     return ServerContext(**{**usual, **fields})
 
 
-CLASSES = 5  # of the coalition's federation, whose model is a linear layer on three inputs
+CLASSES = 5  # of the coalition's federation; its model is a linear layer on three inputs
 ONLY_PARTITION = {"compensation": False, "perturbation": False}
 ONLY_NOISE = {"partition": False, "compensation": False}
 

@@ -19,7 +19,7 @@ class SoundAttack(Attack):
 
 
 class DeclaresKnownSignals(SoundAttack):
-    """A signal that nobody announces."""
+    """A signal that is not announced."""
 
     needs = frozenset({"loss", "marjin"})
 

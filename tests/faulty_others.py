@@ -78,7 +78,7 @@ class RunsEndToEnd(Model):
 class SoundData(Dataset):
     """Two clouds."""
 
-    licence, citation, home, size_mb = "CC0", "nobody", "https://example.org", 0.0
+    licence, citation, home, size_mb = "CC0", "none", "https://example.org", 0.0
 
     def load(self, seed):
         return self._drawn(np.random.default_rng(seed))
@@ -94,7 +94,7 @@ class SoundData(Dataset):
 
 
 class LicenceStated(SoundData):
-    """Whose data are they?"""
+    """Without a licence."""
 
     licence = "unknown"
 

@@ -17,7 +17,7 @@ from fedbench.core.cli.run import command as run
 from fedbench.core.store.reading import LoadedRecord, all_paths, load_records, read_run
 from fedbench.core.store.run_file import CellResult, digest_of_arrays, write_run
 
-HANG_S = 900  # ends a test whose state never comes; a loaded machine is far from it, and nothing else depends on it
+HANG_S = 900  # ends a test that waits in vain; a loaded machine is far from it, and nothing else depends on it
 
 
 def suite(folder: Path, **changes: Any) -> Path:

@@ -96,8 +96,8 @@ def test_the_test_part_stands_in_for_the_hold_out_in_every_audit(case):
         assert np.isin(listed.ids[listed.kind == IFL], np.concatenate(split.train)).all()
         assert len(np.unique(listed.ids)) == len(listed.ids) and not np.isin(listed.ids, split.validated()).any()
         if kind != "client":
-            whose = scene.client_of(listed)
-            assert all(i in split.test[k] or i in split.train[k] for i, k in zip(listed.ids, whose, strict=True))
+            clients = scene.client_of(listed)
+            assert all(i in split.test[k] or i in split.train[k] for i, k in zip(listed.ids, clients, strict=True))
     assert np.isin(scene.mask, split.train[3]).all()
     beside = np.concatenate([scene.root, scene.shadow])
     assert (beside >= len(IMAGES.train_y)).all() and not np.isin(beside, scene.pool).any()

@@ -162,7 +162,7 @@ def test_the_server_trains_by_the_federations_recipe_and_leaves_the_clients_trai
 
 
 class Shadows:
-    """A server whose training writes down whom it saw: the shadow's parameters are its training set."""
+    """A server with a training that records its samples: the shadow's parameters are its training set."""
 
     def __init__(self, n: int, memorises=lambda call: True) -> None:
         x = torch.cat([torch.arange(n).float()[:, None], draws(5, n, 3)], dim=1)  # the first coordinate is the sample's number

@@ -148,7 +148,7 @@ def test_an_analysis_that_fails_costs_its_own_findings_and_says_so(tmp_path, tol
 
 @pytest.fixture
 def measured(tmp_path):
-    """A folder whose records hold what an analysis labelled ``mine`` found, by attack the same, and ``by-attack``, not."""
+    """A folder of records with findings of ``mine``, equal for all attacks, and of ``by-attack``, not equal."""
 
     class Measured(Folder):
         def add(self, defense, attack, seed, outcome="ok", **change):

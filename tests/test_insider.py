@@ -249,7 +249,7 @@ def test_a_divergence_names_its_cause(case):
 @settings(max_examples=10)
 @given(share=st.sampled_from([0.09, 0.11]), seed=st.integers(0, 3))
 def test_rows_from_a_tenth_of_the_honest_ones_on_count(share, seed):
-    """What diverges later is put down to an adversary whose rows were large enough, and to nothing smaller."""
+    """A later divergence is attributed to an adversary with large enough rows, and to nothing smaller."""
     scaled = crafting(lambda round, k: torch.full_like(k.own, share * float(k.honest.abs().max())), "honest")
     blows = acting("protect", lambda update, ctx: update * (1 if ctx.round == 1 else 1e30))
     with pytest.raises(Diverged) as caught:

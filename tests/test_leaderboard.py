@@ -226,7 +226,7 @@ def test_coalitions_and_views_have_sections_of_their_own(folder):
 class ServerRules(Folder):
     """No client defends: every row is the server's."""
 
-    def whose(self, defense):
+    def parties(self, defense):
         return "none", (), (0, 1)
 
 

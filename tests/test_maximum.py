@@ -165,7 +165,7 @@ class Looking(Folder):
         self.single = single
         super().__init__(root, leak, (*SINGLE, "fedmia-ii"))
 
-    def whose(self, defense):
+    def parties(self, defense):
         return ("none", (), CLIENTS) if defense == "none" else ("uniform", MEMBERS, MEMBERS)
 
     def _measured(self, defense, attack, seed, targets, ids_from):

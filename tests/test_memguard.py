@@ -133,7 +133,7 @@ WIDE = 30  # inputs of the federation's model
 
 
 def with_references() -> list[MemberData]:
-    """Clients to whom the setting gives every third sample as validation part; noise in many dimensions, learnt by heart."""
+    """Clients with every third sample as validation part; noise in many dimensions, memorised."""
     g = torch.Generator().manual_seed(3)
     held = torch.arange(24) % 3 == 0
     drawn = [(torch.randn(24, WIDE, generator=g), torch.randint(0, 3, (24,), generator=g)) for _ in range(4)]

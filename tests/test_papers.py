@@ -64,7 +64,7 @@ def test_the_summary_counts_cells_and_correlates(pair):
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"where": {"table": "Table 99"}}, "no rows where"),
-    ({"source": "nobody"}, "no reference numbers of 'nobody'; there are cofedmid, fedmia, fedpoisonmia"),
+    ({"source": "unknown"}, "no reference numbers of 'unknown'; there are cofedmid, fedmia, fedpoisonmia"),
 ])  # fmt: skip
 def test_an_entry_that_fits_no_paper_is_refused_and_costs_no_board(folder, sections, change, message):
     with pytest.raises(UserError, match=message):

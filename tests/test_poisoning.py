@@ -25,7 +25,7 @@ CLASSES = 4
 
 
 def knowing(updates, poison, benign, malicious: int = 2, cover=None, participation: float = 1.0, **fields) -> Knowledge:
-    """What an adversary of ``malicious`` clients knows to whom a step gives ``poison``, steps on single mask samples ``updates``
+    """Knowledge of an adversary of ``malicious`` clients: a step gives ``poison``, steps on single mask samples ``updates``
     [N, P], and training on all of them ``cover``; the other clients sent ``benign`` [n, P]."""
     federation = Federation(
         clients=10, rounds=3, local_epochs=1, batch_size=8, participation=participation, n_classes=CLASSES, n_params=len(poison)

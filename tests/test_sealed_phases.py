@@ -46,7 +46,7 @@ def acting(phase: str, does: Any) -> Any:
 
 
 def run(made: Any, **changes: Any) -> None:
-    """Two rounds of a tiny federation whose clients have soft labels and hold out a sample, and the report after them."""
+    """Two rounds of a tiny federation with soft labels and a held-out sample, and the report after them."""
     if isinstance(made, ActiveAttack):
         made, changes = Defense(), {"insider": tiny_insider(made), "members": (), **changes}
     root = MemberData(torch.ones(5, 4), torch.arange(5) % 3)

@@ -192,7 +192,7 @@ def test_a_signal_changes_no_other_numbers_and_one_that_fails_names_itself(name,
 
 
 class Odd(nn.Module):
-    """A model that computes in float64, whose logits overflow in eval mode, or that has no formula for its gradients."""
+    """A model that computes in float64, has logits that overflow in eval mode, or has no formula for its gradients."""
 
     def __init__(self, kind: str):
         super().__init__()

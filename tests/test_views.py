@@ -52,8 +52,8 @@ def test_a_target_is_followed_through_the_mean_of_its_own_coalition():
     groups, rows = ((0, 1), (2, 3)), [4, COALITION, coalition_row(1)]
     assert seen_from(0, rows, groups) == rows and seen_from(2, rows, groups) == [4, coalition_row(1), COALITION]
     assert seen_from(5, rows, ()) == seen_from(None, rows, ((0, 1),)) == rows
-    for target, whom in ((5, "client 5, which is in none of them"), (None, "many clients together")):
-        with pytest.raises(SkipCell, match=f"there are 2, and the target is {whom}"):
+    for target, name in ((5, "client 5, which is in none of them"), (None, "many clients together")):
+        with pytest.raises(SkipCell, match=f"there are 2, and the target is {name}"):
             seen_from(target, rows, groups)
 
 

@@ -192,7 +192,7 @@ class Record(RecordPart):
     digests: dict[str, str] = Field(default_factory=dict)
     """``data``, ``split``, ``scores`` (the arrays of the cell), each a sha256"""
     notes: list[str] = Field(default_factory=list)
-    """what is worth knowing of the scores: who colluded, whose rows were dropped"""
+    """what to know about the scores: who colluded, dropped rows of an adversary"""
     complaints: list[str] = Field(default_factory=list)
     """what a plugin did wrong that cost no score: an analysis that failed, a fact that cannot be recorded"""
     provenance: Provenance

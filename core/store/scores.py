@@ -55,7 +55,7 @@ class MaximumScores(RecordPart):
 class DecisionScores(RecordPart):
     """What an attack with a threshold of its own says, by how its round is chosen; fractions.
 
-    Accuracy is (TPR + TNR) / 2; precision is None where nobody was called a member.
+    Accuracy is (TPR + TNR) / 2; precision is None without positives.
     """
 
     last_accuracy: float

@@ -21,7 +21,7 @@ def browser():
     program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("needs Chromium: apt-get install chromium")
-    root = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox refuses root, as whom containers run
+    root = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox refuses root, the user of containers
     with sync.sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=program, args=root)
         yield opened

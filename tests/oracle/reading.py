@@ -59,7 +59,7 @@ def made(provenance: dict[str, Any]) -> dict[str, str]:
 
 
 def attacker(record: dict[str, Any]) -> str:
-    """The attack that takes part in the training, whose run is its own; empty where it only judges."""
+    """The attack that takes part in the training of its own run; empty where it only judges."""
     return record["attack"]["label"] if record["identity"]["run"].get("attacker") else ""
 
 
