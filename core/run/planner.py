@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.attack import ActiveAttack, Attack
@@ -30,7 +29,7 @@ from fedbench.core.run.refusals import Refusals
 from fedbench.core.run.scene import defense_of, make_scene, targets_of
 from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.spec.load import LoadedSuite
-from fedbench.core.spec.resolve import Resolved, ResolvedSetting
+from fedbench.core.spec.resolve import Resolved
 from fedbench.core.spec.setting import Adversary, Setting, groups_of, resolve_coalition
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.remarks import remark_note
@@ -56,6 +55,36 @@ def check_plan(loaded: LoadedSuite, resolved: Resolved, settings: set[str] | Non
     return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu", settings).notes
 
 
+Made = tuple[ComponentUse, Any]  # what a suite lists, and the component
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A defense in a coalition of a setting, with its attacks. ``i``: position of the setting; ``members`` of the coalition, and
+    of each of several ``coalitions``; ``observed``: for an undefended row beside a coalition's, the clients of that coalition."""
+
+    i: int
+    coalition: str
+    members: tuple[int, ...]
+    coalitions: tuple[tuple[int, ...], ...]
+    use: ComponentUse
+    defense: Defense
+    attacks: list[Made]
+    adversary: Adversary | None
+    observed: tuple[int, ...] = ()
+
+    def require_members(self) -> None:
+        """Raise ``UserError`` for a coalition, or one of several, of fewer clients than the defense takes."""
+        least = self.defense.least_members
+        for group in self.coalitions or (self.members,):
+            if 0 < len(group) < least:
+                alone = f"client {group[0]} is" if len(group) == 1 else f"clients {', '.join(map(str, group))} are"
+                raise UserError(
+                    f"'{self.use.label}' takes {least} clients or more, and in the coalition '{self.coalition}' {alone} alone: "
+                    "add clients to it, or choose a mode of the defense in which every member defends by itself"
+                )
+
+
 class _Planner:
     def __init__(self, loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str) -> None:
         self.spec, self.resolved, self.results, self.device = loaded.spec, resolved, results, device
@@ -67,7 +96,6 @@ class _Planner:
         self.work: dict[str, Work] = {}
         self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
-        self.cells = Cells(self.signals, self.misspelt)
         self.refusals = Refusals(loaded, resolved)
         self.asked = asked_for(loaded, resolved, device)
 
@@ -144,20 +172,20 @@ class _Planner:
                     members = tuple(k for k in members if k < first)  # who attacks does not defend
                 for use, defense in self._wanted(i, "defenses", defenses):
                     if not members and use.label in self.resolved.floors:
-                        continue  # where nobody defends, nobody can do so in name only
+                        continue  # a floor stands for a coalition, and there is none
                     one = Row(
                         i=i, coalition=coalition.name, members=members, coalitions=groups_of(coalition), use=use, defense=defense,
                         attacks=judges, adversary=adversary,
                     )  # fmt: skip
-                    yield from (one,) if needs_coalition(defense) else self._of_nobody(one)
+                    yield from (one,) if needs_coalition(defense) else self._without_members(one)
 
-    def _of_nobody(self, row: Row) -> Iterator[Row]:
-        """The row of a defense that no client takes part in: one for all coalitions and, for the attacks on a coalition's mean,
-        one for each, which shows the mean of the very clients that defend in the rows beside it."""
+    def _without_members(self, row: Row) -> Iterator[Row]:
+        """The rows of a defense that has no members: one for all coalitions and, for attacks on a coalition's mean, one for each
+        coalition, with the mean of the clients that defend in the rows beside it."""
         setting = self.spec.settings[row.i]
         named = self.resolved.settings[row.i].coalitions
-        someone = any(resolve_coalition(coalition, setting.federation.clients) for coalition in named)
-        on_mean = [a for a in row.attacks if someone and a[1].view == "coalition" and not isinstance(a[1], ActiveAttack)]
+        defended = any(resolve_coalition(coalition, setting.federation.clients) for coalition in named)
+        on_mean = [a for a in row.attacks if defended and a[1].view == "coalition" and not isinstance(a[1], ActiveAttack)]
         rest = [a for a in row.attacks if a not in on_mean]
         yield replace(row, coalition="none", members=(), coalitions=(), attacks=rest)
         if row.members and on_mean:
@@ -171,49 +199,44 @@ class _Planner:
         found: dict[tuple[int, int], list[Job]] = {}
         for positions in by_data.values():
             for seed in self.spec.all_seeds:
-                found |= {(n, seed): jobs for n, jobs in self._jobs_of_seed(rows, positions, seed)}
+                dataset, place = self.resolved.settings[rows[positions[0]].i].dataset, self._place(rows[positions[0]])
+                loaded = self.refusals.ask(place, f"dataset '{dataset.name}'", lambda d=dataset, s=seed: load_data(d, s))
+                if loaded is None:
+                    continue
+                if loaded.repeated:
+                    share = f"{loaded.repeated:.2%} of the hold-out repeats training samples"
+                    self.notes.setdefault(f"dataset '{dataset.name}', seed {seed}: {share}")
+                splits: dict[Any, str | None] = {}
+                found |= {(n, seed): list(self._jobs(rows[n], seed, loaded, splits)) for n in positions}
         return found
 
-    def _jobs_of_seed(self, rows: list[Row], positions: list[int], seed: int) -> Iterator[tuple[int, list[Job]]]:
-        """The jobs of rows that share a data set; data and splits are forgotten when the last one is planned."""
-        dataset = self.resolved.settings[rows[positions[0]].i].dataset
-        load = once(lambda: load_data(dataset, seed))
-        splits: dict[Any, str | None] = {}
-        for n in positions:
-            yield n, list(self._jobs(rows[n], seed, load, splits))
+    def _place(self, row: Row) -> str:
+        return self.refusals.place_of_setting(row.i)
 
-    def _jobs(self, row: Row, seed: int, load: Callable[[], Loaded], splits: dict[Any, str | None]) -> Iterator[Job]:
+    def _jobs(self, row: Row, seed: int, loaded: Loaded, splits: dict[Any, str | None]) -> Iterator[Job]:
         """The passive run with all passive attacks, and one run for every active one."""
+        if seed == self.spec.seeds[0]:
+            self._check_fit(row, loaded.data)
         passive = [(a, made) for a, made in row.attacks if not isinstance(made, ActiveAttack)]
         for attacker in (None, *(a for a, made in row.attacks if isinstance(made, ActiveAttack))):
-            mine = passive if attacker is None else [(a, made) for a, made in row.attacks if a is attacker]
-            base = self._base(row, seed, load, splits, attacker) if mine else None
-            if base is not None:
-                yield self._with_cells(base, mine)
+            attacks = passive if attacker is None else [(a, made) for a, made in row.attacks if a is attacker]
+            job = self._job(row, seed, loaded, splits, attacker) if attacks else None
+            if job is not None:
+                yield self._with_cells(job, attacks)
 
-    def _base(
-        self, row: Row, seed: int, load: Callable[[], Loaded], splits: dict[Any, str | None], attacker: ComponentUse | None
+    def _job(
+        self, row: Row, seed: int, loaded: Loaded, splits: dict[Any, str | None], attacker: ComponentUse | None
     ) -> Job | None:
         setting, used, adversary = self.spec.settings[row.i], self.resolved.settings[row.i], row.adversary
         malicious = adversary.malicious(setting.federation.clients) if adversary else 0
         targets = targets_of(setting, row.members or row.observed, malicious)
-        where = self.refusals.place_of_setting(row.i)
-        loaded = self.refusals.ask(where, f"dataset '{used.dataset.name}'", load)
-        if loaded is None:
-            return None
-        if loaded.repeated:
-            text = f"dataset '{used.dataset.name}', seed {seed}: {loaded.repeated:.2%} of the hold-out repeats training samples"
-            self.notes.setdefault(text)
         root, poisoned = row.defense.root_samples, attacker is not None
         at = (row.i, targets, root, poisoned)  # what a split depends on: many defenses and attacks share one
         if at not in splits:
-            splits[at] = self.refusals.ask(where, "partition", lambda: split_of(
+            splits[at] = self.refusals.ask(self._place(row), "partition", lambda: split_of(
                 loaded.data, setting, targets, seed, adversary=adversary, poisoned=poisoned, root=root
             ))  # fmt: skip
-        split = splits[at]
-        if seed == self.spec.seeds[0]:
-            self._check_fit(where, setting, used, row, loaded.data)
-        if split is None:
+        if (split := splits[at]) is None:
             return None
         job = Job(
             suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, coalitions=row.coalitions,
@@ -223,137 +246,58 @@ class _Planner:
             digests={"data": loaded.digest, "split": split, "engine": self.engine},
             device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits, debug=debugging(),
         )  # fmt: skip
-        asked = self._asked(job, where)
-        return replace(job, analyses=asked, looks={use.label: Look.of(made) for use, made in self.analyses if use in asked})
+        analyses = self._analyses_of(job, self._place(row))
+        looks = {use.label: Look.of(made) for use, made in analyses}
+        return replace(job, analyses=tuple(use for use, _ in analyses), looks=looks)
 
-    def _asked(self, job: Job, where: str) -> tuple[ComponentUse, ...]:
-        """The analyses that compute something and have something to say in the job's setting."""
+    def _analyses_of(self, job: Job, place: str) -> list[Made]:
+        """The analyses that compute something and apply to the job's setting."""
         described = job.described()
 
         def applies(use: ComponentUse, made: Analysis) -> bool:
-            return bool(self.refusals.ask(where, f"analysis '{use.name}'", lambda: made.applies(described)))
+            return bool(self.refusals.ask(place, f"analysis '{use.name}'", lambda: made.applies(described)))
 
         computing = [(use, made) for use, made in self.analyses if type(made).analyse is not Analysis.analyse]
-        return tuple(use for use, made in computing if applies(use, made))
+        return [(use, made) for use, made in computing if applies(use, made)]
 
-    def _check_fit(self, where: str, setting: Setting, used: ResolvedSetting, row: Row, data: Data) -> None:
-        """Whether model, precision and defense can serve this setting; asked once a setting and defense."""
+    def _check_fit(self, row: Row, data: Data) -> None:
+        """Whether model, precision and defense can serve this setting."""
+        setting, used, place = self.spec.settings[row.i], self.resolved.settings[row.i], self._place(row)
         federation = setting.federation
-        size = self.refusals.ask(where, f"model '{used.model.name}'", lambda: self.models.size(used.dataset, used.model, data))
+        size = self.refusals.ask(place, f"model '{used.model.name}'", lambda: self.models.size(used.dataset, used.model, data))
         self.work[setting.name] = Work(len(data.train_y), self.models.flops(used.dataset, used.model))
-        self.refusals.ask(where, "precision", lambda: check_precision(federation.precision, self.device))
+        self.refusals.ask(place, "precision", lambda: check_precision(federation.precision, self.device))
         facts = public_facts(
             federation, defense=row.defense, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,
             expected_malicious=row.adversary.expected(federation.clients) if row.adversary else 0,
             thresholds=setting.thresholds is not None,
         )  # fmt: skip
-        place = f"{self.refusals.place_of('defense', row.use)}: in {where}"
-        self.refusals.ask(place, f"defense '{row.use.name}'", lambda: require_served(row.defense, facts))
-        self.refusals.ask(place, f"defense '{row.use.name}'", row.require_members)
-        texts = self.refusals.ask(place, f"defense '{row.use.name}'", lambda: remarks_of(row.defense, facts)) or []
+        place, party = f"{self.refusals.place_of('defense', row.use)}: in {place}", f"defense '{row.use.name}'"
+        self.refusals.ask(place, party, lambda: require_served(row.defense, facts))
+        self.refusals.ask(place, party, row.require_members)
+        texts = self.refusals.ask(place, party, lambda: remarks_of(row.defense, facts)) or []
         self.remarks[setting.name, row.coalition, row.use.label] = [remark_note(row.use.label, setting.name, t) for t in texts]
 
-    def _with_cells(self, base: Job, attacks: list[tuple[ComponentUse, Attack]]) -> Job:
-        read = {name for use, made in self.analyses if use in base.analyses for name in made.needs}
-        job = self.cells.of(base, attacks, read, self.remarks.get((base.setting.name, base.coalition, base.defense.label), []))
-        self.notes |= dict.fromkeys(note for cell in job.cells for note in cell.notes)
-        return job
-
-
-# -- What a plan is made of: a row of the suite, and what is kept of its data - never the data themselves --
-
-
-Answer = TypeVar("Answer")
-Made = tuple[ComponentUse, Any]  # what a suite lists, and the component
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A defense in a coalition of a setting, with who judges it. ``i``: which setting; ``members`` of the coalition, and of each
-    of several ``coalitions``; ``observed``: of an undefended row that stands beside a coalition's, the clients of that one."""
-
-    i: int
-    coalition: str
-    members: tuple[int, ...]
-    coalitions: tuple[tuple[int, ...], ...]
-    use: ComponentUse
-    defense: Defense
-    attacks: list[Made]
-    adversary: Adversary | None
-    observed: tuple[int, ...] = ()
-
-    def require_members(self) -> None:
-        """Raise ``UserError`` for a coalition, or one of several, of fewer clients than the defense takes."""
-        least = self.defense.least_members
-        for group in self.coalitions or (self.members,):
-            if 0 < len(group) < least:
-                alone = f"client {group[0]} is" if len(group) == 1 else f"clients {', '.join(map(str, group))} are"
-                raise UserError(
-                    f"'{self.use.label}' takes {least} clients or more, and in the coalition '{self.coalition}' {alone} alone: "
-                    "add clients to it, or choose a mode of the defense in which every member defends by itself"
-                )
-
-
-def once(question: Callable[[], Answer]) -> Callable[[], Answer]:
-    """Asks when it is first called, and then gives the same answer, or raises the same error, every time."""
-    answers: list[Future[Answer]] = []
-
-    def ask() -> Answer:
-        if not answers:
-            answers.append(Future())
-            try:
-                answers[0].set_result(question())
-            except (Exception, SystemExit) as error:  # somebody's code
-                answers[0].set_exception(error)
-        return answers[0].result()
-
-    return ask
-
-
-def split_of(data: Data, setting: Setting, targets: tuple[Target, ...], seed: int, **who: Any) -> str:
-    """The digest of who trains on what and of whom is asked about: all that is kept of a scene."""
-    require_room(len(targets), setting, len(data.train_y), len(data.holdout_y))
-    scene = make_scene(data, setting, targets, seed, **who)
-    return split_digest(scene.split, scene.audits)
-
-
-def stem_of(job: Job, attack: ComponentUse, key: str) -> str:
-    """The name of a cell's files."""
-    return stem(job.setting.name, job.coalition, job.defense.label, attack.label, job.seed, key)
-
-
-# -- The cells of a run with their keys. Of the many that a plan has, what they have in common is made, hashed and kept once --
-
-
-class Cells:
-    """Makes the cells of one run after another, with ``signals`` and notes of what is ``misspelt``."""
-
-    def __init__(self, signals: Signals, misspelt: Misspelt) -> None:
-        self._signals, self._misspelt = signals, misspelt
-        self._notes: dict[tuple[int, ...], tuple[str, ...]] = {}
-        self._uses: dict[int, ComponentUse] = {}  # a number is not given again while its component is kept
-
-    def of(self, base: Job, attacks: Sequence[tuple[ComponentUse, Attack]], read: set[str], said: Sequence[str]) -> Job:
-        """The job with its key and a cell for each attack. ``read``: signals that its analyses read; ``said``: remarks on its
-        row."""
+    def _with_cells(self, base: Job, attacks: list[Made]) -> Job:
+        """The job with its key and a cell for each attack."""
         job, cells = replace(base, run_key=key_of_run(base)), list[Cell]()
-        signals = self._signals.uses
+        read = {name for look in job.looks.values() for name in look.needs}
+        remarks = self.remarks.get((job.setting.name, job.coalition, job.defense.label), [])
         for use, made in attacks:
             named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
-            used = {n: signals[own] for n, own in named if own in signals}
-            added = cell_identity(job, use, used)
-            notes = (*self._odd([job.dataset, job.model, job.defense, use, *job.analyses, *used.values()]), *said)
+            signals = {n: self.signals.uses[own] for n, own in named if own in self.signals.uses}
+            added = cell_identity(job, use, signals)
             key = key_of({**added, "run": job.run_key})
-            cells.append(Cell(
-                key=key, stem=stem_of(job, use, key), attack=use, look=Look.of(made), identity=added,
-                notes=notes,
-            ))  # fmt: skip
+            name = stem(job.setting.name, job.coalition, job.defense.label, use.label, job.seed, key)
+            parts = [job.dataset, job.model, job.defense, use, *job.analyses, *signals.values()]
+            notes = (*self.misspelt.of(parts), *remarks)
+            cells.append(Cell(key=key, stem=name, attack=use, look=Look.of(made), identity=added, notes=notes))
+        self.notes |= dict.fromkeys(note for cell in cells for note in cell.notes)
         return replace(job, cells=tuple(cells))
 
-    def _odd(self, uses: Sequence[ComponentUse]) -> tuple[str, ...]:
-        """The notes on these components."""
-        which = tuple(map(id, uses))
-        if which not in self._notes:
-            self._uses |= dict(zip(which, uses, strict=True))
-            self._notes[which] = tuple(self._misspelt.of(uses))
-        return self._notes[which]
+
+def split_of(data: Data, setting: Setting, targets: tuple[Target, ...], seed: int, **adversary: Any) -> str:
+    """The digest of who trains on what and of the candidates: a plan keeps no data."""
+    require_room(len(targets), setting, len(data.train_y), len(data.holdout_y))
+    scene = make_scene(data, setting, targets, seed, **adversary)
+    return split_digest(scene.split, scene.audits)
