@@ -14,7 +14,7 @@ from running import called, fingerprint, invoke, records, start, suite, wait_for
 from fedbench.core.cli.machine import clean
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
-from fedbench.core.run.plan import Work, shares
+from fedbench.core.run.plan import Plan
 from fedbench.core.store import locks
 from fedbench.core.store.locks import locked
 from fedbench.core.store.results import Results
@@ -25,28 +25,15 @@ def job(finished):
     return build_plan(str(finished.parent / "tiny.yaml"), (), finished, "cpu").jobs[0]
 
 
-def jobs_of(job, rounds):
-    """Runs of these numbers of rounds, each of a key of its own."""
-    made = []
-    for i, n in enumerate(rounds):
-        setting = job.setting.model_copy(update={"federation": job.setting.federation.model_copy(update={"rounds": n})})
-        made.append(replace(job, run_key=f"{i:064d}", setting=setting, seed=i))
-    return made
-
-
-WORK = {"digits": Work(samples=1000, flops=1e6)}
-
-
 @settings(max_examples=30)
-@given(rounds=st.lists(st.integers(1, 5000), min_size=1, max_size=40), n=st.integers(1, 9), order=st.randoms())
-def test_parts_are_disjoint_and_cover_the_plan_in_any_order(job, rounds, n, order):
-    jobs = jobs_of(job, rounds)
-    parts = shares(jobs, WORK, n)
-    assert len(parts) == n
-    assert sorted(j.run_key for part in parts for j in part) == [j.run_key for j in jobs]
+@given(runs=st.integers(1, 40), n=st.integers(1, 9), order=st.randoms())
+def test_parts_are_disjoint_equal_and_cover_the_plan_in_any_order(job, runs, n, order):
+    jobs = [replace(job, run_key=f"{i:064d}", seed=i) for i in range(runs)]
     shuffled = list(jobs)
     order.shuffle(shuffled)
-    again = shares(shuffled, WORK, n)
+    parts, again = ([Plan(suite="s", title="s", jobs=some).part(i + 1, n).jobs for i in range(n)] for some in (jobs, shuffled))
+    assert sorted(j.run_key for part in parts for j in part) == [j.run_key for j in jobs]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert [{j.run_key for j in part} for part in again] == [{j.run_key for j in part} for part in parts]
 
 
@@ -63,7 +50,7 @@ def test_parts_on_one_folder_are_the_whole_and_the_last_one_writes_the_board(tmp
     for i in (1, 2):
         assert not (folder / "leaderboard").exists()
         output = invoke(path, "--results", folder, "--part", f"{i}/2", "--workers", i)
-        assert f"part {i}/2: 1 of 2 runs, " in output and "1 runs with 2 cells to compute" in output
+        assert f"part {i}/2: 1 of 2 runs" in output and "1 runs with 2 cells to compute" in output
     assert fingerprint(folder) == fingerprint(finished) and Results.open(folder).marker() == Results.open(finished).marker()
     assert (folder / "leaderboard" / "board.md").is_file()
 

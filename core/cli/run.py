@@ -56,7 +56,7 @@ _LOST = "it has no record: its process was ended, or the results folder was chan
               help="The cluster's head; auto: one on this machine.  [default: RAY_ADDRESS, else a cluster that runs here, else "
                    "one for this command alone]")
 @click.option("--part", metavar="I/N",
-              help="Run part I of N of like expected cost: jobs of a scheduler share a results folder, or have one each. The "
+              help="Run part I of N, every N-th run: jobs of a scheduler share a results folder, or have one each. The "
                    "part that finishes last writes the board.")
 @click.option("--rerun", type=click.Choice(["missing", "failed", "always", "never"]), default="missing", show_default=True,
               help="Which cells to compute: those without a record, also failed ones, all of them again, or none.")
@@ -93,7 +93,7 @@ def command(
     for note in plan.notes:
         say(f"note: {printable(note)}")
     if share:
-        say(f"part {part}: {len(wanted.jobs)} of {len(whole.jobs)} runs, {wanted.share_of(whole):.1%} of the expected cost")
+        say(f"part {part}: {len(wanted.jobs)} of {len(whole.jobs)} runs")
     if dry_run:
         _print_plan(wanted, folder)
         return

@@ -1,4 +1,4 @@
-"""What libraries keep for the whole process and numbers depend on: put back after code whose neighbours must not notice it."""
+"""Process-wide state of libraries that numbers depend on: saved before plugin code and restored after it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _attribute(of: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], N
 
 
 def _device() -> torch.device | None:
-    """None where nobody set one: setting the CPU would put a mode around every call."""
+    """None for the default: setting the CPU would put a mode around every call."""
     device = torch.get_default_device()
     return None if device.type == "cpu" else device
 

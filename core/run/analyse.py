@@ -112,7 +112,7 @@ def finished(job: Job, run: Run, analysis: Analysis) -> FinishedRun:
 
 
 def _trained_by(scene: Scene, trained: Trained) -> np.ndarray:
-    """[N] the client that trained on each sample of the pool, -1 nobody, -2 nobody since its owner held it out."""
+    """[N] the client that trained on each sample of the pool; -1 for no client, -2 if its owner held it out."""
     pool = scene.pool
     return np.where(np.isin(pool, trained.held_out), -2, scene.split.trained_by()[pool])
 

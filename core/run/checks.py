@@ -88,10 +88,10 @@ def require_data(data: Any, name: str) -> Data:
 
 
 def repeated_share(data: Data, name: str) -> float:
-    """The share of the hold-out whose sample and label are those of a training sample too; ``UserError`` above one half.
+    """The share of the hold-out that repeats a training sample and its label; ``UserError`` above one half.
 
-    Who is asked about such a sample cannot tell: it was trained on, though the lists say that it was not. Small binary records
-    have some honestly; most of a hold-out is a mistake of whoever made the splits.
+    Such a candidate counts as a non-member although it was trained on. A few occur among small binary records; many are a mistake
+    in the splits.
     """
     n, of = trained_on(data, data.holdout_x, data.holdout_y), len(data.holdout_y)
     if 2 * n > of:
@@ -148,7 +148,7 @@ def load_data(dataset: ComponentUse, seed: int) -> Loaded:
     return Loaded(data, data.digest(), repeated_share(data, dataset.name))
 
 
-# -- What is said of public methods that no hook calls, for the notes of a plan and of its records --
+# --- public methods that are no hooks ---------------------------------------------------------------------------------
 
 
 class Misspelt:

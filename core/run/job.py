@@ -83,8 +83,7 @@ class Job:
     attacker: ComponentUse | None
     adversary: Adversary | None
     observed: tuple[int, ...] = ()
-    """where nobody defends: the clients whose mean the view ``coalition`` is of, so that a coalition's rows have their undefended
-    one beside them"""
+    """without members: clients of a coalition with the mean that the view ``coalition`` shows, which the row stands beside"""
     signals: dict[str, ComponentUse]
     analyses: tuple[ComponentUse, ...]
     looks: dict[str, Look] = field(default_factory=dict)
@@ -123,12 +122,12 @@ class Job:
 
     @property
     def averaged(self) -> tuple[int, ...]:
-        """The clients whose mean the view ``coalition`` is of."""
+        """The clients of the mean that the view ``coalition`` shows."""
         return self.members or self.observed
 
     @property
     def defending(self) -> tuple[tuple[int, ...], ...]:
-        """The members of each of several coalitions that defend; none where nobody does."""
+        """The members of each of several coalitions that defend."""
         return self.coalitions if self.members else ()
 
     @property
@@ -211,7 +210,7 @@ NOT_OF_SHADOW_MODELS = frozenset({
 
 def identity(job: Job, without: Iterable[str] = ()) -> dict[str, Any]:
     """Everything that can change what a training answers, as JSON values: the job's fields minus ``NO_INFLUENCE`` and
-    ``without`` (dotted paths). What the server assumes reaches its rule even where nobody attacks. That a seed is one of tuning
+    ``without`` (dotted paths). What the server assumes reaches its rule even without an attack. That a seed is one of tuning
     changes no answer; its records say so, and what a record says is proven by its key."""
     everything = {f.name: _plain(getattr(job, f.name)) for f in dataclasses.fields(job) if f.name not in NO_INFLUENCE}
     everything |= {"contract": CONTRACT_VERSION, "device": job.device.split(":")[0]}

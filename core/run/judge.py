@@ -1,4 +1,4 @@
-"""Let one attack answer for one training: a score for every candidate of every target."""
+"""Ask an attack for the scores of every candidate of every target of a run."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def _supervised(
         asked = _audit(job, audit.ids[where], scene, audit.target.code)
         said, rounds = _said(own, _shown(part_of(seen, where)), asked)
         if said.shape != (len(where),):
-            whom = f"half of the candidates of {audit.target.words()}"
-            raise BadScores(f"score returned shape {list(said.shape)} for {whom}; expected [{len(where)}]")
+            place = f"half of the candidates of {audit.target.words()}"
+            raise BadScores(f"score returned shape {list(said.shape)} for {place}; expected [{len(where)}]")
         scores[where] = ranks(said, kind[where] != EXCLUDED)
         by_round = _both(by_round, rounds, where, kind, len(seen.rounds))
     return scores, by_round
@@ -214,7 +214,7 @@ def _audit(job: Job, ids: np.ndarray, scene: Scene, target: int) -> Audit:
 
 def _by_colluders(job: Job, attack: Attack, audits: list[AuditSet]) -> dict[tuple[int, ...], list[AuditSet]]:
     """Targets by who colludes against them: clients outside the coalition first, the highest ids first, never the target,
-    nor any client whose samples are the members asked about: it would be taught the answers."""
+    nor a client that owns members among the candidates: it would be taught the answers."""
     clients = range(job.clients - 1, -1, -1)
     preference = sorted(clients, key=lambda k: (k in job.averaged, -k))
     groups: dict[tuple[int, ...], list[AuditSet]] = {}
@@ -223,7 +223,7 @@ def _by_colluders(job: Job, attack: Attack, audits: list[AuditSet]) -> dict[tupl
         chosen = tuple([k for k in preference if k != audit.target.client and k not in asked][: attack.colluders])
         if len(chosen) < attack.colluders:
             one = audit.target.client is not None
-            others = "other clients there" if one else "clients there whose samples are not asked about"
+            others = "other clients there" if one else "clients there that own no candidates"
             raise SkipCell(f"{attack.colluders} colluders wanted, {len(chosen)} {others}")
         groups.setdefault(chosen, []).append(audit)
     return groups
@@ -273,7 +273,7 @@ def _redrawn_pool(job: Job, trained: Trained, order: np.ndarray, own: np.ndarray
     return redrawn(order, owner, owners_of_pool, (len(trained.rounds), job.clients), job.seed, j)
 
 
-# -- The supervised adversary: it knows the membership of one half of a target's candidates and is judged on the other half --
+# --- attacks that know half of the members ----------------------------------------------------------------------------
 
 
 NOTE = "knows the membership of half of the candidates"
@@ -328,7 +328,7 @@ def part_of(seen: Observations, where: np.ndarray) -> Observations:
 def ranks(scores: np.ndarray, counted: np.ndarray) -> np.ndarray:
     """[..., n]: each score's mid-rank among those that count, over their number plus one; what is not finite stays so.
 
-    A candidate that does not count is placed among them and moves nobody.
+    A candidate that does not count gets a rank among them and changes none.
     """
     out = np.array(scores, dtype=np.float64)
     for row in out.reshape(-1, out.shape[-1]):
@@ -339,7 +339,7 @@ def ranks(scores: np.ndarray, counted: np.ndarray) -> np.ndarray:
     return out
 
 
-# -- FedMIA's released code redraws the non-members in every round and for every client; members stay in place --
+# --- FedMIA's released code redraws the non-members in every round and for every client; members stay in place --------
 
 
 def redrawn(

@@ -29,39 +29,14 @@ class TriedModels:
     """Many rows of a suite train one model on one data set: it is tried once, unless it is refused."""
 
     def __init__(self) -> None:
-        self._sizes: dict[tuple[str, str], tuple[int, float]] = {}
+        self._sizes: dict[tuple[str, str], int] = {}
 
     def size(self, dataset: ComponentUse, model: ComponentUse, data: Data) -> int:
         """Number of parameters: what :func:`try_model` says of ``model`` with the data of ``dataset``; raises as that does."""
         pair = key_of(dataset.identity()), key_of(model.identity())
         if pair not in self._sizes:
-            net = tried_model(model.make()[0], data)
-            self._sizes[pair] = sum(p.numel() for p in net.parameters() if p.requires_grad), flops_of(net, data)
-        return self._sizes[pair][0]
-
-    def flops(self, dataset: ComponentUse, model: ComponentUse) -> float:
-        """Floating-point operations of one sample's forward pass; 0 for a model that was refused."""
-        return self._sizes.get((key_of(dataset.identity()), key_of(model.identity())), (0, 0.0))[1]
-
-
-def flops_of(net: nn.Module, data: Data) -> float:
-    """About what one sample's forward pass takes, in floating-point operations: every weight of a layer at every position of its
-    output, once to multiply and once to add."""
-    counted = 0.0
-
-    def count(layer: nn.Module, _: object, out: object) -> None:
-        nonlocal counted
-        for own in layer.parameters(recurse=False):
-            positions = out.numel() / len(own) if isinstance(out, torch.Tensor) and own.dim() else len(pair)
-            counted += 2 * own.numel() * max(1.0, positions)
-
-    hooks = [layer.register_forward_hook(count) for layer in net.modules()]
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        pair = _different(data)[:2]
-        net(pair)
-    for hook in hooks:
-        hook.remove()
-    return counted / len(pair)
+            self._sizes[pair] = try_model(model.make()[0], data)
+        return self._sizes[pair]
 
 
 def try_model(model: Model, data: Data) -> int:

@@ -1,4 +1,4 @@
-"""The signals that a suite's attacks and analyses need: whether there are such, and with which parameters."""
+"""The signals that a suite's attacks and analyses need: their parameters, and what a run measures for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Signals:
         self._sound: set[str] = set()
 
     def require(self, who: str, names: Iterable[str]) -> None:
-        """Raise ``UserError`` for a signal that nobody announces, or that cannot be made with its parameters."""
+        """Raise ``UserError`` for a signal that is not installed, or that cannot be made with its parameters."""
         problems: list[str] = []
         for name in sorted({*names} - self._sound):
             try:
@@ -52,7 +52,7 @@ class Signals:
             return
         try:
             vector = self.uses[own].make()[0].vector
-        except BaseException as error:  # somebody's constructor
+        except BaseException as error:  # a plugin's constructor
             pass_on_interrupt(error)
             remedy = "a suite sets its parameters under `signals:`"
             raise UserError(f"signal {self.uses[own]} cannot be made: {explain(error)}; {remedy}") from error
@@ -60,7 +60,7 @@ class Signals:
             raise UserError(f"signal {self.uses[own]}: its vector is {vector!r:.60}, expected True or False")
 
 
-# -- What a run has to measure for its attacks and analyses, known from what they declare, and the signals that measure it --
+# --- what a run measures ----------------------------------------------------------------------------------------------
 
 
 def needed_signals(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()) -> set[str]:
@@ -110,7 +110,7 @@ def signals_of(job: Job, wanted: set[str]) -> tuple[dict[str, Signal], dict[str,
         if (use := job.signals.get(name.removesuffix(PRE_DEFENSE))) is not None:
             try:
                 made[name] = use.make()[0]
-            except BaseException as error:  # somebody's constructor
+            except BaseException as error:  # a plugin's constructor
                 pass_on_interrupt(error)
                 log_failure(error)
                 failed[name] = f"signal {use}: {describe_error(error)}"

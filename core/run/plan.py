@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -33,8 +33,6 @@ class Plan:
     """what is odd about the data or a component, though it can be used"""
     asked: Asked | None = None
     """the suite that it was made of, as a results folder keeps it"""
-    work: dict[str, Work] = field(default_factory=dict)
-    """what a sample costs in each setting"""
 
     @property
     def cells(self) -> list[str]:
@@ -67,14 +65,14 @@ class Plan:
         return replace(self, jobs=jobs)
 
     def part(self, i: int, n: int) -> Plan:
-        """Part ``i`` of ``n`` (from 1), of like cost as the others; every run is in one of them, with all its cells. The same
-        plan gives the same parts, whatever is computed already."""
-        return replace(self, jobs=shares(self.jobs, self.work, n)[i - 1])
+        """Part ``i`` of ``n`` (from 1): every n-th run, with all its cells. The same plan gives the same parts, whatever is
+        computed already; the seeds of one row are spread over them."""
 
-    def share_of(self, whole: Plan) -> float:
-        """How much of the expected cost of ``whole`` this part has."""
-        mine, all_of_it = (sum(expected_cost(j, self.work[j.setting.name]) for j in plan.jobs) for plan in (self, whole))
-        return mine / all_of_it
+        def place(job: Job) -> tuple[str, str, str, int, str]:
+            return job.setting.name, job.defense.label, job.coalition, job.seed, job.run_key
+
+        mine = {job.run_key for job in sorted(self.jobs, key=place)[i - 1 :: n]}
+        return replace(self, jobs=[job for job in self.jobs if job.run_key in mine])
 
 
 def settings_asked(resolved: Resolved, only: Mapping[str, set[str]]) -> set[str] | None:
@@ -101,60 +99,8 @@ def _only_text(wanted: dict[str, set[str]]) -> str:
     return ",".join(f"{k}={v}" for k, vs in wanted.items() for v in sorted(vs))
 
 
-# -- What a run costs, told from its suite alone, and plans cut into parts of like cost --
-
-
-_BACKWARD = 2  # a backward pass costs about two forward passes
-_SAMPLE = 2e5  # what a sample costs beside its arithmetic, in floating-point operations: kernels of small models are short
-_RUN = 5e9  # what a run costs before its first sample: processes, data, records
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a setting's samples cost: ``samples`` to train on, ``flops`` of one forward pass of one sample."""
-
-    samples: int
-    flops: float
-
-
-def expected_cost(job: Job, work: Work) -> float:
-    """Of training, audit and shadow models, in floating-point operations; only ratios mean anything. What a defense adds is not
-    known before it runs."""
-    setting, federation = job.setting, job.setting.federation
-    forward = work.flops + _SAMPLE
-    a_client = work.samples / federation.clients
-    if federation.local_batches is not None:
-        a_client = min(a_client, federation.local_batches * federation.batch_size)
-    present = federation.rounds * federation.participation * federation.clients
-    trained = present * federation.local_epochs * a_client * (1 + _BACKWARD)
-    candidates = len(job.targets) * setting.audit.nonmembers + work.samples
-    audited = len(job.audited_rounds) * min(candidates, 2 * work.samples) * (1 + _BACKWARD)
-    shadow = setting.audit.shadow
-    if shadow is not None and any(cell.look.needs_shadow_models for cell in job.cells):
-        trained += shadow.models * shadow.epochs * shadow.samples / 2 * (1 + _BACKWARD)
-    return _RUN + forward * (trained + audited)
-
-
-def shares(jobs: Sequence[Job], work: Mapping[str, Work], n: int) -> list[list[Job]]:
-    """The jobs in ``n`` parts of like cost, each in the order of the plan: the most expensive first, each to the part that has
-    least. Equal ones go by name, so that the seeds of one row, and what its defense costs, are spread over the parts."""
-    cost = {job.run_key: expected_cost(job, work[job.setting.name]) for job in jobs}
-
-    def place(job: Job) -> tuple[float, str, str, str, int, str]:
-        return -cost[job.run_key], job.setting.name, job.defense.label, job.coalition, job.seed, job.run_key
-
-    filled, part_of = [0.0] * n, dict[str, int]()
-    for job in sorted(jobs, key=place):
-        part_of[job.run_key] = i = min(range(n), key=lambda part: (filled[part], part))
-        filled[i] += cost[job.run_key]
-    return [[job for job in jobs if part_of[job.run_key] == i] for i in range(n)]
-
-
-# -- In which order the runs of a plan are computed; it changes no result --
-
-
 def seed_by_seed(jobs: Sequence[Job]) -> list[Job]:
-    """One seed of every row before the next seed: so that soon something is known of every defense, what it does and costs."""
+    """One seed of every row before the next seed, so that results of every defense appear early."""
     seeds = {seed: i for i, seed in enumerate(dict.fromkeys(job.seed for job in jobs))}
     return sorted(jobs, key=lambda job: seeds[job.seed])
 

@@ -1,4 +1,4 @@
-"""From a validated suite to jobs and cells with keys. Data is loaded here once, so its mistakes are found before training."""
+"""Plan a validated suite: jobs and cells with keys. Data is loaded here once, so that mistakes are found before training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedbench.core.run.checks import Loaded, Misspelt, declaration_mistake, load
 from fedbench.core.run.job import Cell, Job, Look, cell_identity, key_of_run
 from fedbench.core.run.model_checks import TriedModels
 from fedbench.core.run.needs import Signals
-from fedbench.core.run.plan import Plan, Work
+from fedbench.core.run.plan import Plan
 from fedbench.core.run.provenance import asked_for, gather
 from fedbench.core.run.refusals import Refusals
 from fedbench.core.run.scene import defense_of, make_scene, targets_of
@@ -93,7 +93,6 @@ class _Planner:
         self.notes: dict[str, None] = {}
         self.remarks: dict[tuple[str, str, str], list[str]] = {}  # of a setting, a coalition and a defense
         self.models = TriedModels()
-        self.work: dict[str, Work] = {}
         self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
@@ -118,7 +117,7 @@ class _Planner:
             suite=self.spec.name, title=self.spec.title or self.spec.name, jobs=list(jobs.values()), published=published,
             analyses=asked,
             left_out=tuple(s.name for s in self.spec.settings if settings is not None and s.name not in settings),
-            notes=tuple(self.notes), asked=self.asked, work=self.work,
+            notes=tuple(self.notes), asked=self.asked,
         )  # fmt: skip
 
     def _wanted(self, i: int, kind: str, uses: list[Made]) -> list[Made]:
@@ -265,7 +264,6 @@ class _Planner:
         setting, used, place = self.spec.settings[row.i], self.resolved.settings[row.i], self._place(row)
         federation = setting.federation
         size = self.refusals.ask(place, f"model '{used.model.name}'", lambda: self.models.size(used.dataset, used.model, data))
-        self.work[setting.name] = Work(len(data.train_y), self.models.flops(used.dataset, used.model))
         self.refusals.ask(place, "precision", lambda: check_precision(federation.precision, self.device))
         facts = public_facts(
             federation, defense=row.defense, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,

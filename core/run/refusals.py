@@ -1,4 +1,4 @@
-"""What a plan refuses: every mistake with its place in the suite, all of them at once."""
+"""The mistakes of a suite that planning finds, each with its place in the file, reported together."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ class Refusals:
         return f"{self.loaded.path}:{position[0]}:{position[1]}"
 
     def ask(self, place: str, who: str, question: Callable[[], Any]) -> Any:
-        """What somebody's code answers, or None with its failure noted: here nothing may end in a traceback. ``who`` of a
-        component becomes its name with its package."""
+        """The result of plugin code, or None with its failure noted. ``who`` of a component is extended by its package."""
         who = self._packages.get(who, who)
         try:
             with at_work(f"{place}: {who}"):
@@ -74,7 +73,7 @@ class Refusals:
         return [label for label in labels if label in names or grid_of(label) in names]
 
     def adversary_misfits(self, i: int, coalition: Coalition, first: int) -> bool:
-        """Whether nobody is left to attack, or a malicious client (from id ``first`` on) is named as a member or a target.
+        """Whether no honest client is left, or a malicious one (from id ``first`` on) is named as a member or a target.
 
         Asked here, not of the file alone: a setting that names no adversary has one where an active attack takes part.
         """
@@ -82,7 +81,7 @@ class Refusals:
         found: list[str] = []
         targets = [] if isinstance(setting.audit.targets, str) else setting.audit.targets
         if first < 1:
-            found.append("an active attack controls a client, which leaves nobody to attack: raise federation.clients")
+            found.append("an active attack controls a client, which leaves no honest one: raise federation.clients")
         else:
             found += [
                 f"{what} names client {k}, which is malicious (those from {first} on are): {remedy}"
@@ -96,7 +95,7 @@ class Refusals:
         return bool(found)
 
     def note_twins(self, kept: Job, job: Job) -> None:
-        """Two rows of the suite that are one training would be one row of the board: refused, not dropped."""
+        """Refuse two rows of the suite that are one training: they would be one row of the board."""
         kinds = ("setting", "coalition", "defense")
         one, two = ((j.setting.name, j.coalition, j.defense.label) for j in (kept, job))
         for kind, a, b in zip(kinds, one, two, strict=True):

@@ -81,7 +81,7 @@ def _wanted(good: bool | None, rerun: str) -> bool:
     return rerun == "always" or good is None or (rerun == "failed" and not good)
 
 
-# -- Why a cell that was computed once is computed again: what its key was made of then, and what it is made of now --
+# --- why a cell is computed again -------------------------------------------------------------------------------------
 
 
 _MOST_LINES = 12

@@ -1,4 +1,4 @@
-"""A run's data: who trains on what, how it looks, and whom the attacks are asked about."""
+"""The data of a run: partition, deformation, audit sets."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from fedbench.core.spec.setting import Adversary, AuditSpec, Setting
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A run's data: who trains on what, and whom the attacks are asked about."""
+    """The data of a run: the clients' samples and the audit sets of all targets."""
 
     data: Data
     split: Split
     audits: list[AuditSet]
     names: np.ndarray  # what an attack calls a sample: it must not learn the position in train ++ holdout
     aligned: bool = True
-    malicious: int = 0  # how many of the last clients an adversary could control: nobody asks about their samples
+    malicious: int = 0  # clients that an adversary could control, the last ones: their samples are no candidates
     mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the adversary's own samples
     root: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the server's
     shadow: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the attacker's own, for shadow models
@@ -68,7 +68,7 @@ class Scene:
         return np.union1d(pool_of(self.audits), np.concatenate(self.split.test)).astype(np.int64)
 
     def redrawn_from(self, audit: AuditSet) -> np.ndarray:
-        """[n] for each sample, in whose place it may be redrawn: a client's, -1 an outside candidate's, -2 nobody's."""
+        """[n] for each sample, the client with candidates that it may replace; -1 outside candidates, -2 none."""
         owners = self.split.trained_by()
         if self.split.has_test and audit.target.client is not None:
             own = self.split.test[audit.target.client]
@@ -94,10 +94,9 @@ class Scene:
         return of_client[np.arange(len(self.data.test_y)) % len(self.shards)]
 
     def client_of(self, audit: AuditSet) -> np.ndarray:
-        """[n] the client through whose model a candidate is looked at: the target, or the candidate's own.
+        """[n] the client with the model that a candidate is measured on: the target, or the candidate's own.
 
-        A sample of a test part is looked at through its client's; one of the hold-out belongs with client i mod K, whose
-        images it looks like.
+        A sample of a test part belongs to its client, one of the hold-out to client i mod K, which has such images.
         """
         if (client := audit.target.client) is not None:
             return np.full(len(audit.ids), client)
@@ -148,7 +147,7 @@ def make_scene(
     )  # fmt: skip
     kinds = make_groups([g.model_dump() for g in setting.groups], clients, seed) if setting.groups else None
     if kinds is not None:
-        deform(data.train_x[:1], np.zeros(1, np.int64), kinds)  # says at once what is no image
+        deform(data.train_x[:1], np.zeros(1, np.int64), kinds)  # refuses data that are no images
         if len(data.test_y) < clients:
             raise UserError(f"groups need a test image for every client: {len(data.test_y)} are fewer than {clients} clients")
     malicious = adversary.malicious(clients) if adversary else 0
@@ -183,12 +182,12 @@ def _take(first: np.ndarray, second: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return out
 
 
-# -- Whom the attacks are asked about, and which candidates they are given: the suite's words on targets as lists of samples --
+# --- targets and candidates ------------------------------------------------------------------------------------------
 
 
 def targets_of(setting: Setting, members: tuple[int, ...], malicious: int) -> tuple[Target, ...]:
-    """The targets that ``audit.targets`` names; by default the members or, where nobody defends, every honest client: an
-    adversary does not infer the data of the clients it controls, the last ``malicious`` ones."""
+    """The targets that ``audit.targets`` names; by default the members or, without members, every honest client: an adversary
+    does not infer the data of the clients it controls, the last ``malicious`` ones."""
     wanted = setting.audit.targets
     if wanted == "honest":
         return (EVERYBODY,)
@@ -199,10 +198,10 @@ def targets_of(setting: Setting, members: tuple[int, ...], malicious: int) -> tu
 
 
 def candidates_of(target: Target, split: Split, audit: AuditSpec, seed: int, malicious: int, groups: Groups | None) -> AuditSet:
-    """The candidates of one target; the last ``malicious`` clients' samples are not asked about.
+    """The candidates of one target; samples of the last ``malicious`` clients are not among them.
 
-    Outside are the target's own test part (of all clients that are asked about together, theirs) or, where the clients have
-    none, the hold-out. Of the hold-out only what looks as the target's images do; without groups everything does.
+    Outside candidates are the target's test part (for several clients together, theirs) or, without test parts, the hold-out; of
+    groups, the part of the hold-out that is deformed like the target's images.
     """
     absent, shards = audit.members_from == "holdout", split.train
     everybody = np.arange(len(shards))
@@ -211,7 +210,7 @@ def candidates_of(target: Target, split: Split, audit: AuditSpec, seed: int, mal
         like_it = np.array([target.client]) if split.has_test else everybody if alike is None else alike
         outsiders = split.outsiders(like_it, f"client {target.client}")
         return audit_set(shards, outsiders, target.client, audit.nonmembers, seed, alike, outside=audit.outside, absent=absent)
-    assert audit.members is not None  # the suite's types see to it
+    assert audit.members is not None  # checked by the suite's types
     if target.kind == "group" and groups is not None:
         honest = np.arange(len(shards) - malicious)
         mine = honest[groups.of_client[honest] == target.index]
@@ -223,7 +222,7 @@ def candidates_of(target: Target, split: Split, audit: AuditSpec, seed: int, mal
     return attack_set(shards, outsiders, malicious, audit.members, audit.nonmembers, seed, absent=absent)
 
 
-# -- The samples of a scene as a training takes them: each client's own, and which of them are kept out of it --
+# --- samples for training ---------------------------------------------------------------------------------------------
 
 
 def samples_of(scene: Scene, ids: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -251,7 +250,7 @@ def held_out(scene: Scene, clients: Sequence[MemberData]) -> np.ndarray:
 class UsedSamples:
     """What was trained on: ``used`` [N] in how many rounds each sample of the pool was, by its owner, in how many of them with
     a true flag, ``flagged`` [N]; ``used_in_round``, ``flagged_in_round`` [T, K] how many samples each client trained on. int32;
-    0 of a stranger and of an absent client, -1 where nobody knows."""
+    0 for non-members and absent clients, -1 where it is not known."""
 
     used: np.ndarray
     flagged: np.ndarray
@@ -279,7 +278,7 @@ def quirks(config: FederationSpec) -> list[str]:
     return ["validation saw the non-members: each client validates on its test part, which the attacks are asked about"]
 
 
-# -- What a run is made of: each component is built once, where the run begins --
+# --- components -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -235,7 +235,7 @@ def kinds_of(audit: AuditSet, trained: Trained) -> np.ndarray:
     return np.where(np.isin(audit.ids, trained.held_out), EXCLUDED, audit.kind)
 
 
-# -- What a training's global models say: to whoever asks them, and of their clients' own samples --
+# --- evaluation of the global models ----------------------------------------------------------------------------------
 
 
 def final_logits(training: Training, x: torch.Tensor) -> np.ndarray:

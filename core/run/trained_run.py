@@ -103,7 +103,7 @@ def made_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
     return Run(scene=scene, trained=unpack(meta, arrays), shadows=shadows, n_models=meta["n_models"])
 
 
-# -- A finished training as plain data: how it comes out of the process that trained, and how it is kept --
+# --- a training as JSON and arrays ------------------------------------------------------------------------------------
 
 
 _META = ("rows", "history", "measured", "facts", "complaints", "failed", "notes", "signal_notes", "rejected")
@@ -149,7 +149,7 @@ def unpack_labels(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> Data:
     return Data(n_classes=meta["n_classes"], **given)
 
 
-# -- A finished training is kept, so that attacks can come later --
+# --- cached observations of a training --------------------------------------------------------------------------------
 
 
 def cache_path(job: Job) -> Path:

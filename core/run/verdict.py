@@ -70,11 +70,11 @@ def verdict(job: Job, cell: Cell, scene: Scene, trained: Trained, answers: Answe
 
 def _checked(audit: AuditSet, answers: Answers, i: int) -> tuple[np.ndarray, np.ndarray | None]:
     """([n] scores of the i-th target, [R, n] those of every round)."""
-    scores, whom = answers.scores[i], audit.target.words()
+    scores, place = answers.scores[i], audit.target.words()
     if scores.shape != (len(audit.ids),):
-        raise BadScores(f"score returned shape {list(scores.shape)} for {whom}; expected [{len(audit.ids)}]")
+        raise BadScores(f"score returned shape {list(scores.shape)} for {place}; expected [{len(audit.ids)}]")
     if not np.isfinite(scores).all():
-        raise BadScores(f"{int((~np.isfinite(scores)).sum())} of {len(scores)} scores of {whom} are not finite")
+        raise BadScores(f"{int((~np.isfinite(scores)).sum())} of {len(scores)} scores of {place} are not finite")
     return scores, answers.by_round[i]
 
 
