@@ -22,6 +22,7 @@ from fedbench.core import (
     UserError,
     norm,
 )
+from fedbench.plugins.defenses.augmentation import shift_and_flip
 from fedbench.plugins.defenses.dp_accounting import Steps, epsilon_after, least_epsilon, noise_for, out_of_reach
 
 SIGMA = 0.1  # where neither sigma nor epsilon is given
@@ -259,13 +260,8 @@ def random_views(x: torch.Tensor, views: int, shift: int, flip: bool, generator:
 
     Source: pad-and-crop augmentation of He et al. (CVPR 2016, section 4.2).
     """
-    n, (height, width) = len(x) * views, x.shape[-2:]
-    padded = torch.nn.functional.pad(x, (shift,) * 4).repeat_interleave(views, 0)
-    offset = torch.randint(0, 2 * shift + 1, (2, n, 1), generator=generator).to(x.device)
-    mirror = (torch.randint(0, 2, (n, 1), generator=generator).to(x.device) * int(flip)).bool()
-    columns = torch.arange(width, device=x.device)
-    rows = torch.arange(height, device=x.device) + offset[0]
-    columns = torch.where(mirror, columns.flip(0), columns) + offset[1]
-    sample = torch.arange(n, device=x.device)
-    # n=views r=rows c=columns: picking [n, r, c] puts the channels last
-    return padded.movedim(1, -1)[sample[:, None, None], rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+    n = len(x) * views
+    offset = torch.randint(0, 2 * shift + 1, (2, n, 1), generator=generator).to(x.device)[..., 0] - shift
+    mirror = (torch.randint(0, 2, (n, 1), generator=generator).to(x.device) * int(flip)).bool()[:, 0]
+    rows = x.repeat_interleave(views, 0)
+    return shift_and_flip(rows, offset, mirror, torch.zeros_like(mirror), rows.new_zeros(()))
