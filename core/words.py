@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 _MOST = 600  # characters
 
 
-# Letters, marks and signs that show nothing, or change how their neighbours look, though Unicode counts them as printable.
+# Characters that are invisible or change their neighbours' appearance, though Unicode counts them as printable.
 _UNSEEN = (
     {chr(c) for c in (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180F, 0x2800, 0x3164, 0xFFA0)}
     | {chr(c) for first, last in ((0x180B, 0x180D), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF)) for c in range(first, last + 1)}
@@ -23,16 +23,15 @@ _UNSEEN = (
 
 
 def printable(text: str) -> str:
-    """``text`` as a terminal may have it: blanks and line breaks as blanks, and whatever else a terminal would act on or
-    hide (escapes, marks of direction, letters of no width) as its code, ``\\u202e``."""
+    """``text`` for a terminal: white space as blanks; escapes, direction marks and invisible characters as their codes,
+    ``\\u202e``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _seen(c) else " " if c.isspace() else _code(c) for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same of a text of several lines, which stay; an odd blank is its code, too. So JSON stays the same JSON, where a
-    code means the character."""
+    """The same for several lines, with unusual white space as codes, too: JSON text keeps its meaning."""
     return "".join(c if c == "\n" or _seen(c) else _code(c) for c in text)
 
 
@@ -61,8 +60,8 @@ _LONGEST = 200  # letters: comparing costs the square of the length
 
 
 def nearest(word: str, good: Iterable[str], least: float = 0.6) -> str | None:
-    """The good name closest to ``word``, or None; case and ``_`` against ``-`` do not count as differences. ``least``: the share
-    of their letters that they must have in common, in order."""
+    """The good name closest to ``word``, or None; case and ``_`` against ``-`` do not count as differences. ``least``: the
+    share of their letters that they must have in common, in order."""
     if len(word) > _LONGEST:
         return None
     plain = {_plain(name): name for name in good}
@@ -102,7 +101,7 @@ _MOST_LINES, _LONGEST_LINE, _LONGEST_PLACE = 120, 500, 200
 
 
 def debugging() -> bool:
-    """Whether the user asked for whole tracebacks."""
+    """Whether the user wants whole tracebacks."""
     return os.environ.get(DEBUG) == "1"
 
 
@@ -122,7 +121,7 @@ def full_traceback(error: BaseException) -> str:
     """The traceback, of many lines the first and the last ones, in printable characters."""
     try:
         lines = "".join(traceback.format_exception(error)).splitlines()
-    except Exception:  # an exception of a plugin that fails at being shown
+    except Exception:  # a plugin's exception with a failing __str__
         lines = [f"a {type(error).__name__} that cannot be shown"]
     if len(lines) > _MOST_LINES:
         half = _MOST_LINES // 2
@@ -147,7 +146,7 @@ def _package(frame: FrameType) -> str:
 
 
 def _file(frame: FrameType) -> str:
-    """As people write it: the module's path from its package on, where it is a module's own code."""
+    """The module's path from its package on."""
     code: CodeType = frame.f_code
     name = PurePath(code.co_filename).name
     parts = str(frame.f_globals.get("__name__", "")).split(".")
@@ -157,7 +156,7 @@ def _file(frame: FrameType) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What the exception says of itself; empty where it says nothing or fails at that."""
+    """The exception's message; empty if it has none or ``str`` fails."""
     try:
         return str(error)
     except KeyboardInterrupt:
@@ -181,7 +180,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def explain(error: BaseException) -> str:
-    """The same, for a failure outside a run, which has no log: where the user asked for whole tracebacks, its own goes to
+    """As :func:`describe_error`, for an error outside a run, which has no log: with ``DEBUG`` set, the traceback goes to
     standard error."""
     if debugging():
         print(full_traceback(error), file=sys.stderr, end="")

@@ -64,7 +64,7 @@ class Federation:
 
     ``clients``: how many there are; ``rounds``, ``local_epochs`` and ``batch_size`` of the training; ``participation``: the
     share of the clients drawn in a round; ``n_classes``: C; ``n_params``: P, the trainable parameters of the model.
-    ``assumed_malicious``: how many malicious clients the server is told to expect, not the real number. ``thresholds``:
+    ``assumed_malicious``: number of malicious clients that the server assumes, not the real number. ``thresholds``:
     whether each client has an accuracy of membership inference that it tolerates. ``aggregation``: ``mean``, or the class of
     the rule that takes its place at the server. ``weights``: of the mean: by ``size`` of the clients' data, ``equal``, or
     ``shuffled``, other clients' sizes (the released code's quirk).
@@ -223,8 +223,8 @@ class ServerContext(Randomness):
     """What the server knows when it aggregates: this round's global parameters and who sent which row.
 
     ``round`` counts from 1; ``params``: [P] the global model. ``participants``: client id of each row of the update
-    matrix. ``assumed_malicious``: how many malicious rows the server is told to expect (the federation's number, less
-    the rows it has rejected as not finite). ``memory`` persists over rounds. ``model_index`` names the global model (0
+    matrix. ``assumed_malicious``: number of malicious rows that the server assumes (the federation's, less the rows
+    that it has rejected as not finite). ``memory`` persists over rounds. ``model_index`` names the global model (0
     unless several). ``layers``: where each tensor lies in the flat vector; the last weight and bias are the output
     layer's. ``root``: the server's own small sample of the data's distribution, disjoint from training, test and audit,
     of as many samples as the rule's ``root_samples``. ``input_shape``: of one sample. ``logits(params, x)``: [n, C] of

@@ -163,17 +163,17 @@ def _facts(answer: Any, *args: Any) -> Fits:
     bad = [f"{k!r:.60} is {type(v).__name__} {v!r:.60}" for k, v in wrong]
     if bad:
         return Misfit(found(answer), f"{expected}, of Python's own types; {bad[0]}")
-    said = answer.get(REMARKS, [])
-    fits = isinstance(said, list) and all(isinstance(text, str) for text in said)
-    return None if fits else Misfit(f"'{REMARKS}' that are {found(said)}", "a list of sentences")
+    remarks = answer.get(REMARKS, [])
+    fits = isinstance(remarks, list) and all(isinstance(text, str) for text in remarks)
+    return None if fits else Misfit(f"'{REMARKS}' that are {found(remarks)}", "a list of sentences")
 
 
 def _same_shape(answer: Any, rows: torch.Tensor, ctx: Any) -> Fits:
     """Non-finite rows are a divergence, handled by the loop; a non-finite answer is refused here."""
     if misfit := vector(answer, rows.shape, rows):
         return misfit
-    spoilt = isinstance(ctx, AnswerContext) and bool((torch.isfinite(rows) & ~torch.isfinite(answer.to(rows))).any())
-    return Misfit("logits that are not finite", "finite ones, as it was given") if spoilt else None
+    non_finite = isinstance(ctx, AnswerContext) and bool((torch.isfinite(rows) & ~torch.isfinite(answer.to(rows))).any())
+    return Misfit("logits that are not finite", "finite ones, as it was given") if non_finite else None
 
 
 CHECKS: dict[Returns, Callable[..., Fits]] = {

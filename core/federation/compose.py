@@ -70,21 +70,21 @@ class Coalitions(Delegating, Defense):
         return remarks_of(self.parts[0], federation)
 
 
-def merged(said: Sequence[Facts]) -> dict[str, FactValue]:
+def merged(reports: Sequence[Facts]) -> dict[str, FactValue]:
     """The facts of all coalitions as facts of one run: a fact with one value in all of them once, any other per coalition,
     with the prefix ``group 1``, ``group 2``, ... ``remarks`` become one list."""
     together: dict[str, FactValue] = {}
-    for g, facts in enumerate(said, 1):
+    for g, facts in enumerate(reports, 1):
         for name, value in facts.items():
             if name != REMARKS:
-                alike = all(name in other and _same(other[name], value) for other in said)
+                alike = all(name in other and _same(other[name], value) for other in reports)
                 together[name if alike else f"group {g}: {name}"] = value
-    return together | remarks_together(said)
+    return together | remarks_together(reports)
 
 
-def remarks_together(said: Iterable[Facts]) -> dict[str, FactValue]:
+def remarks_together(reports: Iterable[Facts]) -> dict[str, FactValue]:
     """The ``remarks`` of all as one fact, each sentence once; empty without any."""
-    texts = dict.fromkeys(str(text) for facts in said for text in _list(facts.get(REMARKS, [])))
+    texts = dict.fromkeys(str(text) for facts in reports for text in _list(facts.get(REMARKS, [])))
     return {REMARKS: list(texts)[:LONGEST_FACT]} if texts else {}
 
 
@@ -232,13 +232,13 @@ class Composite(Delegating, Defense):
 
     def _report(self, ctx: ReportContext) -> dict[str, FactValue]:
         """Every part's facts; a name that two of them use is led by the part's class and number. ``remarks`` are one list."""
-        said = []
+        reports = []
         for i in self._acting("report"):
             facts = call_phase(self.parts[i], "report", _share(i, ctx), where=where_of(ctx))
-            said.append((f"{type(self.parts[i]).__name__} {i + 1}", facts))
-        names = Counter(name for _, facts in said for name in facts)
-        own = {(f"{who}: {n}" if names[n] > 1 else n): v for who, facts in said for n, v in facts.items() if n != REMARKS}
-        return own | remarks_together(facts for _, facts in said)
+            reports.append((f"{type(self.parts[i]).__name__} {i + 1}", facts))
+        names = Counter(name for _, facts in reports for name in facts)
+        own = {(f"{who}: {n}" if names[n] > 1 else n): v for who, facts in reports for n, v in facts.items() if n != REMARKS}
+        return own | remarks_together(facts for _, facts in reports)
 
 
 def _share(i: int, ctx: ReportContext) -> ReportContext:

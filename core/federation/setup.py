@@ -55,8 +55,8 @@ class Insider:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """One training. ``config``: the suite's ``federation``; ``expected_malicious``: how many malicious clients
-    the server's rule is told to expect. ``clients``: each client's own data; ``members``: the ids that defend, ascending.
+    """One training. ``config``: the suite's ``federation``; ``expected_malicious``: number of malicious clients
+    that the server's rule assumes. ``clients``: each client's own data; ``members``: the ids that defend, ascending.
 
     ``initial``: [s, P] the starting parameters of the s global models. ``insider``: the adversary among the clients.
     ``root``: the server's own samples, if its rule wants some. ``thresholds``: each client's tolerance, if it has one.
@@ -126,7 +126,7 @@ class Uploads:
     ``participants``: ids in row order; ``updates``: [n, P] as uploaded; ``buffers``: [n, B] client buffers as uploaded;
     ``model_of``: [n] index of the global model each one contributes to; ``start_of``: [n] index of the model it started
     from among ``starts`` [S, P] (``start_buffers`` [S, B]): first the current global models, then the older ones that
-    delayed clients still had. ``unprotected``: [n, P] the updates before any protection, if asked for.
+    delayed clients still had. ``unprotected``: [n, P] the updates before any protection, if requested.
     """
 
     round: int

@@ -13,14 +13,14 @@ from scipy.special import betaincinv, ndtri, stdtrit
 from fedbench.core.contract.board import Interval
 from fedbench.core.metrics.roc import TF01_FPR, TF01_MIN_NONMEMBERS, allowed_false_positives, checked
 
-ROOM = 128_000_000  # bytes; what does not fit any more is drawn anew each time: it bounds memory and changes no number
+ROOM = 128_000_000  # bytes of cached draws; what does not fit is drawn anew each time
 
 
 class SharedDraws:
-    """Arrays drawn from a keyed generator, by the generator's state and the sizes asked for.
+    """Cache of arrays drawn from a keyed generator, by the generator's state and the sizes.
 
-    Whoever asks again from the same state for the same sizes gets the same array, read-only, and the generator stands where
-    drawing would have left it: whether a draw was kept cannot be told from any number.
+    A second request gets the same read-only array, and the generator is advanced as if it had been drawn: the cache changes
+    no number.
     """
 
     def __init__(self, room: int = ROOM) -> None:

@@ -18,7 +18,7 @@ Direction = Literal["lower", "higher"]
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """``value``: (scores [n], member [n] bool) -> the number, None where it does not apply; ``error``: its standard error
-    from the bootstrap over both classes. ``direction``: what is better for whoever is attacked. ``low``..``high``: what is
+    from the bootstrap over both classes. ``direction``: which values are better for the defender. ``low``..``high``: what is
     possible at all, in ``unit``. ``digits``: behind the point, in tables. ``board``: whether it has a table of its own."""
 
     name: str
@@ -124,7 +124,7 @@ def group_masks(kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray | None 
 
 def _score(scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, kept: SharedDraws | None) -> Score:
     n_members = int(member.sum())
-    # one candidate of a class cannot say how sure it is
+    # the spread is unknown with one candidate of a class
     spread = bootstrap(scores, member, rng, kept=kept) if 1 < n_members < len(member) - 1 else None
     return Score(
         {

@@ -159,11 +159,11 @@ def decision_report(
         raise ValueError("no round has scores")
     if member.all() or not member.any():
         raise ValueError("members and non-members are both needed")
-    said = rounds[there] > threshold
-    accuracies = _accuracy(said, member)
+    called = rounds[there] > threshold
+    accuracies = _accuracy(called, member)
     best = int(np.argmax(accuracies))
-    null = [float(_accuracy(said, rng.permutation(member)).max()) for _ in range(shuffles)]
-    last, calibrated, oracle = _three(said[-1], member), _calibrated_decision(said, member, rng), _three(said[best], member)
+    null = [float(_accuracy(called, rng.permutation(member)).max()) for _ in range(shuffles)]
+    last, calibrated, oracle = _three(called[-1], member), _calibrated_decision(called, member, rng), _three(called[best], member)
     return DecisionReport(
         last_accuracy=last[0], last_precision=last[1], last_recall=last[2],
         calibrated_accuracy=calibrated[0], calibrated_precision=calibrated[1], calibrated_recall=calibrated[2],
@@ -172,26 +172,26 @@ def decision_report(
     )  # fmt: skip
 
 
-def _accuracy(said: np.ndarray, member: np.ndarray) -> np.ndarray:
+def _accuracy(called: np.ndarray, member: np.ndarray) -> np.ndarray:
     """[R] balanced accuracy."""
-    accuracies: np.ndarray = (said[:, member].mean(axis=1) + (~said[:, ~member]).mean(axis=1)) / 2
+    accuracies: np.ndarray = (called[:, member].mean(axis=1) + (~called[:, ~member]).mean(axis=1)) / 2
     return accuracies
 
 
-def _three(said: np.ndarray, member: np.ndarray) -> tuple[float, float | None, float]:
+def _three(called: np.ndarray, member: np.ndarray) -> tuple[float, float | None, float]:
     """(accuracy, precision, recall) of one round."""
-    precision = float(member[said].mean()) if said.any() else None
-    return float(_accuracy(said[None], member)[0]), precision, float(said[member].mean())
+    precision = float(member[called].mean()) if called.any() else None
+    return float(_accuracy(called[None], member)[0]), precision, float(called[member].mean())
 
 
 def _calibrated_decision(
-    said: np.ndarray, member: np.ndarray, rng: np.random.Generator
+    called: np.ndarray, member: np.ndarray, rng: np.random.Generator
 ) -> tuple[float | None, float | None, float | None]:
     first = _half(member, rng)
     if first is None:
         return None, None, None
-    chosen = int(np.argmax(_accuracy(said[:, first], member[first])))
-    return _three(said[chosen][~first], member[~first])
+    chosen = int(np.argmax(_accuracy(called[:, first], member[first])))
+    return _three(called[chosen][~first], member[~first])
 
 
 SHUFFLES = 200

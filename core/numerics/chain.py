@@ -130,7 +130,7 @@ def unfilled() -> Iterator[None]:
 
 
 def _layers(module: nn.Module) -> list[nn.Module] | None:
-    """The layers in the order in which they are called; None where that cannot be told."""
+    """The layers in the order of their calls; None where it is unknown."""
     if type(module) is Normalised and not _hooked(module):
         module = module.module
     return list(_flattened(module)) if type(module) is nn.Sequential and not _hooked(module) else None

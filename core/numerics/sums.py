@@ -1,7 +1,7 @@
 """What a layer's parameters add to |g_i|^2 and to sum_i c_i g_i, from its inputs `a` and its outputs' gradients `b`.
 
 One function a layer kind: ``(layer, a, b, views, into) -> Part`` for n samples of ``views`` adjacent rows each; a sample's
-gradient g_i is the sum over its rows. The factors c_i are known only when every layer has said its |g_i|^2, so each keeps
+gradient g_i is the sum over its rows. The factors c_i are known only after every layer's |g_i|^2, so each layer keeps
 what it needs for the sum: book-keeping, without a second pass (Bu et al., ICML 2023, arXiv 2210.00038). Where a sample has
 many positions its norm comes from products of positions ("ghost norm": Li et al., ICLR 2022, arXiv 2110.05679) or from the
 gradient itself, whichever is less work (Bu et al., NeurIPS 2022, arXiv 2205.10683); a gradient that was made is kept for

@@ -28,13 +28,12 @@ class Target:
 
     @property
     def code(self) -> int:
-        """As records, file names of arrays and keys of random draws have it: a client's id, -3, or -10, -11, ... for
-        groups."""
+        """Code in records, array names and keys of random draws: a client's id, -3, or -10, -11, ... for groups."""
         return {"client": self.index, "everybody": _EVERYBODY, "group": _FIRST_GROUP - self.index}[self.kind]
 
     @classmethod
     def of(cls, code: int) -> Target:
-        """The target of a code; raises ``ValueError`` for a code that stands for none."""
+        """The target of a code; raises ``ValueError`` for an unknown code."""
         if code >= 0:
             return client(code)
         if code == _EVERYBODY:
@@ -45,11 +44,11 @@ class Target:
 
     @property
     def client(self) -> int | None:
-        """The client with rows that an attack can follow; None for a target of many clients."""
+        """The target's client; None for a target of many clients."""
         return self.index if self.kind == "client" else None
 
     def words(self, groups: Sequence[str] = ()) -> str:
-        """For people; ``groups``: the names of the setting's."""
+        """A description; ``groups``: the names of the setting's groups."""
         if self.kind == "group":
             return f"group '{groups[self.index]}'" if self.index < len(groups) else f"group {self.index}"
         return "all honest clients" if self.kind == "everybody" else f"client {self.index}"
@@ -72,7 +71,7 @@ def group(index: int) -> Target:
 class AuditSet:
     """Candidates of one target. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,
     OFL, IFL or EXCLUDED; ``owner``: [n] the training client, -1 outside the federation; ``extra``: [n] outside candidates
-    beyond an equal share, who count among the outside ones and not in the mix. The order is random: it tells nothing."""
+    beyond an equal share, who count among the outside ones and not in the mix. The order is random."""
 
     target: Target
     ids: np.ndarray
@@ -81,7 +80,7 @@ class AuditSet:
     extra: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
 
     def in_mix(self) -> np.ndarray:
-        """[n] bool: who makes up the mix of outside and inside non-members (and its members)."""
+        """[n] bool: members and the non-members in the mix of outside and inside ones."""
         return ~self.extra if len(self.extra) else np.ones(len(self.ids), bool)
 
     def digest(self) -> str:
@@ -96,14 +95,13 @@ def audit_set(
     shards: Shards, outsiders: Outsiders, client: int, nonmembers: int, seed: int, alike: np.ndarray | None = None, *,
     outside: int | None = None, absent: bool = False,
 ) -> AuditSet:  # fmt: skip
-    """All samples that one client trains on (``shards``) against ``nonmembers // K`` of ``outsiders`` and of each other
-    client.
+    """Candidates of one client: its training samples (``shards``), and ``nonmembers // K`` of ``outsiders`` and of each
+    other client.
 
     ``alike``: [k] clients with images deformed as the client's are, where there are groups: the owners of inside non-members.
     ``outside``: so many of the outsiders in place of an equal share; those beyond it join the list that is there without
     them. ``absent``: the null of every attack: as many members, but of the outsiders (at most half of them), against the rest
-    of them. The other clients' samples are asked about as ever and count nowhere: they were trained on, and a colluder has
-    nothing to learn from without its own.
+    of them. The other clients' samples stay in the list as EXCLUDED, since a colluder learns from its own.
 
     Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members for K = 10;
     docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no outsider to draw.
@@ -116,14 +114,14 @@ def audit_set(
         taken = rng.choice(free, min(len(members), len(free) // 2), replace=False)
         free, members, owner = np.setdiff1d(free, taken), taken, -1
     share = min(nonmembers // len(others), len(free))
-    strangers = share if outside is None else min(outside, len(free))
-    if strangers < 1 or not len(members):
+    n_outside = share if outside is None else min(outside, len(free))
+    if n_outside < 1 or not len(members):
         raise UserError(
             f"no outside non-members: audit.nonmembers = {nonmembers} over {len(others)} clients with {outsiders.where} of "
             f"{len(free)} samples leaves none; raise audit.nonmembers, audit.outside or {outsiders.more}"
         )
     equal = rng.choice(free, share, replace=False)
-    parts = [(members, MEMBER, owner), (equal[:strangers], OFL, -1)]
+    parts = [(members, MEMBER, owner), (equal[:n_outside], OFL, -1)]
     for k in others.tolist() if share else ():
         if k != client:
             drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
@@ -134,15 +132,15 @@ def audit_set(
         kind=np.concatenate([np.full(len(ids), kind) for ids, kind, _ in parts])[order],
         owner=np.concatenate([np.full(len(ids), k) for ids, _, k in parts])[order],
     )  # fmt: skip
-    if strangers <= share:
+    if n_outside <= share:
         return mix
-    wide = _joined_by(mix, rng.choice(np.setdiff1d(free, equal), strangers - share, replace=False), rng)
+    wide = _joined_by(mix, rng.choice(np.setdiff1d(free, equal), n_outside - share, replace=False), rng)
     # without inside non-members there is no mix to keep
     return wide if share and not absent else replace(wide, extra=mix.extra)
 
 
 def _joined_by(mix: AuditSet, ids: np.ndarray, rng: np.random.Generator) -> AuditSet:
-    """The same list with outside candidates ``ids`` at random places in between."""
+    """The list with outside candidates ``ids`` inserted at random places."""
     extra = np.zeros(len(mix.ids) + len(ids), bool)
     extra[rng.choice(len(extra), len(ids), replace=False)] = True
 
@@ -159,9 +157,9 @@ def attack_set(
 ) -> AuditSet:
     """``members`` drawn from all honest clients' samples together against ``nonmembers`` of the ``outsiders``.
 
-    The poisoning papers' question: was this sample used by any honest client (FedPoisonMIA,
-    docs/methods/protocol.md#audit-sets: 150 and 150)? The last ``malicious`` clients' samples are not asked about. Raises
-    ``UserError`` where there are too few."""
+    As in the poisoning papers: was this sample used by any honest client (FedPoisonMIA,
+    docs/methods/protocol.md#audit-sets: 150 and 150)? Samples of the last ``malicious`` clients are left out. Raises
+    ``UserError`` if there are too few."""
     honest = np.arange(len(shards) - malicious)
     rng = numpy_rng(seed, "attack set")
     return _together(EVERYBODY, "all honest clients", shards, honest, outsiders, members, nonmembers, rng, absent)
@@ -171,8 +169,8 @@ def group_set(
     shards: Shards, outsiders: Outsiders, group: int, name: str, clients: np.ndarray, members: int, nonmembers: int, seed: int,
     *, absent: bool = False,
 ) -> AuditSet:  # fmt: skip
-    """The same for one group's ``clients``; the ``outsiders`` are deformed as these clients' images are, or a glance at the
-    image would tell members from the rest."""
+    """The same for one group's ``clients``; the ``outsiders`` are deformed as these clients' images are, so that the
+    deformation does not reveal members."""
     rng = numpy_rng(seed, "group set", client=group)
     target = Target(kind="group", index=group)
     return _together(target, f"group '{name}'", shards, clients, outsiders, members, nonmembers, rng, absent)
@@ -198,9 +196,9 @@ def _together(
         if wanted > found:
             raise UserError(f"audit.{what} = {wanted}, but {where} has {found} samples: lower it, or {more}")
     mine = rng.choice(len(every), members, replace=False)
-    strangers = rng.choice(outside, nonmembers, replace=False)
+    chosen = rng.choice(outside, nonmembers, replace=False)
     order = rng.permutation(members + nonmembers)
-    ids = np.concatenate([every[mine], strangers])[order].astype(np.int64)
+    ids = np.concatenate([every[mine], chosen])[order].astype(np.int64)
     kind = np.repeat([MEMBER, OFL], [members, nonmembers])[order].astype(np.int64)
     owner = np.concatenate([owner_of[mine], np.full(nonmembers, -1)])[order].astype(np.int64)
     return AuditSet(target, ids, kind, owner)
@@ -218,7 +216,7 @@ def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> np.ndarray
 
 
 def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> np.ndarray:
-    """Ids of the hold-out samples that no audit list asks about."""
+    """Ids of the hold-out samples in no audit list."""
     return np.setdiff1d(np.arange(n_train, n_train + n_holdout), pool_of(audits))
 
 
@@ -229,7 +227,7 @@ def own_set(free: np.ndarray, size: int, who: str, seed: int) -> np.ndarray:
     """
     if size > len(free):
         raise UserError(
-            f"{who} wants {size} samples, but only {len(free)} of the hold-out are not asked about or taken: lower "
+            f"{who} wants {size} samples, but only {len(free)} of the hold-out are free: lower "
             "audit.nonmembers or that number, or raise the dataset's hold-out"
         )
     return np.sort(numpy_rng(seed, who).choice(free, size, replace=False))
@@ -237,21 +235,21 @@ def own_set(free: np.ndarray, size: int, who: str, seed: int) -> np.ndarray:
 
 def refuse_overlap(root: np.ndarray, n_train: int, audits: list[AuditSet]) -> None:
     """Raise ``UserError`` if the server's root set shares a sample with the clients' data (ids below ``n_train``) or an audit
-    list: it would be leaked membership, or a defense tuned on the answers."""
+    list: the rule would get leaked membership."""
     for what, ids in (("the clients' data", np.arange(n_train)), ("the audit", pool_of(audits))):
         if both := np.intersect1d(root, ids).tolist():
             raise UserError(f"the root set overlaps {what} in {len(both)} samples (first id {both[0]}): refused")
 
 
 def shuffle_rng(seed: int, target: int) -> np.random.Generator:
-    """What shuffles the membership of a target's candidates: nothing of the attack, the view or the defense is in its key."""
+    """Generator for shuffled memberships of a target's candidates, independent of attack, view and defense."""
     return numpy_rng(seed, "shuffled membership", client=target)
 
 
 def opaque_names(n: int, seed: int) -> np.ndarray:
-    """[n] what each sample of train ++ hold-out is called in front of an attack: a keyed permutation of 0..n-1.
+    """[n] the id of each sample of train ++ hold-out that attacks get: a keyed permutation of 0..n-1.
 
-    The position itself would tell the hold-out (larger numbers: certain non-members) from the training data.
+    Positions would reveal the hold-out, which comes after the training data.
     """
     return numpy_rng(seed, "opaque names").permutation(n)
 

@@ -47,9 +47,9 @@ def make_groups(spec: Sequence[Mapping[str, Any]], clients: int, seed: int) -> G
     if problems or not names:
         raise UserError(*(problems or ["groups: none given; name at least one"]))
     of_client = np.repeat(np.arange(len(names)), _sizes(names, [g.get("fraction") for g in spec], clients))
-    lots = np.stack([numpy_rng(seed, "groups", client=k).random(2) for k in range(clients)])
+    draws = np.stack([numpy_rng(seed, "groups", client=k).random(2) for k in range(clients)])
     rotation, brightness = (
-        _within([g.get(kind) for g in spec], of_client, lots[:, i]) for i, kind in enumerate(("rotation", "brightness"))
+        _within([g.get(kind) for g in spec], of_client, draws[:, i]) for i, kind in enumerate(("rotation", "brightness"))
     )
     return Groups(names, of_client, rotation, brightness)
 
@@ -58,8 +58,8 @@ def thresholds(low: float, high: float, clients: int, seed: int) -> np.ndarray:
     """[K] each client's own bound on the attack's accuracy, uniform in [low, high] (IFCA-MIR, section 5.2.2)."""
     if not 0 <= low <= high <= 1:
         raise UserError(f"thresholds: [{low}, {high}] is no range within 0..1: accuracies are fractions, the lower end first")
-    lots = [numpy_rng(seed, "thresholds", client=k).random() for k in range(clients)]
-    return low + (high - low) * np.array(lots, dtype=np.float64)
+    draws = [numpy_rng(seed, "thresholds", client=k).random() for k in range(clients)]
+    return low + (high - low) * np.array(draws, dtype=np.float64)
 
 
 def deform(x: np.ndarray, client: np.ndarray, groups: Groups) -> np.ndarray:
@@ -153,8 +153,10 @@ def _sizes(names: Sequence[str], fractions: Sequence[float | None], clients: int
         for i in largest[: clients - sum(sizes)]:
             sizes[i] += 1
     if min(sizes) < 1:
-        told = ", ".join(f"{n} {max(s, 0)}" for n, s in zip(names, sizes, strict=True))
-        raise UserError(f"groups: {clients} clients are divided as {told}: each group needs one; change fractions or clients")
+        sizes_text = ", ".join(f"{n} {max(s, 0)}" for n, s in zip(names, sizes, strict=True))
+        raise UserError(
+            f"groups: {clients} clients are divided as {sizes_text}: each group needs one; change fractions or clients"
+        )
     return sizes
 
 
@@ -169,6 +171,6 @@ def _range_problems(group: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _within(ranges: Sequence[Sequence[float] | None], of_client: np.ndarray, lots: np.ndarray) -> np.ndarray:
+def _within(ranges: Sequence[Sequence[float] | None], of_client: np.ndarray, draws: np.ndarray) -> np.ndarray:
     low, high = np.array([(math.nan, math.nan) if r is None else r for r in ranges], dtype=np.float64)[of_client].T
-    return low + (high - low) * lots
+    return low + (high - low) * draws

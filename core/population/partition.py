@@ -127,7 +127,7 @@ class Split:
     watches without training on it (``validation``) and keeps for its audit (``test``). ``n_holdout``: hold-out samples,
     which follow.
 
-    The parts of all clients are disjoint, but that ``validation`` is ``test`` where the released code's quirk is asked for.
+    The parts of all clients are disjoint, except that ``validation`` is ``test`` with ``validation_on: nonmembers``.
     """
 
     train: Shards
@@ -146,7 +146,7 @@ class Split:
         return np.sort(np.concatenate([self.train[k], self.validation[k]]))
 
     def validated(self) -> np.ndarray:
-        """Ids of the samples that leave the audit: watched by their client, and neither trained on nor in a test part."""
+        """Ids of the samples excluded from the audit: validation samples that are in no test part."""
         return np.setdiff1d(np.concatenate(self.validation), np.concatenate(self.test))
 
     def trained_by(self) -> np.ndarray:
@@ -171,8 +171,8 @@ class Split:
         return client
 
     def outsiders(self, clients: np.ndarray, who: str) -> Outsiders:
-        """Those of ``clients`` [k], called ``who``: their own test parts or, without any, the hold-out samples that look like
-        theirs (sample i as client i mod K's)."""
+        """The outsiders of ``clients`` [k] (``who`` in messages): their test parts or, without any, the hold-out samples i
+        with i mod K among them, which have their images' deformation."""
         if self.has_test:
             ids = np.sort(np.concatenate([self.test[k] for k in clients] or [np.zeros(0, np.int64)]))
             return Outsiders(ids=ids, where=f"the test part of {who}", more="federation.test")
@@ -238,17 +238,17 @@ def cut(y: np.ndarray, validation: float, test: float, seed: int, client: int) -
     random one. A class of one sample stays in training. Drawn by (seed, client), independent of other clients' samples."""
     rng = numpy_rng(seed, "parts", client=client)
     classes, label = np.unique(y, return_inverse=True)
-    lots = rng.permutation(len(classes))  # decides between equal remainders: else the first classes would have all of them
+    tie_order = rng.permutation(len(classes))  # decides between equal remainders: else the first classes would have all of them
     counts = np.bincount(label, minlength=len(classes)) if len(y) else np.zeros(0, np.int64)
     many = np.where(counts > 1, counts, 0)
     sizes = _totals(int(many.sum()), validation, test)
     wish_v, wish_t = _exact(many * validation), _exact(many * test)
     wish = _exact(many * (validation + test))
-    held = _rounded(wish, np.floor(wish), np.ceil(wish), sum(sizes), lots)
+    held = _rounded(wish, np.floor(wish), np.ceil(wish), sum(sizes), tie_order)
     # whatever is held and not tested is validated on: the bounds leave both within one sample of their shares
     least = np.maximum(np.floor(wish_t), held - np.ceil(wish_v))
     most = np.minimum(np.ceil(wish_t), held - np.floor(wish_v))
-    tested = _rounded(wish_t, least, most, sizes[1], lots)
+    tested = _rounded(wish_t, least, most, sizes[1], tie_order)
     parts: tuple[list[np.ndarray], ...] = ([], [], [])
     for c in range(len(classes)):
         mine = rng.permutation(np.flatnonzero(label == c))
@@ -271,11 +271,11 @@ def _totals(n: int, validation: float, test: float) -> tuple[int, int]:
     return int(sizes[2]), int(sizes[1])
 
 
-def _rounded(exact: np.ndarray, least: np.ndarray, most: np.ndarray, total: int, lots: np.ndarray) -> np.ndarray:
+def _rounded(exact: np.ndarray, least: np.ndarray, most: np.ndarray, total: int, tie_order: np.ndarray) -> np.ndarray:
     """[C] whole numbers from ``least`` to ``most`` (at most one more) that sum to ``total`` or as near as can be; what
-    exceeds ``least`` the most is rounded up first, of equals the first in ``lots`` [C]."""
+    exceeds ``least`` the most is rounded up first, of equals the first in ``tie_order`` [C]."""
     out = least.astype(int)
-    can = lots[(most > least)[lots]]
+    can = tie_order[(most > least)[tie_order]]
     first = can[np.argsort((least - exact)[can], kind="stable")]
     out[first[: max(0, total - int(out.sum()))]] += 1
     return out

@@ -56,10 +56,10 @@ def coalition_of_row(row: int) -> int | None:
 
 
 def seen_from(target: int | None, rows: Sequence[int], coalitions: Sequence[tuple[int, ...]]) -> list[int]:
-    """``rows`` for whoever asks about ``target`` through its coalition: the mean of its own one is called -2, as where
-    there is one alone, and the first one's is called what the other was.
+    """``rows`` as seen through ``target``'s own coalition: the mean of that coalition gets the id -2, as with a single
+    coalition, and exchanges its id with the first one's.
 
-    Raises ``SkipCell`` where several ``coalitions`` defend and the target is in none of them, or is many clients together.
+    Raises ``SkipCell`` if there are several ``coalitions`` and the target is in none of them, or is many clients.
     """
     if len(coalitions) < 2:
         return list(rows)
@@ -74,7 +74,7 @@ def seen_from(target: int | None, rows: Sequence[int], coalitions: Sequence[tupl
 GLOBAL = -1  # id of the global model's row on the client axis; of several, see `global_row`, and of coalitions, `rows.py`
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
 # A signal measured on the local model as it was BEFORE its protection, which no server sees: FedMIA's released code
-# does so for the loss (docs/methods/quirks.md#f4). Named `loss@pre-defense`; an attack that asks for it says so in its label.
+# does so for the loss (docs/methods/quirks.md#f4). Named `loss@pre-defense`; an attack that needs it has it in its label.
 PRE_DEFENSE = "@pre-defense"
 _TRIED = 16  # samples that a vector signal is tested on before training
 # Input bytes a chunk on the CPU: larger chunks miss the caches (measured on a small CNN with
@@ -125,12 +125,11 @@ class Recorder:
     the model client k RECEIVED and I_k = received - uploaded parameters (docs/methods/signals.md#signals-of-the-gradient).
     ``x``, ``y``: the pool of samples. ``views``: which rows to measure; ``members``: the coalition, and ``coalitions``: the
     members of each, where there are several. ``one_start``: whether all clients receive the same model in every round, so
-    that one row of ``grad-sq`` says it all. ``who``: a signal's name -> its name with its package. ``failed``: why a signal
-    is not among the arrays; the first failure ends its part in the run, and nothing else's. ``notes``: what the records of
-    cells that read a signal should say of it. ``rounds``: how many will be audited. A vector signal is called once before
-    the first, of a few samples: how long it is, and whether there is room for all of it (:func:`room_for`); ``refused``
-    says of which there is none. ``answer``: what whoever asks a global model is given for its logits; set by whoever
-    trains, where a defense answers."""
+    that ``grad-sq`` needs one row. ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not
+    among the arrays; the first failure ends its part in the run, and nothing else's. ``notes``: what the records of cells
+    that read a signal should say of it. ``rounds``: how many will be audited. A vector signal is called once before the
+    first, of a few samples: how long it is, and whether there is room for all of it (:func:`room_for`); ``refused`` says of
+    which there is none. ``answer``: what a defense makes of a global model's logits, if it does."""
 
     def __init__(
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
@@ -154,7 +153,7 @@ class Recorder:
             self._try_out(name, rounds)
 
     def record(self, result: RoundResult) -> None:
-        """Measure one round: on what the server really received, in eval mode, on un-augmented inputs."""
+        """Measure one round: on the received uploads, in eval mode, on un-augmented inputs."""
         uploads = result.uploads
         present = [
             r for r in self.rows
@@ -273,11 +272,11 @@ class Recorder:
             torch.add(uploads.starts[j], update, out=self.flat.params)
             self.flat.buffers.copy_(buffer)  # running statistics are part of what was uploaded
             model, logits = model_of_row(self.rows[row]), [self.flat.module(x) for x, _ in samples]
-            said = partial(self.answer, model) if answered and self.answer is not None and model is not None else None
-            logits = logits if said is None else [said(z) for z in logits]
+            answer = partial(self.answer, model) if answered and self.answer is not None and model is not None else None
+            logits = logits if answer is None else [answer(z) for z in logits]
             for name in list(measured):
                 try:
-                    measured[name].append(signals[name].row(update, samples, logits, said))
+                    measured[name].append(signals[name].row(update, samples, logits, answer))
                 except SignalError as error:
                     self._on_failure(error)
                     self._drop(name, f"round {uploads.round}", str(error))
@@ -336,7 +335,7 @@ def observe(
     clients = [i for i, r in enumerate(rows) if r >= 0]
     models = [i for i, r in enumerate(rows) if model_of_row(r) is not None]
     keep = {"server": clients, "client": models, "external": models}
-    if COALITION in rows:  # who knows the coalition knows who is not in it, and has their uploads as they are
+    if COALITION in rows:  # this view also has the uploads of the clients outside the coalition
         keep["coalition"] = [rows.index(COALITION), *(i for i in clients if rows[i] not in members)]
     chosen = keep.get(view, [])
     last = slice(-1, None) if view == "external" else slice(None)
@@ -354,14 +353,14 @@ def observe(
         if through is not None and seen.shape[1] > 1:
             wide = np.broadcast_to(seen, (*seen.shape[:2], through.shape[1], *seen.shape[3:]))
             seen = np.take_along_axis(wide, through.reshape(len(through), 1, -1, *(1,) * (a.ndim - 3)), axis=1)
-        return seen.copy() if np.may_share_memory(seen, a) else seen  # what an attack writes to is its own
+        return seen.copy() if np.may_share_memory(seen, a) else seen  # attacks may write to their arrays
 
-    # An outsider holds the final model, not the step that led to it.
+    # The external view has the final model, not the update that led to it.
     hidden = GRADIENT_SIGNALS if view == "external" else frozenset()
     signals = {name: cut(a) for name, a in arrays.items() if name not in hidden} if chosen else {}
     ids = np.array([rows[i] for i in (chosen if through is None else chosen[:1])], dtype=np.int64)
     mine = np.flatnonzero(ids == target)
     if view == "server" and len(mine) == 0:
-        raise SkipCell("it follows one client's rows, but the audit asks about many clients together")
+        raise SkipCell("it follows one client's rows, but the target is many clients together")
     position = int(mine[0]) if view == "server" else 0
     return Observations(view=view, rounds=rounds[last].copy(), clients=ids, target=position, signals=signals)

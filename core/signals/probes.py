@@ -102,7 +102,8 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class SignalCall:
-    """Calls a signal in one run. ``who``: its name with its package; ``flat``: the engine's model, which the signal never gets.
+    """Calls a signal in one run. ``who``: its name with its package; ``flat``: the engine's model, which the signal never
+    gets.
 
     ``vector``: whether it returns vectors; ``width``: (d,), known from the first call; () before, and for numbers.
     """

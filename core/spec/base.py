@@ -25,7 +25,8 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)]
 
 
 class SpecModel(BaseModel):
-    """Unknown fields are forbidden, values immutable and of the exact type (``60.0`` is not an integer, ``yes`` not a bool)."""
+    """Unknown fields are forbidden, values immutable and of the exact type (``60.0`` is not an integer, ``yes`` not a
+    bool)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -83,7 +84,7 @@ class MethodUse(Use):
     @model_validator(mode="before")
     @classmethod
     def _from_list(cls, value: Any) -> Any:
-        """``[a, {name: b}]`` is a followed by b, one row; what follows can be said in one way only."""
+        """``[a, {name: b}]`` is a followed by b, one row; the first of a list may not also have ``then``."""
         if not isinstance(value, list) or not value:
             return value
         first = {"name": value[0]} if isinstance(value[0], str) else value[0]

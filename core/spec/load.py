@@ -158,8 +158,8 @@ def _coalition_lists(document: Document, coalitions: list[tuple[Loc, Coalition]]
 
 @dataclass(frozen=True)
 class LoadedSuite:
-    """A valid suite and the file it came from; ``document`` knows where in it everything is. ``overrides``: the changes of the
-    command line, ``path=value``, in their order."""
+    """A valid suite and the file it came from; ``document`` knows where in it everything is. ``overrides``: the changes of
+    the command line, ``path=value``, in their order."""
 
     spec: SuiteSpec
     document: Document

@@ -40,9 +40,8 @@ class ResolvedSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A suite with every component found; grids are expanded, one use a row. ``positions``: (kind, label) of a defense, an
-    attack or an analysis -> its line and column in the file. ``floors``: labels of those ``defenses`` that are there for
-    comparison alone."""
+    """A suite with its components; grids are expanded, one use a row. ``positions``: (kind, label) of a defense, an
+    attack or an analysis -> its line and column in the file. ``floors``: labels of the ``defenses`` that are floors."""
 
     settings: tuple[ResolvedSetting, ...]
     defenses: tuple[ComponentUse, ...]
@@ -204,8 +203,8 @@ _HEAD = "# As it was resolved: changes of the command line, recipes and every de
 
 
 def written_out(loaded: LoadedSuite, resolved: Resolved) -> str:
-    """The suite as a YAML text that asks for the very same: the same settings and components, so the same keys, whatever the
-    defaults of a later version are."""
+    """The suite as a YAML text with all values written out: it gives the same keys under other defaults of a later
+    version."""
     spec = loaded.spec
     content = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     for shown, setting in zip(content["settings"], resolved.settings, strict=True):

@@ -64,8 +64,8 @@ def resolve_coalition(coalition: Coalition | str, clients: int) -> list[int]:
 
 
 def groups_of(coalition: Coalition) -> tuple[tuple[int, ...], ...]:
-    """The members of each of several coalitions, ascending, the one with the smallest id first: in which order a suite names them
-    decides nothing. Empty where all members defend together."""
+    """The members of each of several coalitions, ascending, the one with the smallest id first: in which order a suite
+    names them decides nothing. Empty where all members defend together."""
     return tuple(sorted(tuple(sorted(group)) for group in coalition.groups or []))
 
 
@@ -170,7 +170,7 @@ class Adversary(SpecModel):
         return self.clients if isinstance(self.clients, int) else max(1, round(self.clients * clients))
 
     def expected(self, clients: int) -> int:
-        """How many malicious clients the server's rule is told to expect."""
+        """Number of malicious clients that the server's rule assumes."""
         return self.malicious(clients) if self.assumed is None else self.assumed
 
 

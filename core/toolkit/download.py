@@ -59,7 +59,7 @@ class Remote:
     authors publish it; ``size`` is exact, in bytes: not one byte more is accepted.
 
     ``checksum`` None: the authors publish none. ``size`` is then the most the file may have, it must have the length its
-    server announces, and whoever reads it must verify the content."""
+    server announces, and the reader must verify the content."""
 
     name: str
     urls: tuple[str, ...]
@@ -202,7 +202,7 @@ def _request(url: str, part: Path, have: int, remote: Remote) -> int:
     with answer:
         begin = have if answer.status == 206 else 0
         if begin and not (answer.headers["Content-Range"] or "").startswith(f"bytes {begin}-"):
-            raise ConnectionError("the server answered with another range than the one asked for")
+            raise ConnectionError("the server answered with another range than the requested one")
         size = remote.size
         if remote.checksum is None:
             length = answer.headers["Content-Length"] or ""

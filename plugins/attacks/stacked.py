@@ -135,8 +135,8 @@ class Stacked(Taught):
             for f, models in enumerate(self._models):
                 mine = fold == f
                 if mine.any():
-                    said = [model.decision_function(x[mine]) for model, x in zip(models, read, strict=True)]
-                    score[mine] = np.mean([(rankdata(s) - 0.5) / len(s) for s in said], axis=0)
+                    ranked = [model.decision_function(x[mine]) for model, x in zip(models, read, strict=True)]
+                    score[mine] = np.mean([(rankdata(s) - 0.5) / len(s) for s in ranked], axis=0)
         return score
 
 

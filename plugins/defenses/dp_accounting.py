@@ -54,7 +54,7 @@ def epsilon_after(sigma: float, steps: Steps, delta: float) -> float:
 @lru_cache(maxsize=1024)
 def noise_for(target: float, steps: Steps, delta: float) -> float:
     """The noise multiplier at which all of these steps cost at most ``target`` at ``delta``: the least one, to three digits
-    where an accountant is asked. Raises ``UserError`` where none up to ``MOST_NOISE`` is enough."""
+    for Opacus' accountants. Raises ``UserError`` where none up to ``MOST_NOISE`` is enough."""
     reachable = epsilon_after(MOST_NOISE, steps, delta)
     if reachable > target:
         raise out_of_reach(target, steps, delta, reachable)
@@ -106,9 +106,9 @@ def _opacus(accountant: str, sigma: float, rate: float, count: int, delta: float
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # that the best order is an extreme one: the bound holds all the same
-        asked = create_accountant(mechanism=accountant)
-        asked.history = [(sigma, rate, count)]
-        return float(asked.get_epsilon(delta=delta, **how))
+        opacus = create_accountant(mechanism=accountant)
+        opacus.history = [(sigma, rate, count)]
+        return float(opacus.get_epsilon(delta=delta, **how))
 
 
 def _by_gdp(sigma: float, steps: Steps, delta: float) -> float:
