@@ -81,7 +81,7 @@ def test_a_defense_at_several_strengths_is_a_sweep_of_tf01_and_test_error(tmp_pa
 
 def test_intervals_are_over_seeds_and_targets_and_costs_are_paired_with_the_undefended_run(template):
     (section,) = sections_of(template)
-    entry, compared = row_of(section, "mixup").entries["fedmia-ii"], section.compared["mixup"]
+    entry, compared = row_of(section, "mixup").entries["fedmia-ii"], section.summaries["mixup"]
     units = entry.units("ofl")
     assert list(units) == [(s, t) for s in (0, 1, 2) for t in MEMBERS]
     values, errors = [s.value("auc") for s in units.values()], [s.error("auc") for s in units.values()]
@@ -99,9 +99,9 @@ def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accu
     (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, seeds=range(3), of_seed=of_seed))
     assert set(section.comparison.ranks) == set(trade_off(section).points) == {"none", "mixup", "lazy"}
     assert section.comparison.leader("loss-series") == "lazy"  # free-rider is as low
-    found, expected = section.compared["mixup"].contribution, [0.15, 0.16, 0.17]
+    found, expected = section.summaries["mixup"].contribution, [0.15, 0.16, 0.17]
     assert found.mean == pytest.approx(0.16) and found.half_width >= t_interval(expected).half_width * 0.999
-    assert section.compared["lazy"].contribution.mean == 0 and section.compared["free-rider"].contribution is None
+    assert section.summaries["lazy"].contribution.mean == 0 and section.summaries["free-rider"].contribution is None
     assert not section.comparison.against("free-rider")["lazy"].shown
 
 
@@ -114,7 +114,7 @@ def test_runtime_has_a_spread_and_is_compared_on_one_calm_machine_alone(tmp_path
                                 train_cpu_s=min(wall, 2), train_wall_s=wall, peak_memory_mb=9)  # fmt: skip
             machine = {**PROVENANCE, "cpu": "another"} if label == "away" else PROVENANCE
             folder.add(label, "fedmia-ii", seed, measured=measured, provenance=machine)
-    found = {label: c.runtime for label, c in sections_of(folder)[0].compared.items()}
+    found = {label: c.runtime for label, c in sections_of(folder)[0].summaries.items()}
     assert (found["mixup"].mean, found["mixup"].half_width) == pytest.approx((1.5, t_interval([1.4, 1.5, 1.6]).half_width))
     assert found["once"].n == 2 and found["busy"] is None and found["away"] is None
     assert "Records of several types of CPU" in board(folder)
@@ -256,7 +256,7 @@ def test_accuracy_is_that_of_the_passive_runs_and_those_with_an_adversary_stand_
     assert section.coalition == "none" and section.base.label == "none" and "Targets: all honest clients together." in text
     shares = {d: np.mean(luck(0.8 - 0.1 * (d != "none"))) for d in RULES}
     assert {d: row_of(section, d).accuracy.mean for d in RULES} == pytest.approx(shares)
-    assert section.compared["median"].delta_accuracy.mean == pytest.approx(shares["median"] - shares["none"])
+    assert section.summaries["median"].delta_accuracy.mean == pytest.approx(shares["median"] - shares["none"])
     under = of_defense(text, "**Accuracy (%) with the active adversary")
     assert set(under["median"]) == {"defense", *ACTIVE}
     assert under["atm"]["gradient-ascent"] == f"{100 * np.mean(luck(ACCURACY['gradient-ascent'] - 0.1)):.1f}"
@@ -268,7 +268,7 @@ def test_a_row_of_active_runs_only_is_compared_under_the_same_attack(tmp_path):
     (section,) = sections_of(poisoned)
     under = {shift: np.mean(luck(ACCURACY["fedpoisonmia"] - shift)) for shift in (0, 0.1)}
     assert row_of(section, "median").accuracy.mean == pytest.approx(under[0.1])
-    assert section.compared["median"].delta_accuracy.mean == pytest.approx(under[0.1] - under[0])
+    assert section.summaries["median"].delta_accuracy.mean == pytest.approx(under[0.1] - under[0])
     assert "compared with the undefended run under the same attack: median (fedpoisonmia)." in board(poisoned)
 
 

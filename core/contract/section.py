@@ -133,6 +133,16 @@ class RowSummary:
     """test accuracy, a fraction"""
     delta_accuracy: Interval | None
     """test accuracy minus that of the undefended row, paired by seed, a fraction"""
+    deviation: float | None = None
+    """standard deviation of that difference from seed to seed"""
+    contribution: Interval | None = None
+    """test accuracy minus that with members that upload nothing, paired by seed, a fraction"""
+    runtime: Interval | None = None
+    """CPU time of the training over the undefended run's; None across different machines, and where they were busy"""
+    mean: Interval | None = None
+    """mean AUC over the attacks that count"""
+    largest: tuple[str, float] | None = None
+    """the attack with the largest mean AUC over all seeds, and that AUC, biased upward"""
 
 
 @dataclass(frozen=True, kw_only=True)

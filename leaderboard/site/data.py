@@ -142,13 +142,13 @@ def _rows(section: Section, at: int, cells: Cells, trust: Callable[[Row], Words]
 
 
 def _numbers(section: Section, row: Row) -> dict[str, Any]:
-    comparison, place = section.comparison, {attack: i for i, attack in enumerate(section.attacks)}
-    worst, rate, rank = comparison.worst(row.label), comparison.worst_tf01(row.label), comparison.ranks.get(row.label)
+    summary, place = section.summaries[row.label], {attack: i for i, attack in enumerate(section.attacks)}
+    rank, (largest_attack, largest) = section.comparison.ranks.get(row.label), summary.largest or ("", None)
     return {
-        "rank": None if rank is None else list(rank), "worst_attack": place[worst.attack] if worst else -1,
-        "largest": number(worst.largest[1]) if worst else None, "largest_attack": place[worst.largest[0]] if worst else -1,
-        "tf01_attack": place[rate.attack] if rate else -1,
-        **{key: interval(found) for key, found in row_numbers(section, row).items()},
+        "rank": None if rank is None else list(rank), "largest": number(largest),
+        "worst_attack": place.get(summary.attack, -1), "largest_attack": place.get(largest_attack, -1),
+        "tf01_attack": place.get(summary.tf01_attack, -1),
+        **{key: interval(found) for key, found in row_numbers(summary).items()},
         **({"delta": [0, 0, 0], "runtime": [1, 1, 1]} if row.undefended else {}),
     }  # fmt: skip
 

@@ -240,8 +240,8 @@ _MEASURES: dict[str, Callable[[Section, Row, Quantity], Interval | None]] = {
     "auc": lambda section, row, q: section.comparison.signed(row.label, q.attack or ""),
     "tf01": lambda section, row, q: section.comparison.tf01(row.label, q.attack or ""),
     "accuracy": lambda section, row, q: _percent(row.accuracy),
-    "delta-accuracy": lambda section, row, q: _percent(section.compared[row.label].delta_accuracy),
-    "runtime": lambda section, row, q: section.compared[row.label].runtime,
+    "delta-accuracy": lambda section, row, q: _percent(section.summaries[row.label].delta_accuracy),
+    "runtime": lambda section, row, q: section.summaries[row.label].runtime,
     **dict.fromkeys(BY_SEED, _over_seeds),
 }  # fmt: skip
 _RIVALS: dict[str, Callable[[Section, Quantity], Rival]] = {

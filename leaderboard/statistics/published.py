@@ -206,7 +206,7 @@ def _ours(section: Section, metric: str, defense: str, attack: str, group: str) 
     if row is None:
         return None
     if metric in _OF_THE_MODEL:
-        costs = section.compared[row.label]
+        costs = section.summaries[row.label]
         return _number({"test_acc": row.accuracy, "delta_acc": costs.delta_accuracy, "runtime": costs.runtime}[metric])
     if metric in MAXIMA:
         return _maximum(row, metric) if section.view == VIEW_OF.get(attack) else None

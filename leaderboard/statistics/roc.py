@@ -10,6 +10,7 @@ from scipy.special import ndtri, stdtrit
 from fedbench.core.metrics import roc_curve
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.tf01 import Sample
 
 LOWEST = 1e-4
 
@@ -41,21 +42,17 @@ def roc_band(section: Section, label: str, attack: str, grid: np.ndarray) -> Ban
     the seeds: Student's t. Of a single seed it is too narrow (it covers 75 to 90 %) where fewer than five non-members
     lie above the threshold.
     """
-    units, curves, signs = [], [], section.comparison.sign(label, attack)
-    for part in section.comparison.parts:
-        if (label, attack) in part.own:
-            s, sign = part.own[label, attack].sample, signs[part.fold]
-            curves.append(_curve(s.member, s.nonmember, sign, grid))
-            units.append((part.unit[0], len(s.member), len(s.nonmember)))
-    if not curves:
+    key, signs = (label, attack), section.comparison.sign(label, attack)
+    samples = [part.own[key].sample.signed(signs[part.fold]) for part in section.comparison.parts if key in part.own]
+    if not samples:
         return None
-    tpr, seeds = np.array(curves), np.array([seed for seed, _, _ in units])  # [u, g], [u]
-    members, others = (np.array([unit[i] for unit in units])[:, None] for i in (1, 2))
+    tpr, seeds = np.array([_curve(sample, grid) for sample in samples]), np.array([sample.seed for sample in samples])
+    members, others = (np.array([[len(getattr(s, side))] for s in samples]) for side in ("member", "nonmember"))
     mean = tpr.mean(axis=0)
     steady = (tpr * members + 1) / (members + 2)
     rate = (grid * others + 1) / (others + 2)
     of_thresholds = _slope(mean, grid) * np.sqrt(rate * (1 - rate) / others)
-    own = [seeds == seed for seed in dict.fromkeys(seeds.tolist())]
+    own = [seeds == seed for seed in np.unique(seeds)]
     variance = np.sum(steady * (1 - steady) / members, axis=0) + sum(of_thresholds[mine].sum(axis=0) ** 2 for mine in own)
     half = ndtri((1 + LEVEL) / 2) * np.sqrt(variance) / len(tpr)
     if len(own) > 1:
@@ -74,9 +71,9 @@ def _slope(tpr: np.ndarray, grid: np.ndarray) -> np.ndarray:
     return found
 
 
-def _curve(member: np.ndarray, nonmember: np.ndarray, sign: int, grid: np.ndarray) -> np.ndarray:
+def _curve(sample: Sample, grid: np.ndarray) -> np.ndarray:
     """TPR [g] of the step curve at each FPR."""
-    scores = sign * np.concatenate([member, nonmember])
-    fpr, tpr, _ = roc_curve(scores, np.arange(len(scores)) < len(member))
+    scores = np.concatenate([sample.member, sample.nonmember])
+    fpr, tpr, _ = roc_curve(scores, np.arange(len(scores)) < len(sample.member))
     found: np.ndarray = tpr[np.searchsorted(fpr, grid, side="right") - 1]
     return found

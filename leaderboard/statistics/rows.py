@@ -330,16 +330,12 @@ def privacy_claims(row: Row) -> list[PrivacyClaim]:
     """Of a row with the three facts ``epsilon``, ``delta`` (numbers, or lists of them) and ``unit of privacy`` on
     every seed; of several defenses in one (their facts have a prefix), one claim each."""
     found, made = row.facts, []
-    for lead in (name.removesuffix(_CLAIM[0]) for name in found if name.endswith(_CLAIM[0])):
+    for name in (name for name in found if name == "epsilon" or name.endswith(": epsilon")):
         # what all groups of a coalition report alike has no prefix
-        values = [[x for value in found.get(lead + part) or found.get(part, []) for x in _listed(value)] for part in _CLAIM]
-        known = [len(found.get(lead + part) or found.get(part, [])) == len(row.utility_records) for part in _CLAIM]
-        numbers = all(type(x) in (int, float) for x in (*values[0], *values[1]))
-        if all(known) and numbers and values[0] and values[1] and (not lead or lead.endswith(": ")):
-            epsilon, delta = ((float(min(v)), float(max(v))) for v in values[:2])
-            made.append(PrivacyClaim(epsilon, delta, tuple(dict.fromkeys(map(str, values[2])))))
+        parts = [found.get(name.removesuffix("epsilon") + part) or found.get(part, []) for part in _CLAIM]
+        epsilon, delta, units = ([x for value in part for x in (value if isinstance(value, list) else [value])] for part in parts)
+        on_every_seed = all(len(part) == len(row.utility_records) for part in parts)
+        if on_every_seed and epsilon and delta and all(type(x) in (int, float) for x in (*epsilon, *delta)):
+            ends = [(float(min(v)), float(max(v))) for v in (epsilon, delta)]
+            made.append(PrivacyClaim(ends[0], ends[1], tuple(dict.fromkeys(map(str, units)))))
     return made
-
-
-def _listed(value: FactValue) -> list[Any]:
-    return list(value) if isinstance(value, list) else [value]

@@ -23,20 +23,6 @@ BUSY = 1.25  # wall time over CPU time of a training, from which on its machine 
 Key = TypeVar("Key", bound=str | tuple[Any, ...])
 
 
-@dataclass(frozen=True)
-class RowCosts:
-    """Accuracies are fractions; None: it cannot be computed from the records."""
-
-    delta_accuracy: Interval | None
-    """minus the undefended row, seed by seed"""
-    contribution: Interval | None
-    """accuracy minus that with members that upload nothing, seed by seed"""
-    runtime: Interval | None
-    """training CPU time over the undefended run's; None across different machines, and where they were busy"""
-    deviation: float | None
-    """of the differences in accuracy from seed to seed"""
-
-
 def family(label: str) -> str:
     """Common name of the rows of a sweep: ``grad-noise[sigma=0.1]`` and ``grad-noise-0.5`` are both
     ``grad-noise``."""
@@ -126,17 +112,27 @@ class Section:
     # -- what rows cost -------------------------------------------------------------------------------------------------
 
     @cached_property
-    def compared(self) -> dict[str, RowCosts]:
-        """Row label -> its costs. Raises UserError if two runs that should share their test samples do not."""
-        return {row.label: self._costs(row) for row in self.rows}
+    def summaries(self) -> dict[str, RowSummary]:
+        """Row label -> its leak and costs. Raises UserError if two runs that should share their test samples do not."""
+        return {row.label: self._summary(row) for row in self.rows}
 
-    def _costs(self, row: Row) -> RowCosts:
+    def _summary(self, row: Row) -> RowSummary:
+        label, comparison = row.label, self.comparison
+        worst, rate = comparison.worst(label), comparison.worst_tf01(label)
         base, floor = ([] if other is row else _run_pairs(row, other) for other in (self.base, self.free_rider))
         deltas = [float(a.test_correct().mean() - b.test_correct().mean()) for a, b in base]
-        return RowCosts(
-            self._difference(base, "delta-accuracy", row.label), self._difference(floor, "contribution", row.label),
-            _runtime(base), float(np.std(deltas, ddof=1)) if len(deltas) > 1 else None,
+        return RowSummary(
+            label=label, complete=row.complete, worst=worst.found if worst else None, attack=worst.attack if worst else "",
+            largest=worst.largest if worst else None, mean=comparison.mean(label), tf01=rate.found if rate else None,
+            tf01_attack=rate.attack if rate else "", accuracy=row.accuracy, runtime=_runtime(base),
+            delta_accuracy=self._difference(base, "delta-accuracy", label),
+            deviation=float(np.std(deltas, ddof=1)) if len(deltas) > 1 else None,
+            contribution=self._difference(floor, "contribution", label),
         )  # fmt: skip
+
+    def summary(self, label: str) -> RowSummary | None:
+        """Of the row of that label; None where there is no such row."""
+        return self.summaries.get(label)
 
     def accuracy_difference(self, one: Row, other: Row) -> Interval | None:
         """Test accuracy of one row minus another's, seed by seed."""
@@ -157,22 +153,10 @@ class Section:
 
         From the typical variance of its rows' differences from seed to seed (root mean square).
         """
-        found = [d for c in self.compared.values() if (d := c.deviation) is not None]
+        found = [d for c in self.summaries.values() if (d := c.deviation) is not None]
         return smallest_shown(float(np.sqrt(np.mean(np.square(found)))), len(self.seeds)) if found else None
 
     # -- what analyses ask ----------------------------------------------------------------------------------------------
-
-    def summary(self, label: str) -> RowSummary | None:
-        """Leak and costs of the row of that label, attack and sign picked on other folds; None where there is no such
-        row."""
-        row, worst, rate = self.row(label), self.comparison.worst(label), self.comparison.worst_tf01(label)
-        if row is None:
-            return None
-        return RowSummary(
-            label=label, complete=row.complete, worst=worst.found if worst else None, attack=worst.attack if worst else "",
-            tf01=rate.found if rate else None, tf01_attack=rate.attack if rate else "", accuracy=row.accuracy,
-            delta_accuracy=self.compared[label].delta_accuracy,
-        )  # fmt: skip
 
     def ranks(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
         """(best, worst) rank of these rows among each other, of those that have one."""

@@ -56,24 +56,22 @@ COLUMNS = {
 _OF_UNDEFENDED = {"delta": "0", "runtime": "1"}
 
 
-def row_numbers(section: Section, row: Row) -> dict[str, Interval | None]:
+def row_numbers(of: RowSummary) -> dict[str, Interval | None]:
     """Key of ``COLUMNS`` -> number of the row."""
-    comparison, costs = section.comparison, section.compared[row.label]
-    worst, rate = comparison.worst(row.label), comparison.worst_tf01(row.label)
     return {
-        "worst": worst.found if worst else None, "mean": comparison.mean(row.label), "tf01": rate.found if rate else None,
-        "delta": costs.delta_accuracy, "accuracy": row.accuracy, "contribution": costs.contribution, "runtime": costs.runtime,
+        "worst": of.worst, "mean": of.mean, "tf01": of.tf01, "delta": of.delta_accuracy, "accuracy": of.accuracy,
+        "contribution": of.contribution, "runtime": of.runtime,
     }  # fmt: skip
 
 
 def _cells(section: Section, row: Row) -> dict[str, Content]:
     """Key of ``COLUMNS`` -> cell of the row."""
-    comparison = section.comparison
-    found, worst, rate = row_numbers(section, row), comparison.worst(row.label), comparison.worst_tf01(row.label)
-    suffixes: dict[str, Text] = {"tf01": say(" {}", rate.attack) if rate else (), "runtime": Words("x")}
-    made: dict[str, Content] = {key: value(one, suffixes.get(key, ())) if one else None for key, one in found.items()}
+    comparison, summary = section.comparison, section.summaries[row.label]
+    suffixes: dict[str, Text] = {"tf01": say(" {}", summary.tf01_attack), "runtime": Words("x")}
+    found = row_numbers(summary).items()
+    made: dict[str, Content] = {key: value(one, suffixes.get(key, ())) if one else None for key, one in found}
     made |= {"rank": rank_of(comparison, row), "defense": name_of(row), "worst": worst_of(comparison, row)}
-    made["largest"] = with_attack(worst.largest if worst else None)
+    made["largest"] = with_attack(summary.largest)
     return made | ({key: Words(one) for key, one in _OF_UNDEFENDED.items()} if row.undefended else {})
 
 
@@ -85,12 +83,12 @@ def front_table(section: Section, rows: Sequence[Row]) -> Table:
     more: list[Text] = []
     if left := len(section.rows) - len(rows):
         more.append(Words(f"{left} more rows stand in the full ranking below."))
-    others = [section.compared[row.label] for row in section.rows if not row.undefended]
+    others = [section.summaries[row.label] for row in section.rows if not row.undefended]
     if section.base is not None and others and all(found.runtime is None for found in others):
         more.append(Words("Runtime: n/a, since the runs were on machines that differ, or were busy."))
     columns = {key: COLUMNS[key] for key in ("rank", "defense", "worst", "mean", "tf01", "delta", "runtime")}
     columns |= {"tf01": replace(columns["tf01"], name=Words("TF01")), "delta": replace(columns["delta"], digits=1)}
-    made = [{**_cells(section, row), "tf01": value(row_numbers(section, row)["tf01"])} for row in rows]
+    made = [{**_cells(section, row), "tf01": value(section.summaries[row.label].tf01)} for row in rows]
     caption = say(": {}, coalition {}, {} view", section.setting, section.coalition, section.view)
     shown = (tuple(cells[key] for key in columns) for cells in made)
     return table_of(TITLE, caption, columns.values(), shown, footnotes=(*more, *tf01_notes(section)))
@@ -143,33 +141,27 @@ class Answer:
 
 def answer(section: Section) -> Answer:
     """Of rows with a rank: floors and rows with missing scores are left out."""
-    comparison, base, seeds = section.comparison, section.base, len(section.seeds)
-    undefended = None if base is None else section.summary(base.label)
-    if base is None or undefended is None:
+    comparison, base = section.comparison, section.base
+    if base is None:
         return Answer(outcome="no undefended run")
+    undefended = section.summaries[base.label]
     if undefended.worst is None or not comparison.eligible:
         return Answer(outcome="nothing leaks")
-    ranked = [row.label for row in section.rows if row.label in comparison.ranked and row is not base]
-    costs = {s.label: s for label in ranked if (s := section.summary(label)) is not None and s.delta_accuracy is not None}
+    ranked = [s for label, s in section.summaries.items() if label in comparison.ranked and label != base.label]
+    costs = {s.label: s.delta_accuracy for s in ranked if s.delta_accuracy is not None}
     if not costs:
         return Answer(outcome="none here", undefended=undefended)
-    within = [label for label, s in costs.items() if _cost(s) <= WITHIN]
+    within = [label for label, cost in costs.items() if -cost.mean <= WITHIN]
     against = comparison.against(base.label)
     less = [label for label in within if label in against and against[label].shown and against[label].found.mean < 0]
-    lowest = less or within or [min(costs, key=lambda label: _cost(costs[label]))]
-    first = costs[lowest[0]]  # rows are in the order of their worst cases
+    first = (less or within or [max(costs, key=lambda label: costs[label].mean)])[0]  # rows are in the order of their worst cases
     apart = set(map(frozenset, significant(comparison.tests_among(comparison.ranked))))
-    loss = first.delta_accuracy
     return Answer(
-        outcome="found" if less else "none told" if within else "none within", undefended=undefended, defense=first,
-        difference=against.get(first.label), seeds=seeds,
-        unsure=loss is None or not (loss.low >= -WITHIN or loss.high < -WITHIN),
-        tied=tuple(label for label in within if label != first.label and frozenset((label, first.label)) not in apart),
+        outcome="found" if less else "none told" if within else "none within", undefended=undefended,
+        defense=section.summaries[first], difference=against.get(first), seeds=len(section.seeds),
+        unsure=not (costs[first].low >= -WITHIN or costs[first].high < -WITHIN),
+        tied=tuple(label for label in within if label != first and frozenset((label, first)) not in apart),
     )  # fmt: skip
-
-
-def _cost(row: RowSummary) -> float:
-    return -row.delta_accuracy.mean if row.delta_accuracy is not None else float("inf")
 
 
 _WITHOUT: Mapping[Outcome, str] = {
@@ -367,7 +359,7 @@ def _cell(section: Section, label: str) -> Content:
         return Words("-")
     if worst is None:
         return None
-    rank, delta = section.comparison.ranks.get(label), section.compared[label].delta_accuracy
+    rank, delta = section.comparison.ranks.get(label), section.summaries[label].delta_accuracy
     notes = [f"#{span(rank)}"] if rank else []
     notes += [] if delta is None else [f"{round(100 * delta.mean, 1) + 0.0:+.1f} pp"]
     return value(worst.found, Words(f" ({', '.join(notes)})") if notes else ())

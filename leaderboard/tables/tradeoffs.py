@@ -100,12 +100,11 @@ def _privacy_loss(section: Section) -> tuple[Literal["tf01", "auc"], dict[str, f
 
     TF01 as a fraction where every row has it by thresholds of the units' own, else 2 AUC - 1 (below 0.5: 0).
     """
-    labels, comparison = [r.label for r in section.rows if r.complete and not r.floor], section.comparison
-    rates = {label: comparison.worst_tf01(label) for label in labels}
-    if labels and all(rates.values()) and not comparison.aligned():
-        return "tf01", {label: w.found.mean / 100 for label, w in rates.items() if w}
-    found = {label: comparison.worst(label) for label in labels}
-    return "auc", {label: min(1.0, max(0.0, 2 * w.found.mean - 1)) for label, w in found.items() if w}
+    rows = [section.summaries[r.label] for r in section.rows if r.complete and not r.floor]
+    rates = {s.label: s.tf01.mean / 100 for s in rows if s.tf01}
+    if rows and len(rates) == len(rows) and not section.comparison.aligned():
+        return "tf01", rates
+    return "auc", {s.label: min(1.0, max(0.0, 2 * s.worst.mean - 1)) for s in rows if s.worst}
 
 
 def pareto_table(section: Section) -> list[Table]:
