@@ -1,18 +1,28 @@
-"""The report `board`: a results folder as Markdown, with its figures in the same folder."""
+"""The report `board`: a results folder as Markdown with its figures, and its first tables for a terminal."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from fedbench.core.contract.board import Image, opened
+from fedbench.core.contract.board import Column, Content, Image, Value, opened
 from fedbench.core.contract.components import Report, Summary
 from fedbench.core.store.files import write_atomically
 from fedbench.leaderboard.citation import CITATION, citation
 from fedbench.leaderboard.document import Source, document, source_of
 from fedbench.leaderboard.markdown import render
-from fedbench.leaderboard.tables.summary import summary
+from fedbench.leaderboard.statistics.rows import Row, privacy_claims
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.tables.common import amount, plain_text
+from fedbench.leaderboard.tables.ranking import claimed, front_table
+
+_READING = (
+    "with 95 % intervals; delta-accuracy in points and runtime as a factor, against the undefended run; all else on the board"
+)
+_HEADERS = ("#", "defense", "worst AUC", "by", "mean AUC", "TF01 %", "delta-acc", "runtime")
 
 
 class MarkdownBoard(Report):
@@ -30,8 +40,7 @@ class MarkdownBoard(Report):
         folder = results / "leaderboard"
         for image in (b for b in opened(blocks) if isinstance(b, Image)):
             for name, content in image.files.items():
-                if not ((folder / name).is_file() and (folder / name).read_bytes() == content):
-                    write_atomically(folder / name, content)
+                write_atomically(folder / name, content)
         write_atomically(folder / CITATION, citation(self._source(results).newest[0]))
         write_atomically(folder / "board.md", text.encode())
         return folder / "board.md"
@@ -44,3 +53,42 @@ class MarkdownBoard(Report):
         if self._last is None or self._last[0] != results:
             self._last = results, source_of(results)
         return self._last[1]
+
+
+# -- for a terminal ---------------------------------------------------------------------------------------------------------
+
+
+def summary(sections: Sequence[Section]) -> Summary:
+    """One row a defense under each setting, coalition and view, in the board's order.
+
+    Cells without a score are counted in a column that is there where some row has any; claims of differential privacy
+    are notes.
+    """
+    every = [(section, row) for section in sections for row in section.rows]
+    lacking = any(map(_lacking, (row for _, row in every)))
+    rows = []
+    for section in sections:
+        table = front_table(section, section.rows)
+        for row, cells in zip(section.rows, table.rows, strict=True):
+            shown = list(map(short_text, cells, table.columns))
+            shown[2:3] = (*shown[2].partition(" ")[::2],)  # the attack has a column of its own
+            rows.append([*shown, *([_lacking(row)] if lacking else [])])
+    claims = [f"{r.label} claims {plain_text(claimed(r))} ({s.where})" for s, r in every if privacy_claims(r)]
+    return Summary(
+        [*_HEADERS, *(["no score"] if lacking else [])], rows, headings=[s.where for s, _ in every],
+        notes=[_READING] * bool(every) + list(dict.fromkeys(claims)),
+    )  # fmt: skip
+
+
+def _lacking(row: Row) -> str:
+    return ", ".join(f"{n} {what}" for what, n in sorted(row.outcomes.items()) if n and what != "ok")
+
+
+def short_text(cell: Content, column: Column) -> str:
+    """``.619±.033 fedmia-ii``, ``+1.2 [0.3, 2.1]``: one place of a table without blanks in a number."""
+    if cell is None or (isinstance(cell, Value) and cell.mean is None):
+        return "n/a"
+    if not isinstance(cell, Value):
+        return plain_text(cell)
+    shown = amount(cell, column).replace(" ± ", "±")
+    return (re.sub(r"(?<!\d)0\.", ".", shown) if column.digits > 2 else shown) + plain_text(cell.suffix)

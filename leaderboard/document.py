@@ -28,10 +28,9 @@ from fedbench.leaderboard.tables.attacks import (
     remarks,
     round_table,
 )
-from fedbench.leaderboard.tables.claims import claims_blocks
 from fedbench.leaderboard.tables.common import counts_note, fold, folded, say, without_empty_tables
+from fedbench.leaderboard.tables.papers import beside_papers, claims_blocks
 from fedbench.leaderboard.tables.provenance import mixed_note, provenance_blocks, setting_bullets, unscored_blocks
-from fedbench.leaderboard.tables.published import beside_papers
 from fedbench.leaderboard.tables.tradeoffs import adversary_table, paired_table, pareto_table
 
 READING = Note(say(

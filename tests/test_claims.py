@@ -18,7 +18,7 @@ from fedbench.leaderboard.claims.papers import load_paper, shipped_papers
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.claim_quantities import Found, measured, p_of_interval, separate, undominated
 from fedbench.leaderboard.statistics.sections import family
-from fedbench.leaderboard.tables.claims import claims_blocks
+from fedbench.leaderboard.tables.papers import claims_blocks
 from fedbench.suites import shipped_suites
 
 ROWS = ("none", "weak", "strong", "noisy")

@@ -12,7 +12,7 @@ from fedbench.core.store.record import Found
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.published import match, plain, published
 from fedbench.leaderboard.statistics.sections import family
-from fedbench.leaderboard.tables.published import agreement, match_blocks
+from fedbench.leaderboard.tables.papers import agreement, match_blocks
 
 ENTRY = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"}}
 GRID = ("grad-noise[sigma=0.01]", "grad-noise[sigma=0.1]")

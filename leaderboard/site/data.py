@@ -26,8 +26,8 @@ from fedbench.leaderboard.statistics.published import Match, Ours, match
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import Row, adversary_of, ended
 from fedbench.leaderboard.statistics.sections import Section, of_tuning
+from fedbench.leaderboard.tables.papers import NAMES
 from fedbench.leaderboard.tables.provenance import mixed_note, origin, provenance_blocks
-from fedbench.leaderboard.tables.published import NAMES
 from fedbench.leaderboard.tables.ranking import answer, claimed, row_numbers, sentences
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 

@@ -15,8 +15,7 @@ from fedbench.core import UserError
 from fedbench.core.contract.board import Column
 from fedbench.leaderboard.site.schema import Board, Interval, PublishedPair, Row, as_json, not_a_board
 from fedbench.leaderboard.tables import ranking
-from fedbench.leaderboard.tables.common import number, numbers, span
-from fedbench.leaderboard.tables.summary import plain_text
+from fedbench.leaderboard.tables.common import number, numbers, plain_text, span
 
 if TYPE_CHECKING:
     from jinja2 import Environment

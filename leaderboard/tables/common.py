@@ -56,6 +56,12 @@ def joined(texts: Iterable[Text], between: str = ", ") -> tuple[Part, ...]:
     return tuple(parts)
 
 
+def plain_text(text: Text) -> str:
+    """Without styles."""
+    parts: tuple[Part, ...] = text if isinstance(text, tuple) else (text,)
+    return "".join(part if isinstance(part, str) else part.text for part in parts)
+
+
 def words(name: str) -> Column:
     """A column of words."""
     return Column(name=Words(name), align="left")
