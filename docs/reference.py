@@ -139,7 +139,9 @@ def spec_block(name: str) -> str:
     for field, kind, default, span, description in schema.parameters(model):
         if not description:
             raise Mistake(f"{name}.{field} has no description: give its Field one")
-        value = "required" if default == "required" else "" if default in ("", "its defaults") else f"default {default}"
+        value = default if default == "required" else "" if default in ("", "null", "its defaults") else f"default {default}"
+        span = re.sub(r"([\[(])([^,]+), \d{6,}[\])]", lambda m: f"{'>=' if m[1] == '[' else '>'} {m[2]}", span)
+        span = span.replace(" in >", " >")
         rows.append(f"* `{field}` ({', '.join(part for part in (_linked(kind), span, value) if part)}): {_flat(description)}")
     return f"{_prose(model)}\n\n" + "\n".join(rows)
 

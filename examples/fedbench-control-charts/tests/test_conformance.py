@@ -1,4 +1,4 @@
-"""Data set and model keep fedbench's contract."""
+"""Data set and model meet the plugin contract."""
 
 from fedbench.testing import parametrize_with_checks
 

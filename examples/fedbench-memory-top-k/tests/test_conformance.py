@@ -1,4 +1,4 @@
-"""The defense keeps fedbench's contract, in both of its forms."""
+"""The defense meets the plugin contract, in both of its forms."""
 
 from fedbench.testing import parametrize_with_checks
 

@@ -1,4 +1,4 @@
-"""Attack and signal keep fedbench's contract."""
+"""Attack and signal meet the plugin contract."""
 
 from fedbench.testing import parametrize_with_checks
 

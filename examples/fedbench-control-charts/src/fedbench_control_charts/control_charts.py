@@ -16,7 +16,7 @@ class ControlCharts(Dataset):
 
     Every series is m + r(t) s with m = 30, s = 2 and r(t) uniform in -3 to 3. To that add: cyclic, a sin(2 pi t / T) with a and
     T in 10 to 15; a trend, +- g t with g in .2 to .5; a shift, +- x from t3 on with x in 7.5 to 20 and t3 in the middle third.
-    All are uniform, drawn once a series. The equations are for 60 points; trends of another ``length`` rise as high in all.
+    All are uniform, drawn once a series. The equations are for 60 points; trends of another ``length`` have the same total rise.
     ``label_noise`` mislabels a share of train and hold-out (canaries), never of test: clean series hardly leak.
 
     Source: R. J. Alcock, Y. Manolopoulos, Time-series similarity queries employing a feature-based approach, 1999; the
@@ -39,7 +39,7 @@ class ControlCharts(Dataset):
 
     @classmethod
     def here(cls) -> str | bool:
-        """Always: it is generated."""
+        """Generated, so always available."""
         return "generated"
 
     def load(self, seed: int) -> Data:
@@ -59,11 +59,11 @@ class ControlCharts(Dataset):
         """[n, 1, length] float32 series and [n] int64 classes, balanced and in random order."""
         y = rng.permutation(np.arange(n) % len(NAMES))
         noise = _SPREAD * rng.uniform(-3, 3, (n, self.params.length))
-        x = (noise + self._signals(y, rng)) / _SCALE  # the mean m is what is taken away
+        x = (noise + self._signals(y, rng)) / _SCALE  # without the mean m
         return x[:, None].astype(np.float32), y.astype(np.int64)
 
     def _signals(self, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """[n, length]: what each class adds to m + r s. Everything is drawn for everybody, so no class moves another's draws."""
+        """[n, length]: what each class adds to m + r s. All terms are drawn for every series, whatever its class."""
         n, length = len(y), self.params.length
         t = np.arange(length)[None]
         amplitude, period = rng.uniform(10, 15, (n, 1)), rng.uniform(10, 15, (n, 1))
@@ -74,7 +74,7 @@ class ControlCharts(Dataset):
         return np.asarray(kinds[y, np.arange(n)])
 
     def _mislabelled(self, y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """The labels with a share of wrong ones, and [n] bool: which."""
+        """Labels with a share of wrong ones, and [n] bool: which are wrong."""
         canary = np.zeros(len(y), bool)
         canary[rng.permutation(len(y))[: round(self.params.label_noise * len(y))]] = True
         wrong = (y + rng.integers(1, len(NAMES), len(y))) % len(NAMES)

@@ -10,9 +10,8 @@ from torch import nn
 class ConvSeries(Model):
     """Twice Conv1d (5 points), GroupNorm, ReLU, the first pooled by 2; mean and Linear to the classes.
 
-    Takes [length] or [channels, length] a sample. GroupNorm rather than BatchNorm: no sample's output depends on another's, and
-    nothing but parameters travels with an upload. The mean over time makes the network blind to WHERE a pattern is; a trend or
-    a shift is seen in the sign and size of its slopes.
+    Takes samples [length] or [channels, length]. GroupNorm keeps samples independent and has no running statistics. The mean over
+    time makes the output independent of the position of a pattern.
     """
 
     class Params(Params):

@@ -16,13 +16,13 @@ class MemoryTopK(Defense):
     """Each member adds to its update what it held back so far, sends k entries of the sum, and holds back the others.
 
     With u the update of a round (trained minus received parameters) and m the memory, zero at first:
-    g = Comp_k(m + u) is sent, m <- m + u - g. In contrast to plain sparsification (fedbench's ``grad-sparse``) nothing is lost,
-    it arrives later; so a member's upload also speaks of its earlier rounds.
+    g = Comp_k(m + u) is sent, m <- m + u - g. In contrast to plain sparsification (fedbench's ``grad-sparse``), entries held back
+    are sent later, so an upload also depends on earlier rounds.
 
     Source: Basu, Data, Karakus, Diggavi, Qsparse-local-SGD, NeurIPS 2019, algorithm 1 (without quantisation), which has local
     steps as a federation does; with one local step it is Stich, Cordonnier, Jaggi, Sparsified SGD with Memory, NeurIPS 2018,
-    algorithm 1. Comp_k is top_k or rand_k of their definition 2.1, over the whole vector. The memory of a client that sits
-    out a round waits.
+    algorithm 1. Comp_k is top_k or rand_k of their definition 2.1, over the whole vector. The memory is kept
+    while a client is absent.
     """
 
     class Params(Params):
@@ -40,7 +40,7 @@ class MemoryTopK(Defense):
         return sent
 
     def _chosen(self, owed: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
-        """[k] positions. Equal magnitudes are told apart by position, so that every device chooses the same ones."""
+        """[k] positions; ties are broken by position, so that every device chooses the same ones."""
         k = max(1, round(self.params.share * len(owed)))
         if self.params.entries == "random":
             return ctx.randperm(len(owed))[:k]

@@ -15,14 +15,14 @@ class LossRises(Signal):
 
     Source: Jayaraman, Wang, Knipmeyer, Gu, Evans, Revisiting Membership Inference Under Realistic Assumptions, PoPETs 2021, the
     Merlin attack: 100 draws with a standard deviation of .01. There every sample has draws of its own; here all samples share
-    them, so that a number depends neither on the batch that a sample stands in nor on the order of the rounds.
+    them, so that a value depends neither on the other samples of its batch nor on the order of the rounds.
 
-    Byte images get noise in units of their full range and are rounded to bytes again. Tokens have no neighbourhood: refused.
+    Byte images get noise in units of their full range and are rounded to bytes again. Tokens are refused.
     """
 
     class Params(Params):
         sigma: float = Field(0.01, gt=0, le=100, description="standard deviation of the noise, in units of the input")
-        draws: int = Field(100, ge=1, le=100_000, description="how many noises a sample is tried with")
+        draws: int = Field(100, ge=1, le=100_000, description="number of noise vectors")
         seed: int = Field(0, ge=0, le=2**31, description="of the noise")
 
     def measure(self, probe: Probe) -> torch.Tensor:
@@ -38,7 +38,7 @@ class LossRises(Signal):
 
 
 def _noisy(x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """[n, *input] plus [*input], of the type of ``x``."""
+    """``x`` [n, *input] plus ``noise`` [*input], in the dtype of ``x``."""
     if x.is_floating_point():
         return x + noise
     if x.dtype == torch.uint8:

@@ -1,4 +1,4 @@
-"""Merlin: a member's loss rises wherever one goes."""
+"""Merlin: the share of noise vectors that raise the loss, averaged over rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 class Merlin(Attack):
     """Score = mean over the last ``rounds`` audited rounds of the share of noises that raise the sample's loss.
 
-    Source: Jayaraman et al., PoPETs 2021, the Merlin attack, which asks one model; a federation's observer has one for every
+    Source: Jayaraman et al., PoPETs 2021, the Merlin attack on one model; a server sees a model every
     round, so the ratios are averaged as a loss is (Yeom et al. over rounds). Their decision is ratio >= phi with phi chosen for
     a false-positive rate; fedbench does that for every score (TF01).
     """
