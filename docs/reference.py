@@ -27,6 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from records import meanings
 
 import fedbench.core
 from fedbench.core import report
@@ -226,15 +227,20 @@ def _members(cls: type) -> list[tuple[str, Any]]:
 
 
 def _meaning(cls: type, field: dataclasses.Field[Any]) -> str:
-    """The sentence of the docstring that names a field first; of a field without one, a link to its type."""
+    """The text under a field, else the sentence of the docstring that names it first, else a link to its type."""
+    texts = meanings(cls)
+    if field.name in texts:
+        return f"`{field.name}`: {texts[field.name].replace('``', '`')}"
     for part in cls.__mro__[:-1]:
         for sentence in _sentences(part):
             if re.search(rf"`(?:{field.name}|\*_{field.name.rpartition('_')[2]})(?:`|\[|\()", sentence):
                 return sentence
     of = str(field.type).partition(" ")[0]
-    if of not in CONTEXTS:
+    if of in CONTEXTS:
+        return f"see [{of}](#{of.lower()})"
+    if not texts:
         raise Mistake(f"the docstring of {cls.__name__} does not describe '{field.name}'")
-    return f"see [{of}](#{of.lower()})"
+    return ""
 
 
 def _sentences(documented: Any) -> list[str]:
