@@ -81,7 +81,7 @@ def test_locks_of_a_folder(tmp_path):
     with locked(tmp_path), pytest.raises(UserError), locked(tmp_path, (1, 2)):
         raise AssertionError("a part beside a whole")
     with locked(tmp_path, (1, 2)), locked(tmp_path, (2, 2)):
-        for held in (None, (1, 2), (2, 3)):
+        for held in (None, (1, 2), (2, 2)):
             with pytest.raises(UserError), locked(tmp_path, held):
                 raise AssertionError(f"{held} beside two parts")
     with locked(tmp_path, (2, 3)):  # and all were let go

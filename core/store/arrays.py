@@ -1,4 +1,4 @@
-"""Read vectors from an ``.npz`` file of unknown origin: sizes are checked first, nothing is unpickled."""
+"""Read the ``.npz`` file of a run, which may have any origin: sizes are checked first, nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -7,90 +7,77 @@ import math
 import zipfile
 import zlib
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.lib import format as npy
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import bytes_of
+from fedbench.core.store.run_file import member
 
 MAX_FILE_BYTES = 1 << 30
 MAX_UNPACKED_BYTES = 1 << 29  # of all arrays of a file
 MAX_DIRECTORY_BYTES = 16 << 20  # a hundred thousand arrays
 _MAX_HEADER_BYTES = 512  # numpy writes 118 for a vector
+_BROKEN = (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, RuntimeError, MemoryError)
 
 
-class Malformed(Exception):
-    """A defect of the open file; leaves the ``with`` block as a UserError that names the file."""
-
-
-class ArrayFile:
-    """``with ArrayFile(path, remedy) as a: a.read("name", np.float32)``; every defect of the file is a UserError."""
-
-    _broken = (
-        Malformed, OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, RuntimeError, NotImplementedError,
-        MemoryError,
-    )  # fmt: skip
+class RunArrays:
+    """The arrays of a run. Every defect is a ``UserError`` with the file and ``remedy``."""
 
     def __init__(self, path: Path, remedy: str) -> None:
-        self.path, self.remedy = path, remedy
-        self._read: dict[str, np.ndarray] = {}
-
-    def __enter__(self) -> ArrayFile:
+        self._path, self._remedy = path, remedy
         try:
-            if hasattr(self, "_zip"):  # entered before: its content is in memory
-                return self
-            self._zip = zipfile.ZipFile(io.BytesIO(_content(self.path)))
-            if (size := sum(member.file_size for member in self._zip.infolist())) > MAX_UNPACKED_BYTES:
-                raise Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}")
-        except self._broken as error:
-            raise self._complaint(error) from error
-        return self
+            with zipfile.ZipFile(io.BytesIO(_content(path))) as z:
+                if (size := sum(info.file_size for info in z.infolist())) > MAX_UNPACKED_BYTES:
+                    raise _Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}")
+                self._arrays = {info.filename.removesuffix(".npy"): _array(z, info) for info in z.infolist()}
+        except _BROKEN as error:
+            raise self.error(f"{type(error).__name__}: {error}") from error
+        except _Malformed as error:
+            raise self.error(str(error)) from error
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, self._broken):
-            raise self._complaint(error) from error
+    def error(self, reason: str) -> UserError:
+        """A defect of the file."""
+        return UserError(f"{self._path}: {reason}; {self._remedy}")
 
-    def _complaint(self, error: BaseException) -> UserError:
-        reason = str(error) if isinstance(error, Malformed) else f"{type(error).__name__}: {error}"
-        return UserError(f"{self.path}: {reason}; {self.remedy}")
+    def find(self, key: str, name: str) -> np.ndarray | None:
+        """The array of the cell with this key: its own, else the one that all cells share."""
+        return self._arrays.get(member(key, name), self._arrays.get(name))
 
-    def __contains__(self, name: str) -> bool:
-        return f"{name}.npy" in self._zip.NameToInfo
-
-    def array(self, name: str) -> np.ndarray:
-        """The array ``name``, of any numbers."""
-        if name not in self._read:
-            self._read[name] = self._array(name)
-        return self._read[name]
-
-    def read(self, name: str, dtype: type, length: int | None = None) -> np.ndarray:
-        """The vector ``name``, which must have this type (and length)."""
-        found = self.array(name)
-        if found.dtype != np.dtype(dtype) or found.ndim != 1 or length not in (None, len(found)):
-            expected = "a vector of " + ("" if length is None else f"{length} ") + np.dtype(dtype).name
-            raise Malformed(f"'{name}' is {found.dtype} of shape {list(found.shape)}, expected {expected}")
+    def array(self, key: str, name: str) -> np.ndarray:
+        """The same, which must be there."""
+        if (found := self.find(key, name)) is None:
+            raise self.error(f"the array '{name}' is missing")
         return found
 
-    def _array(self, name: str) -> np.ndarray:
-        if name not in self:
-            raise Malformed(f"the array '{name}' is missing")
-        member = self._zip.getinfo(f"{name}.npy")
-        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise Malformed(f"'{name}' is compressed in a way numpy does not use")
-        with self._zip.open(member) as f:
-            if npy.read_magic(f) != (1, 0):
-                raise Malformed(f"'{name}' is not a plain array")
-            shape, _, dtype = npy.read_array_header_1_0(f, max_header_size=_MAX_HEADER_BYTES)
-            if dtype.kind not in "biuf":
-                raise Malformed(f"'{name}' is {dtype}, expected numbers")
-            data = f.read()
-        if len(data) != math.prod(shape) * dtype.itemsize:
-            raise Malformed(f"'{name}' has {len(data)} bytes, its header says shape {list(shape)}")
-        return np.frombuffer(data, dtype=dtype).reshape(shape)
+    def vector(self, key: str, name: str, dtype: type, length: int | None = None) -> np.ndarray:
+        """The same, which must be a vector of this type (and length)."""
+        found = self.array(key, name)
+        if found.dtype != np.dtype(dtype) or found.ndim != 1 or length not in (None, len(found)):
+            expected = "a vector of " + ("" if length is None else f"{length} ") + np.dtype(dtype).name
+            raise self.error(f"'{name}' is {found.dtype} of shape {list(found.shape)}, expected {expected}")
+        return found
+
+
+class _Malformed(Exception):
+    """A defect of the file."""
+
+
+def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    name = info.filename.removesuffix(".npy")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise _Malformed(f"'{name}' is compressed in a way numpy does not use")
+    with z.open(info) as f:
+        if npy.read_magic(f) != (1, 0):
+            raise _Malformed(f"'{name}' is not a plain array")
+        shape, _, dtype = npy.read_array_header_1_0(f, max_header_size=_MAX_HEADER_BYTES)
+        if dtype.kind not in "biuf":
+            raise _Malformed(f"'{name}' is {dtype}, expected numbers")
+        data = f.read()
+    if len(data) != math.prod(shape) * dtype.itemsize:
+        raise _Malformed(f"'{name}' has {len(data)} bytes, its header says shape {list(shape)}")
+    return np.frombuffer(data, dtype=dtype).reshape(shape)
 
 
 def _content(path: Path) -> bytes:
@@ -98,14 +85,14 @@ def _content(path: Path) -> bytes:
     try:
         found = bytes_of(path, MAX_FILE_BYTES)
     except OverflowError:
-        raise Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB") from None
+        raise _Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB") from None
     if found is None:
-        raise Malformed("not a regular file")
+        raise _Malformed("not a regular file")
     size = directory_bytes(found[-42:])
     if size is None:
-        raise Malformed("it does not end as numpy's archives do (cut short, or with something behind it)")
+        raise _Malformed("it does not end as numpy's archives do (cut short, or with something behind it)")
     if size > MAX_DIRECTORY_BYTES:
-        raise Malformed(f"its directory is {size >> 20:,} MiB, more than {MAX_DIRECTORY_BYTES >> 20}")
+        raise _Malformed(f"its directory is {size >> 20:,} MiB, more than {MAX_DIRECTORY_BYTES >> 20}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Who writes into a results folder: one command at a time, or the parts of one plan side by side, on several machines too.
+"""Locks of a results folder: one command writes at a time, or the parts of one plan side by side, on several machines too.
 
 ``.lock`` is held alone by a command that runs all of a plan, and shared by parts; a part holds ``.lock-I-of-N`` alone besides.
 A lock dies with its process, however that ends. On NFS these locks reach other machines (flock(2), "NFS details": a shared one
@@ -29,30 +29,13 @@ def is_lock(name: str) -> bool:
 
 @contextlib.contextmanager
 def locked(root: Path, part: tuple[int, int] | None = None) -> Iterator[None]:
-    """Hold the folder, all of it or for one ``part`` (i, n). Raises ``UserError`` where somebody else holds what must not be held
-    at the same time."""
+    """Hold the folder, all of it or for one ``part`` (i, n). Raises ``UserError`` where another command holds it."""
     with contextlib.ExitStack() as held:
         if not _taken(held, root / _WHOLE, shared=part is not None):
             raise UserError(f"{root}: another `fedbench run` is writing here; wait for it or use --results")
-        if part is not None:
-            _take_part(held, root, *part)
+        if part is not None and not _taken(held, root / f"{_WHOLE}-{part[0]}-of-{part[1]}"):
+            raise UserError(f"{root}: part {part[0]}/{part[1]} is being run by another command; wait for it or use --results")
         yield
-
-
-def _take_part(held: contextlib.ExitStack, root: Path, i: int, n: int) -> None:
-    """Its own lock comes before the look at the others': of two that begin at once, one at least sees the other."""
-    if not _taken(held, root / f"{_WHOLE}-{i}-of-{n}"):
-        raise UserError(f"{root}: part {i}/{n} is being run by another command; wait for it or use --results")
-    for path in root.glob(f"{_WHOLE}-*"):
-        other = _PART.fullmatch(path.name)
-        if other is None or int(other[2]) == n:
-            continue
-        with contextlib.ExitStack() as tried:
-            if not _taken(tried, path):
-                raise UserError(
-                    f"{root}: part {other[1]}/{other[2]} is being run here, which may hold runs of part {i}/{n}: cut a plan into "
-                    "one number of parts, wait for it, or use --results"
-                )
 
 
 def _taken(held: contextlib.ExitStack, path: Path, shared: bool = False) -> bool:

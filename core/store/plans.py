@@ -1,4 +1,4 @@
-"""What a results folder was asked for: the suite as it was given and as it was resolved, and what was installed.
+"""The suites of a results folder: as given, as resolved, and the packages that were installed.
 
 ``suites/ID.yaml`` (resolved; runs again), ``ID.given.yaml`` and ``ID.json``, where ID is a hash of the three: no plan ever
 replaces another one. The folder's marker names the last plan and all before it.
@@ -7,22 +7,23 @@ replaces another one. The folder's marker names the last plan and all before it.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.canonical import key_of
 from fedbench.core.store.files import write_atomically
-from fedbench.core.store.integrity import digest_mistake, sealed
-from fedbench.core.store.json_file import parse_json
+from fedbench.core.store.json_file import parse_json, read_file
 from fedbench.core.store.record import SCHEMA_VERSION
 
 SUITES = "suites"
 ID = re.compile(r"[0-9a-f]{16}")
 MAX_SUITE_BYTES = 8 << 20
 _MAX_FACTS_BYTES = 1 << 20
+_TEXTS = ("given", "resolved")
 _REMEDY = "run the suite again to store it anew"
 
 
@@ -42,12 +43,10 @@ class Asked:
     packages: dict[str, str]
 
     def facts(self) -> dict[str, Any]:
-        """What ``ID.json`` holds, without its digest."""
-        return {
-            "schema_version": SCHEMA_VERSION, "suite": self.suite, "file": self.file, "overrides": list(self.overrides),
-            "only": list(self.only), "device": self.device, "packages": dict(sorted(self.packages.items())),
-            "sha256": {"given": _sha256(self.given), "resolved": _sha256(self.resolved)},
-        }  # fmt: skip
+        """The content of ``ID.json``: all but the texts, and hashes of these."""
+        own = asdict(self)
+        texts = {name: hashlib.sha256(own.pop(name).encode()).hexdigest() for name in _TEXTS}
+        return {"schema_version": SCHEMA_VERSION, **own, "sha256": texts}
 
     @property
     def id(self) -> str:
@@ -57,9 +56,9 @@ class Asked:
 
 def keep_plan(root: Path, asked: Asked) -> str:
     """Store a plan, whole, and give its id; the same plan again changes nothing. Raises ``OSError``."""
-    contents = {
-        ".given.yaml": asked.given.encode(), ".yaml": asked.resolved.encode(), ".json": sealed(asked.facts()),
-    }  # fmt: skip
+    facts = json.dumps(asked.facts(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    texts = {".given.yaml": asked.given, ".yaml": asked.resolved, ".json": facts}
+    contents = {suffix: text.encode() for suffix, text in texts.items()}
     for suffix, content in contents.items():
         path = root / SUITES / f"{asked.id}{suffix}"
         if not (path.is_file() and path.read_bytes() == content):
@@ -79,23 +78,19 @@ def stored_plans(root: Path) -> list[str]:
 
 
 def read_plan(root: Path, plan: str) -> Asked:
-    """One plan. Raises ``UserError`` for files that are not what ``keep_plan`` wrote."""
-    given, facts_path, resolved = plan_files(root, plan)
-    facts = parse_json(facts_path, _MAX_FACTS_BYTES, _REMEDY)
-    if not isinstance(facts, dict) or type(facts.get("schema_version")) is not int:
-        raise UserError(f"{facts_path}: not the facts of a plan; {_REMEDY}")
-    if (what := digest_mistake(facts)) is not None:
-        raise UserError(f"{facts_path}: damaged or changed since fedbench wrote it ({what}); {_REMEDY}")
+    """One plan. Raises ``UserError`` for files that are not what ``keep_plan`` wrote: their hash is the plan's id."""
+    given, path, resolved = plan_files(root, plan)
+    facts = parse_json(path, _MAX_FACTS_BYTES, _REMEDY)
+    texts = (read_file(text, MAX_SUITE_BYTES, _REMEDY) for text in (given, resolved))
     try:
-        asked = Asked(
-            suite=facts["suite"], file=facts["file"], given=_text(given), resolved=_text(resolved),
-            overrides=tuple(facts["overrides"]), only=tuple(facts["only"]), device=facts["device"], packages=facts["packages"],
-        )  # fmt: skip
+        own = {name: value for name, value in facts.items() if name not in ("schema_version", "sha256")}
+        lists = {name: tuple(own[name]) for name in ("overrides", "only")}
+        asked = Asked(**own | lists | {name: text.decode() for name, text in zip(_TEXTS, texts, strict=True)})
         whole = asked.id == plan
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{facts_path}: not the facts of a plan ({type(error).__name__}); {_REMEDY}") from error
+        raise UserError(f"{path}: not the facts of a plan ({type(error).__name__}); {_REMEDY}") from error
     if not whole:
-        raise UserError(f"{facts_path}: it is not the plan that its name says, or a suite beside it was changed; {_REMEDY}")
+        raise UserError(f"{path}: it is not the plan that its name says, or a suite beside it was changed; {_REMEDY}")
     return asked
 
 
@@ -109,16 +104,3 @@ def only_of(suite: str | Path) -> tuple[str, ...]:
     if path != root / SUITES / f"{plan}.yaml" or not ID.fullmatch(plan) or not all(p.is_file() for p in plan_files(root, plan)):
         return ()
     return read_plan(root, plan).only
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > MAX_SUITE_BYTES:
-            raise UserError(f"{path}: larger than {MAX_SUITE_BYTES >> 20} MiB, which no suite is; {_REMEDY}")
-        return path.read_bytes().decode()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {_REMEDY}") from error
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

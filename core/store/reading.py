@@ -1,9 +1,8 @@
-"""Read records and the score files beside them. Their origin is unknown, so they are data: bounded, checked, never executed."""
+"""Read records and their arrays, which may have any origin: sizes, digests, types and value ranges are checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.store.arrays import ArrayFile, Malformed
+from fedbench.core.store.arrays import RunArrays
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.record import Record
-from fedbench.core.store.run_file import array_names, digest_of_arrays, member, optional_names
+from fedbench.core.store.run_file import array_names, digest_of_arrays, optional_names
 from fedbench.core.store.stems import stem_of_cell, stem_of_run
 from fedbench.core.store.validity import RERUN, validated
 from fedbench.core.words import one_line
@@ -58,112 +57,72 @@ class LoadedRecord:
 
     def candidates(self, target: int) -> Candidates:
         """Scores, kinds and ids of ``target``'s candidates; UserError when the arrays are unusable."""
-        return self.everything()[0][target]
+        return _candidates(self._arrays(), self.record.key, target)
 
     def candidates_of(self, targets: Collection[int]) -> dict[int, Candidates]:
         """The same of several targets."""
-        return {target: self.everything()[0][target] for target in targets}
+        return {target: self.candidates(target) for target in targets}
 
     def test_correct(self) -> np.ndarray:
         """[n_test] bool: which test samples the final model classifies correctly."""
-        return self.everything()[1]
+        return self._arrays().vector(self.record.key, "test_correct", np.bool_)
 
     def everything(self) -> tuple[dict[int, Candidates], np.ndarray]:
         """(each target's candidates, ``test_correct``)."""
-        targets = tuple(t.target for t in self.record.targets)
-        return _everything(self.path, self.arrays, self.record.key, targets, self.record.digests["scores"])
+        return self.candidates_of([t.target for t in self.record.targets]), self.test_correct()
 
     def null_maxima(self, target: int) -> tuple[np.ndarray, np.ndarray]:
         """(AUC [B], advantage [B]) float64: the target's ``maximum`` under each shuffled membership."""
-        with self._open() as arrays:
-            auc = _null(arrays, target, "auc", None)
-            return auc, _null(arrays, target, "advantage", len(auc))
+        return _null_maxima(self._arrays(), self.record.key, target)
 
     def array(self, analysis: str, name: str) -> np.ndarray:
         """[n] float64: a vector that an analysis found."""
-        with self._open() as arrays:
-            return arrays.read(f"{analysis}:{name}", np.float64)
+        return self._arrays().vector(self.record.key, f"{analysis}:{name}", np.float64)
 
     def all_arrays(self) -> dict[str, np.ndarray]:
         """Every array of the cell by name; none where it has no scores."""
-        if self.record.outcome != "ok":
-            return {}
-        with self._open() as arrays:
-            return _all(arrays, self.record)
+        return _all(self._arrays(), self.record) if self.record.outcome == "ok" else {}
 
-    @contextmanager
-    def _open(self) -> Iterator[CellArrays]:
-        with ArrayFile(self.arrays, _remedy(self.path)) as file:
-            yield CellArrays(file, self.record.key)
+    def _arrays(self) -> RunArrays:
+        return _run_arrays(self.arrays, self.path, self.arrays.stat().st_mtime_ns if self.arrays.exists() else None)
 
 
-@dataclass(frozen=True)
-class CellArrays:
-    """The arrays of one cell in the open file of its run: its own, else those that all cells share."""
-
-    file: ArrayFile
-    key: str
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.file or member(self.key, name) in self.file
-
-    def array(self, name: str) -> np.ndarray:
-        """The array of the cell."""
-        return self.file.array(self._named(name))
-
-    def read(self, name: str, dtype: type, length: int | None = None) -> np.ndarray:
-        """The vector of the cell, which must have this type (and length)."""
-        return self.file.read(self._named(name), dtype, length)
-
-    def _named(self, name: str) -> str:
-        own = member(self.key, name)
-        return own if own in self.file else name
+@lru_cache(maxsize=64)  # tables ask for the cells of a run one after the other, and several times
+def _run_arrays(path: Path, record: Path, changed: int | None) -> RunArrays:
+    """The arrays as they are since ``changed``."""
+    return RunArrays(path, _remedy(record))
 
 
 def _remedy(record: Path) -> str:
     return f"delete its record ({record.name}) and run its suite again to compute the run anew"
 
 
-def _all(arrays: CellArrays, record: Record) -> dict[str, np.ndarray]:
-    optional = [name for name in optional_names(record) if name in arrays]
-    return {name: arrays.array(name) for name in (*array_names(record), *optional)}
+def _all(arrays: RunArrays, record: Record) -> dict[str, np.ndarray]:
+    found = {name: arrays.array(record.key, name) for name in array_names(record)}
+    optional = {name: arrays.find(record.key, name) for name in optional_names(record)}
+    return found | {name: a for name, a in optional.items() if a is not None}
 
 
-@lru_cache(maxsize=128)  # the tables of a section ask for the same arrays several times
-def _everything(
-    record: Path, path: Path, key: str, targets: tuple[int, ...], digest: str
-) -> tuple[dict[int, Candidates], np.ndarray]:
-    """``digest``: of the arrays, so that others are read anew."""
-    changed = path.stat().st_mtime_ns if path.exists() else None
-    with _shared_file(path, _remedy(record), changed) as file:
-        arrays = CellArrays(file, key)
-        return {target: _candidates(arrays, target) for target in targets}, arrays.read("test_correct", np.bool_)
-
-
-@lru_cache(maxsize=1)  # tables ask for the cells of a run one after the other
-def _shared_file(path: Path, remedy: str, changed: int | None) -> ArrayFile:
-    """The file as it is since ``changed``."""
-    return ArrayFile(path, remedy)
-
-
-def _candidates(arrays: CellArrays, target: int) -> Candidates:
-    scores = arrays.read(f"t{target}_scores", np.float64)
+def _candidates(arrays: RunArrays, key: str, target: int) -> Candidates:
+    scores = arrays.vector(key, f"t{target}_scores", np.float64)
     n = len(scores)
-    kind = arrays.read(f"t{target}_kind", np.int8, n)
-    ids = arrays.read(f"t{target}_ids", np.int64, n)
-    in_mix = arrays.read(f"t{target}_in_mix", np.bool_, n)
+    kind = arrays.vector(key, f"t{target}_kind", np.int8, n)
     if not np.isfinite(scores[kind >= 0]).all():
-        raise Malformed(f"'t{target}_scores' holds values that are not finite")
+        raise arrays.error(f"'t{target}_scores' holds values that are not finite")
     if kind.size and not -1 <= kind.min() <= kind.max() <= 2:
-        raise Malformed(f"'t{target}_kind' holds values outside -1..2")
-    return Candidates(scores, kind, ids, in_mix, arrays.read(f"t{target}_canary", np.bool_, n))
+        raise arrays.error(f"'t{target}_kind' holds values outside -1..2")
+    ids = arrays.vector(key, f"t{target}_ids", np.int64, n)
+    in_mix, canary = (arrays.vector(key, f"t{target}_{part}", np.bool_, n) for part in ("in_mix", "canary"))
+    return Candidates(scores, kind, ids, in_mix, canary)
 
 
-def _null(arrays: CellArrays, target: int, of: str, length: int | None) -> np.ndarray:
-    values = arrays.read(f"t{target}_null_{of}", np.float32, length)
-    if not ((values >= 0) & (values <= 1)).all():  # NaN is neither
-        raise Malformed(f"'t{target}_null_{of}' holds values that are not between 0 and 1")
-    return values.astype(np.float64)
+def _null_maxima(arrays: RunArrays, key: str, target: int) -> tuple[np.ndarray, np.ndarray]:
+    auc = arrays.vector(key, f"t{target}_null_auc", np.float32)
+    advantage = arrays.vector(key, f"t{target}_null_advantage", np.float32, len(auc))
+    for name, values in (("auc", auc), ("advantage", advantage)):
+        if not ((values >= 0) & (values <= 1)).all():  # NaN is neither
+            raise arrays.error(f"'t{target}_null_{name}' holds values that are not between 0 and 1")
+    return auc.astype(np.float64), advantage.astype(np.float64)
 
 
 def load_records(folder: Path | str) -> list[LoadedRecord]:
@@ -213,23 +172,22 @@ def read_all(paths: Iterable[Path], read: Callable[[Path], list[LoadedRecord]] |
 def read_run(path: Path) -> list[LoadedRecord]:
     """The cells of one run, checked together with their arrays. UserError names the file, the reason and the remedy."""
     loaded = read_bare(path)
-    scored = [one.record for one in loaded if one.record.outcome == "ok"]
-    if scored:
-        with ArrayFile(loaded[0].arrays, _remedy(path)) as file:
-            for record in scored:
-                _check(CellArrays(file, record.key), record)
+    if scored := [one.record for one in loaded if one.record.outcome == "ok"]:
+        arrays = RunArrays(loaded[0].arrays, _remedy(path))
+        for record in scored:
+            _check(arrays, record)
     return loaded
 
 
-def _check(arrays: CellArrays, record: Record) -> None:
-    """Raise :class:`Malformed` unless the arrays are those that the record was written with, of the right types and lengths."""
+def _check(arrays: RunArrays, record: Record) -> None:
+    """Raise UserError unless the arrays are those that the record was written with, of the right types and lengths."""
     if digest_of_arrays(_all(arrays, record)) != record.digests["scores"]:
-        raise Malformed(f"the arrays of the attack '{record.attack.label}' are not those that its record was written with")
+        raise arrays.error(f"the arrays of the attack '{record.attack.label}' are not those that its record was written with")
     for t in record.targets:
-        _candidates(arrays, t.target)
+        _candidates(arrays, record.key, t.target)
         if t.maximum is not None:
-            _null(arrays, t.target, "advantage", len(_null(arrays, t.target, "auc", None)))
-    arrays.read("test_correct", np.bool_)
+            _null_maxima(arrays, record.key, t.target)
+    arrays.vector(record.key, "test_correct", np.bool_)
 
 
 def read_bare(path: Path) -> list[LoadedRecord]:
