@@ -22,7 +22,7 @@ from fedbench.core.process.channel import Channel, Message
 from fedbench.core.run.job import Job, job_json
 
 _TICK_S = 0.5
-SILENCE_S = 60.0
+SILENCE_S = 300.0
 """a worker that neither sends a message nor uses the CPU for so long is ended; it sends one every few seconds"""
 _UNKNOWN = 255  # multiprocessing's exit code where the fork server, which would know it, has ended
 
