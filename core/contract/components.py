@@ -135,7 +135,7 @@ class Probe:
     ``model``: in eval mode, with the uploaded parameters; ``update``: [P] uploaded minus received parameters;
     ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``. Where a defense answers the queries of a global
     model, ``logits`` and the output of ``model`` without gradients are its answers. Gradients are disabled. All fields are
-    copies; leave the model unchanged, since the next batch uses the same copy.
+    copies, made anew for each batch.
     """
 
     model: nn.Module

@@ -25,7 +25,7 @@ Answers = Callable[[torch.Tensor], torch.Tensor]  # logits [n, C] -> what is ans
 
 
 class SignalError(RuntimeError):
-    """A signal raised, returned a wrong value, or changed the tensors that it got."""
+    """A signal raised or returned a wrong value."""
 
 
 class OwnProbe(Probe):
@@ -49,58 +49,6 @@ class OwnProbe(Probe):
         return as_floats(self.__dict__["_module"], x)
 
 
-class _OwnModel:
-    """A signal's own copy of the engine's module, made on first use."""
-
-    def __init__(self, flat: FlatModel) -> None:
-        self._engine = flat
-        self._own: FlatModel | None = None
-        self._where: list[int] = []
-        self._loaded = False
-        self._answer: Answers | None = None
-
-    def next_row(self, answer: Answers | None) -> None:
-        """The engine's module holds another model now; ``answer``: what a defense makes of its logits."""
-        self._loaded, self._answer = False, answer
-
-    def get(self) -> nn.Module:
-        """The copy, in eval mode, with the parameters and buffers that the engine's module holds."""
-        if self._own is None:
-            self._own = FlatModel(deepcopy(self._engine.module), self._engine.params.device)
-            self._where = _places(self._own.module)
-            self._own.module.register_forward_hook(lambda module, given, logits: self._said(logits))
-        if not self._loaded:
-            self._own.params.copy_(self._engine.params)
-            self._own.buffers.copy_(self._engine.buffers)
-            self._own.module.eval()
-            self._loaded = True
-        return self._own.module
-
-    def _said(self, logits: torch.Tensor) -> torch.Tensor:
-        """The defense's answer; the logits themselves where gradients are taken, since that needs the parameters."""
-        return logits if self._answer is None or torch.is_grad_enabled() else self._answer(logits)
-
-    def changed(self) -> str:
-        """The part of the model that the signal changed, compared by value; empty if none."""
-        if self._own is None or not self._loaded:
-            return ""
-        own, engine = self._own, self._engine
-        if _places(own.module) != self._where or not _same(own.params, engine.params):
-            return "the model's parameters"
-        if not _same(own.buffers, engine.buffers):
-            return "the model's buffers"
-        return "the model's mode: it is no longer in eval mode" if any(m.training for m in own.module.modules()) else ""
-
-
-def _places(module: nn.Module) -> list[int]:
-    """Addresses of the module's tensors, which show a replaced one."""
-    return [t.data_ptr() for t in (*module.parameters(), *module.buffers())]
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
 class SignalCall:
     """Calls a signal in one run. ``who``: its name with its package; ``flat``: the engine's model, which the signal never
     gets.
@@ -112,7 +60,8 @@ class SignalCall:
         self.who, self.vector = who, bool(signal.vector)
         self.width: tuple[int, ...] = ()
         self._signal, self._flat = signal, flat
-        self._model = _OwnModel(flat)
+        self._copy: nn.Module | None = None
+        self._answer: Answers | None = None
 
     def row(
         self, update: torch.Tensor, samples: Sequence[tuple[torch.Tensor, torch.Tensor]], logits: Sequence[torch.Tensor],
@@ -123,11 +72,9 @@ class SignalCall:
         ``samples``, ``logits``: chunk by chunk. ``answer``: what a defense makes of logits, already applied to ``logits``.
         Raises :class:`SignalError`, and ``PhaseError`` of the defense that answers.
         """
-        self._model.next_row(answer)
+        self._answer = answer
         with at_work(f"signal {self.who}"), kept():
             parts = [self._chunk(update, x, y, z) for (x, y), z in zip(samples, logits, strict=True)]
-            if what := self._model.changed():
-                raise SignalError(f"it changed {what}; work on a copy, or put back what was there")
         values = torch.cat(parts)
         if not bool(torch.isfinite(values).all()):
             self._require_finite(values, torch.cat(list(logits)))
@@ -135,7 +82,7 @@ class SignalCall:
 
     def _chunk(self, update: torch.Tensor, x: torch.Tensor, y: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         probe = OwnProbe.of(
-            self._flat.module, model=self._model.get, update=update.clone, x=x.clone, y=y.clone, logits=logits.clone
+            self._flat.module, model=self._model, update=update.clone, x=x.clone, y=y.clone, logits=logits.clone
         )
         try:
             with torch.no_grad():
@@ -152,6 +99,18 @@ class SignalCall:
         self.width = width
         # a plain tensor of the engine: no subclass, and no buffer that the signal reuses
         return torch.empty_like(expected).copy_(answer.detach().as_subclass(torch.Tensor))
+
+    def _model(self) -> nn.Module:
+        """A copy of the engine's module in eval mode, with its present parameters and buffers: a signal may change it."""
+        if self._copy is None:
+            self._copy = deepcopy(self._flat.module)
+            self._copy.register_forward_hook(lambda module, args, logits: self._answered(logits))
+        self._copy.load_state_dict(self._flat.module.state_dict())
+        return self._copy.eval()
+
+    def _answered(self, logits: torch.Tensor) -> torch.Tensor:
+        """The defense's answer; the logits themselves where gradients are taken, since that needs the parameters."""
+        return logits if self._answer is None or torch.is_grad_enabled() else self._answer(logits)
 
     def _first_width(self, answer: object) -> tuple[int, ...]:
         """(d,) of the first return value of a vector signal; () of anything else."""
