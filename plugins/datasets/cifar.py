@@ -11,7 +11,7 @@ from pydantic import Field
 from fedbench.core import UserError
 from fedbench.core.toolkit import Arrays, Remote, cached, check_labels, check_size, data_folder, file_lines
 from fedbench.plugins.datasets.imageset import HALF, ArchivedSet, ImageSet, Statistics, check_counts, folder_arrays, moments
-from fedbench.plugins.datasets.sampling import Resplit
+from fedbench.plugins.datasets.sampling import Resplit, holdout_share, test_share
 
 _PIXELS = (3, 32, 32)
 _MOST_BYTES = 400_000_000  # unpacked: 184 MB of records and some text
@@ -145,16 +145,11 @@ class Stl10(ArchivedSet):
     )  # fmt: skip
 
     class Params(Resplit):
-        test: int | float = Field(0.2, gt=0, description="test images, clean labels; a count, or a share of all below 1")
-        holdout: int | float = Field(
-            0.2, gt=0, description="outside non-members, never trained on; a count, or a share of all below 1"
-        )
+        test: int | float = test_share(0.2)
+        holdout: int | float = holdout_share(0.2)
         normalise: Literal["own", "half"] = Field(
             "own", description="channel mean and standard deviation: of all labelled images, or 0.5 and 0.5"
         )
-
-    def _statistics(self, arrays: Arrays) -> Statistics:
-        return super()._statistics(arrays) if self.params.normalise == "own" else HALF
 
     def _arrays(self) -> Arrays:
         files = self._files(self._unpacked(), _FILES)

@@ -74,7 +74,10 @@ class ImageSet(Dataset):
         raise NotImplementedError(f"{type(self).__name__} does not implement _arrays()")
 
     def _statistics(self, arrays: Arrays) -> Statistics:
-        """Mean and standard deviation of each channel; here those of the decoded training images."""
+        """Mean and standard deviation of each channel: of the decoded training images, or 0.5 with ``normalise: half``."""
+        if getattr(self.params, "normalise", "own") == "half":
+            channels = arrays["train_x"].shape[1]
+            return HALF[0][:channels], HALF[1][:channels]
         return tuple(arrays["mean"].tolist()), tuple(arrays["std"].tolist())
 
     def load(self, seed: int) -> Data:

@@ -92,6 +92,16 @@ def mislabel(y: np.ndarray, share: float, n_classes: int, rng: np.random.Generat
     return np.where(canary, (y + shift) % n_classes, y).astype(np.int64), canary
 
 
+def test_share(default: float) -> Any:
+    """The field ``test`` of :class:`Resplit` for images, with another default."""
+    return Field(default, gt=0, description="test images, clean labels; a count, or a share of all below 1")
+
+
+def holdout_share(default: float) -> Any:
+    """The field ``holdout`` of :class:`Resplit`, with another default."""
+    return Field(default, gt=0, description="outside non-members, never trained on; a count, or a share of all below 1")
+
+
 class Resplit(Params):
     """Train, test and hold-out are drawn from all samples, disjoint, each class keeping its share in every split."""
 
@@ -99,9 +109,7 @@ class Resplit(Params):
         None, ge=1, description="training samples, drawn by seed, each class keeping its share; null: all that is left"
     )
     test: int | float = Field(0.25, gt=0, description="test samples, clean labels; a count, or a share of all below 1")
-    holdout: int | float = Field(
-        0.25, gt=0, description="outside non-members, never trained on; a count, or a share of all below 1"
-    )
+    holdout: int | float = holdout_share(0.25)
     label_noise: float = Field(0.0, ge=0, le=1, description="share of mislabelled canaries in train and hold-out, as a fraction")
 
     @field_validator("test", "holdout")

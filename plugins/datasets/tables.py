@@ -21,8 +21,8 @@ from fedbench.core.toolkit import (  # fmt: skip
     data_folder,
     file_lines,
 )
-from fedbench.plugins.datasets.imageset import HALF, ArchivedSet, ImageSet, Statistics, check_counts, decoded, moments
-from fedbench.plugins.datasets.sampling import Resplit
+from fedbench.plugins.datasets.imageset import ArchivedSet, ImageSet, check_counts, decoded, moments
+from fedbench.plugins.datasets.sampling import Resplit, holdout_share, test_share
 
 _SIDE, _TILE = 48, 64  # of a face, of a tile
 _MOST_BYTES = 400_000_000  # of the csv file of faces, which has 301 MB
@@ -54,20 +54,14 @@ class Fer2013(ImageSet):
         "contests. ICONIP, 2013"  # fmt: skip
 
     class Params(Resplit):
-        test: int | float = Field(1 / 18, gt=0, description="test images, clean labels; a count, or a share of all below 1")
-        holdout: int | float = Field(
-            1 / 18, gt=0, description="outside non-members, never trained on; a count, or a share of all below 1"
-        )
+        test: int | float = test_share(1 / 18)
+        holdout: int | float = holdout_share(1 / 18)
         channels: Literal[1, 3] = Field(1, description="3 repeats the grey channel three times")
         normalise: Literal["own", "half"] = Field("own", description="mean and standard deviation: of all images, or 0.5 and 0.5")
 
     @classmethod
     def _places(cls) -> list[Path]:
         return [data_folder() / cls.name / file for file, _ in _FILES]
-
-    def _statistics(self, arrays: Arrays) -> Statistics:
-        channels = self.params.channels
-        return super()._statistics(arrays) if self.params.normalise == "own" else (HALF[0][:channels], HALF[1][:channels])
 
     def _arrays(self) -> Arrays:
         file = next((f for f in self._places() if f.exists()), None)
@@ -150,10 +144,8 @@ class ChMnist(ArchivedSet):
     )  # fmt: skip
 
     class Params(Resplit):
-        test: int | float = Field(0.1, gt=0, description="test images, clean labels; a count, or a share of all below 1")
-        holdout: int | float = Field(
-            0.1, gt=0, description="outside non-members, never trained on; a count, or a share of all below 1"
-        )
+        test: int | float = test_share(0.1)
+        holdout: int | float = holdout_share(0.1)
         normalise: Literal["half", "own"] = Field(
             "half", description="mean and standard deviation: 0.5 and 0.5, which is MemberShield's [-1, 1], or of all images"
         )
@@ -161,9 +153,6 @@ class ChMnist(ArchivedSet):
     @classmethod
     def _places(cls) -> list[Path]:
         return [data_folder() / cls.name / _CSV, *super()._places()]
-
-    def _statistics(self, arrays: Arrays) -> Statistics:
-        return super()._statistics(arrays) if self.params.normalise == "own" else (HALF[0][:1], HALF[1][:1])
 
     def _arrays(self) -> Arrays:
         table, root = self._places()[0], data_folder()
