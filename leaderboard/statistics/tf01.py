@@ -8,8 +8,8 @@ line leads from there to it, in the logit of the TPR over the logarithm of the F
 
 Units with fewer than 333 non-members are *aligned*: their scores are standardised by the mean and deviation of their
 own non-members, a non-member by those of the others, and one threshold judges all of them. Without a leak the rate is
-right whatever the scores. With one it is biased where the tails of units differ. ``python -m
-fedbench.leaderboard.simulation`` prints bias and coverage.
+right whatever the scores. With one it is biased where the tails of units differ. ``python
+tests/benchmarks/tf01.py`` prints bias and coverage.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bias and coverage of TF01 where the truth is known: the table of docs/method.md.
 
-``python -m fedbench.leaderboard.simulation`` prints it. Members are non-members shifted by as much as gives the true
+``python tests/benchmarks/tf01.py`` prints it. Members are non-members shifted by as much as gives the true
 TPR at a false-positive rate of 0.1 %. Every unit has its own location and scale. Units with fewer than 333
 non-members are aligned.
 """
