@@ -28,12 +28,12 @@ from fedbench.leaderboard.tables.attacks import (
     remarks,
     round_table,
 )
-from fedbench.leaderboard.tables.common import counts_note, fold, folded, say, without_empty_tables
-from fedbench.leaderboard.tables.papers import beside_papers, claims_blocks
+from fedbench.leaderboard.tables.common import counts_note, fold, folded, sentence, without_empty_tables
+from fedbench.leaderboard.tables.papers import claims_blocks, published_blocks
 from fedbench.leaderboard.tables.provenance import mixed_note, provenance_blocks, setting_bullets, unscored_blocks
 from fedbench.leaderboard.tables.tradeoffs import adversary_table, paired_table, pareto_table
 
-READING = Note(say(
+READING = Note(sentence(
     "How to read it: an attack's AUC is the chance that it ranks a member above a non-member; 0.5 is guessing. TF01 is the\n"
     "share of members it finds, in percent, while 0.1 % of the non-members are called members. The adversary has a data set\n"
     "of its own: the sign of a score, and the attack of the worst case, are chosen on the other seeds' federations and\n"
@@ -116,7 +116,7 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
     blocks.append(Fold(Words("How to read this board in full"), (READING,)))
     blocks += [*folded(ranking.across_settings(sections), "Every defense in every setting"), *own]
     if source.published:
-        blocks += folded(beside_papers(source.published, sections))
+        blocks += folded(published_blocks(source.published, sections))
     blocks += [*folded(claims_blocks(sections)), *folded(unscored_blocks(sections))]
     end = "Packages, versions, commits, machine and data behind the board"
     blocks += folded(provenance_blocks(current, _origin(source, current)), end)
@@ -128,14 +128,14 @@ def _cited(records: Sequence[LoadedRecord]) -> Note:
     """The identifier of exactly these records under exactly these rules, and the command that makes the board
     again."""
     made = f"`{board_id(records)}` ({CITATION} has its parts), made from {len(records)} records"
-    return Note(say(f"Board id: {made} by `fedbench leaderboard RESULTS`."))
+    return Note(sentence(f"Board id: {made} by `fedbench leaderboard RESULTS`."))
 
 
 def _origin(source: Source, records: Sequence[LoadedRecord]) -> list[Text]:
     lines = source.marks.lines(records) if source.marks is not None else []
     if source.plan is not None:
         again = Words(f"fedbench run RESULTS/suites/{source.plan}.yaml", "code") if ID.fullmatch(source.plan) else source.plan
-        lines.append(say("suite as it was resolved, to run again: {}", again))
+        lines.append(sentence("suite as it was resolved, to run again: {}", again))
     return lines
 
 
@@ -154,7 +154,7 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
     several = len({s.suite for s in sections}) > 1
     name = f"{section.suite}: {section.setting}" if several else section.setting
     summary = Words("What the setting is: data, model, partition, federation, audit, seeds, threat model")
-    return [Heading(2, say("Setting {}", name)), Fold(summary, (setting_of(section, sections),))]
+    return [Heading(2, sentence("Setting {}", name)), Fold(summary, (setting_of(section, sections),))]
 
 
 def _section(section: Section, analyses: Sequence[Drawer], plots: bool, trust: Callable[[Row], Words] | None) -> list[Block]:
@@ -167,7 +167,7 @@ def _section(section: Section, analyses: Sequence[Drawer], plots: bool, trust: C
     shown = [image_of(figure, section) for figure in own if figure is not None]
     figures = [*shown[:2], *images["costs"], *shown[2:], *images["attacks"]]
     return [
-        Heading(3, say("Coalition {}, {} view", section.coalition, section.view)),
+        Heading(3, sentence("Coalition {}, {} view", section.coalition, section.view)),
         *fold("Ranks with all columns", [
             counts_note(section), ranking.ranking_table(section, trust), *ranking.canary_table(section), *remarks(section),
         ]),

@@ -80,7 +80,7 @@ def test_an_entry_that_fits_no_paper_is_refused_and_costs_no_board(folder, secti
 def test_no_rank_correlation_where_data_or_model_are_not_the_papers(tmp_path, dataset, model, clause):
     described = {"dataset": {"name": dataset, "params": {}}, "model": {"name": model, "params": {}}}
     folder = Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.8, "cofedmid": 0.1}).fill((0,), described=described)
-    beside = board(folder, published=[{**ENTRY, "differs": "30 rounds in place of 100 <b>"}]).partition("## Beside the paper")[2]
+    beside = board(folder, published=[{**ENTRY, "differs": "30 rounds in place of 100 <b>"}]).partition("## Published numbers")[2]
     assert f"Not the paper's setting: {clause} the order" in beside and "What differs: 30 rounds" in beside
     assert "AUC: 6 of 56 published cells run; mean absolute difference 0." in beside and "<b>" not in beside
 

@@ -24,7 +24,7 @@ from fedbench.leaderboard.document import Source, setting_of
 from fedbench.leaderboard.site import schema
 from fedbench.leaderboard.statistics.published import Match, Ours, match
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
-from fedbench.leaderboard.statistics.rows import Row, adversary_of, ended
+from fedbench.leaderboard.statistics.rows import Row, adversary_of, outcome_of
 from fedbench.leaderboard.statistics.sections import Section, of_tuning
 from fedbench.leaderboard.tables.papers import NAMES
 from fedbench.leaderboard.tables.provenance import mixed_note, origin, provenance_blocks
@@ -222,7 +222,7 @@ class Cells:
         low_high, counts = histogram(judged, group)
         return {
             "key": text(r.key[:_KEY]), "run": self._run(loaded), "attack": self.use(r.attack),
-            "outcome": self.at("outcomes", ended(loaded)), "reason": self.at("reasons", text(r.reason, 400)),
+            "outcome": self.at("outcomes", outcome_of(loaded)), "reason": self.at("reasons", text(r.reason, 400)),
             "sample": self.at("samples", [group, sum(s.n_members for s in known), sum(s.n_nonmembers for s in known)]),
             "targets": self.at("targets", [t.target for t in r.targets]) if r.targets else -1,
             "auc": packed_numbers([s.value("auc") if s else None for s in scores], 100_000, width=3),

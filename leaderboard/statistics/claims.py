@@ -43,7 +43,7 @@ class ClaimTest:
     p: float
 
     @property
-    def told(self) -> int:
+    def significant_sign(self) -> int:
         """The sign that is significant at 95 %; 0 where none is."""
         return int(np.sign(self.found.mean - self.bound)) if self.p <= 1 - LEVEL else 0
 
@@ -75,12 +75,12 @@ class Judged:
     def verdict(self) -> Verdict:
         """One comparison significant the other way contradicts; all significant as claimed, and nothing lacking,
         support."""
-        told = [c.told * c.claimed for c in self.comparisons]
-        if -1 in told:
+        signs = [c.significant_sign * c.claimed for c in self.comparisons]
+        if -1 in signs:
             return "contradicted"
-        if 0 in told:
+        if 0 in signs:
             return "not decided by these intervals"
-        return "not tested at this scale" if self.lacks or not told else "supported"
+        return "not tested at this scale" if self.lacks or not signs else "supported"
 
 
 def judged(paper: Paper, sections: Sequence[Section]) -> list[Judged]:

@@ -49,7 +49,7 @@ class RowMaximum:
     looks: tuple[int, int]
 
 
-def looks_often(section: Section) -> bool:
+def has_maxima(section: Section) -> bool:
     """Whether at least two attacks of the section score every round, and their maxima are known."""
     often = {a for row in section.rows for a, e in row.entries.items() if e.single_rounds and e.maxima}
     return len(often) >= FEWEST

@@ -32,7 +32,7 @@ MISSING = "missing"  # no record at all: not run yet
 BY_ADVERSARY = "by the adversary"
 
 
-def ended(loaded: LoadedRecord | None) -> str:
+def outcome_of(loaded: LoadedRecord | None) -> str:
     """Outcome of a cell, and whether an adversary inside caused it; None: ``missing``."""
     if loaded is None:
         return MISSING
@@ -55,8 +55,8 @@ class Entry:
 
     @cached_property
     def outcomes(self) -> Counter[str]:
-        """Number of seeds by outcome (see :func:`ended`)."""
-        return Counter(ended(self.records.get(s)) for s in self.targets)
+        """Number of seeds by outcome (see :func:`outcome_of`)."""
+        return Counter(outcome_of(self.records.get(s)) for s in self.targets)
 
     @property
     def complete(self) -> bool:
@@ -203,7 +203,7 @@ class Row:
     # -- the run of each seed that accuracy, time, facts and findings are taken from --------------------------------------
 
     @cached_property
-    def stands_under(self) -> str | None:
+    def active_attack(self) -> str | None:
         """The active attack under which the row's accuracy and time are taken; None: none, it has a passive run.
 
         An active attack is trained inside a run of its own: its accuracy is not that of the defense alone. A row
@@ -216,14 +216,14 @@ class Row:
         return min(active, key=lambda a: (-active.count(a), a))
 
     def utility_run(self, seed: int) -> list[LoadedRecord]:
-        """The records of the seed's run that accuracy and time are taken from (see :attr:`stands_under`).
+        """The records of the seed's run that accuracy and time are taken from (see :attr:`active_attack`).
 
         Of several such runs, the one most attacks judged; a tie goes to the first attack's.
         """
         runs: dict[str, list[LoadedRecord]] = {}
         for attack in sorted(self.entries):
             loaded = self.entries[attack].ok(seed)
-            if loaded and adversary_of(loaded) == self.stands_under:
+            if loaded and adversary_of(loaded) == self.active_attack:
                 runs.setdefault(loaded.record.run_key, []).append(loaded)
         return max(runs.values(), key=len, default=[])
 

@@ -428,6 +428,6 @@ def rank_ranges(labels: Sequence[str], tests: Tests) -> dict[str, tuple[int, int
     side: with 95 % confidence all true ranks lie within their ranges (Al Mohamad et al., Statistica Neerlandica
     2022).
     """
-    told = [pair if mean < 0 else pair[::-1] for pair, mean in significant(tests).items()]  # (lower, higher)
-    better, worse = (Counter(pair[side] for pair in told) for side in (1, 0))
+    ordered = [pair if mean < 0 else pair[::-1] for pair, mean in significant(tests).items()]  # (lower, higher)
+    better, worse = (Counter(pair[side] for pair in ordered) for side in (1, 0))
     return {label: (1 + better[label], len(labels) - worse[label]) for label in labels}

@@ -13,7 +13,7 @@ from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import METRICS, Group, Interval
 from fedbench.core.metrics.roc import TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.intervals import interval_of, mean_of
-from fedbench.leaderboard.statistics.maximum import looks_often, row_maximum
+from fedbench.leaderboard.statistics.maximum import has_maxima, row_maximum
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import (
@@ -26,7 +26,7 @@ from fedbench.leaderboard.tables.common import (
     name_of,
     numbers,
     rank_of,
-    say,
+    sentence,
     spanned,
     table_of,
     tf01_notes,
@@ -89,7 +89,7 @@ def _by_attack(
     columns = [RANK, DEFENSE]
     for attack in section.attacks:
         mark = "" if attack in eligible else " (no undefended score)" if attack in unknown else " (finds nothing)"
-        columns.append(replace(how, name=say(f"{{}}{mark}", attack)))
+        columns.append(replace(how, name=sentence(f"{{}}{mark}", attack)))
     rows = ((rank_of(section.comparison, row), name_of(row), *(cell(row, a) for a in section.attacks)) for row in section.rows)
     return table_of(title, caption, columns, rows, footnotes=footnotes)
 
@@ -107,12 +107,14 @@ def remarks(section: Section) -> list[Note]:
     if section.base is None:
         notes.append(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))
     elif weak and eligible:
-        notes.append(say("No better than chance on the undefended run, and so in no mean, worst case or rank: {}.", joined(weak)))
+        why = "No better than chance on the undefended run, and so in no mean, worst case or rank: {}."
+        notes.append(sentence(why, joined(weak)))
     elif weak:
         why = "No attack beats chance on the undefended run, so there is nothing to rank defenses by: {}."
-        notes.append(say(why, joined(weak)))
+        notes.append(sentence(why, joined(weak)))
     if unknown:
-        notes.append(say("Without a score on the undefended run, and so in no mean, worst case or rank: {}.", joined(unknown)))
+        why = "Without a score on the undefended run, and so in no mean, worst case or rank: {}."
+        notes.append(sentence(why, joined(unknown)))
     if len(section.seeds) == 1:
         notes.append(Words(
             "One seed: intervals hold the error from the candidates, not from training; signs and worst cases are chosen on one "
@@ -143,7 +145,7 @@ def group_table(section: Section) -> Table:
     columns = [DEFENSE, *(numbers(_GROUPS[group], direction="lower") for group in groups)]
     columns += [numbers("inside, above free-riders", direction="lower", signed=True)] if floor else []
     rows = ((name_of(r), *(Value(mean=mean(r, g)) for g in groups), *([above(r)] if floor else [])) for r in section.rows)
-    caption = say(
+    caption = sentence(
         " (mean over attacks as measured; chance level is 0.5 for outside non-members alone: inside ones leak through their own "
         f"clients, with or without the target, as `{FREE_RIDER}` shows)"
     )
@@ -226,7 +228,7 @@ _MAXIMUM = (
 
 def maximum_table(section: Section) -> list[Table]:
     """The maximum over attacks and rounds of each defense; nothing where fewer than two attacks score every round."""
-    if not looks_often(section):
+    if not has_maxima(section):
         return []
     columns = [DEFENSE]
     for name in ("auR", "Adv"):
@@ -281,7 +283,7 @@ def findings_table(section: Section, label: str) -> list[Table]:
         (name_of(row), *([attack or ""] if several else []), *(value(found.get(n)) for n in units))
         for row, attack, found in lines
     )
-    caption = say(" {}, means over seeds", label)
+    caption = sentence(" {}, means over seeds", label)
     return [table_of("Findings of the analysis", caption, (DEFENSE, *([ATTACK] if several else []), *columns), rows)]
 
 

@@ -35,7 +35,7 @@ MOST_NAMED = 8  # tables in a summary
 # -- texts, columns and tables --------------------------------------------------------------------------------------------
 
 
-def say(template: str, *quoted: Text) -> tuple[Part, ...]:
+def sentence(template: str, *quoted: Text) -> tuple[Part, ...]:
     """The program's own words, with ``quoted`` texts in the places of ``{}``; `code` and **strong** as in Markdown."""
     given, parts = iter(quoted), list[Part]()
     for piece in filter(None, re.split(r"(\{\}|`[^`]+`|\*\*[^*]+\*\*)", template)):
@@ -125,7 +125,7 @@ def worst_of(comparison: Comparison, row: Row) -> Content:
         return None
     first = comparison.ranks.get(row.label) == (1, 1) and len(comparison.ranked) > 1
     found = worst.found
-    return Value(mean=found.mean, half_width=found.half_width, best=first, suffix=say(" {}", worst.attack))
+    return Value(mean=found.mean, half_width=found.half_width, best=first, suffix=sentence(" {}", worst.attack))
 
 
 def entry_value(section: Section, entry: Entry, found: Interval | None, best: bool = False, suffix: Text = ()) -> Value:
@@ -140,7 +140,7 @@ def entry_value(section: Section, entry: Entry, found: Interval | None, best: bo
 
 def with_attack(worst: tuple[str, float] | None) -> Content:
     """A worst case: the number and the attack it belongs to."""
-    return Value(mean=worst[1], suffix=say(" {}", worst[0])) if worst else None
+    return Value(mean=worst[1], suffix=sentence(" {}", worst[0])) if worst else None
 
 
 def spanned(values: Sequence[int]) -> str:
@@ -161,7 +161,7 @@ def counts_note(section: Section) -> Note:
     counts += f", {spanned(ofl)} from outside the federation" if ofl else ""
     counts += f", {spanned(ifl)} from other clients" if ifl else ""
     line = f"n = {len(section.units)} a cell ({seeds} x targets) unless it says otherwise{counts}. Targets: {{}}."
-    return Note(say(line, joined(_targets(section), "; ")))
+    return Note(sentence(line, joined(_targets(section), "; ")))
 
 
 def _targets(section: Section) -> list[Text]:
@@ -176,10 +176,10 @@ def _targets(section: Section) -> list[Text]:
 def named_targets(targets: Sequence[int], names: Sequence[str]) -> tuple[Part, ...]:
     """Targets in words: clients, all honest clients, or groups by ``names``."""
     if tuple(targets) == (EVERYBODY.code,):
-        return say("all honest clients together")
+        return sentence("all honest clients together")
     clients = [t for t in targets if t >= 0]
     groups = sorted(t.index for t in map(Target.of, targets) if t.kind == "group")
-    shown: list[Text] = [say("group {}", names[g] if g < len(names) else str(g)) for g in groups]
+    shown: list[Text] = [sentence("group {}", names[g] if g < len(names) else str(g)) for g in groups]
     if clients or not shown:
         shown.append(Words(f"clients {_listed(clients)}"))
     return joined(shown)
@@ -203,7 +203,7 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
         method = f"aligned and with one threshold, since {each} non-members{_own_parts(section)} are too few for one of their own"
         method += "; that tends to read low (docs/method.md)"
     without = [row.label for row in section.rows if not has_tf01(section, [row])]
-    rows = [say("TF01 n/a: too few scores of {}.", joined(without))] if without else []
+    rows = [sentence("TF01 n/a: too few scores of {}.", joined(without))] if without else []
     return (Words(f"TF01: targets and seeds pooled, {method}."), *rows)
 
 
@@ -263,7 +263,7 @@ def _summary(lead: Text, blocks: Sequence[Block]) -> Text:
     rest = len(names) - MOST_NAMED
     shown = joined([*names[:MOST_NAMED], *([Words(f"{rest} more tables")] if rest > 0 else [])], "; ")
     rows = sum(len(table.rows) for table in tables)
-    shown = shown or (say(f"{rows} {'row' if rows == 1 else 'rows'}") if rows else ())
+    shown = shown or (sentence(f"{rows} {'row' if rows == 1 else 'rows'}") if rows else ())
     return joined([lead, shown], ": ") if shown else joined([lead])
 
 
@@ -275,7 +275,7 @@ def without_empty_tables(blocks: Iterable[Block]) -> list[Block]:
             block = Fold(block.summary, tuple(without_empty_tables(block.blocks)))
         elif isinstance(block, Table) and block.rows and block.title and _is_empty(block):
             why = block.empty or Words("no record has what it needs")
-            block = Note(say("{}: n/a throughout, since {}.", Words(block.title, "strong"), why))
+            block = Note(sentence("{}: n/a throughout, since {}.", Words(block.title, "strong"), why))
         found.append(block)
     return found
 

@@ -16,7 +16,7 @@ from fedbench.leaderboard.claims.papers import Paper, Quantity, shipped_papers
 from fedbench.leaderboard.statistics.claims import ClaimTest, Judged, Lack, judged
 from fedbench.leaderboard.statistics.published import QUANTITIES, Match, Pair, match
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, amount, joined, numbers, say, table_of, words
+from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, amount, joined, numbers, sentence, table_of, words
 
 # ---------------------------------------------------------------- published numbers
 
@@ -36,7 +36,7 @@ _MORE = {
 }  # fmt: skip
 
 
-def beside_papers(entries: Sequence[dict[str, Any]], sections: Sequence[Section]) -> list[Block]:
+def published_blocks(entries: Sequence[dict[str, Any]], sections: Sequence[Section]) -> list[Block]:
     """All published numbers that a suite names, and which settings of it were not run; an entry that fits no paper is
     a line."""
     matches: list[Match] = []
@@ -49,22 +49,22 @@ def beside_papers(entries: Sequence[dict[str, Any]], sections: Sequence[Section]
             wrong.append(Quote(str(error), 400))
     shown = [block for m in matches if m.setting in run for block in match_blocks(m)]
     absent = [f"{m.source} {m.table}, {m.setting}" for m in matches if m.setting not in run]
-    wrong += [say("not run: {}", place) for place in dict.fromkeys(absent)]
-    return [Heading(2, Words("Beside the paper")), *shown, *([Bullets(tuple(wrong))] if wrong else [])]
+    wrong += [sentence("not run: {}", place) for place in dict.fromkeys(absent)]
+    return [Heading(2, Words("Published numbers")), *shown, *([Bullets(tuple(wrong))] if wrong else [])]
 
 
 def match_blocks(found: Match) -> list[Block]:
     """What differs, a summary of the reproduction, and per quantity a table of ours, the paper's and the
     difference."""
-    place = say("{}, {}, {}", f"{found.source} {found.table}", found.setting, f"coalition {found.coalition}")
+    place = sentence("{}, {}, {}", f"{found.source} {found.table}", found.setting, f"coalition {found.coalition}")
     blocks: list[Block] = [Heading(3, place)]
     if found.unlike:
-        blocks.append(Note(say(
+        blocks.append(Note(sentence(
             "Not the paper's setting: {}: the order of defenses and attacks there says nothing of the order here, so no rank "
             "correlation is given.", Quote("; ".join(found.unlike), 400),
         )))  # fmt: skip
     if found.differs:
-        blocks.append(Note(say("What differs: {}", Quote(found.differs, 1_000))))
+        blocks.append(Note(sentence("What differs: {}", Quote(found.differs, 1_000))))
     quantities = [q for q in QUANTITIES if found.of(q)]
     blocks.append(Bullets(tuple(Words(_agreement(q, found.of(q), ranks=not found.unlike)) for q in quantities)))
     for quantity in (q for q in quantities if any(p.ours for p in found.of(q))):
@@ -145,8 +145,8 @@ def _quantity_table(quantity: str, pairs: Sequence[Pair]) -> Table:
 
 def _attack(pair: Pair) -> Text:
     if pair.quantity == "tf01_by_class":
-        return say("{}, {}", pair.attack, pair.group.replace(":", ", "))
-    return say("{}, group {}", pair.attack, pair.group) if pair.group else pair.attack
+        return sentence("{}, {}", pair.attack, pair.group.replace(":", ", "))
+    return sentence("{}, group {}", pair.attack, pair.group) if pair.group else pair.attack
 
 
 def _numbers(p: Pair, further: int) -> tuple[Content, ...]:
@@ -167,9 +167,9 @@ def _numbers(p: Pair, further: int) -> tuple[Content, ...]:
 
 TITLE = "Claims of the papers"
 _HOW = (
-    "What the papers say, asked of the rows above; all comparisons of a claim are judged together at 95 % (Holm). Supported: "
-    "each is told as claimed; contradicted: one is told the other way. Found: how many comparisons of a section are told, and "
-    "the one that speaks most against the claim. docs/method.md says more."
+    "What the papers claim, tested on the rows above; all comparisons of a claim are tested together at 95 % (Holm). Supported: "
+    "each is significant as claimed; contradicted: one is significant the other way. Found: how many comparisons of a section "
+    "are significant, and the one with the most evidence against the claim. docs/method.md has the definitions."
 )
 _LONGEST = 400
 _PERCENT = ("tf01", "worst-tf01", "mean-tf01", "accuracy")
@@ -185,7 +185,7 @@ def claims_blocks(sections: Sequence[Section], papers: Mapping[str, Paper] | Non
             suites = sorted({s.suite for s in sections} & set(paper.differs))
             columns = map(words, ("id", "claim", "place", "verdict", "found"))
             rows = ((j.claim.id, Quote(j.claim.text, _LONGEST), j.claim.place, Words(j.verdict), _found(j)) for j in claims)
-            notes = tuple(say("Differs from the paper: {}", Quote(paper.differs[suite], _LONGEST)) for suite in suites)
+            notes = tuple(sentence("Differs from the paper: {}", Quote(paper.differs[suite], _LONGEST)) for suite in suites)
             tables.append(table_of(f"Claims of {paper.paper}", "", columns, rows, footnotes=notes))
     return [Heading(2, Words(TITLE)), Note(Words(_HOW)), *tables] if tables else []
 
@@ -199,7 +199,7 @@ def _found(j: Judged) -> Text:
         name = joined([place.setting, place.coalition, *([place.view] if several else [])])
         own, lacks = [c for c in j.comparisons if c.place == place], [k for k in j.lacks if k.place == place]
         parts = joined([*([_compared(own)] if own else []), *([_lacking(lacks)] if lacks else [])], "; ")
-        said.append(say("{}: {}", name, parts))
+        said.append(sentence("{}: {}", name, parts))
     return joined(said, ". ")
 
 
@@ -207,21 +207,21 @@ def _compared(found: Sequence[ClaimTest]) -> tuple[Part, ...]:
     worst = max(found, key=lambda c: c.against)
     if len(found) == 1:
         return _said(worst)
-    as_claimed, against = (sum(c.told == sign * c.claimed for c in found) for sign in (1, -1))
-    return say(f"{as_claimed} of {len(found)} as claimed, {against} the other way; most against it: {{}}", _said(worst))
+    as_claimed, against = (sum(c.significant_sign == sign * c.claimed for c in found) for sign in (1, -1))
+    return sentence(f"{as_claimed} of {len(found)} as claimed, {against} the other way; most against it: {{}}", _said(worst))
 
 
 def _said(c: ClaimTest) -> tuple[Part, ...]:
     """``cofedmid 0.600 ± 0.020, minus hamp +0.012 ± 0.008``; where a value is claimed, which."""
     q, side = c.quantity, "below" if c.claimed < 0 else "above"
     name = joined([part for part in (q.row, q.attack, q.group, q.name) if part is not None], " / ")
-    name = name if q.minus is None else say("{} minus {}", name, q.minus)
+    name = name if q.minus is None else sentence("{} minus {}", name, q.minus)
     digits = 2 if q.measure in _UNITS else 3 if abs(c.value.mean) < 2 else 1
-    shown = say(f"{{}} {_number(c.value, q, digits)}", name)
+    shown = sentence(f"{{}} {_number(c.value, q, digits)}", name)
     if c.other is None:
-        return say(f"{{}} ({side} {c.bound:g} claimed)", shown)
+        return sentence(f"{{}} ({side} {c.bound:g} claimed)", shown)
     allowed = f" ({side} {c.bound:+g} claimed)" if c.bound else ""
-    return say(f"{{}}, minus {{}} {_number(c.found, q, digits, difference=True)}{allowed}", shown, c.other)
+    return sentence(f"{{}}, minus {{}} {_number(c.found, q, digits, difference=True)}{allowed}", shown, c.other)
 
 
 def _number(found: Interval, q: Quantity, digits: int, difference: bool = False) -> str:
@@ -235,4 +235,4 @@ def _lacking(lacks: Sequence[Lack]) -> tuple[Part, ...]:
     for lack in lacks:
         by_why.setdefault(lack.why, {})[lack.what] = None
     named = [(why, [w for w in what if w]) for why, what in by_why.items()]
-    return joined([say(f"{why} {{}}", joined(what)) if what else Words(why) for why, what in named], "; ")
+    return joined([sentence(f"{why} {{}}", joined(what)) if what else Words(why) for why, what in named], "; ")

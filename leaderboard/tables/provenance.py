@@ -12,9 +12,9 @@ from fedbench.core.contract.board import Block, Bullets, Heading, Note, Part, Qu
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
-from fedbench.leaderboard.statistics.rows import MISSING, ended
+from fedbench.leaderboard.statistics.rows import MISSING, outcome_of
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.tables.common import joined, say, table_of, words
+from fedbench.leaderboard.tables.common import joined, sentence, table_of, words
 
 MOST_VALUES = 8
 MOST_SETTING_VALUES = 4
@@ -42,16 +42,16 @@ def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ())
     for described in {repr(r.record.described): r.record.described for r in records}.values():
         for name, value in _flat(described):
             values.setdefault(name, {})[value] = None
-    lines: list[Text] = [say("{}: {}", part, joined(leaves)) for part, leaves in _by_part(values).items()]
+    lines: list[Text] = [sentence("{}: {}", part, joined(leaves)) for part, leaves in _by_part(values).items()]
     rounds = sorted({row.round for r in records for row in r.record.history})
     lines += [Words(f"audited rounds: {_series(rounds)}")] if rounds else []
     lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
     chosen = "strengths are chosen on them, and only the tables that say so count them"
     lines += [Words(f"tuning seeds: {_series(sorted(tuning))}: {chosen}")] if tuning else []
     for view in sorted({r.record.view for r in records if r.record.outcome == "ok"}):
-        lines.append(say(f"threat model, {{}} view: the adversary {VIEWS.get(view, 'is not described')}", view))
+        lines.append(sentence(f"threat model, {{}} view: the adversary {VIEWS.get(view, 'is not described')}", view))
     labels = {r.record.defense.label for r in records if ANSWERS in r.record.notes}
-    return Bullets((*lines, *([say(f"{{}}: {ANSWERS}", joined(sorted(labels)))] if labels else [])))
+    return Bullets((*lines, *([sentence(f"{{}}: {ANSWERS}", joined(sorted(labels)))] if labels else [])))
 
 
 def _flat(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Quote]]:
@@ -86,7 +86,7 @@ def _by_part(found: Mapping[str, Mapping[Quote, None]]) -> dict[Part, list[Text]
         shown += (Words(" / …"),) if len(values) > MOST_SETTING_VALUES else ()
         leaf = leaf.removeprefix("params.")
         heading = Words(_PARTS[part]) if part in _PARTS else Quote(part, 40)
-        parts.setdefault(heading, []).append(shown if leaf in ("", "name") else say("{} {}", Quote(leaf, 60), shown))
+        parts.setdefault(heading, []).append(shown if leaf in ("", "name") else sentence("{} {}", Quote(leaf, 60), shown))
     return parts
 
 
@@ -113,7 +113,7 @@ def unscored_blocks(sections: Sequence[Section]) -> list[Block]:
                     loaded = entry.records.get(seed)
                     coalition = next((r.record.coalition for r in [loaded, *row.records] if r), section.coalition)
                     reason = loaded.record.reason if loaded else ""
-                    cell = (section.setting, coalition, row.label, attack, ended(loaded), reason)
+                    cell = (section.setting, coalition, row.label, attack, outcome_of(loaded), reason)
                     found.setdefault(cell, set()).add(seed)
     if not found:
         return []
@@ -154,7 +154,7 @@ def mixed_note(records: Sequence[LoadedRecord]) -> list[Block]:
     types = {r.record.provenance.cpu_type for r in records if r.record.provenance.device == "cpu"}
     if len(types) < 2:
         return []
-    return [Note(say(
+    return [Note(sentence(
         "Records of several types of CPU, so that last digits may differ: one command gives the same bits on one type only ({}).",
         _listed(types, MOST_VALUES, "; "),
     ))]  # fmt: skip
@@ -167,10 +167,10 @@ def provenance_blocks(records: Sequence[LoadedRecord], more: Sequence[Text] = ()
     values: dict[str, set[str]] = {}
     for name, value in (item for r in records for item in origin(r)):
         values.setdefault(name, set()).add(value)
-    lines += [say(f"{name}: {{}}", _listed(found, MOST_VALUES)) for name, found in values.items()]
-    count = ", ".join(f"{n} {what}" for what, n in sorted(Counter(map(ended, records)).items()))
+    lines += [sentence(f"{name}: {{}}", _listed(found, MOST_VALUES)) for name, found in values.items()]
+    count = ", ".join(f"{n} {what}" for what, n in sorted(Counter(map(outcome_of, records)).items()))
     latest = max(r.record.measured.started for r in records)
-    lines += [Words(f"records: {count}"), say("last run started: {}", latest)]
+    lines += [Words(f"records: {count}"), sentence("last run started: {}", latest)]
     return [Heading(2, Words("Provenance")), Bullets(tuple(lines))]
 
 
@@ -183,8 +183,8 @@ def _packages(records: Sequence[LoadedRecord]) -> Iterator[Text]:
                 found.setdefault(part.distribution, {}).setdefault(kind, set()).add(part.name)
     for package, kinds in sorted(found.items()):
         order = ("data sets", "models", "defenses", "attacks", "signals", "analyses")
-        parts = (say(f"{kind} {{}}", _listed(kinds[kind], MOST_NAMES)) for kind in order if kind in kinds)
-        yield say("components of {}: {}", Quote(package, 120), joined(parts, "; "))
+        parts = (sentence(f"{kind} {{}}", _listed(kinds[kind], MOST_NAMES)) for kind in order if kind in kinds)
+        yield sentence("components of {}: {}", Quote(package, 120), joined(parts, "; "))
 
 
 def _components(record: Record) -> Iterator[tuple[str, ComponentUse]]:
@@ -198,4 +198,4 @@ def _components(record: Record) -> Iterator[tuple[str, ComponentUse]]:
 def _listed(values: set[str], most: int, between: str = ", ") -> tuple[Part, ...]:
     ordered = sorted(values)
     rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return say(f"{{}}{rest}", joined([Quote(v, 120) for v in ordered[:most]], between))
+    return sentence(f"{{}}{rest}", joined([Quote(v, 120) for v in ordered[:most]], between))

@@ -20,7 +20,7 @@ from fedbench.leaderboard.tables.common import (
     name_of,
     numbers,
     rank_of,
-    say,
+    sentence,
     span,
     table_of,
     tf01_notes,
@@ -35,7 +35,7 @@ MOST_NAMED = 4  # defenses in a sentence
 MOST_REMARKS, LONGEST_REMARK = 4, 600  # footnotes of a row, characters of one
 MOST_SECTIONS = 5  # in one table across settings, with the sums: eight columns
 TITLE = "At a glance"
-READING = Note(say(
+READING = Note(sentence(
     "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Rows that share places (#) are statistically tied, whatever their "
     "order; `±` and brackets are 95 %.\nAccuracy and runtime are against the undefended run of the same seed. `free-rider` and "
     "`placebo` are floors, not defenses."
@@ -67,7 +67,7 @@ def row_numbers(of: RowSummary) -> dict[str, Interval | None]:
 def _cells(section: Section, row: Row) -> dict[str, Content]:
     """Key of ``COLUMNS`` -> cell of the row."""
     comparison, summary = section.comparison, section.summaries[row.label]
-    suffixes: dict[str, Text] = {"tf01": say(" {}", summary.tf01_attack), "runtime": Words("x")}
+    suffixes: dict[str, Text] = {"tf01": sentence(" {}", summary.tf01_attack), "runtime": Words("x")}
     found = row_numbers(summary).items()
     made: dict[str, Content] = {key: value(one, suffixes.get(key, ())) if one else None for key, one in found}
     made |= {"rank": rank_of(comparison, row), "defense": name_of(row), "worst": worst_of(comparison, row)}
@@ -89,7 +89,7 @@ def front_table(section: Section, rows: Sequence[Row]) -> Table:
     columns = {key: COLUMNS[key] for key in ("rank", "defense", "worst", "mean", "tf01", "delta", "runtime")}
     columns |= {"tf01": replace(columns["tf01"], name=Words("TF01")), "delta": replace(columns["delta"], digits=1)}
     made = [{**_cells(section, row), "tf01": value(section.summaries[row.label].tf01)} for row in rows]
-    caption = say(": {}, coalition {}, {} view", section.setting, section.coalition, section.view)
+    caption = sentence(": {}, coalition {}, {} view", section.setting, section.coalition, section.view)
     shown = (tuple(cells[key] for key in columns) for cells in made)
     return table_of(TITLE, caption, columns.values(), shown, footnotes=(*more, *tf01_notes(section)))
 
@@ -115,13 +115,13 @@ def _first_rows(section: Section, found: Answer) -> list[Row]:
 
 # -- the two sentences ------------------------------------------------------------------------------------------------------
 
-Outcome = Literal["found", "none told", "none within", "none here", "nothing leaks", "no undefended run"]
+Outcome = Literal["found", "none lower", "none within", "none here", "nothing leaks", "no undefended run"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """Which defense to use. ``outcome``: ``found``: the ``defense`` leaks significantly less than the undefended
-    federation and costs at most one point as measured. ``none told``: of those within one point none does;
+    federation and costs at most one point as measured. ``none lower``: of those within one point none does;
     ``defense`` is the lowest. ``none within``: every defense costs more; ``defense`` is the one that costs least.
     Otherwise there is no ``defense``: no row but floors has a rank (``none here``), no attack beats chance (``nothing
     leaks``), or there is no undefended run.
@@ -157,7 +157,7 @@ def answer(section: Section) -> Answer:
     first = (less or within or [max(costs, key=lambda label: costs[label].mean)])[0]  # rows are in the order of their worst cases
     apart = set(map(frozenset, significant(comparison.tests_among(comparison.ranked))))
     return Answer(
-        outcome="found" if less else "none told" if within else "none within", undefended=undefended,
+        outcome="found" if less else "none lower" if within else "none within", undefended=undefended,
         defense=section.summaries[first], difference=against.get(first), seeds=len(section.seeds),
         unsure=not (costs[first].low >= -WITHIN or costs[first].high < -WITHIN),
         tied=tuple(label for label in within if label != first and frozenset((label, first)) not in apart),
@@ -171,7 +171,7 @@ _WITHOUT: Mapping[Outcome, str] = {
 }
 _LEADS: Mapping[Outcome, str] = {
     "found": "The strongest defense within one point of the undefended accuracy is {}",
-    "none told": "No defense within one point of the undefended accuracy is shown to leak less than no defense; the lowest is {}",
+    "none lower": "No defense within one point of the undefended accuracy is shown to leak less than none; the lowest is {}",
     "none within": "No defense is within one point of the undefended accuracy; the nearest is {}",
 }
 
@@ -192,27 +192,27 @@ def _strongest(found: Answer) -> Text:
     seeds = "one seed does" if found.seeds == 1 else f"{found.seeds} seeds do"
     unsure = f", which {seeds} not distinguish from one point" if found.unsure else ""
     alone = "; one seed shows no differences" if found.seeds == 1 else ""
-    ties = say("; statistically tied with {}", named(found.tied, MOST_NAMED)) if found.tied else ()
-    return say(f"{_LEADS[found.outcome]}: {{}}{less}{cost}{unsure}{alone}{{}}.", defense.label, _auc(defense), ties)
+    ties = sentence("; statistically tied with {}", named(found.tied, MOST_NAMED)) if found.tied else ()
+    return sentence(f"{_LEADS[found.outcome]}: {{}}{less}{cost}{unsure}{alone}{{}}.", defense.label, _auc(defense), ties)
 
 
 def named(labels: Sequence[str], most: int) -> tuple[Part, ...]:
     """The first labels, and how many more there are."""
     more = len(labels) - most
-    return joined(labels) if more <= 1 else say(f"{{}} and {more} more", joined(labels[:most]))
+    return joined(labels) if more <= 1 else sentence(f"{{}} and {more} more", joined(labels[:most]))
 
 
 def _leak(row: RowSummary) -> Text:
-    tf01 = say("; not enough non-members for TF01")
+    tf01 = sentence("; not enough non-members for TF01")
     if row.tf01 is not None:
-        tf01 = say(f", and a TF01 of {amount(row.tf01, COLUMNS['tf01'])} % ({{}})", row.tf01_attack)
-    return say("The undefended federation leaks a {}{}.", _auc(row), tf01)
+        tf01 = sentence(f", and a TF01 of {amount(row.tf01, COLUMNS['tf01'])} % ({{}})", row.tf01_attack)
+    return sentence("The undefended federation leaks a {}{}.", _auc(row), tf01)
 
 
 def _auc(row: RowSummary) -> tuple[Part, ...]:
     if row.worst is None:
-        return say("worst case AUC that is not known")
-    return say(f"worst case AUC of {amount(row.worst, COLUMNS['worst'])} ({{}})", row.attack)
+        return sentence("worst case AUC that is not known")
+    return sentence(f"worst case AUC of {amount(row.worst, COLUMNS['worst'])} ({{}})", row.attack)
 
 
 # -- the full ranking -------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def claimed(row: Row) -> tuple[Part, ...]:
         epsilon, delta = (" to ".join(dict.fromkeys(map(form, ends))) for form, ends in (
             (short, claim.epsilon), ("{:.3g}".format, claim.delta)
         ))  # fmt: skip
-        return say(f"\u03b5 = {epsilon}, \u03b4 = {delta}, {{}}", joined(claim.units, " / "))
+        return sentence(f"\u03b5 = {epsilon}, \u03b4 = {delta}, {{}}", joined(claim.units, " / "))
 
     return joined(map(shown, privacy_claims(row)), "; ")
 
@@ -260,8 +260,8 @@ def _remarks(section: Section) -> list[Text]:
         for text in found[:MOST_REMARKS]:
             rows.setdefault(text, []).append(row.label)
         if len(found) > MOST_REMARKS:
-            more.append(say(f"{{}}: {len(found) - MOST_REMARKS} more of these, which `fedbench show` prints", row.label))
-    return [*(say("{}: {}", joined(labels), Quote(text, LONGEST_REMARK)) for text, labels in rows.items()), *more]
+            more.append(sentence(f"{{}}: {len(found) - MOST_REMARKS} more of these, which `fedbench show` prints", row.label))
+    return [*(sentence("{}: {}", joined(labels), Quote(text, LONGEST_REMARK)) for text, labels in rows.items()), *more]
 
 
 def _power(section: Section) -> tuple[Text, ...]:
@@ -382,4 +382,4 @@ def _names(sections: Sequence[Section]) -> list[Text]:
     """The setting of every section, and suite, coalition and view where there are several."""
     parts = {"suite": "{}", "setting": "{}", "coalition": "{}", "view": "{} view"}
     several = [p for p in parts if p == "setting" or len({getattr(s, p) for s in sections}) > 1]
-    return [joined(say(parts[p], getattr(s, p)) for p in several) for s in sections]
+    return [joined(sentence(parts[p], getattr(s, p)) for p in several) for s in sections]

@@ -14,7 +14,7 @@ from fedbench.leaderboard.statistics.intervals import mean_of
 from fedbench.leaderboard.statistics.rows import adversary_of
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import Difference
-from fedbench.leaderboard.tables.common import DEFENSE, joined, name_of, numbers, say, table_of, tf01_notes
+from fedbench.leaderboard.tables.common import DEFENSE, joined, name_of, numbers, sentence, table_of, tf01_notes
 
 Point = tuple[float, float]
 """(privacy loss, test error), both fractions"""
@@ -34,8 +34,8 @@ def adversary_table(section: Section) -> list[Table]:
     attacks = sorted(shown)
     columns = (DEFENSE, *(Column(name=attack, direction="higher", digits=1, scale=100) for attack in attacks))
     rows = ((name_of(row), *(Value(mean=mean_of(shown[a].get(row.label, []))) for a in attacks)) for row in section.rows)
-    under = [say("{} ({})", row.label, row.stands_under) for row in section.rows if row.stands_under is not None]
-    why = say(
+    under = [sentence("{} ({})", row.label, row.active_attack) for row in section.rows if row.active_attack is not None]
+    why = sentence(
         "No passive run has scores for the following rows: their accuracy, delta-accuracy and runtime above are those of the "
         "run under the attack in brackets, and compared with the undefended run under the same attack: {}.", joined(under)
     )  # fmt: skip
@@ -135,5 +135,5 @@ def _totals(section: Section, found: TradeOff) -> Text:
             by_name.setdefault(row.name, []).append(row.label)
     texts: list[Text] = [Words(f"All rows together: hypervolume {found.area(list(found.points)):.3f}.")]
     several = [(name, own) for name, own in sorted(by_name.items()) if len(own) > 1]
-    texts += [say(f"{{}} over its {len(own)} variants: {found.area(own):.3f}.", name) for name, own in several]
+    texts += [sentence(f"{{}} over its {len(own)} variants: {found.area(own):.3f}.", name) for name, own in several]
     return joined(texts, " ")

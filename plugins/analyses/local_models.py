@@ -67,7 +67,7 @@ class Distributions(Analysis):
         models = [(len(run.rounds) - 1, k) for k in clients_of(run)]
         if self.params.which == "worst":
             every = [(r, k) for r in range(len(run.rounds)) for k in clients_of(run)]
-            models = [max(every, key=lambda model: _told(run, values, *model))] if every else []
+            models = [max(every, key=lambda model: _best_advantage(run, values, *model))] if every else []
         if not models:
             return None
         numbers: dict[str, Number] = {}
@@ -102,8 +102,8 @@ def _values(run: FinishedRun) -> dict[str, np.ndarray]:
     return {name: np.broadcast_to(a, shape) for name, a in found.items()}
 
 
-def _told(run: FinishedRun, values: dict[str, np.ndarray], r: int, k: int) -> float:
-    """How far the best threshold on one of the numbers tells the client's members."""
+def _best_advantage(run: FinishedRun, values: dict[str, np.ndarray], r: int, k: int) -> float:
+    """The largest advantage of a threshold on one of the numbers, for the client's members."""
     row = run.rows.index(k)
     seen = [a[r, row] for a in values.values()]
     return max(advantage(a[members_of(run, k) & np.isfinite(a)], a[outsiders_of(run, k) & np.isfinite(a)]) for a in seen)
@@ -323,9 +323,9 @@ def _numbers_of(run: FinishedRun, r: int, row: int, client: int) -> list[float]:
     if not all(side.any() for side in sides):
         return [np.nan] * len(WHAT)
     members, outsiders = (-loss[side] for side in sides)
-    told = auc(np.concatenate([members, outsiders]), np.arange(len(members) + len(outsiders)) < len(members))
+    of_loss = auc(np.concatenate([members, outsiders]), np.arange(len(members) + len(outsiders)) < len(members))
     losses, accuracies = ([float(of[side].mean()) for side in sides] for of in (loss, right))
-    return [*losses, *accuracies, float(told), advantage(members, outsiders)]
+    return [*losses, *accuracies, float(of_loss), advantage(members, outsiders)]
 
 
 def _model_rows(section: Section, row: Row, label: str) -> Iterator[tuple[Content, ...]]:
