@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ ENOUGH = 5  # units with a Student's t of their own; fewer say too little about 
 POWER = 0.8  # of the smallest difference that a comparison is said to show
 Name = TypeVar("Name", bound=Hashable)
 _TAIL = (1 + LEVEL) / 2
+_NOTHING = partial(np.empty, 0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,14 @@ class Measured:
     """A value of one unit and its standard error from the candidates, NaN where it is not known.
 
     ``pulls`` [n]: contribution of each non-member to the value's deviation, scaled so that their squares add up to
-    their part of the variance; ``ids`` [n]: which samples these are. None: other targets of the seed have other
+    their part of the variance; ``ids`` [n]: which samples these are. Empty: other targets of the seed have other
     non-members.
     """
 
     value: float
     error: float
-    pulls: np.ndarray | None = None
-    ids: np.ndarray | None = None
+    pulls: np.ndarray = field(default_factory=_NOTHING)
+    ids: np.ndarray = field(default_factory=_NOTHING)
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,9 @@ def estimates(found: Mapping[Unit, Measured]) -> Estimates:
 
 def _in_common(targets: Sequence[Measured]) -> float:
     """Twice the sum of the covariances between targets of one seed."""
-    known = [(m.pulls, m.ids) for m in targets if m.pulls is not None and m.ids is not None]
-    if len(known) < 2:
+    if len(targets) < 2:
         return 0.0
-    pulls, ids = (np.concatenate(of) for of in zip(*known, strict=True))
+    pulls, ids = (np.concatenate([getattr(m, name) for m in targets]) for name in ("pulls", "ids"))
     which = np.unique(ids, return_inverse=True)[1]
     return float(np.sum(np.bincount(which, pulls) ** 2) - np.sum(pulls**2))
 
@@ -143,11 +143,10 @@ def by_unit(found: Sequence[tuple[Unit, Measured]]) -> dict[Unit, Measured]:
 
 
 def _halves(parts: Sequence[Measured]) -> Measured:
-    """Both have pulls, or none has."""
+    """Their mean, with the error of independent parts."""
     value, error = np.mean([m.value for m in parts]), np.sqrt(np.sum([m.error**2 for m in parts])) / len(parts)
-    pulls, ids = ([a for m in parts if (a := getattr(m, name)) is not None] for name in ("pulls", "ids"))
-    joined = (np.concatenate(pulls) / len(parts), np.concatenate(ids)) if pulls else ()
-    return Measured(float(value), float(error), *joined)
+    pulls, ids = (np.concatenate([getattr(m, name) for m in parts]) for name in ("pulls", "ids"))
+    return Measured(float(value), float(error), pulls / len(parts), ids)
 
 
 def over_units(found: Mapping[Unit, Measured]) -> Interval | None:
