@@ -179,7 +179,7 @@ NO_INFLUENCE = frozenset({
     "suite", "coalition", "setting.name",  # names for people; who defends is `members`
     "signals", "analyses", "looks",  # measured beside the training; they enter the keys of cells
     "results", "limits", "debug",
-    "repeated_holdout",  # told from the data, whose digest is part of the key
+    "repeated_holdout",  # computed from the data; their digest is part of the key
     # the uses below are resolved in fields of their own, and labels choose what runs at all
     "setting.dataset", "setting.model", "setting.adversary", "setting.coalitions", "setting.defenses", "setting.attacks",
     "setting.federation.recipe",  # its values are in the fields

@@ -45,7 +45,7 @@ class Plan:
         return [*self.cells, *(c for c in cells if names and c.startswith(names))]
 
     def only(self, **wanted: set[str]) -> Plan:
-        """The part whose ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed`` are among the wanted ones."""
+        """The part with ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed`` among the wanted ones."""
         jobs = []
         for job in self.jobs:
             mine = {

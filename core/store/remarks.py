@@ -13,7 +13,7 @@ def remark_note(label: str, setting: str, text: str) -> str:
 
 def remarks_in(record: Record) -> list[str]:
     """What a reader of the record's row must know, each sentence once: the remarks that were made before it was trained, then
-    those of the finished run. They are somebody else's text."""
+    those of the finished run. Their text is a plugin's."""
     lead, said = _lead(record.defense.label, record.setting), record.facts.get(REMARKS, [])
     before = [note.removeprefix(lead) for note in record.notes if note.startswith(lead)]
     after = said if isinstance(said, list) else [said]

@@ -71,7 +71,7 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Value:
-    """One seed: ``parts`` by target, whose mean counts, and its standard ``error`` from the candidates, None where not known."""
+    """One seed: ``parts`` by target, their mean counts; its standard ``error`` from the candidates, None if unknown."""
 
     parts: tuple[float, ...]
     error: float | None

@@ -23,7 +23,7 @@ NAME = "violations"
 
 
 class Violations(Analysis):
-    """Honest clients whose final global model an attack reads more accurately than their bound allows."""
+    """Honest clients with a final global model that an attack reads more accurately than their bound allows."""
 
     def applies(self, setting: Mapping[str, Any]) -> bool:
         """Where the setting's clients have bounds."""

@@ -168,8 +168,8 @@ class DeepSight(Defense):
     """Three fingerprints of each row cluster the rows; clusters that look poisoned go, the rest is clipped and averaged.
 
     Fingerprints: normalised update energies of the output neurons (NEUPs), the ratio of the row's to the global
-    model's probabilities on random inputs (DDifs), and the cosine distance of the output bias updates. A row whose
-    NEUPs exceed the threshold in at most half as many neurons as the median row's is suspicious; a cluster goes when at
+    model's probabilities on random inputs (DDifs), and the cosine distance of the output bias updates. A row with
+    NEUPs above the threshold in at most half as many neurons as in the median row is suspicious; a cluster goes when at
     least a third of it is. The kept rows are clipped to the median norm of all rows and averaged unweighted.
     When every cluster goes, the model stays as it is for this round.
 
