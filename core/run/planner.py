@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ class _Planner:
         for positions in by_data.values():
             for seed in self.spec.all_seeds:
                 dataset, place = self.resolved.settings[rows[positions[0]].i].dataset, self._place(rows[positions[0]])
-                loaded = self.refusals.ask(place, f"dataset '{dataset.name}'", lambda d=dataset, s=seed: load_data(d, s))
+                loaded = self.refusals.ask(place, f"dataset '{dataset.name}'", partial(load_data, dataset, seed))
                 if loaded is None:
                     continue
                 if loaded.repeated:
