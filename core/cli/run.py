@@ -5,19 +5,18 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from fedbench.core.cli.leaderboard import reports_named, write_reports
 from fedbench.core.cli.options import ONLY, debug_option, overrides_option, parse_only, suite_argument
 from fedbench.core.cli.output import say, show_table
 from fedbench.core.cli.place import LOCAL, RAY, device_of, executor_of, parse_part, side_by_side
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words import one_line, printable
+from fedbench.core.words import one_line
 
 _EPILOG = """\b
 Examples:
@@ -81,9 +80,8 @@ def command(
     from fedbench.core.store.plans import only_of
     from fedbench.core.store.results import Results
 
-    console = Console(soft_wrap=True)
     if not only and (only := only_of(suite)):
-        said = printable(" --only ".join(only))
+        said = " --only ".join(only)
         say(f"note: the part that was run of this stored suite: --only {said}; a copy of the file elsewhere runs whole")
     parts = parse_only(only)
     plan = build_plan(suite, overrides, results, device, parts, executor)
@@ -91,7 +89,7 @@ def command(
     wanted = whole.part(*share) if share else whole
     folder = _folder(plan.suite, results)
     for note in plan.notes:
-        say(f"note: {printable(note)}")
+        say(f"note: {one_line(note, 10_000)}")
     if share:
         say(f"part {part}: {len(wanted.jobs)} of {len(whole.jobs)} runs")
     if dry_run:
@@ -100,60 +98,46 @@ def command(
     reports = reports_named()  # before hours of training
     store = Results.create(folder, plan.suite)
     with store.lock(share):
-        if not share:  # what another part is writing is no stray
+        if not share:  # temporary files of other parts stay
             store.sweep()
         plan = replace(plan, asked=replace(plan.asked, only=only))
-        ended, lost = _compute(console, plan, wanted, store, rerun, executor_of(executor, workers, ray_address))
-        failures = _Failures(wanted.jobs, ended, lost)
-        missing = _missing(whole.jobs, store) if share else 0
-        del plan, whole, wanted, ended  # of many cells they are large, and a board is made in a copy of this process
+        failures = _compute(plan, wanted, store, rerun, executor_of(executor, workers, ray_address))
+        missing = sum(len(job.cells) for job in whole.jobs if not store.path(job.stem).exists()) if share else 0
+        del plan, whole, wanted  # of many cells they are large, and a board is made in a copy of this process
         if missing:
             say(f"{missing} cells of other parts have no record yet: the part that finishes last writes the board")
-        elif not lost or any(store.records.glob("*.json")):
+        elif any(store.records.glob("*.json")):
             write_reports(folder, reports, plots)
-        failures.show(console, store)
-        sys.exit(1 if failures else 0)
+        failures.show(store.logs)
+        sys.exit(1 if failures.failed or failures.lost else 0)
 
 
-def _compute(console: Console, plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> tuple[dict[str, Any], set[str]]:
-    """Compute what is missing of ``wanted``, or asked for again. Returns how every cell with a record ended, by its stem, and the
-    computed cells without a record."""
+def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _Failures:
+    """Compute what is missing of ``wanted``, or asked for again."""
     from fedbench.core.run.plan import seed_by_seed
     from fedbench.core.run.resume import other_cpus, pending, recorded
 
     found = recorded(wanted.jobs, store)
     jobs = seed_by_seed(pending(wanted.jobs, found, rerun))
-    _warn_of_a_mix(console, other_cpus(wanted.jobs, found), bool(jobs))
-    _say_why(jobs, {state.stem for state in found}, store)
+    if others := other_cpus(wanted.jobs, found):  # records of one key agree bit by bit on one type of CPU only
+        what = "what is computed now may differ from them in the last digits" if jobs else "nothing is computed anew"
+        say(
+            f"note: some of these records were made on another type of CPU ({'; '.join(others)}): {what}, and the board says "
+            "so. For the same bits throughout use one type of CPU, or --rerun always here"
+        )
+    _print_stale(jobs, {state.stem for state in found}, store)
     store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
-    _execute(console, jobs, executor, wanted, store.root, found)
+    _execute(jobs, executor, wanted, store.root, found)
     ended = {state.stem: state for state in (recorded(wanted.jobs, store) if jobs else found)}
-    return ended, {cell.stem for job in jobs for cell in job.cells} - ended.keys()
+    return _failures(wanted.jobs, ended, {cell.stem for job in jobs for cell in job.cells})
 
 
-def _say_why(jobs: Sequence[Any], found: Collection[str], store: Any) -> None:
-    """Why cells that have an earlier record are computed anew. ``found``: the names of those that have a record."""
+def _print_stale(jobs: Sequence[Any], found: Collection[str], store: Any) -> None:
+    """Print why cells that have an earlier record are computed anew. ``found``: the names of those that have a record."""
     from fedbench.core.run.resume import why_stale
 
-    first, *rest = why_stale(jobs, found, store) or ("",)
-    for line in (f"note: {first}", *(f"  {line}" for line in rest)) if first else ():
-        say(line)
-
-
-def _missing(jobs: Sequence[Any], store: Any) -> int:
-    """How many cells belong to runs without a record."""
-    return sum(len(job.cells) for job in jobs if not store.path(job.stem).exists())
-
-
-def _warn_of_a_mix(console: Console, others: list[str], more: bool) -> None:
-    """Records of one key agree bit by bit on one type of CPU only."""
-    if others:
-        others = list(map(printable, others))  # the CPU of whoever made the record
-        what = "what is computed now may differ from them in the last digits" if more else "nothing is computed anew"
-        console.print(
-            f"note: some of these records were made on another type of CPU ({'; '.join(others)}): {what}, and the board says "
-            "so. For the same bits throughout use one type of CPU, or --rerun always here", highlight=False, markup=False,
-        )  # fmt: skip
+    if lines := why_stale(jobs, found, store):
+        say("\n  ".join([f"note: {lines[0]}", *lines[1:]]))
 
 
 def build_plan(
@@ -192,84 +176,80 @@ def _print_plan(plan: Any, folder: Path) -> None:
     cells = [c for job in plan.jobs for c in job.cells]
     done = {state.stem for state in recorded(plan.jobs, store)}
     say(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {len(done)} of them recorded in {folder}")
-    _say_why(plan.jobs, done, store)
+    _print_stale(plan.jobs, done, store)
     say(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
     for line in dict.fromkeys(f"coalition {j.coalition} of {j.setting.name}: {j.who}" for j in plan.jobs if j.coalitions):
-        say(printable(line))
-    rows = [
+        say(one_line(line, 10_000))
+    show_table(["setting", "coalition", "defense", "adversary", "seed", "clients", "rounds", "targets", "cells", "to do"], [
         (j.setting.name, j.coalition, j.defense.label, j.attacker.label if j.attacker else "", j.seed, j.clients,
          j.setting.federation.rounds, len(j.targets), len(j.cells), sum(c.stem not in done for c in j.cells))
         for j in plan.jobs
-    ]  # fmt: skip
-    headers = ["setting", "coalition", "defense", "adversary", "seed", "clients", "rounds", "targets", "cells", "to do"]
-    keep = [i for i, name in enumerate(headers) if name != "adversary" or any(row[i] for row in rows)]
-    show_table([headers[i] for i in keep], [[row[i] for i in keep] for row in rows])
+    ])  # fmt: skip
 
 
-def _execute(console: Console, jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequence[Any]) -> None:
+def _execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequence[Any]) -> None:
+    from rich.console import Console
+
     from fedbench.core.cli.progress import Display
     from fedbench.core.registry.components import Registry
 
     anew = {cell.stem for job in jobs for cell in job.cells}
-    kept = {state.stem: state for state in found if state.stem not in anew}
-    display = Display(console, jobs, plan.suite, {floor.name for floor in Registry.built_in().floors()})
+    kept = {state.stem: state.auc for state in found if state.stem not in anew}
+    display = Display(Console(soft_wrap=True), jobs, plan.suite, {floor.name for floor in Registry.built_in().floors()})
     for job in plan.jobs:
-        display.leaders.add(job, [kept[c.stem].auc for c in job.cells if c.stem in kept and kept[c.stem].auc is not None])
+        display.leaders.add(job, [auc for c in job.cells if (auc := kept.get(c.stem)) is not None])
     before = f"; {len(kept)} of {len(kept) + display.cells} cells were done before" if kept else ""
-    console.print(
-        f"{plan.suite}: {len(jobs)} runs with {display.cells} cells to compute, {side_by_side(executor)} -> {folder}{before}",
-        highlight=False, markup=False,
-    )  # fmt: skip
+    say(f"{plan.suite}: {len(jobs)} runs with {display.cells} cells to compute, {side_by_side(executor)} -> {folder}{before}")
+    done = "cells are done and kept"
     try:
         with display:
             executor.execute(jobs, display.watcher())
     except KeyboardInterrupt:
-        said = f"interrupted: {display.done} of {display.cells} cells are done and kept; the same command goes on from here"
-        console.print(said, highlight=False)
+        say(f"interrupted: {display.done} of {display.cells} {done}; the same command goes on from here")
         raise
     except OSError as error:
         raise UserError(
-            f"{error.filename or folder}: {error.strerror}; {display.done} of {display.cells} cells are done and kept: "
-            "make room, then the same command goes on from here"
+            f"{error.filename or folder}: {error.strerror}; {display.done} of {display.cells} {done}: make room, then the same "
+            "command goes on from here"
         ) from error
 
 
+@dataclass
 class _Failures:
-    """What did not come out and why. True when some cell failed or lost its record."""
+    """Cells without a score: a row each, and how many ``failed``, have no record (``lost``) or diverged as ``intended`` by an
+    adversary; ``complaints``: mistakes of plugins that cost no score."""
 
-    def __init__(self, jobs: Sequence[Any], ended: Mapping[str, Any], lost: Collection[str]) -> None:
-        self._rows: list[tuple[str, ...]] = []
-        self._complaints = Counter[str]()
-        self._failed = self._wanted = 0
-        self._lost = bool(lost)
-        for job in jobs:
-            for cell in job.cells:
-                if cell.stem in lost:
-                    self._rows.append(("lost", job.title, cell.attack.label, _LOST))
-                if cell.stem in ended:
-                    self._add(job, cell, ended[cell.stem])
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    failed: int = 0
+    lost: int = 0
+    intended: int = 0
+    complaints: Counter[str] = field(default_factory=Counter)
 
-    def _add(self, job: Any, cell: Any, brief: Any) -> None:
-        self._complaints.update(brief.complaints)
-        if brief.outcome != "ok":
-            self._rows.append((brief.outcome, job.title, cell.attack.label, one_line(brief.reason)))
-            self._failed += not brief.is_result
-            self._wanted += brief.by_adversary
-
-    def __bool__(self) -> bool:
-        return self._lost or self._failed > 0
-
-    def show(self, console: Console, store: Any) -> None:
-        """A table of them."""
-        if self._rows:
-            show_table(["outcome", "run", "attack", "reason"], self._rows, title="cells without a score")
-        if self._complaints:
-            found = [(n, one_line(c)) for c, n in sorted(self._complaints.items())]
+    def show(self, logs: Path) -> None:
+        """Print them as tables."""
+        if self.rows:
+            show_table(["outcome", "run", "attack", "reason"], self.rows, title="cells without a score")
+        if self.complaints:
+            found = [(n, one_line(c)) for c, n in sorted(self.complaints.items())]
             show_table(["cells", "complaint"], found, title="cost no score")
-        if self._wanted:
-            said = f"{self._wanted} cells diverged as the adversary inside wanted: results, no failures"
-            console.print(said, highlight=False)
-        if self._failed:
-            logs = f"; tracebacks are in {store.logs}" if store.logs.exists() and any(store.logs.iterdir()) else ""
-            said = f"{self._failed} cells failed. Fix the cause, then run again with --rerun failed{printable(logs)}"
-            console.print(said, highlight=False)
+        if self.intended:
+            say(f"{self.intended} cells diverged as the adversary inside intended: results, no failures")
+        if self.failed:
+            where = f"; tracebacks are in {logs}" if logs.exists() and any(logs.iterdir()) else ""
+            say(f"{self.failed} cells failed. Fix the cause, then run again with --rerun failed{where}")
+
+
+def _failures(jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collection[str]) -> _Failures:
+    found = _Failures()
+    for job, cell in ((one, cell) for one in jobs for cell in one.cells):
+        state = ended.get(cell.stem)
+        if state is None and cell.stem in computed:
+            found.rows.append(("lost", job.title, cell.attack.label, _LOST))
+            found.lost += 1
+        elif state is not None:
+            found.complaints.update(state.complaints)
+            if state.outcome != "ok":
+                found.rows.append((state.outcome, job.title, cell.attack.label, one_line(state.reason)))
+                found.failed += not state.is_result
+                found.intended += state.by_adversary
+    return found
