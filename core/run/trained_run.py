@@ -5,7 +5,6 @@ What is in the caches is not computed again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,8 +24,9 @@ from fedbench.core.run.scene import Scene, UsedSamples, build, make_scene, set_s
 from fedbench.core.run.shadow_models import ShadowLogits, load_shadow_models, train_shadow_models
 from fedbench.core.run.train import Trained, train
 from fedbench.core.signals.measure import PRE_DEFENSE
-from fedbench.core.store.canonical import canonical, key_of
+from fedbench.core.store.canonical import key_of
 from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
+from fedbench.core.store.run_file import digest_of_arrays
 
 Packed = tuple[dict[str, Any], dict[str, np.ndarray]]
 
@@ -162,7 +162,7 @@ def save_training(job: Job, packed: Packed) -> bool:
     meta, arrays = packed[0], {name: a for name, a in packed[1].items() if not name.startswith("shadow:")}
     meta = meta | {"run_key": job.run_key, "cpu": job.provenance.cpu_type}
     meta["code"] = {n: _code_of(job, n) for n in (a.removeprefix("signal:") for a in arrays if a.startswith("signal:"))}
-    meta["digest"] = _digest(meta, arrays)
+    meta["digest"] = key_of({"meta": meta, "arrays": digest_of_arrays(arrays)})
     stored = arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
     return write_if_room(cache_path(job), npz_bytes(stored, compress=False))
 
@@ -175,7 +175,7 @@ def load_training(job: Job) -> Packed | None:
     try:
         arrays = read_npz(path)
         meta = json.loads(arrays.pop("meta").tobytes())
-        whole = meta.pop("digest") == _digest(meta, arrays)
+        whole = meta.pop("digest") == key_of({"meta": meta, "arrays": digest_of_arrays(arrays)})
     except Exception:  # whatever a damaged archive makes of numpy, zipfile and json: it only costs the training again
         return None
     return (meta, arrays) if whole and _serves(job, meta, arrays) else None
@@ -199,12 +199,3 @@ def _code_of(job: Job, signal: str) -> str:
     """What measured a signal: the run's key does not say, since a training serves attacks on any signals."""
     use = job.signals.get(signal.removesuffix(PRE_DEFENSE))
     return key_of(use.identity()) if use else "engine"
-
-
-def _digest(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
-    h = hashlib.sha256(canonical(meta).encode())
-    for name in sorted(arrays):
-        a = np.ascontiguousarray(arrays[name])
-        h.update(f"{name}:{a.dtype}:{a.shape};".encode())
-        h.update(a.reshape(-1).view(np.uint8).data)
-    return h.hexdigest()
