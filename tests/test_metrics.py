@@ -50,27 +50,20 @@ def test_auc_and_curve_equal_scikit_learn_under_heavy_ties(case):
 
 @given(tied_scores(), st.floats(0.01, 1.0))
 @settings(max_examples=60)
-def test_tpr_conventions_equal_their_definitions(case, fpr):
+def test_tpr_at_a_low_fpr_equals_its_definition(case, fpr):
     scores, member = case
     x, y, _ = sklearn_roc_curve(member, scores, drop_intermediate=False)
     n = int((~member).sum())
     fits = (np.rint(x * n) + 1) / (n + 1) <= fpr  # by which chance a new non-member exceeds each threshold
-    dropped_x, dropped_y, _ = sklearn_roc_curve(member, scores)
-    wanted = {
-        "conformal": y[fits].max(initial=0), "step": y[x <= fpr].max(), "strict": dropped_y[dropped_x < fpr][-1],
-        "interpolate": np.interp(fpr, x, y), "first_above": y[x >= fpr][0],
-    }  # fmt: skip
-    assert {c: M.tpr_at_fpr(scores, member, fpr, c) for c in wanted} == pytest.approx(wanted)
-    assert M.tpr_at_fpr(scores, member, fpr) == pytest.approx(wanted["conformal"])
+    assert M.tpr_at_fpr(scores, member, fpr) == pytest.approx(y[fits].max(initial=0))
 
 
-@pytest.mark.parametrize(("above", "conformal", "step", "strict"), [(9, 1.0, 1.0, 1.0), (10, 0.6, 1.0, 0.6), (11, 0.6, 0.6, 0.6)])
-def test_tf01_allows_nine_false_positives_of_ten_thousand(above, conformal, step, strict):
+@pytest.mark.parametrize(("above", "wanted"), [(9, 1.0), (10, 0.6), (11, 0.6)])
+def test_tf01_allows_nine_false_positives_of_ten_thousand(above, wanted):
     """``above`` non-members are above 40 of 100 members, and below the other 60."""
     member = np.arange(10_100) < 100
     scores = np.r_[np.full(60, 9.0), np.full(40, 5.0), np.full(above, 7.0), np.zeros(10_000 - above)]
-    found = [M.tpr_at_fpr(scores, member, convention=c) for c in ("conformal", "step", "strict")]
-    assert found == [conformal, step, strict] and M.tf01(scores, member) == 100 * conformal
+    assert M.tpr_at_fpr(scores, member, 0.001) == wanted and M.tf01(scores, member) == 100 * wanted
 
 
 def test_tf01_needs_so_many_nonmembers_that_one_false_positive_is_allowed():
@@ -105,7 +98,6 @@ REFUSED = {
     "covariance": (lambda: M.auc_covariance(np.arange(3.0), MEMBER), "at least 2 members"),
     "one class": (lambda: M.auc(np.arange(3.0), np.ones(3, bool)), "both classes"),
     "flags": (lambda: M.auc(np.arange(3.0), np.array([0, 1, 2])), "booleans"),
-    "convention": (lambda: M.tpr_at_fpr(np.arange(3.0), MEMBER, convention="best"), "unknown convention"),
     "rate": (lambda: M.tpr_at_fpr(np.arange(3.0), MEMBER, fpr=0.0), "fpr"),
     "one value": (lambda: M.t_interval([1.0]), "at least 2"),
     "negative error": (lambda: M.combined_interval([0.5], [-0.1]), "negative"),

@@ -50,10 +50,7 @@ def round_report(
     The null repeats exactly this on shuffled membership. ``rng`` draws the half and the shuffles.
     Raises ValueError on partly non-finite rounds, when no round is left, and when a class is missing.
     """
-    rounds = np.atleast_2d(np.asarray(scores, np.float64))
-    there = np.flatnonzero(~np.isnan(rounds).all(axis=1))
-    if len(there) == 0:
-        raise ValueError("no round has scores")
+    rounds, there = _with_scores(scores)
     rows = [checked(rounds[r], member) for r in there]
     x, flags = np.stack([row for row, _ in rows]), rows[0][1]
     calibrated_auc, calibrated_tf01 = _calibrated(x, flags, rng)
@@ -82,6 +79,15 @@ def _calibrated(x: np.ndarray, member: np.ndarray, rng: np.random.Generator) -> 
     auc_2, tf01_2 = _per_round(x[:, ~first], member[None, ~first])
     by_tf01 = int(_best(auc_1, tf01_1)[0])
     return float(auc_2[0, np.argmax(auc_1[0])]), _or_none(tf01_2[0, by_tf01])
+
+
+def _with_scores(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """([R, n] float64, positions of the rounds that are not all NaN). Raises ValueError if there is none."""
+    rounds = np.atleast_2d(np.asarray(scores, np.float64))
+    there = np.flatnonzero(~np.isnan(rounds).all(axis=1))
+    if len(there) == 0:
+        raise ValueError("no round has scores")
+    return rounds, there
 
 
 def _half(member: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
@@ -152,11 +158,8 @@ def decision_report(
     A row of NaN is a round without the target. ``rng`` draws the half and the shuffles. Raises ValueError when no round
     is left or a class is missing.
     """
-    rounds = np.atleast_2d(np.asarray(scores, np.float64))
+    rounds, there = _with_scores(scores)
     member = np.asarray(member, bool)
-    there = np.flatnonzero(~np.isnan(rounds).all(axis=1))
-    if len(there) == 0:
-        raise ValueError("no round has scores")
     if member.all() or not member.any():
         raise ValueError("members and non-members are both needed")
     called = rounds[there] > threshold
@@ -224,10 +227,8 @@ def maximum(
     member = kind[counts] == MEMBER
     if member.all() or not member.any():
         return None
-    rounds = np.atleast_2d(np.asarray(scores, np.float64))[:, counts]
-    there = rounds[~np.isnan(rounds).all(axis=1)]
-    if len(there) == 0:
-        raise ValueError("no round has scores")
+    rounds, positions = _with_scores(np.atleast_2d(scores)[:, counts])
+    there = rounds[positions]
     for row in there:
         checked(row, member)
     asked = counts, int(member.sum()), rng, shuffles
