@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedbench.core import Audit, Colluder, Observations
-from fedbench.plugins.attacks.classifiers import Standardised, log_odds, regression, standardised
+from fedbench.plugins.attacks.classifiers import Standardised, regression, standardised
 from fedbench.plugins.attacks.measures import Measure, MeasuringAttack, signal
 from fedbench.plugins.attacks.taught import TaughtByRound, Teaching
 
@@ -214,4 +214,4 @@ class AdaptiveMemberShield(Threshold):
         return TaughtByRound._answer(self, models, fold, x, y)
 
     def _predict(self, model: Standardised, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return log_odds(model.model, model.of(x))
+        return model.model.decision_function(model.of(x))
