@@ -16,9 +16,18 @@ from fedbench.core import UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.document import MAX_BYTES
 from fedbench.core.spec.federation import FederationSpec, Schedule, recipe_names
-from fedbench.core.spec.load import load_suite
+from fedbench.core.spec.load import LoadedSuite, open_document, validate
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.spec.setting import Coalition, resolve_coalition
+
+
+def load_suite(ref: str | Path, overrides: tuple[str, ...] | list[str] = ()) -> LoadedSuite:
+    """The suite of a file or a shipped name, without a look at its components."""
+    document = open_document(ref, overrides)
+    spec, problems = validate(document)
+    if spec is None or problems:
+        raise document.error(problems)
+    return LoadedSuite(spec, document, tuple(overrides))
 
 
 def mistakes(folder: Path, text: str | bytes, *overrides: str, registry: Registry | None = None) -> list[str]:

@@ -201,19 +201,6 @@ def find_suite(ref: str | Path) -> Path:
     raise UserError(f"unknown suite '{ref}'{did_you_mean(str(ref), shipped)}; the shipped suites are {listed}")
 
 
-def load_suite(ref: str | Path, overrides: Sequence[str] = ()) -> LoadedSuite:
-    """The suite at a path or of a shipped name, with ``key=value`` overrides applied.
-
-    Raises ``UserError`` with every mistake, a line each: ``suite.yaml:14:7: attacks[2].params.strid: ...``.
-    Components are not looked up here; see ``resolve.load_and_check``.
-    """
-    document = open_document(ref, overrides)
-    spec, problems = validate(document)
-    if spec is None or problems:
-        raise document.error(problems)
-    return LoadedSuite(spec, document, tuple(overrides))
-
-
 def open_document(ref: str | Path, overrides: Sequence[str] = ()) -> Document:
     """The file as data, overrides applied; raises ``UserError`` for what cannot be a suite at all."""
     document = read(find_suite(ref))
