@@ -59,6 +59,9 @@ def bounded(messages: Iterable[str], what: str = "and {} more", most: int = 50, 
 _LONGEST = 200  # letters: comparing costs the square of the length
 
 
+# --- the nearest valid name -------------------------------------------------------------------------------------------
+
+
 def nearest(word: str, good: Iterable[str], least: float = 0.6) -> str | None:
     """The good name closest to ``word``, or None; case and ``_`` against ``-`` do not count as differences. ``least``: the
     share of their letters that they must have in common, in order."""
@@ -84,6 +87,9 @@ def by_nearness(word: str, good: Iterable[str]) -> list[str]:
 
 def _plain(name: str) -> str:
     return name.lower().replace("_", "-")
+
+
+# --- where a plugin raised an error -----------------------------------------------------------------------------------
 
 
 DEBUG = "FEDBENCH_DEBUG"
@@ -153,6 +159,9 @@ def _file(frame: FrameType) -> str:
     if name == "__init__.py":
         return "/".join([*parts, name])
     return "/".join([*parts[:-1], name]) if name == f"{parts[-1]}.py" else name
+
+
+# --- errors on one line -----------------------------------------------------------------------------------------------
 
 
 def message_of(error: BaseException) -> str:

@@ -38,6 +38,9 @@ class Configured:
         self.params = type(self).Params(**values)
 
 
+# --- data sets and models ---------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """Three disjoint splits and the facts about them.
@@ -128,6 +131,9 @@ class Model(Configured):
         raise NotImplementedError(f"{type(self).__name__} does not implement build(input_shape, n_classes)")
 
 
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Probe:
     """One model in front of one batch of candidates.
@@ -168,6 +174,9 @@ class Signal(Configured):
         If it raises or returns anything else, it is not called again in this run; the cells that need it fail with the
         reason."""
         raise NotImplementedError(f"{type(self).__name__} does not implement measure(probe)")
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,9 @@ class Randomness:
         return torch.randperm(n, generator=self.generator).to(self.device)
 
 
+# --- contexts ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Federation:
     """Public facts about the federation, known to all parties before round 1.

@@ -212,6 +212,9 @@ class Section(Protocol):
         """One per pair of labels that both have a row in this section."""
 
 
+# --- losses over the rounds -------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Courses:
     """The courses of a loss over ``rounds`` [R], of the defense ``label`` and one ``part`` of the samples (``PARTS``).
@@ -262,6 +265,9 @@ def _about(found: list[Findings]) -> np.ndarray:
     """[K] bool: the clients that defend in any row; all clients if none does."""
     defends = np.array([f.arrays["defends"] for f in found]).reshape(len(found), -1).any(axis=0)
     return np.asarray(defends if defends.any() else ~defends)
+
+
+# --- choice of strengths ----------------------------------------------------------------------------------------------
 
 
 _ROUNDING = 1e-9  # tolerance: a mean equal to the limit must not fall below it by rounding

@@ -100,6 +100,9 @@ def _same(a: FactValue, b: FactValue) -> bool:
 Context = TypeVar("Context", MemberContext, CoalitionContext, ServerContext)
 
 
+# --- several defenses -------------------------------------------------------------------------------------------------
+
+
 def still_held_out(data: MemberData, before: MemberData) -> MemberData:
     """``data``, which a defense made of ``before``, with the samples held out in ``before`` still held out."""
     if before.held_out is None:

@@ -135,6 +135,9 @@ def _settings_of(layer: nn.Module) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in vars(layer).items() if name != "training" and isinstance(value, plain)]
 
 
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
 _LONGEST_REMARK, _MOST_REMARKS = 400, 20  # characters of a remark, remarks of a defense
 
 

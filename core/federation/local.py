@@ -75,6 +75,9 @@ class Usage:
         return found[0], found[1]
 
 
+# --- local epochs and batches -----------------------------------------------------------------------------------------
+
+
 class Epochs:
     """The standard local training of one member in one round (``contract.contexts.LocalTraining``).
 
@@ -137,6 +140,9 @@ def picks(selection: Selection, size: int, shuffle: torch.Generator) -> list[tor
         return list(torch.randperm(n, generator=shuffle).to(device).split(size))
     drawn = (torch.rand(n, generator=shuffle) < size / n for _ in range(-(-n // size)))
     return [torch.nonzero(mask).reshape(-1).to(device) for mask in drawn]
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
 
 
 class LocalTrainer:

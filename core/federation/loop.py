@@ -65,6 +65,9 @@ def global_logits(training: Training, k: int) -> Callable[[torch.Tensor], torch.
     return ask
 
 
+# --- delayed models ---------------------------------------------------------------------------------------------------
+
+
 class StaleModels:
     """The models a round's clients start from. ``past``: (models [s, P], buffers [s, B]) of the last rounds, newest last.
 
@@ -95,6 +98,9 @@ class StaleModels:
             return models, buffers
         old = [[self._past[-1 - d][kind][m] for d, m in self._older] for kind in (0, 1)]
         return torch.cat([models, torch.stack(old[0])]), torch.cat([buffers, torch.stack(old[1])])
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
 
 
 class Training:

@@ -163,6 +163,9 @@ class RoundResult:
     assignment: tuple[int, ...] = ()
 
 
+# --- contexts and memories --------------------------------------------------------------------------------------------
+
+
 class MemberTools:
     """What the numerics compute for a member (``contract.contexts.Tools``)."""
 

@@ -46,6 +46,9 @@ class SharedDraws:
         return arrays
 
 
+# --- bootstrap over the candidates ------------------------------------------------------------------------------------
+
+
 CHUNK = 1_000_000  # resampled candidates held at once; bounds memory, and is part of which draws a seed gives
 
 
@@ -124,6 +127,9 @@ def _drawn(rng: np.random.Generator, b: int, m: int) -> np.ndarray:
 
 def _se(replicates: np.ndarray) -> float:
     return float(replicates.std(ddof=1))
+
+
+# --- intervals of a mean over runs ------------------------------------------------------------------------------------
 
 
 LEVEL = 0.95

@@ -59,6 +59,9 @@ def metric(name: str) -> Metric:
     return {m.name: m for m in METRICS}[name]
 
 
+# --- all metrics of a target, by group of candidates ------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """``value`` of a metric, None where it does not apply, and its standard ``error``, None where it is not known."""

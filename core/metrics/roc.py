@@ -64,6 +64,9 @@ def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:
     return f - 1
 
 
+# --- curve and area ---------------------------------------------------------------------------------------------------
+
+
 def auc(scores: np.ndarray, member: np.ndarray) -> float:
     """Area under the ROC curve: P(member's score > non-member's), ties one half (Mann-Whitney U, exact ranks)."""
     _, members, nonmembers = count(scores, member)
@@ -94,6 +97,9 @@ def balanced_accuracy(scores: np.ndarray, member: np.ndarray) -> float:
     return (1 + advantage(scores, member)) / 2
 
 
+# --- true-positive rate at a low false-positive rate ------------------------------------------------------------------
+
+
 TF01_FPR = 0.001
 # With fewer not even one false positive is allowed, and where the ROC curve is concave the value reads far too low.
 TF01_MIN_NONMEMBERS = 1999
@@ -117,6 +123,9 @@ def tpr_at_fpr(scores: np.ndarray, member: np.ndarray, fpr: float) -> float:
         raise ValueError(f"fpr must be in (0, 1], got {fpr}")
     _, members, nonmembers = count(scores, member)
     return float(tpr_of_counts(members, nonmembers, allowed_false_positives(int(nonmembers.sum()), fpr)))
+
+
+# --- covariance of areas ----------------------------------------------------------------------------------------------
 
 
 def auc_covariance(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

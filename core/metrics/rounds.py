@@ -127,6 +127,9 @@ def _or_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
+# --- attacks with a threshold of their own ----------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class DecisionReport:
     """As fractions. ``*_accuracy``: (TPR + TNR) / 2, which for equal classes is the share of right answers;
@@ -195,6 +198,9 @@ def _calibrated_decision(
         return None, None, None
     chosen = int(np.argmax(_accuracy(called[:, first], member[first])))
     return _three(called[chosen][~first], member[~first])
+
+
+# --- the largest of many rounds and attacks ---------------------------------------------------------------------------
 
 
 SHUFFLES = 200

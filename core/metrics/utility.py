@@ -47,6 +47,9 @@ def _bootstrap_se(difference: np.ndarray, rng: np.random.Generator, n: int) -> f
     return float((drawn @ values / len(difference)).std(ddof=1))
 
 
+# --- privacy against utility ------------------------------------------------------------------------------------------
+
+
 def pareto_front(points: np.ndarray) -> np.ndarray:
     """[n] bool for points [n, 2], lower is better in both: True where no other point is as good and once better."""
     p = _checked(points)

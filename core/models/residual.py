@@ -33,6 +33,9 @@ class Residual(nn.Module):
         return self.body(x) + self.skip(x)
 
 
+# --- ResNet -----------------------------------------------------------------------------------------------------------
+
+
 class _ResNet(Model):
     """3x3 stem, stages of basic blocks, mean, Linear; a stage that has another width than the one before halves the image."""
 
@@ -123,6 +126,9 @@ class _Subsample(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.extra))
+
+
+# --- Wide ResNet ------------------------------------------------------------------------------------------------------
 
 
 _STEM = 16

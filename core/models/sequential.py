@@ -53,6 +53,9 @@ def initialise(module: nn.Module, how: Initial) -> nn.Module:
     return module
 
 
+# --- fully connected --------------------------------------------------------------------------------------------------
+
+
 class MLP(Model):
     """Flatten, then Linear + ReLU per hidden width, then Linear to the classes."""
 
@@ -77,6 +80,9 @@ class MLP512x128(Model):
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         return MLP(hidden=(512, 128)).build(input_shape, n_classes)
+
+
+# --- convolutional ----------------------------------------------------------------------------------------------------
 
 
 class SmallCNN(Model):

@@ -59,6 +59,9 @@ def _exactly(rows: torch.Tensor) -> torch.Tensor:
     return total.sqrt_()
 
 
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
 EVALUATION_CHUNK = 512  # samples; of a ResNet18: 1 GB of activations
 
 

@@ -137,6 +137,9 @@ def set_random_state(state: RandomState) -> None:
         torch.cuda.set_rng_state(cuda, device)
 
 
+# --- along a chain of layers ------------------------------------------------------------------------------------------
+
+
 @torch.no_grad()
 def gradient_rows(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """[B, P]: as ``per_sample_gradients`` (x [B, *input], y [B]), to rounding; models that are no chain of layers are left

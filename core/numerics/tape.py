@@ -104,6 +104,9 @@ def drawn_parameters(model: nn.Module, generator: torch.Generator) -> dict[str, 
     return drawn
 
 
+# --- inputs and graph edges of layers ---------------------------------------------------------------------------------
+
+
 class Tape:
     """Records each layer's input in the forward pass, and the graph edge of its output as returned, even if an in-place
     activation overwrites it afterwards. ``n``: rows of the batch. Close it after the backward pass."""

@@ -48,6 +48,9 @@ def as_floats(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return module.normalise(x) if isinstance(module, Normalised) else x
 
 
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+
+
 class Bfloat16Training(nn.Module):
     """``module`` with its forward pass autocast to bfloat16, in training mode only; it returns float32 in any mode."""
 
@@ -85,6 +88,9 @@ def matmuls(precision: str) -> Iterator[None]:
         yield
     finally:
         cuda.allow_tf32, cudnn.allow_tf32 = before
+
+
+# --- memory format ----------------------------------------------------------------------------------------------------
 
 
 class ChannelsLastTraining(nn.Module):

@@ -67,6 +67,9 @@ def group(index: int) -> Target:
     return Target(kind="group", index=index)
 
 
+# --- audit sets -------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class AuditSet:
     """Candidates of one target. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,

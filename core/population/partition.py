@@ -111,6 +111,9 @@ def _given(name: str, beta: float, bias: float) -> dict[str, float]:
     return {"group-bias": {"bias": bias}, "iid": {}}.get(name, {"beta": beta})
 
 
+# --- training, validation and test parts of each client ---------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outsiders:
     """Samples that no client trains on, candidates of a target. ``ids``: positions in train ++ holdout; for messages,

@@ -112,6 +112,9 @@ def _log_complement(log_p: torch.Tensor) -> torch.Tensor:
     return torch.log1p(-log_p.exp().scatter(1, top, 0.0)).scatter(1, top, of_top)
 
 
+# --- of the gradient --------------------------------------------------------------------------------------------------
+
+
 class _OfTheEngine(Signal):
     """``Recorder`` (measure.py) computes it from one pass over the samples, at the model that the client received."""
 
@@ -141,6 +144,9 @@ class UploadGradSq(Signal):
     def measure(self, probe: Probe) -> torch.Tensor:
         none = probe.update.new_zeros(0, len(probe.update))
         return gradient_features(probe.model, probe.x, probe.y, none, chunk_of(probe.x, GRADIENT_BYTES)).sq.float()
+
+
+# --- of perturbed copies ----------------------------------------------------------------------------------------------
 
 
 _KEY = 2021  # of the draws: the same for every sample, row and round

@@ -117,6 +117,9 @@ def outside(clients: int, members: Collection[int]) -> list[int]:
     return [k for k in range(clients) if k not in members]
 
 
+# --- measuring a round ------------------------------------------------------------------------------------------------
+
+
 class Recorder:
     """Collects signals over the audited rounds as arrays with the axes (round, client, sample), of vectors (.., component).
 
@@ -319,6 +322,9 @@ class Recorder:
             self._put("grad-sq", 1, [0], sq[:1])
         else:
             self._put("grad-sq", m, where, sq)
+
+
+# --- what a view sees -------------------------------------------------------------------------------------------------
 
 
 def observe(

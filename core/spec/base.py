@@ -56,6 +56,9 @@ def mistake(text: str) -> PydanticCustomError:
     return PydanticCustomError("fedbench", "{text}", {"text": text})
 
 
+# --- uses of components -----------------------------------------------------------------------------------------------
+
+
 class Use(SpecModel):
     """A dataset or a model: ``digits``, or ``{name: digits, params: {...}}``."""
 

@@ -48,6 +48,9 @@ def with_recipe(value: object) -> object:
     return merged
 
 
+# --- types ------------------------------------------------------------------------------------------------------------
+
+
 class Schedule(SpecModel):
     """How the learning rate falls from round to round; ``constant``, ``cosine``, or a mapping with a factor."""
 

@@ -156,6 +156,9 @@ def _coalition_lists(document: Document, coalitions: list[tuple[Loc, Coalition]]
                     yield Problem((*loc, "groups", g, i), text)
 
 
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class LoadedSuite:
     """A valid suite and the file it came from; ``document`` knows where in it everything is. ``overrides``: the changes of

@@ -199,6 +199,9 @@ def _at(data: Any, loc: Loc) -> Any:
     return data
 
 
+# --- written out ------------------------------------------------------------------------------------------------------
+
+
 _HEAD = "# As it was resolved: changes of the command line, recipes and every default are written out.\n"
 
 

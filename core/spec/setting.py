@@ -82,6 +82,9 @@ def coalition_problem(coalition: Coalition, clients: int) -> str:
     return ""
 
 
+# --- audit and adversary ----------------------------------------------------------------------------------------------
+
+
 class ShadowSpec(SpecModel):
     """The attacker's own data and the shadow models trained on it, for the attacks that need them."""
 
@@ -172,6 +175,9 @@ class Adversary(SpecModel):
     def expected(self, clients: int) -> int:
         """Number of malicious clients that the server's rule assumes."""
         return self.malicious(clients) if self.assumed is None else self.assumed
+
+
+# --- data, groups and the whole setting -------------------------------------------------------------------------------
 
 
 class Partition(SpecModel):

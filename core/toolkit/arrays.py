@@ -97,6 +97,9 @@ def _normalisation_problems(data: Data) -> list[str]:
     return []
 
 
+# --- cache ------------------------------------------------------------------------------------------------------------
+
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -140,6 +143,9 @@ def _store(path: Path, arrays: Arrays) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
 
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

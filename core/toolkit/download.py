@@ -43,6 +43,9 @@ def decoded_folder() -> Path:
     return data_folder() / ".decoded"
 
 
+# --- downloads --------------------------------------------------------------------------------------------------------
+
+
 OFFLINE = "FEDBENCH_OFFLINE"
 _BLOCK = 1 << 18
 _HEADERS = {"User-Agent": "fedbench", "Accept-Encoding": "identity"}
@@ -223,6 +226,9 @@ def _request(url: str, part: Path, have: int, remote: Remote) -> int:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+# --- archives ---------------------------------------------------------------------------------------------------------
 
 
 _PREFIX = ".tmp-unpack-"

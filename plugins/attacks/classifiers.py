@@ -125,6 +125,9 @@ def _fitted(x: np.ndarray, member: np.ndarray, inverse_penalty: float) -> Logist
     return LogisticRegression(C=inverse_penalty, solver="newton-cholesky", tol=TOLERANCE).fit(x, member)
 
 
+# --- forest, net and neighbours ---------------------------------------------------------------------------------------
+
+
 NEIGHBOURS = (3, 5, 7)  # TF-Privacy's grid
 NEAREST = 1e-9  # standardised units: a sample that lies on a neighbour has a finite weight
 NO_NEIGHBOUR = 1e-30  # the weight of a kind without a neighbour: below that of any kind with one

@@ -76,6 +76,9 @@ def trained_net(
     return net
 
 
+# --- SeqMIA's recurrent net -------------------------------------------------------------------------------------------
+
+
 STATE = 50
 CHUNK = 100  # samples that are scored at once: what they fill stays in the cache
 _GATES = 4 * STATE

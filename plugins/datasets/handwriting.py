@@ -67,6 +67,8 @@ class Digits(Dataset):
         )  # fmt: skip
 
 
+# --- MNIST and Fashion-MNIST ------------------------------------------------------------------------------------------
+
 _STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _MOST_BYTES = 64_000_000  # of one unpacked file; the largest has 47,040,016
 _UINT8 = 8  # the idx format's code of the element type
@@ -182,6 +184,8 @@ def idx_array(opened: Callable[[], Any], where: str, most: int) -> np.ndarray:
         raise UserError(f"{where}: not a whole idx file of at most {most:,} bytes: delete it and run again")
     return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
 
+
+# --- FEMNIST ----------------------------------------------------------------------------------------------------------
 
 _SIDE = 28
 _MOST_JSON_BYTES = 300_000_000  # of one of LEAF's files: 100 writers, about 0.15 GB; as lists it takes several times that

@@ -104,6 +104,9 @@ class ServerDP(Defense):
         return clipped_mean(updates, norms(updates), p.clip) + (p.sigma * p.clip / len(updates)) * noise
 
 
+# --- medians and trimmed means ----------------------------------------------------------------------------------------
+
+
 Middle = Literal["midpoint", "lower"]
 
 
@@ -199,6 +202,9 @@ class GeometricMedian(Defense):
     def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
         """[P]."""
         return combine(weiszfeld(gram(updates), self.params.smoothing, self.params.iterations), updates)
+
+
+# --- angles -----------------------------------------------------------------------------------------------------------
 
 
 TIE = 1e-6  # radians; arccos near 1 is good to 1.5e-8 in float64
