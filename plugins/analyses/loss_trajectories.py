@@ -7,9 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import Field
 
-from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number, Params
+from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
 from fedbench.core.report import Block, Content, Courses, Figure, Section, Style, Table, Value, Words  # fmt: skip
 from fedbench.plugins.analyses.common import clients_of, framed, members_of, numbers, outsiders_of, over_seeds, words
 
@@ -29,9 +28,6 @@ class LossTrajectories(Analysis):
 
     needs = frozenset({"loss"})
     by_default = False
-
-    class Params(Params):
-        defenses: tuple[str, ...] = Field((), description="labels of the defenses that a board shows; by default all")
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """``rounds`` [R], ``defends`` [K] and ``<part> <side>`` [R x K], round after round, NaN where not known; the last and the
@@ -55,7 +51,7 @@ class LossTrajectories(Analysis):
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """The three lines, a panel a defense and kind of sample; last and largest gaps, a row a defense and kind."""
-        shown = Courses.of(section, label, self.params.defenses)
+        shown = Courses.of(section, label)
         rows = tuple(line for found in shown for line in _lines(found))
         if rows:
             yield _table(rows)

@@ -20,9 +20,8 @@ _MOST_COLUMNS = 20  # classes; of more, a table shows the lowest, the median and
 class TF01ByClass(Analysis):
     """Share of each class's members above the score that 0.1 % of the non-members exceed, client by client.
 
-    The threshold is one for a client, of its non-members of all classes: with one for each class (``threshold: class``), 1,999
-    non-members of that class are needed. The interval is that of the counted share (Clopper & Pearson), seeds pooled: it holds
-    for the thresholds at hand and does not cover how these were drawn.
+    The threshold is one for a client, of its non-members of all classes, of which 1,999 are needed. The interval is that of the
+    counted share (Clopper & Pearson), seeds pooled: it holds for the thresholds at hand and does not cover how these were drawn.
     """
 
     by_default = False
@@ -30,9 +29,6 @@ class TF01ByClass(Analysis):
     class Params(Params):
         nonmembers: Literal["outside", "all"] = Field(
             "outside", description="who sets the threshold: outside non-members, as on boards, or inside ones as well (paper)"
-        )
-        threshold: Literal["client", "class"] = Field(
-            "client", description="one threshold for all classes of a client, or one for each, of that class's non-members"
         )
         defenses: tuple[str, ...] = Field((), description="labels of the defenses that a board shows; by default all")
         attacks: tuple[str, ...] = Field((), description="labels of the attacks that a board shows; by default all")
@@ -59,8 +55,7 @@ class TF01ByClass(Analysis):
         others = judged.kind == OFL if self.params.nonmembers == "outside" else judged.counted & ~judged.member
         for label in np.unique(judged.y[judged.member]):
             mine = judged.member & (judged.y == label)
-            against = others if self.params.threshold == "client" else others & (judged.y == label)
-            yield judged.target, label, mine.sum(), against.sum(), _found(judged, mine, against)
+            yield judged.target, label, mine.sum(), others.sum(), _found(judged, mine, others)
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """A row a defense, attack and client; a column a class, seeds pooled."""
@@ -93,12 +88,10 @@ class TF01ByClass(Analysis):
             *(numbers(n, unit="%", direction="lower", digits=2, scale=100) for n in ("all classes", *names)),
         )  # fmt: skip
         others = "outside non-members" if self.params.nonmembers == "outside" else "outside and inside non-members"
-        of = "the client's" if self.params.threshold == "client" else "the class's"
         caption = Words(
-            f": members above the score that 0.1 % of {of} {others} exceed, all seeds together, in brackets how many members; "
-            "the interval is the exact one of the share (Clopper & Pearson, 95 %) for these thresholds. Members and "
+            f": members above the score that 0.1 % of the client's {others} exceed, all seeds together, in brackets how many "
+            "members; the interval is the exact one of the share (Clopper & Pearson, 95 %) for these thresholds. Members and "
             "non-members: of the smallest seed, over all classes"
-            + ("" if self.params.threshold == "client" else ", of the smallest class")
         )
         lacking = [row.others for row in rows if any(np.isnan(hits) for hits, _ in row.of_class.values())]
         footnotes = (Words(
