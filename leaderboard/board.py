@@ -11,7 +11,6 @@ from threadpoolctl import threadpool_limits
 from fedbench.core.contract.board import Column, Content, Image, Value, opened
 from fedbench.core.contract.components import Report, Summary
 from fedbench.core.store.files import write_atomically
-from fedbench.leaderboard.citation import CITATION, citation
 from fedbench.leaderboard.document import Source, document, source_of
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.rows import Row, privacy_claims
@@ -26,8 +25,7 @@ _HEADERS = ("#", "defense", "worst AUC", "by", "mean AUC", "TF01 %", "delta-acc"
 
 
 class MarkdownBoard(Report):
-    """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too. ``board-id.json``: what its id is
-    made of."""
+    """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too."""
 
     _last: tuple[Path, Source] | None = None  # what was written last: its summary is asked for next
 
@@ -41,7 +39,6 @@ class MarkdownBoard(Report):
         for image in (b for b in opened(blocks) if isinstance(b, Image)):
             for name, content in image.files.items():
                 write_atomically(folder / name, content)
-        write_atomically(folder / CITATION, citation(self._source(results).newest[0]))
         write_atomically(folder / "board.md", text.encode())
         return folder / "board.md"
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import fedbench.core
 from fedbench.core.contract.board import Block, Fold, Heading, Image, Note, Text, Words, opened
+from fedbench.core.store.canonical import key_of
 from fedbench.core.store.plans import ID
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn
-from fedbench.leaderboard.citation import CITATION, board_id
 from fedbench.leaderboard.figures import decision_figure, image_of, roc_figure, tradeoff_figure
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section, build_sections, newest
@@ -46,6 +48,8 @@ READING = Note(sentence(
     "with the undefended run of the same\nseed, in percentage points of test accuracy, with the variance of training; runtime is "
     "training CPU time relative to that\nrun (n/a across machines and on busy ones). docs/method.md has the definitions."
 ))  # fmt: skip
+
+_LENGTH = 12  # hex digits of an id: two of a million boards have the same with a chance below one in 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +128,28 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
     return blocks if folds else opened(blocks)
 
 
+@cache
+def rules_digest() -> str:
+    """Hex sha256 over the files that turn records into the numbers of a board, the papers' claims among them; line
+    ends do not count."""
+    here, core = Path(__file__).parent, Path(fedbench.core.__path__[0])
+    h = hashlib.sha256()
+    for folder in (core / "metrics", here / "claims", here / "statistics", here / "tables"):
+        for path in sorted([*folder.glob("*.py"), *folder.glob("*.yaml")]):
+            content = path.read_bytes().replace(b"\r\n", b"\n")
+            h.update(f"{folder.name}/{path.name}:{len(content)};".encode() + content)
+    return h.hexdigest()
+
+
+def board_id(records: Iterable[LoadedRecord]) -> str:
+    """``fb-`` and hex digits: another one exactly when a record, the number of them, or a rule is another."""
+    return f"fb-{key_of({'rules': rules_digest(), 'records': sorted(r.record.digest for r in records)})[:_LENGTH]}"
+
+
 def _cited(records: Sequence[LoadedRecord]) -> Note:
     """The identifier of exactly these records under exactly these rules, and the command that makes the board
     again."""
-    made = f"`{board_id(records)}` ({CITATION} has its parts), made from {len(records)} records"
+    made = f"`{board_id(records)}`, made from {len(records)} records"
     return Note(sentence(f"Board id: {made} by `fedbench leaderboard RESULTS`."))
 
 

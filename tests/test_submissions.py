@@ -37,7 +37,7 @@ from running import fingerprint, invoke, suite
 from fedbench.core import UserError
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.citation import board_id
+from fedbench.leaderboard.document import board_id
 from fedbench.leaderboard.submissions.transfer import merge
 
 
@@ -372,5 +372,5 @@ def test_the_id_of_a_board_is_made_of_its_records_and_rules(finished, part, monk
     path = next((part / "records").glob("*.json"))
     path.write_bytes(sealed(json.loads(path.read_text()) | {"reason": "changed"}))
     ids = {board_id(records), board_id(records[:1]), board_id(load_records(part)), board_id([*records, records[0]])}
-    monkeypatch.setattr("fedbench.leaderboard.citation.rules_digest", lambda: "other rules")
+    monkeypatch.setattr("fedbench.leaderboard.document.rules_digest", lambda: "other rules")
     assert len(ids | {board_id(records)}) == 5

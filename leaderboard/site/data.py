@@ -19,8 +19,7 @@ from fedbench.core.metrics import Group, Interval
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.core.words import one_line, printable
-from fedbench.leaderboard.citation import board_id
-from fedbench.leaderboard.document import Source, setting_of
+from fedbench.leaderboard.document import Source, board_id, setting_of
 from fedbench.leaderboard.site import schema
 from fedbench.leaderboard.statistics.published import Match, Ours, match
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
