@@ -132,12 +132,12 @@ def pooled_tpr(units: Sequence[Sample], fpr: float = TF01_FPR) -> Pooled | None:
 
     Invariant to any increasing transformation of a unit's scores.
     """
-    return _counted(units, fpr).estimate() if enough([len(unit.nonmember) for unit in units], fpr) else None
+    return Ranks(units, fpr).estimate() if enough([len(unit.nonmember) for unit in units], fpr) else None
 
 
 def pooled_value(units: Sequence[Sample], fpr: float = TF01_FPR) -> float:
     """The same number without its interval, however few non-members there are; 0 of nothing."""
-    return _counted(units, fpr).value() if units else 0.0
+    return Ranks(units, fpr).value() if units else 0.0
 
 
 def aligned_tpr(units: Sequence[Sample], fpr: float = TF01_FPR) -> Pooled | None:
@@ -161,27 +161,10 @@ class Pooled:
     high: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counted:
-    """Members of one unit above its thresholds of rank ``rank`` (``near``) and SPAN times that (``far``). ``first``:
-    the FPR that ``rank`` stands for; ``outliers``: ids of the non-members down to about rank 4 ``rank``."""
-
-    near: float
-    far: float
-    members: int
-    rank: float
-    first: float
-    outliers: np.ndarray
-
-
-def count(unit: Sample, fpr: float) -> Counted:
-    """Members above the unit's own thresholds."""
-    n = len(unit.nonmember)
-    rank = max(1.0, fpr * (n + 1))
-    order = np.argsort(-unit.nonmember, kind="stable")
-    near, far = (_above(unit.member, unit.nonmember[order], min(r, float(n))) for r in (rank, SPAN * rank))
-    outliers = unit.ids[order[: max(2, round(4 * rank))]]
-    return Counted(near=near, far=far, members=len(unit.member), rank=rank, first=rank / (n + 1), outliers=outliers)
+def _highest(unit: Sample, rank: float) -> list[int]:
+    """Ids of the non-members down to about rank 4 ``rank``."""
+    found: list[int] = unit.ids[np.argsort(-unit.nonmember, kind="stable")[: max(2, round(4 * rank))]].tolist()
+    return found
 
 
 def _above(member: np.ndarray, highest: np.ndarray, rank: float) -> float:
@@ -191,10 +174,6 @@ def _above(member: np.ndarray, highest: np.ndarray, rank: float) -> float:
     return hits + (rank - whole) * (more - hits)
 
 
-def _counted(units: Sequence[Sample], fpr: float) -> Ranks:
-    return Ranks(tuple(units), tuple(count(unit, fpr) for unit in units), fpr)
-
-
 def _merged(units: Sequence[Sample], fpr: float) -> OneThreshold:
     """All aligned units as one: its non-members are the same where seed and id are."""
     seeds = np.unique([unit.seed for unit in units], return_inverse=True)[1]
@@ -202,32 +181,46 @@ def _merged(units: Sequence[Sample], fpr: float) -> OneThreshold:
     of_other, unit_of = (np.repeat(np.arange(len(units)), [len(getattr(u, s)) for u in units]) for s in ("nonmember", "member"))
     ids = seeds[of_other] * (int(ids.max()) - int(ids.min()) + 1) + ids - ids.min()
     member, nonmember = (np.concatenate([getattr(u.aligned, side) for u in units]) for side in ("member", "nonmember"))
-    merged = Sample(0, member, nonmember, ids)
-    return OneThreshold((merged,), (count(merged, fpr),), fpr, unit_of, seeds[unit_of])
+    return OneThreshold((Sample(0, member, nonmember, ids),), fpr, unit_of, seeds[unit_of])
 
 
 @dataclass(frozen=True)
 class Ranks:
     """logit T(F) = logit T(f) + b log(F / f) near the thresholds; F of rank j is all but Gamma(j) / (N + 1)."""
 
-    units: tuple[Sample, ...]
-    counted: tuple[Counted, ...]
+    units: Sequence[Sample]
     fpr: float
+
+    @cached_property
+    def ranks(self) -> np.ndarray:
+        """[U] of each unit's first threshold among its non-members."""
+        return np.array([max(1.0, self.fpr * (len(unit.nonmember) + 1)) for unit in self.units])
+
+    @cached_property
+    def of_units(self) -> np.ndarray:
+        """[U, 2] members of each unit above its first threshold, and above the further one, of SPAN times the rank."""
+        found = []
+        for unit, rank in zip(self.units, self.ranks, strict=True):
+            highest = np.sort(unit.nonmember)[::-1]
+            found.append([_above(unit.member, highest, min(r, float(len(highest)))) for r in (rank, SPAN * rank)])
+        return np.array(found)
 
     @cached_property
     def hits(self) -> tuple[float, float]:
         """Of all units together, above the first thresholds and the further ones."""
-        return sum(c.near for c in self.counted), sum(c.far for c in self.counted)
+        near, far = self.of_units.sum(axis=0)
+        return float(near), float(far)
 
     @cached_property
     def members(self) -> int:
-        return sum(c.members for c in self.counted)
+        return sum(len(unit.member) for unit in self.units)
 
     @cached_property
     def place(self) -> tuple[float, float]:
         """(rank, FPR) of the first thresholds, means over members."""
-        rank, first = sum(c.members * c.rank for c in self.counted), sum(c.members * c.first for c in self.counted)
-        return rank / self.members, first / self.members
+        weights = [len(unit.member) for unit in self.units]
+        rates = self.ranks / [len(unit.nonmember) + 1 for unit in self.units]
+        return float(np.average(self.ranks, weights=weights)), float(np.average(rates, weights=weights))
 
     @cached_property
     def concavity(self) -> float:
@@ -282,7 +275,7 @@ class Ranks:
         one = float(np.exp(gammaln(rank + 2 * a) + gammaln(rank) - 2 * gammaln(rank + a)) - 1)
         total = squares = 0
         for seed in {unit.seed for unit in self.units}:
-            own = (c.outliers.tolist() for unit, c in zip(self.units, self.counted, strict=True) if unit.seed == seed)
+            own = (_highest(u, rank) for u, rank in zip(self.units, self.ranks, strict=True) if u.seed == seed)
             times = Counter(chain.from_iterable(own)).values()
             total, squares = total + sum(times), squares + sum(n * n for n in times)
         return one * squares / total / len(self.units)
@@ -291,7 +284,7 @@ class Ranks:
         """Relative variance of the mean TPR that comes from true differences between seeds, by moments; 0 below 3
         seeds."""
         place = np.unique([unit.seed for unit in self.units], return_inverse=True)[1]
-        members, hits = (np.bincount(place, [getattr(c, name) for c in self.counted]) for name in ("members", "near"))
+        members, hits = np.bincount(place, [len(u.member) for u in self.units]), np.bincount(place, self.of_units[:, 0])
         return _excess(members, hits, rate, len(members) * of_thresholds * rate**2)
 
 
@@ -307,8 +300,8 @@ class OneThreshold(Ranks):
         """As for thresholds of their own, but they share the threshold's noise, so none of it is between them; and
         between units where that is more: errors of a mean and a deviation move all members of a unit together, and
         unlike tails set units apart."""
-        (merged,), (counted,) = self.units, self.counted
-        hit = merged.member > np.sort(merged.nonmember)[-max(1, round(counted.rank))]
+        (merged,) = self.units
+        hit = merged.member > np.sort(merged.nonmember)[-max(1, round(self.ranks[0]))]
         if not 0 < rate < 1:
             return 0.0
         of_tails = (TAILS * max(1 - self.concavity, 0.0)) ** 2
