@@ -211,6 +211,7 @@ def _flat(text: Any) -> str:
 def _type(field: dataclasses.Field[Any]) -> str:
     """Type, and the default where it is a plain value."""
     text = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
+    text = re.sub(r"Callable\[.*\]", "Callable", text)
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     return f"{text} = {default!r}" if isinstance(default, int | str | dict | tuple) else text
 
