@@ -19,7 +19,7 @@ _SAID = {"not-comparable": "not comparable"}
 _COLUMNS = (
     *(Column(name=Words(name), align="left") for name in ("verdict", "setting", "coalition", "defense", "attack", "measure")),
     *(Column(name=Words(name)) for name in ("baseline", "now", "change", "tolerance")),
-    Column(name=Words("why, whose code changed"), align="left"),
+    Column(name=Words("reason, changed code"), align="left"),
 )
 
 

@@ -53,7 +53,7 @@ class Violations(Analysis):
         if attacks and not section.groups:
             rows = tuple((r.label, *(count(section, r.entries[a], label) for a in attacks)) for r in section.rows)
             yield Table(
-                title="Violations", caption=Words(": clients whose model an attack reads more accurately than they tolerate"),
+                title="Violations", caption=Words(": clients with a model that an attack reads better than they tolerate"),
                 columns=(words("defense"), *map(column, attacks)), rows=rows,
             )  # fmt: skip
 

@@ -146,8 +146,8 @@ def _attacked(section: Section) -> Table:
             line += [value(entry.of_group(groups, g).attack_accuracy()) for g in range(len(groups))]
             line += [clients.count(section, entry)] if bounded else []
     caption = Words(
-        " in the last round, 0.5 is guessing, and violations: clients whose model the attack reads more accurately than they "
-        "tolerate (interval over seeds, never narrower than the binomial one of their bounds)"
+        " in the last round, 0.5 is guessing, and violations: clients with a model that the attack reads more accurately than "
+        "they tolerate (interval over seeds, never narrower than the binomial one of their bounds)"
     )
     return Table(title="MIA accuracy by group", caption=caption, columns=tuple(columns), rows=tuple(map(tuple, rows)))
 

@@ -160,7 +160,7 @@ class Tuned(Analysis):
 
     class Params(Params):
         within: float = Field(1.0, ge=0, le=100, description="accuracy that a matched strength may lose, percentage points")
-        compared: str | None = Field(None, description="the defense whose choices are compared with every other one's")
+        compared: str | None = Field(None, description="the defense with which every other one is compared")
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """What was chosen and by what, what it is worth on the reported seeds, and the plane of privacy and utility."""
