@@ -7,7 +7,7 @@
   ``<!-- from: board | setting | coalition | view | table -->`` on a line of its own gives the first parts for what follows,
   and ``{{row | column}}`` then is enough. A last part ``±`` adds the interval, ``text`` takes the place as it is.
 * ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board.
-* ``<!-- claims: paper -->`` on a line of its own is the table of that paper's claims (``leaderboard/claims/paper.yaml``) with the
+* ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims (``leaderboard/claims/paper.yaml``) with the
   verdicts of the committed boards.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a condition that must hold, and is not
   printed: it checks a sentence about numbers.
@@ -67,7 +67,7 @@ def rendered(template: str, where: str) -> str:
 
 
 def claims(paper: str) -> list[str]:
-    """Number of verdicts of each kind, and a table with one row a claim."""
+    """Number of verdicts of each kind, and a line for each claim."""
     papers = shipped_papers()
     if paper not in papers:
         raise Mistake(f"no claims of {paper}; there are claims of {', '.join(papers)}")
@@ -81,13 +81,13 @@ def claims(paper: str) -> list[str]:
             else:
                 not_run[suite] = None
         if suites:
-            found = "; ".join(f"{verdict}: {', '.join(boards)}" for verdict, boards in suites.items())
-            rows.append(f"| {escape(claim.text, len(claim.text))} ({escape(claim.place)}) | {found} |")
+            found = "; ".join(f"*{verdict}*: {', '.join(boards)}" for verdict, boards in suites.items())
+            rows.append(f"* {escape(claim.text, len(claim.text))} ({escape(claim.place)}) {found}")
     summary = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0])))
     missing = f" Other claims need boards that have not been made: {', '.join(map(escape, not_run))}." if not_run else ""
     return [
         f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.{missing}", "",
-        "| claim | verdict |", "|---|---|", *rows,
+        *rows,
     ]  # fmt: skip
 
 
