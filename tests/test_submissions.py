@@ -168,7 +168,7 @@ FILES = {  # of the record of one cell and its scores
     "key of another cell": (
         lambda f, n: rekeyed(f, n, lambda i: i["attack"]["params"].update(forged=1)), "attack is ",
     ),
-    "field twice": (lambda f, n: f | {n: b'{"run": 7,' + f[n].lstrip()[1:]}, "'run' stands there twice"),
+    "field twice": (lambda f, n: f | {n: b'{"run": 7,' + f[n].lstrip()[1:]}, "'run' is a duplicate name"),
     "scores without a record": (lambda f, n: without(f, n), "no records found"),
     "record without scores": (lambda f, n: without(f, scores_of(f, n)), "missing, though its record says 'ok'"),
     "model of another run": (lambda f, n: _always_right(f), "of one run, but have other test accuracy"),

@@ -18,7 +18,7 @@ _MOST = 500  # candidates
 
 
 def suites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of shipped suites and the YAML files here; where none begins so, whatever files the shell finds."""
+    """Names of shipped suites and the YAML files here; the shell's own files where none matches."""
     from fedbench.suites import shipped_suites
 
     here = (p.name for p in sorted(Path().iterdir()) if p.suffix in (".yaml", ".yml")) if "/" not in incomplete else ()
@@ -26,7 +26,7 @@ def suites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 
 def results(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Results folders here and in ``results``; where none begins so, whatever folders the shell finds."""
+    """Results folders here and in ``results``; the shell's own folders where none matches."""
     found = [p.parent.as_posix() for pattern in ("*", "results/*") for p in sorted(Path().glob(f"{pattern}/{MARKER}"))]
     return _beginning(incomplete, found) or [CompletionItem(incomplete, type="dir")]
 

@@ -81,7 +81,7 @@ def command(
 
 
 def _site(ctx: click.Context, results: tuple[Path, ...], folder: Path) -> None:
-    """By what the leaderboard announces: the harness knows no page."""
+    """Write the pages by the function that the leaderboard announces as an entry point."""
     others = {"output": "--output", "reports": "--report", "plots": "--plots"}
     given = [option for name, option in others.items() if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if given:
@@ -95,7 +95,7 @@ def _site(ctx: click.Context, results: tuple[Path, ...], folder: Path) -> None:
 
 
 def _of_several(ctx: click.Context, results: tuple[Path, ...], reports: dict, output: Path, plots: bool) -> None:
-    """Merged in a folder that is gone afterwards; the reports' files go beside ``output``."""
+    """Write the reports of several sources, merged in a temporary folder; further files go beside ``output``."""
     from fedbench.core.cli.main import cli
     from fedbench.core.store.files import write_atomically
 
@@ -174,7 +174,7 @@ def _made(found: RegisteredComponent) -> Report:
 
 
 def _write(found: RegisteredComponent, folder: Path, plots: bool) -> tuple[Written | None, str]:
-    """What was written, or why not: a report that fails costs itself alone."""
+    """(what was written, why not): a report that fails does not stop others."""
     report = _made(found)
     try:
         with at_work(str(found), None if found.distribution == PROJECT else long_plugin_limits()):

@@ -138,7 +138,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fedbench", message="fedbench %(version)s")
 def cli() -> None:
-    """Measure who leaks in federated learning: train federations under a defense, attack them, rank what happened.
+    """Measure privacy leaks in federated learning: train federations under a defense, attack them, rank the results.
 
     A suite is a YAML file that names settings, defenses, attacks and seeds. Defenses, attacks and datasets are plugins.
     """

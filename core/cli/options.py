@@ -26,7 +26,7 @@ overrides_option = click.option(
 )  # fmt: skip
 
 def _debug(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    """For as long as the command runs: the processes that it starts are told by the environment."""
+    """Set the environment variable for the time of the command: the processes that it starts read it."""
     if wanted:
         before = os.environ.get(DEBUG)
         os.environ[DEBUG] = "1"

@@ -1,4 +1,4 @@
-"""Where runs are computed: this machine's processes or a Ray cluster, on which device, and which part of the plan."""
+"""The executor, device and part of a plan, from the options of `fedbench run`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_PARTS = 100_000
 
 
 def executor_of(name: str, workers: int | None, address: str | None) -> Executor:
-    """Who computes the runs."""
+    """The executor of this name."""
     if name == RAY:
         from fedbench.core.run.ray_executor import RayExecutor
 
@@ -27,7 +27,7 @@ def executor_of(name: str, workers: int | None, address: str | None) -> Executor
 
 
 def side_by_side(executor: Executor) -> str:
-    """How many runs go on at a time, for people."""
+    """The number of runs at a time, in words."""
     workers = getattr(executor, "workers", None)
     return f"{workers} side by side" if workers else "as many side by side as fit on the cluster"
 

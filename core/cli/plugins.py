@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fedbench.core.registry.components import PluginStatus, RegisteredComponent, Registry
 
 _KINDS = {plural: kind for kind, plural in PLURAL.items()}
-_UNKNOWN: dict[str, Any] = {"licence": "?", "citation": "", "home": "", "size_mb": None, "here": False}
 _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
 
 
@@ -54,8 +53,9 @@ def list_(what: str | None, params: bool, as_json: bool) -> None:
             say("")
         entries = list(_entries(registry, name, params, what == "datasets"))
         _show(name, entries, params, title=name if len(sections) > 1 else "")
-        for mistake in [e["error"] for e in entries if "licence" in e and "error" in e]:
-            say(mistake, err=True)
+        for entry in entries:
+            if "error" in entry and not params:
+                say(entry["error"], err=True)
     if registry.broken:
         say(f"{len(registry.broken)} broken plugin(s): see `fedbench plugins`", err=True)
 
@@ -68,7 +68,7 @@ def _entries(registry: Registry, section: str, params: bool, facts: bool) -> Ite
         yield from ({"name": name, "title": title_of(path), "path": str(path)} for name, path in shipped_suites().items())
         return
     components = registry.components(_KINDS[section])
-    more = _told(components, params, facts) if params or facts else {}
+    more = _asked(components, params, facts) if params or facts else {}
     for found in components:
         component = found.component
         yield {
@@ -77,18 +77,15 @@ def _entries(registry: Registry, section: str, params: bool, facts: bool) -> Ite
         } | more.get(component.name, {})  # fmt: skip
 
 
-def _told(components: Sequence[RegisteredComponent], params: bool, facts: bool) -> dict[str, dict[str, Any]]:
-    """Name -> what the classes say. They are imported in a separate process; one that fails costs its own line."""
+def _asked(components: Sequence[RegisteredComponent], params: bool, facts: bool) -> dict[str, dict[str, Any]]:
+    """Name -> facts of the classes, which are imported in a separate process; or the error of one that fails."""
     from fedbench.core.process.ask import ask_each
 
     def ask(found: RegisteredComponent) -> dict[str, Any]:
         return (_facts(found) if facts else {}) | (_params(found) if params else {})
 
-    told = {}
-    for found, answer in zip(components, ask_each(components, ask), strict=True):
-        nothing = (_UNKNOWN if facts else {}) | ({"params": []} if params else {})
-        told[found.name] = nothing | {"error": str(answer.error)} if answer.error else answer.get()
-    return told
+    answers = zip(components, ask_each(components, ask), strict=True)
+    return {found.name: {"error": str(answer.error)} if answer.error else answer.get() for found, answer in answers}
 
 
 def _facts(found: RegisteredComponent) -> dict[str, Any]:
@@ -116,29 +113,29 @@ def _show(section: str, entries: list[dict[str, Any]], params: bool, title: str)
         show_table(("suite", "title"), [(e["name"], e["title"]) for e in entries], title)
     elif params:
         show_table((_KINDS[section], *_PARAM_COLUMNS), _param_rows(entries), title)
-    elif entries and "licence" in entries[0]:
-        columns = ("dataset", "summary", "licence", "download", "here", "citation")
-        show_table(columns, [(e["name"], e["summary"], e["licence"], _size(e), _here(e), e["citation"]) for e in entries], title)
+    elif any("licence" in e for e in entries):
+        rows = [(e["name"], e["summary"], e.get("licence", "?"), _size(e), _here(e), e.get("citation", "")) for e in entries]
+        show_table(("dataset", "summary", "licence", "download", "here", "citation"), rows, title)
     else:
-        rows = [(e["name"], e["summary"], e["paper"], f"{e['package']} {e['version']}") for e in entries]
-        show_table((_KINDS[section], "summary", "paper", "package"), rows, title)
+        names = [(e["name"], e["summary"], e["paper"], f"{e['package']} {e['version']}") for e in entries]
+        show_table((_KINDS[section], "summary", "paper", "package"), names, title)
 
 
 def _size(entry: dict[str, Any]) -> str:
-    size = entry["size_mb"]
+    size = entry.get("size_mb")
     return "yours" if size is None else "-" if size == 0 else f"{size:,.0f} MB"
 
 
 def _here(entry: dict[str, Any]) -> str:
-    here = entry["here"]
+    here = entry.get("here")
     return here if isinstance(here, str) else "yes" if here else "no"
 
 
 def _param_rows(entries: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     for entry in entries:
-        for row in entry["params"]:
+        for row in entry.get("params", ()):
             yield (entry["name"], *(row[column] for column in _PARAM_COLUMNS))
-        if not entry["params"]:
+        if not entry.get("params"):
             yield (entry["name"], "-", "", "", "", entry.get("error", "no parameters"))
 
 

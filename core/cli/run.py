@@ -49,7 +49,7 @@ _LOST = "it has no record: its process was ended, or the results folder was chan
 @click.option("--device", default="auto", show_default=True,
               help="auto, cpu, cuda or cuda:N; with ray, auto is cuda where limits.gpus is above 0.")
 @click.option("--executor", type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
-              help="Who computes the runs: this machine, or a Ray cluster (pip install 'fedbench[ray]'), where each takes "
+              help="The executor of the runs: this machine, or a Ray cluster (pip install 'fedbench[ray]'), where each takes "
                    "limits.cpus, limits.gpus and limits.memory_gb of a node; same results.")
 @click.option("--ray-address", metavar="HOST:PORT",
               help="The cluster's head; auto: one on this machine.  [default: RAY_ADDRESS, else a cluster that runs here, else "

@@ -35,9 +35,10 @@ def command(results: Path, cell: str | None, history: bool, as_json: bool) -> No
         for loaded in found:
             say(loaded.record.model_dump_json(indent=1))
     elif len(found) == 1:
-        _print(found[0].record, found[0].stem)
+        _print(found[0])
         if history:
-            _print_history(found[0].record)
+            rows = [(row.round, f"{row.accuracy:.4f}", _number(row.train_loss)) for row in found[0].record.history]
+            show_table(("round", "test accuracy", "training loss"), rows)
     elif history:
         raise UserError(f"--history shows one cell, but {len(found)} contain '{cell or ''}': name one of them")
     else:
@@ -59,12 +60,11 @@ def find(root: Path, cell: str | None) -> list[LoadedRecord]:
 
 def _list(found: list[LoadedRecord]) -> None:
     """A line per cell."""
-    scores = [(loaded.record.pooled.get("mix"), loaded) for loaded in found]
-    rows = [
-        [r.record.outcome, *(("", "") if mix is None else (_number(mix.value("auc")), _number(mix.value("tf01")))), r.stem,
-         one_line(r.record.reason)]
-        for mix, r in scores
-    ]  # fmt: skip
+    rows = []
+    for loaded in found:
+        mix = loaded.record.pooled.get("mix")
+        scores = ("", "") if mix is None else (_number(mix.value("auc")), _number(mix.value("tf01")))
+        rows.append([loaded.record.outcome, *scores, loaded.stem, one_line(loaded.record.reason)])
     show_table(["outcome", "AUC", "TF01 %", "cell", "reason"], rows)
 
 
@@ -72,11 +72,13 @@ def _number(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.4g}"
 
 
-def _print(record: Record, stem: str) -> None:
+def _print(loaded: LoadedRecord) -> None:
     from fedbench.core.metrics.registry import METRICS
 
+    record = loaded.record
     lines = [
-        stem,
+        loaded.stem,
+        *([f"imported from the bundle {loaded.bundle}"] if loaded.bundle else []),
         f"{record.outcome} {record.reason}".rstrip(),
         f"key {record.key}",
         f"run {record.run_key}",
@@ -96,17 +98,13 @@ def _print(record: Record, stem: str) -> None:
     if rows:
         names = [f"{m.title} {m.unit}".rstrip() for m in METRICS]
         show_table(("target", "group", *names, "members", "non-members"), rows)
-    _say([*_facts(record), *_findings(record), *_origin(record)])
+    _say([*(f"fact {name}: {value}" for name, value in record.facts.items()), *_findings(record), *_origin(record)])
 
 
 def _members(record: Record) -> str:
     """Of several coalitions, each one's."""
     several = record.described.get("coalitions")
     return ", ".join(map(str, several.values())) if isinstance(several, dict) else str(record.members)
-
-
-def _facts(record: Record) -> list[str]:
-    return [f"fact {name}: {value}" for name, value in record.facts.items()]
 
 
 def _findings(record: Record) -> list[str]:
@@ -129,11 +127,6 @@ def _origin(record: Record) -> list[str]:
         f"fedbench {p.fedbench} ({commit}), Python {p.python}, torch {p.torch}, {p.cpu}, {p.device}, {p.dtype}, "
         f"{p.threads} thread",
     ]
-
-
-def _print_history(record: Record) -> None:
-    rows = [(row.round, f"{row.accuracy:.4f}", _number(row.train_loss)) for row in record.history]
-    show_table(("round", "test accuracy", "training loss"), rows)
 
 
 def _say(lines: list[str]) -> None:

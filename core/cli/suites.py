@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 def validate(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, only: tuple[str, ...]) -> None:
     """Check suites without running them.
 
-    SUITE is a file or the name of a shipped suite. It checks the fields of the file, names of components and their parameters,
-    coalitions, and then what needs the data, for every setting with data on this machine. All mistakes are printed at
+    SUITE is a file or the name of a shipped suite. Syntax and fields, names of components and their parameters,
+    coalitions, and then what needs the data: of every setting with data on this machine. All mistakes are printed at
     once, one a line, with the place.
     """
     from fedbench.core.process.ask import ask_each
@@ -65,7 +65,7 @@ def validate(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, on
 
 
 def _line(suite: str, registry: Registry, overrides: tuple[str, ...], data: bool, only: Mapping[str, set[str]]) -> str:
-    """What is said of a suite without a mistake."""
+    """The line that is printed for a suite without a mistake."""
     loaded, resolved, notes = check(suite, registry, overrides, data, only)
     return "; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *_groups(resolved), *notes])
 
@@ -74,7 +74,7 @@ def check(
     suite: str, registry: Registry, overrides: tuple[str, ...] = (), data: bool = True,
     only: Mapping[str, set[str]] | None = None,
 ) -> tuple[LoadedSuite, Resolved, list[str]]:  # fmt: skip
-    """The suite, its components, and what is odd about its data; raises ``UserError`` with every mistake, with ``data``
+    """The suite, its components, and notes on its data; raises ``UserError`` with every mistake, with ``data``
     those of the plan too, of the settings in which something of ``only`` (kind -> names) runs."""
     from fedbench.core.run.checks import misspelt_in
     from fedbench.core.spec.resolve import load_and_check
@@ -110,7 +110,7 @@ def _absent(loaded: LoadedSuite, settings: Iterable[ResolvedSetting]) -> list[st
 
 
 def _groups(resolved: Resolved) -> Iterable[str]:
-    """Who belongs together, of every coalition that is several."""
+    """The members of each group, of coalitions with several groups."""
     from fedbench.core.spec.setting import groups_of
 
     several = (coalition for setting in resolved.settings for coalition in setting.coalitions if coalition.groups)

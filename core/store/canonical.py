@@ -1,4 +1,4 @@
-"""One text for one value, and its hash: what keys are made of."""
+"""Canonical JSON and its hash, of which keys are made."""
 
 from __future__ import annotations
 

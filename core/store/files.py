@@ -34,7 +34,7 @@ def bytes_of(path: Path, most: int) -> bytes | None:
 
 
 def _opened(path: Path) -> io.FileIO:
-    """Of a FIFO it does not wait for a writer."""
+    """Open without waiting for the writer of a FIFO."""
     return io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 

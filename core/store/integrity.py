@@ -1,4 +1,4 @@
-"""The digest of a file's content, the keys of a record, and whether the fields of a record agree with its identity."""
+"""Digests of files, keys of records, and agreement of a record's fields with its identity."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def sealed(content: dict[str, Any]) -> bytes:
 
 
 def digest_mistake(content: dict[str, Any]) -> str | None:
-    """What is wrong with the digest of a file with this content; None: nothing."""
+    """The mistake in the digest of a file with this content; None where it is right."""
     if not isinstance(content.get("digest"), str):
         return "it has no digest"
     return None if digest_of(content) == content["digest"] else "its content is not the one its digest was made of"
 
 
 def keys_of(identity: dict[str, Any]) -> tuple[str, str]:
-    """(key of the run, key of the cell): hashes of all that can change what a training, and an attack on it, answer.
+    """(key of the run, key of the cell): hashes of everything that can change the result of a training, and of an attack on it.
 
     ``identity``: ``run``, ``attack``, ``signals`` and ``analyses``, as ``experiment/job.py`` makes them.
     """
@@ -42,7 +42,7 @@ def keys_of(identity: dict[str, Any]) -> tuple[str, str]:
 
 
 def components_of(identity: dict[str, Any]) -> dict[str, Any]:
-    """What an identity says of data set, model, signals and analyses, as a record's ``components``.
+    """Data set, model, signals and analyses of an identity, as a record's ``components``.
 
     Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for an identity that is none.
     """
@@ -74,7 +74,7 @@ def disagreements(record: Record) -> Iterator[str]:
 
 
 def _said_twice(record: Record, run: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(name, what the record says, what its identity says) of everything that stands in both."""
+    """(name, what the record says, what its identity says) of every field that is in both."""
     yield "seed", record.seed, run["seed"]
     yield "members", record.members, run["members"]
     yield "defense", record.defense.identity(), run["defense"]

@@ -16,7 +16,7 @@ LARGEST = 2**64  # seeds and sizes are below
 
 
 def parse_json(path: Path, most: int, remedy: str) -> Any:
-    """What a JSON file of at most ``most`` bytes holds. UserError for anything that is not one, FIFOs included."""
+    """The content of a JSON file of at most ``most`` bytes. UserError for anything else, FIFOs included."""
     return parse_bytes(read_file(path, most, remedy), str(path), remedy)
 
 
@@ -64,11 +64,11 @@ def _refuse_extremes(content: Any) -> None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a name that stands there twice, some readers take the first and some the last."""
+    """An object without duplicate names, which readers of JSON resolve differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' stands there twice")
+        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' is a duplicate name")
     return found
 
 

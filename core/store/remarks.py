@@ -1,4 +1,4 @@
-"""What a defense said of a federation before it was trained, as a note of its records; and such notes told from the others."""
+"""Remarks of defenses on a federation, kept as notes of its records."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def remark_note(label: str, setting: str, text: str) -> str:
 
 
 def remarks_in(record: Record) -> list[str]:
-    """What a reader of the record's row must know, each sentence once: the remarks that were made before it was trained, then
-    those of the finished run. Their text is a plugin's."""
+    """The remarks of a record, each once: those that were made before the training, then those of the finished run. Their text
+    is the defense's."""
     lead, said = _lead(record.defense.label, record.setting), record.facts.get(REMARKS, [])
     before = [note.removeprefix(lead) for note in record.notes if note.startswith(lead)]
     after = said if isinstance(said, list) else [said]

@@ -19,7 +19,7 @@ def run_stem(setting: str, coalition: str, defense: str, attacker: str | None, s
 
 @lru_cache(maxsize=4096)
 def word(name: str) -> str:
-    """A name as it stands in file names."""
+    """A name with the characters that file names may have."""
     return re.sub(r"[^A-Za-z0-9=.,_-]+", "_", name)[:_MOST_OF_A_NAME]
 
 

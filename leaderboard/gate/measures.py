@@ -71,7 +71,7 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Value:
-    """One seed: ``parts`` by target, their mean counts; its standard ``error`` from the candidates, None if unknown."""
+    """One seed: ``parts`` by target, compared by their mean; standard ``error`` from the candidates, None where unknown."""
 
     parts: tuple[float, ...]
     error: float | None

@@ -142,7 +142,7 @@ class _Source:
             source = replace(cls.of_folder(path, aside), bundle=name, imported={name: _sha256(path)})
             require_recomputed(source.records)
             _require_published(source.marker)
-        except UserError as error:  # remedies are for a folder of one's own: to delete a record and to run the suite again
+        except UserError as error:  # the remedies, to delete a record and to run the suite again, do not apply to a bundle
             said = [message.replace(f"{aside}{os.sep}", "").partition("; delete ")[0] for message in error.messages]
             raise UserError(*(f"{path}: refused, nothing was kept: {one_line(text)}" for text in said)) from error
         return source
