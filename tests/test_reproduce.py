@@ -125,7 +125,9 @@ def test_forged_scores_that_agree_are_claimed_but_not_reproduced(finished, tmp_p
     files = edited(rescored(files, name, **scores), name, *numbers)
     files = edited(unscored(files, gone), gone, *skipped)
     (tmp_path / "b.zip").write_bytes(packed(files))
-    status, words = call("reproduce", tmp_path / "b.zip", "-o", tmp_path / "in")
+    assert call("reproduce", tmp_path / "b.zip")[0] == 2
+    assert call("import", tmp_path / "b.zip", "-o", tmp_path / "in")[0] == 0
+    status, words = call("reproduce", tmp_path / "in")
     assert (status, "2 cells bit for bit; 2 cells not reproduced" in words) == (1, True), words
     assert "'skipped' claimed, 'ok' here" in words
     assert call("leaderboard", tmp_path / "in", "--no-plots")[0] == 0

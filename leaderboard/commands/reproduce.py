@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedbench.core.cli.options import results_argument
 from fedbench.core.cli.output import say
 from fedbench.core.contract.errors import UserError
 
@@ -20,7 +21,7 @@ _EPILOG = """\b
 Examples:
   fedbench reproduce results/theirs --dry-run
   fedbench reproduce results/theirs
-  fedbench reproduce theirs.zip -o results/theirs --sample 0.25 --seed 7
+  fedbench reproduce results/theirs --sample 0.25 --seed 7
 
 \b
 The same command again goes on where it was stopped.
@@ -34,10 +35,8 @@ def _share(ctx: click.Context, param: click.Parameter, value: float | None) -> f
     return value
 
 
-@click.command(short_help="Run a part of a bundle again and compare.", epilog=_EPILOG)
-@click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path),
-              help="Where a bundle file is imported to.  [default: results/NAME]")
+@click.command(short_help="Run a sample of imported cells again and compare.", epilog=_EPILOG)
+@results_argument
 @click.option("--sample", type=click.FloatRange(0, 1, min_open=True), callback=_share,
               help="Share of the runs of every row, rounded up: at least one a row.  [default: 0.1]")
 @click.option("--seed", type=click.IntRange(0), help="Draws the sample.  [default: a fresh one, which cannot be predicted]")
@@ -45,20 +44,22 @@ def _share(ctx: click.Context, param: click.Parameter, value: float | None) -> f
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run; compute nothing.")
 def command(
-    bundle: Path, output: Path | None, sample: float | None, seed: int | None, workers: int | None, device: str, dry_run: bool
+    results: Path, sample: float | None, seed: int | None, workers: int | None, device: str, dry_run: bool
 ) -> None:
-    """Run a sample of BUNDLE's cells again and compare: bit for bit, within tolerance, or not reproduced.
+    """Run a sample of the imported cells in RESULTS again and compare: bit for bit, within tolerance, or not reproduced.
 
-    BUNDLE is a file, which is imported first, or a results folder with imported records. The code that runs is what is installed
-    here, never the bundle's. The results are kept in the folder, and its board shows them.
+    The code that runs is what is installed here, never the bundle's. The records are kept in the folder, and its board shows the
+    verdicts.
     """
     from fedbench.core.cli.output import opened
     from fedbench.core.cli.run import build_plan
     from fedbench.leaderboard.submissions.reproducing import drawn, prepare
 
-    folder = opened(_folder(bundle, output)).root
+    if results.is_file():
+        raise UserError(f"{results}: is a file; `fedbench import` makes a results folder of a bundle")
+    folder = opened(results).root
     draw = drawn(folder, sample, seed)
-    again = prepare(folder, draw, lambda suite, results: build_plan(str(suite), (), results, device))
+    again = prepare(folder, draw, lambda suite, where: build_plan(str(suite), (), where, device))
     cells = sum(len(job.cells) for job in again.jobs)
     chosen = f"a share of {draw.share:g} with seed {draw.seed}"
     say(f"{folder}: {len(again.records)} cells in the sample ({chosen}), {len(again.jobs)} runs with {cells} cells to compare")
@@ -68,20 +69,6 @@ def command(
     if again.jobs:
         _run(folder, again, workers)
     sys.exit(_report(folder, again))
-
-
-def _folder(bundle: Path, output: Path | None) -> Path:
-    """The results folder of the claims; made of a bundle file, unless that was done before."""
-    if not bundle.is_file():
-        if output is not None:
-            raise UserError(f"{bundle}: is a folder, -o says where a bundle file goes")
-        return bundle
-    from fedbench.leaderboard.submissions.transfer import is_import_of, merge
-
-    folder = output or Path("results") / bundle.stem
-    if not is_import_of(folder, bundle):
-        say(f"{folder}: {merge([bundle], folder.absolute()).records} records, claimed")
-    return folder
 
 
 def _show(again: Sample) -> None:

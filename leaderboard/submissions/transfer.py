@@ -19,7 +19,7 @@ from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.plans import Asked, keep_plan, read_plan
 from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, load_records
 from fedbench.core.store.record import Record
-from fedbench.core.store.results import Results, read_marker, write_marker
+from fedbench.core.store.results import Results, write_marker
 from fedbench.core.store.run_file import CellResult, write_run
 from fedbench.core.store.stems import stem_in_merged, stem_of_run, word
 from fedbench.core.words import bounded, one_line
@@ -113,23 +113,15 @@ def merge(sources: Sequence[Path], folder: Path) -> Merged:
     return merged
 
 
-def is_import_of(folder: Path, bundle: Path) -> bool:
-    """Whether the records of this very file are in the folder."""
-    imported = read_marker(folder).get("imported") if (folder / IMPORTED).is_dir() else None
-    return isinstance(imported, dict) and _sha256(bundle) in imported.values()
-
-
 @dataclass(frozen=True)
 class _Source:
-    """A results folder at ``root``, or a bundle unpacked there. ``path``: as the user named it; ``imported``: the sha256 of the
-    bundles that its records came in, by name."""
+    """A results folder at ``root``, or the ``bundle`` unpacked there. ``path``: as the user named it."""
 
     path: Path
     root: Path
     records: list[LoadedRecord]
     marker: dict[str, Any]
     plans: list[Asked]
-    imported: dict[str, str]
     bundle: str = ""
 
     @classmethod
@@ -138,8 +130,7 @@ class _Source:
             return cls.of_folder(path, path.absolute())
         try:
             unpack(path, aside)
-            name = word(path.stem).lstrip(".") or "bundle"
-            source = replace(cls.of_folder(path, aside), bundle=name, imported={name: _sha256(path)})
+            source = replace(cls.of_folder(path, aside), bundle=word(path.stem).lstrip(".") or "bundle")
             require_recomputed(source.records)
             _require_published(source.marker)
         except UserError as error:  # the remedies, to delete a record and to run the suite again, do not apply to a bundle
@@ -151,11 +142,8 @@ class _Source:
     def of_folder(cls, path: Path, root: Path) -> _Source:
         store = Results.open(root)
         marker = store.marker()
-        imported = marker.get("imported")
         plans = [read_plan(root, plan) for plan in marker["plans"]]
-        return cls(
-            path, root, store.planned(load_records(root))[0], marker, plans, imported if isinstance(imported, dict) else {}
-        )
+        return cls(path, root, store.planned(load_records(root))[0], marker, plans)
 
     def bundle_of(self, loaded: LoadedRecord) -> str:
         """The bundle that a record came in; empty for one that was measured in the folder."""
@@ -178,17 +166,14 @@ def _merged(sources: Sequence[_Source], root: Path) -> Merged:
     kept, notes = _kept(sources)
     folders: dict[str, list[LoadedRecord]] = {}
     names: dict[tuple[Path, str], str] = {}
-    imported: dict[str, str] = {}
     for source, loaded in kept:
         if bundle := source.bundle_of(loaded):
-            name = names.setdefault((source.path, bundle), _free(bundle, imported))
-            imported[name] = source.imported.get(bundle, "")
+            name = names.setdefault((source.path, bundle), _free(bundle, names.values()))
         folders.setdefault(f"{IMPORTED}/{name}" if bundle else "", []).append(loaded)
     claimed = {loaded.record.key for source, loaded in kept if source.bundle_of(loaded)}
     again = (r for source in sources for r in reproductions(source.root).values())
     folders[REPRODUCED] = list({r.record.key: r for r in again if r.record.key in claimed}.values())
-    _write_folder(root, folders, sources, {"imported": imported} if imported else {})
-    notes += _of_one_suite(sources)
+    _write_folder(root, folders, sources)
     return Merged(len(kept), sum(other_draws(r) for s in sources if s.bundle for r in s.records), notes)
 
 
@@ -221,23 +206,10 @@ def _kept(sources: Sequence[_Source]) -> tuple[list[tuple[_Source, LoadedRecord]
     ]
 
 
-def _of_one_suite(sources: Sequence[_Source]) -> list[str]:
-    """A note where sources of one suite were asked for different cells."""
-    notes = []
-    for suite in dict.fromkeys(source.marker["suite"] for source in sources):
-        same = [source for source in sources if source.marker["suite"] == suite]
-        if len({frozenset(source.marker["cells"]) for source in same}) > 1:
-            names = ", ".join(f"{source.path} ({len(source.marker['cells'])})" for source in same)
-            notes.append(f"suite '{suite}': the sources ask for different cells ({names}); the board shows all of them")
-    return notes
-
-
 # -- writing ----------------------------------------------------------------------------------------------------------------
 
 
-def _write_folder(
-    root: Path, folders: Mapping[str, Sequence[LoadedRecord]], sources: Sequence[_Source], more: Mapping[str, Any] | None = None
-) -> None:
+def _write_folder(root: Path, folders: Mapping[str, Sequence[LoadedRecord]], sources: Sequence[_Source]) -> None:
     """Write a results folder: records by the folder in ``root`` that they go to, the suites of the sources, and the marker."""
     cells = []
     for name, records in folders.items():
@@ -248,7 +220,7 @@ def _write_folder(
     for source in sources:
         for plan in source.plans:
             keep_plan(root, plan)
-    write_marker(root, _marker([source.marker for source in sources], cells) | dict(more or {}))
+    write_marker(root, _marker([source.marker for source in sources], cells))
 
 
 def _runs(records: Iterable[LoadedRecord]) -> dict[str, list[LoadedRecord]]:
