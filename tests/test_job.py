@@ -35,8 +35,7 @@ from fedbench.core.spec.base import Use
 from fedbench.core.spec.federation import FederationSpec, Optimizer, Schedule
 from fedbench.core.spec.setting import Adversary, AuditSpec, Coalition, Group, Partition, Setting, ShadowSpec
 from fedbench.core.spec.suite import Limits
-from fedbench.core.store.canonical import key_of
-from fedbench.core.store.integrity import keys_of
+from fedbench.core.store.integrity import key_of, keys_of
 from fedbench.core.store.record import Provenance
 
 

@@ -31,8 +31,7 @@ from fedbench.core import UserError
 from fedbench.core.metrics import combined_interval, hypervolume, t_interval
 from fedbench.core.report import Fold, Note, Words, opened
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.record import Measured
-from fedbench.core.store.remarks import remark_note
+from fedbench.core.store.record import Measured, remark_note
 from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.board import MarkdownBoard
 from fedbench.leaderboard.markdown import inline, render

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 def validate(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, only: tuple[str, ...]) -> None:
     """Check suites without running them.
 
-    SUITE is a file or the name of a shipped suite. Syntax and fields, names of components and their parameters,
-    coalitions, and then what needs the data: of every setting with data on this machine. All mistakes are printed at
+    SUITE is a file or the name of a shipped suite. It checks the fields of the file, names of components and their parameters,
+    coalitions, and then what needs the data, for every setting with data on this machine. All mistakes are printed at
     once, one a line, with the place.
     """
     from fedbench.core.process.ask import ask_each

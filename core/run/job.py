@@ -17,7 +17,7 @@ from fedbench.core.population.audit import Target
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.setting import Adversary, Setting
 from fedbench.core.spec.suite import Limits
-from fedbench.core.store.canonical import key_of
+from fedbench.core.store.integrity import key_of
 from fedbench.core.store.record import Provenance
 from fedbench.core.store.stems import run_stem
 

@@ -12,7 +12,7 @@ from fedbench.core.numerics.per_sample import refuse_batch_statistics
 from fedbench.core.numerics.tape import drawn_parameters
 from fedbench.core.numerics.wrappers import as_floats, wrap
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.store.canonical import key_of
+from fedbench.core.store.integrity import key_of
 from fedbench.core.words import explain
 
 _SAMPLES = 3  # two to swap, one that stays

@@ -32,8 +32,8 @@ from fedbench.core.signals.measure import PRE_DEFENSE
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved
 from fedbench.core.spec.setting import Adversary, Setting, groups_of, resolve_coalition
-from fedbench.core.store.canonical import key_of
-from fedbench.core.store.remarks import remark_note
+from fedbench.core.store.integrity import key_of
+from fedbench.core.store.record import remark_note
 from fedbench.core.store.stems import stem
 from fedbench.core.words import debugging
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.run.job import Job, identity_of_cell
-from fedbench.core.store.canonical import canonical
+from fedbench.core.store.integrity import canonical
 from fedbench.core.store.reading import LoadedRecord, read_bare, record_paths
 from fedbench.core.store.record import Record, overall_auc
 from fedbench.core.store.results import Results

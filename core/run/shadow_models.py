@@ -18,8 +18,8 @@ from fedbench.core.population.audit import AuditSet
 from fedbench.core.run.job import NOT_OF_SHADOW_MODELS, Job, identity
 from fedbench.core.run.scene import Parts, Scene, samples_of
 from fedbench.core.run.train import Trained, fresh_models
-from fedbench.core.store.canonical import key_of
 from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
+from fedbench.core.store.integrity import key_of
 
 
 @dataclass(frozen=True)

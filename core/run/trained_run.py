@@ -24,8 +24,8 @@ from fedbench.core.run.scene import Scene, UsedSamples, build, make_scene, set_s
 from fedbench.core.run.shadow_models import ShadowLogits, load_shadow_models, train_shadow_models
 from fedbench.core.run.train import Trained, train
 from fedbench.core.signals.measure import PRE_DEFENSE
-from fedbench.core.store.canonical import key_of
 from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
+from fedbench.core.store.integrity import key_of
 from fedbench.core.store.run_file import digest_of_arrays
 
 Packed = tuple[dict[str, Any], dict[str, np.ndarray]]

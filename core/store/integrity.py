@@ -1,18 +1,28 @@
-"""Digests of files, keys of records, and agreement of a record's fields with its identity."""
+"""Canonical JSON, digests of files, keys of records, and agreement of a record's fields with its identity."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
-
-from fedbench.core.store.canonical import canonical, key_of
 
 if TYPE_CHECKING:
     from fedbench.core.store.record import Record
 
 _SETTING = ("partition", "federation", "audit", "groups", "thresholds")  # stand in the identity as they are described
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _MOST_SHOWN = 80  # characters of a value
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spare spaces; refuses NaN."""
+    return _ENCODER.encode(value)
+
+
+def key_of(value: Any) -> str:
+    """Hex sha256 of the canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
 def digest_of(content: dict[str, Any]) -> str:

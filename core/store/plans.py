@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.store.canonical import key_of
 from fedbench.core.store.files import write_atomically
+from fedbench.core.store.integrity import key_of
 from fedbench.core.store.json_file import parse_json, read_file
 from fedbench.core.store.record import SCHEMA_VERSION
 

@@ -9,11 +9,10 @@ from pydantic import Field
 
 from fedbench.core.contract.analysis import Number
 from fedbench.core.contract.attack import Group
-from fedbench.core.contract.defense import FactValue
+from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics.registry import Score
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.store.canonical import key_of
-from fedbench.core.store.integrity import components_of
+from fedbench.core.store.integrity import components_of, key_of
 from fedbench.core.store.scores import RecordPart, TargetScores
 
 SCHEMA_VERSION = 1
@@ -217,3 +216,24 @@ def overall_auc(pooled: Mapping[Group, Score]) -> float | None:
     """The AUC of a cell over all targets: against outside non-members, as boards compare; where there are none, against all."""
     found = (pooled[group].value("auc") for group in ("ofl", "mix") if group in pooled)
     return next((auc for auc in found if auc is not None), None)
+
+
+# -- remarks of defenses, kept as notes -----------------------------------------------------------------------------------------
+
+
+def remark_note(label: str, setting: str, text: str) -> str:
+    """A remark of the defense with this label, as a plan prints it and its records keep it."""
+    return f"{_lead(label, setting)}{text}"
+
+
+def remarks_in(record: Record) -> list[str]:
+    """The remarks of a record, each once: those that were made before the training, then those of the finished run. Their text
+    is the defense's."""
+    lead, said = _lead(record.defense.label, record.setting), record.facts.get(REMARKS, [])
+    before = [note.removeprefix(lead) for note in record.notes if note.startswith(lead)]
+    after = said if isinstance(said, list) else [said]
+    return list(dict.fromkeys([*before, *(text for text in after if isinstance(text, str))]))
+
+
+def _lead(label: str, setting: str) -> str:
+    return f"defense '{label}' in setting '{setting}': "

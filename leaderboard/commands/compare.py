@@ -69,7 +69,7 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
               help=f"What exits with 1: {', '.join(_CHANGES)}; {_ANY} is all of them, nothing is none.")
 @click.option("--floor", "floors", multiple=True, callback=_floors, metavar="NAME=NUMBER",
               help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01). May be given several times.")
-@click.option("--same-code", is_flag=True, help="Cells with changed code are not comparable.")
+@click.option("--same-code", is_flag=True, help="Cells with changed code are not comparable; by default they are compared.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the table to this file.")
 @click.option("--json", "as_json", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write everything to this file, for programs.")

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedbench.core import UserError
-from fedbench.core.store.canonical import key_of
 from fedbench.core.store.files import write_atomically
-from fedbench.core.store.integrity import digest_mistake, digest_of
+from fedbench.core.store.integrity import digest_mistake, digest_of, key_of
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.words import one_line
 from fedbench.leaderboard.gate.measures import MEASURES, Value

@@ -19,8 +19,7 @@ from fedbench.core.contract.section import ClientGroup
 from fedbench.core.metrics import Group, Interval, Score, combined_interval
 from fedbench.core.population.audit import Target
 from fedbench.core.store.reading import LoadedRecord
-from fedbench.core.store.record import RoundRow
-from fedbench.core.store.remarks import remarks_in
+from fedbench.core.store.record import RoundRow, remarks_in
 from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
 from fedbench.leaderboard.statistics.intervals import Measured, Unit, accuracy_error, mean_of, over_units, share_error
 from fedbench.leaderboard.statistics.tf01 import Sample, tf01_of

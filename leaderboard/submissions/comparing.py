@@ -14,7 +14,7 @@ from scipy.stats import norm
 from fedbench.core import MEMBER
 from fedbench.core.metrics.registry import group_masks
 from fedbench.core.metrics.roc import auc, auc_covariance
-from fedbench.core.store.canonical import canonical
+from fedbench.core.store.integrity import canonical
 from fedbench.core.store.reading import REPRODUCED, LoadedRecord, load_records, record_paths
 from fedbench.core.words import one_line
 

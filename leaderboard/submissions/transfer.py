@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from fedbench.core import UserError
 from fedbench.core.spec.suite import PublishedNumbers
-from fedbench.core.store.canonical import canonical
 from fedbench.core.store.files import TEMPORARY_PREFIX
+from fedbench.core.store.integrity import canonical
 from fedbench.core.store.plans import Asked, keep_plan, read_plan
 from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, load_records
 from fedbench.core.store.record import Record
