@@ -11,7 +11,7 @@ from typing import Any
 
 import fedbench.core
 from fedbench.core.contract.board import Block, Fold, Heading, Image, Note, Text, Words, opened
-from fedbench.core.store.canonical import key_of
+from fedbench.core.store.integrity import key_of
 from fedbench.core.store.plans import ID
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Results
