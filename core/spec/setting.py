@@ -53,7 +53,7 @@ class Coalition(SpecModel):
 def resolve_coalition(coalition: Coalition | str, clients: int) -> list[int]:
     """Ids of the members among ``clients``, ascending: pair [0, 1], half the first K//2, uniform all, none [].
 
-    A fraction f takes the first max(1, round(f K)); of several groups it is everybody.
+    A fraction f takes the first max(1, round(f K)); of several groups it is all their clients.
     """
     who = Coalition.model_validate(coalition) if isinstance(coalition, str) else coalition
     if who.ids:
