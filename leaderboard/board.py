@@ -27,7 +27,7 @@ _HEADERS = ("#", "defense", "worst AUC", "by", "mean AUC", "TF01 %", "delta-acc"
 class MarkdownBoard(Report):
     """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too."""
 
-    _last: tuple[Path, Source] | None = None  # what was written last: its summary is asked for next
+    _last: tuple[Path, Source] | None = None  # what was written last: its summary is printed next
 
     def write(self, results: Path, plots: bool = True) -> Path:
         """Raises ``UserError`` for records that cannot be used; then nothing is written."""

@@ -96,7 +96,7 @@ def source_of(results: Path) -> Source:
 
 def document(source: Source, plots: bool = True, folds: bool = False) -> list[Block]:
     """The whole board; the same records give the same blocks. ``plots``: with images. ``folds``: all but the first
-    screen stands in ``Fold`` blocks, for a report that can draw them; else the same blocks stand there as they are.
+    screen is in ``Fold`` blocks, for a report that can draw them; else the same blocks are not folded.
 
     Raises UserError if two records of one target have different candidates.
     """

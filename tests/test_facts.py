@@ -125,7 +125,7 @@ def test_facts_and_findings_reach_records_and_boards_and_change_nothing_else(tmp
     for stored, mine in zip(vars(alone.candidates(0)).values(), vars(loaded["none"].candidates(0)).values(), strict=True):
         assert np.array_equal(stored, mine)
     text = MarkdownBoard().write(tmp_path / "r", plots=False).read_text()
-    assert "**What the defenses say of their runs**" in text and f"{facts['bytes sent']:,}" in text and "spread (logits)" in text
+    assert "**Facts that the defenses report**" in text and f"{facts['bytes sent']:,}" in text and "spread (logits)" in text
 
 
 @pytest.mark.slow

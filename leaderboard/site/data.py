@@ -204,7 +204,7 @@ class Cells:
         })  # fmt: skip
 
     def cell(self, loaded: LoadedRecord) -> int:
-        """Position of a record's cell; it is added when it is asked for first."""
+        """Position of a record's cell; added on first access."""
         if id(loaded) not in self._cell_at:
             self._cell_at[id(loaded)] = len(self.cells["key"])
             for name, value in self._cell(loaded).items():

@@ -35,7 +35,7 @@ def policy(nonce: str) -> str:
     """The Content-Security-Policy of a page: nothing but what carries its nonce runs or styles, and nothing is
     fetched.
 
-    The nonce is a digest of everything on the page, so whoever writes a part of it cannot know it.
+    The nonce is a digest of everything on the page, so the author of a part of it cannot know it.
     """
     return f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; base-uri 'none'; form-action 'none'"
 

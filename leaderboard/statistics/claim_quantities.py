@@ -105,7 +105,7 @@ def p_of_interval(found: Interval, value: float, seeds: int) -> float:
     """Two-sided p-value of ``value``, .05 where it is an end of the 95 % interval; beyond, the tail is Student's t
     over seeds.
 
-    1 with fewer than two seeds, since one training says nothing of the next, and where the interval is not known.
+    1 with fewer than two seeds, since one training does not show the variance of training, and where the interval is not known.
     """
     reach = found.high - found.mean if found.mean < value else found.mean - found.low
     if seeds < 2 or reach != reach or found.mean == value:

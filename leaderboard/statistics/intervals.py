@@ -16,7 +16,7 @@ from fedbench.core.metrics.intervals import LEVEL
 Unit = tuple[int, int]
 """(seed, target): what one value of an entry was measured on"""
 
-ENOUGH = 5  # units with a Student's t of their own; fewer say too little about their spread, and share a model
+ENOUGH = 5  # units with a Student's t of their own; fewer estimate their spread too poorly, and share a model
 POWER = 0.8  # of the smallest difference that a comparison is said to show
 Name = TypeVar("Name", bound=Hashable)
 _TAIL = (1 + LEVEL) / 2
@@ -83,7 +83,7 @@ class Estimates:
 
     def p_values(self, margin: float = 0.0) -> np.ndarray:
         """[D] two-sided, of a mean of ``margin``: the larger of Student's t over seeds and of :meth:`p_candidates`. 1
-        with fewer than two seeds, since one training says nothing of the next."""
+        with fewer than two seeds, since one training does not show the variance of training."""
         seeds, mean, error = self.of_seeds
         mean = mean - margin
         with np.errstate(divide="ignore", invalid="ignore"):

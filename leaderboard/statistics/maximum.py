@@ -14,7 +14,7 @@ from fedbench.leaderboard.statistics.intervals import Measured, Unit, over_units
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section
 
-FEWEST = 2  # single-round attacks of a section; fewer do not look often enough for the maximum to be of interest
+FEWEST = 2  # single-round attacks of a section; with fewer the maximum is of no interest
 _ROUNDED = 1e-6  # null values are stored in single precision
 
 
@@ -35,7 +35,7 @@ class Largest:
 
     @property
     def within(self) -> bool:
-        """Whether it is no larger than the maximum of as many looks where nothing leaks, at 95 %."""
+        """Whether it is no larger than the maximum of as many attacks and rounds without a leak, at 95 %."""
         return self.p > 1 - LEVEL
 
 

@@ -269,7 +269,7 @@ class Row:
 
 
 def findings_of(loaded: LoadedRecord, label: str) -> Findings | None:
-    """What a record has under the label of an analysis; its arrays are read when asked for."""
+    """Findings of an analysis in a record; arrays are read on access."""
     found = loaded.record.analyses.get(label)
     return None if found is None else Findings(found.numbers, _Arrays(loaded, label, found.arrays), found.arrays)
 

@@ -277,7 +277,7 @@ def _sections(records: Sequence[LoadedRecord]) -> list[Section]:
         shared, own_rows = _coalition_free(group)
         coalitions = _grouped(own_rows, lambda r: _coalition_order(r.record.coalition)) or [(("", "none"), [])]
         for (_, coalition), own in coalitions:
-            # where no client defends, the targets are those of all records: there are no members to stand in for them
+            # where no client defends, the targets are those of all records: there are no members to take in their place
             targets = _targets([*own, *shared] if coalition == "none" else own or shared)
             shown = own + [r for r in shared if r.record.seed in targets]
             views = _views(shown)

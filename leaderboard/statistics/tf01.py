@@ -40,13 +40,13 @@ ENDS = (0.025, 0.975)
 ALIGNED_TOGETHER = 999  # non-members of aligned units at 0.1 %: the largest of them is the threshold
 ALIGNED_OF_ONE = 30  # non-members of an aligned unit: its mean and deviation are to be known
 ALIGNED_SEEDS = 3  # with fewer it does not show how far these differ
-TAILS = 0.7  # deviation of log TPR that different tails of aligned units give it, where members stand as far out as they can
+TAILS = 0.7  # deviation of log TPR that different tails of aligned units give it, where members are farthest out
 _FARTHEST = 1e300  # score of an outlier where all others are equal; finite, so that it can be compared
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One audited unit (seed, target): scores on a scale of its own, higher says member."""
+    """One audited unit (seed, target): scores on a scale of its own, higher for members."""
 
     seed: int
     member: np.ndarray
@@ -57,7 +57,7 @@ class Sample:
     """[n] int: which samples the non-members are; one of several targets of a seed has one id in all of them"""
 
     def signed(self, sign: int) -> Sample:
-        """With ``sign`` -1: of scores where lower says member."""
+        """With ``sign`` -1: of scores that are lower for members."""
         return self if sign > 0 else Sample(self.seed, -self.member, -self.nonmember, self.ids)
 
     @cached_property
@@ -269,7 +269,7 @@ class Ranks:
     def _of_thresholds(self) -> float:
         """Relative variance of the mean TPR that comes from the thresholds' own FPRs.
 
-        A non-member that stands high for several targets of a seed moves their thresholds together (Kish 1965).
+        A non-member with high scores for several targets of a seed moves their thresholds together (Kish 1965).
         """
         rank, a = self.place[0], self.concavity
         one = float(np.exp(gammaln(rank + 2 * a) + gammaln(rank) - 2 * gammaln(rank + a)) - 1)

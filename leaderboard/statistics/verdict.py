@@ -81,7 +81,7 @@ class Difference:
 
 class Comparison:
     """``rows`` against ``attacks`` on ``units``, of ``only`` the candidates that are clean, or mislabelled;
-    everything is computed once, when it is asked for."""
+    every result is computed on first access."""
 
     def __init__(self, rows: Sequence[Row], attacks: Sequence[str], units: Sequence[Unit], only: CandidateFilter = "all") -> None:
         self.rows, self.attacks, self.units, self.only = tuple(rows), tuple(attacks), tuple(units), only
@@ -97,7 +97,7 @@ class Comparison:
         return parts_of(self.rows, self.units, self.only)
 
     def forget_scores(self) -> None:
-        """Free the memory of the scores, which are read again when they are asked for; results are kept."""
+        """Free the memory of the scores, which are read again on access; results are kept."""
         self.__dict__.pop("parts", None)
 
     @cached_property
@@ -162,7 +162,7 @@ class Comparison:
 
     @cache
     def _plain(self, label: str, attacks: tuple[str, ...]) -> tuple[str, int, float] | None:
-        """What all folds together say is the strongest of ``attacks``, its sign and its mean AUC: a maximum, biased upward."""
+        """The strongest of ``attacks`` over all folds, its sign and its mean AUC: a maximum, biased upward."""
         means: dict[str, float] = {}
         for a in attacks:
             units = self._own_units(label, {fold: (a, 1) for fold in self._leans.get((label, a), {})})
@@ -336,7 +336,7 @@ class PairTests:
     """Every row minus every other on the same candidates; ``margin``: the difference that is tested against.
 
     What is picked on the other folds is unbiased, but picks of different folds depend on each other, and where no
-    attack or sign stands out the mean can be far too low: without any leak, for one row in ten of six seeds by more
+    attack or sign is clearly the strongest the mean can be far too low: without any leak, for one row in ten of six seeds by more
     than its interval. So the lower row's plain maximum, too high if anything, must be lower than the other row with
     significance, too (docs/method.md#worst-case).
     """
@@ -424,7 +424,7 @@ def significant(tests: Tests) -> dict[Pair, float]:
 def rank_ranges(labels: Sequence[str], tests: Tests) -> dict[str, tuple[int, int]]:
     """Label -> (best, worst) rank that the ``tests`` of all pairs leave open, 1 being the lowest value.
 
-    Rows better than a row with significance stand before it, worse ones behind it, the others may stand on either
+    Rows that are significantly better rank before a row, significantly worse ones behind it, the others on either
     side: with 95 % confidence all true ranks lie within their ranges (Al Mohamad et al., Statistica Neerlandica
     2022).
     """

@@ -118,8 +118,8 @@ def remarks(section: Section) -> list[Note]:
     if len(section.seeds) == 1:
         notes.append(Words(
             "One seed: intervals hold the error from the candidates, not from training; signs and worst cases are chosen on one "
-            "half of the candidates and judged on the other; no difference is significant, since one training says nothing of "
-            "the next."
+            "half of the candidates and judged on the other; no difference is significant, since one training does not "
+            "show the variance of training."
         ))  # fmt: skip
     return list(map(Note, notes))
 
@@ -322,7 +322,7 @@ def fact_table(section: Section, shown: Sequence[str] = ()) -> list[Table]:
         return []
     columns = (DEFENSE, words("fact"), words("value"))
     rows = ((named(labels, MOST_NAMED), name, text) for name, values in found.items() for text, labels in values.items())
-    return [table_of("What the defenses say of their runs", ", means over seeds", columns, rows)]
+    return [table_of("Facts that the defenses report", ", means over seeds", columns, rows)]
 
 
 def _fact(values: Sequence[FactValue]) -> Text:

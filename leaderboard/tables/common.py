@@ -268,7 +268,7 @@ def _summary(lead: Text, blocks: Sequence[Block]) -> Text:
 
 
 def without_empty_tables(blocks: Iterable[Block]) -> list[Block]:
-    """A table without a number, an outcome or a word in it becomes a line that says why."""
+    """A table without any content is replaced by a line with the reason."""
     found: list[Block] = []
     for block in blocks:
         if isinstance(block, Fold):

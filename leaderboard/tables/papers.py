@@ -1,4 +1,4 @@
-"""The papers' numbers with ours, and the papers' claims with what the board says of them."""
+"""The papers' numbers with ours, and the papers' claims with the board's verdicts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def match_blocks(found: Match) -> list[Block]:
     blocks: list[Block] = [Heading(3, place)]
     if found.unlike:
         blocks.append(Note(sentence(
-            "Not the paper's setting: {}: the order of defenses and attacks there says nothing of the order here, so no rank "
+            "Not the paper's setting: {}: the order of defenses and attacks there does not predict the order here, so no rank "
             "correlation is given.", Quote("; ".join(found.unlike), 400),
         )))  # fmt: skip
     if found.differs:
@@ -230,7 +230,7 @@ def _number(found: Interval, q: Quantity, digits: int, difference: bool = False)
 
 
 def _lacking(lacks: Sequence[Lack]) -> tuple[Part, ...]:
-    """Every reason once, with all that it is said of."""
+    """Every reason once, with all names that it applies to."""
     by_why: dict[str, dict[str, None]] = {}
     for lack in lacks:
         by_why.setdefault(lack.why, {})[lack.what] = None

@@ -82,7 +82,7 @@ def front_table(section: Section, rows: Sequence[Row]) -> Table:
     """Leak and costs of these rows."""
     more: list[Text] = []
     if left := len(section.rows) - len(rows):
-        more.append(Words(f"{left} more rows stand in the full ranking below."))
+        more.append(Words(f"{left} more rows are in the full ranking below."))
     others = [section.summaries[row.label] for row in section.rows if not row.undefended]
     if section.base is not None and others and all(found.runtime is None for found in others):
         more.append(Words("Runtime: n/a, since the runs were on machines that differ, or were busy."))
@@ -305,7 +305,7 @@ _ACROSS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Across:
-    """A row, as its first section has it, that stands in several settings. ``places``: a cell a section, "-" where it is
+    """A row, as its first section has it, that is in several settings. ``places``: a cell a section, "-" where it is
     not there; ``first``: of each section in which it has a range of ranks, whether that reaches 1; ``less``: of each in which it
     can be compared with the undefended row, whether it leaks significantly less."""
 
@@ -316,7 +316,7 @@ class Across:
 
 
 def across_settings(sections: Sequence[Section]) -> list[Block]:
-    """A row a defense that stands in several settings; nothing where there is one setting only."""
+    """A row a defense that is in several settings; nothing where there is one setting only."""
     rows = _across(sections)
     if not rows:
         return []

@@ -149,7 +149,7 @@ class Migration(Analysis):
 
 
 def exposures(judged: Judged) -> dict[int, float]:
-    """Client -> AUC of its own members among a group's candidates against the outsiders that look like the group's."""
+    """Client -> AUC of its own members among a group's candidates against outsiders of the group's distribution."""
     outside = judged.scores[judged.counted & ~judged.member]
     found = {}
     for client in np.unique(judged.owner[judged.member]):

@@ -133,7 +133,7 @@ def _sizes(sizes: Sequence[float]) -> Content:
 
 
 def _attacked(section: Section) -> Table:
-    """Attack accuracy in each group, and the violations beside it where the clients have bounds."""
+    """Attack accuracy in each group, and the violations where the clients have bounds."""
     groups = section.groups
     columns: list[Column] = [words("defense")]
     rows: list[list[Content]] = [[_name(row)] for row in section.rows]

@@ -54,7 +54,7 @@ class Distributions(Analysis):
         which: Literal["pooled", "worst"] = Field(
             "pooled",
             description="pooled: every client's model in the last audited round; worst: the one model of all audited rounds "
-            "that tells members best by one of the three numbers, as the paper's: chosen on the answers, so an oracle",
+            "that separates members best by one of the three numbers, as the paper's: chosen with the labels, so an oracle",
         )
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
@@ -160,7 +160,7 @@ def _draw_distributions(section: Section, label: str, oracle: bool, style: Style
         line[0].set_ylabel(style.literal(row, 24), fontsize=8)
     for name, axis in zip(EDGES, axes[-1], strict=True):
         axis.set_xlabel(name)
-    models = "the model that tells members best (oracle)" if oracle else "all clients' models, last audited round"
+    models = "the model that separates members best (oracle)" if oracle else "all clients' models, last audited round"
     return framed(figure, axes[0][0], style, section, f"Members and non-members under {models}")
 
 
@@ -267,7 +267,7 @@ _MODEL = 1000  # ids of the global models' rows are -1, -1001, -2001, ...
 
 
 class ClientModels(Analysis):
-    """Loss, accuracy and what the loss tells of membership, of every client's uploaded model and of the global one after it."""
+    """Loss, accuracy and the AUC of the loss, of every client's uploaded model and of the global one after it."""
 
     needs = frozenset({"loss", "margin"})
     also = frozenset({"client"})

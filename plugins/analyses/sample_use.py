@@ -108,7 +108,7 @@ def _thirds(share: np.ndarray, loss: np.ndarray) -> list[float | None]:
 
 
 def _share(run: FinishedRun, counts: np.ndarray, who: list[int]) -> np.ndarray:
-    """[T] of all training samples of these clients, those that ``counts`` [T, K] says of each round."""
+    """[T] of all training samples of these clients, the share in ``counts`` [T, K] of each round."""
     return counts[:, who].sum(axis=1) / run.sizes[who].sum()
 
 

@@ -193,15 +193,15 @@ def chosen_table(section: Section, found: Sequence[Strengths], at: At, within: f
     """Every defense at what was chosen ``at`` matched accuracy, or as the best: numbers of the reported seeds alone."""
     taken = {c.family: label for c in found if (label := getattr(c, at)) is not None}
     taken |= (plain := {r.label: r.label for r in section.rows if r.undefended})
-    stands = {name: section.summary(label) for name, label in taken.items()}
-    known = [s for s in stands.values() if s is not None]
+    summaries = {name: section.summary(label) for name, label in taken.items()}
+    known = [s for s in summaries.values() if s is not None]
     ranks, front = section.ranks([s.label for s in known]), on_front(known)
     lines = [
         (
             _rank(ranks.get(taken[name])), name, Words("undefended") if name in plain else _said(taken[name], s),
             *_numbers(s, front, name in plain),
         )
-        for name, s in sorted(stands.items(), key=lambda item: (_order(item[1]), item[0]))
+        for name, s in sorted(summaries.items(), key=lambda item: (_order(item[1]), item[0]))
     ]  # fmt: skip
     lines += [(_rank(None), c.family, none_chosen(c, at, within), *_numbers(None, front)) for c in found if not getattr(c, at)]
     columns = (
@@ -224,7 +224,7 @@ def chosen_table(section: Section, found: Sequence[Strengths], at: At, within: f
 
 
 def strength_of(label: str) -> str:
-    """What a label says of the strength: ``sigma=0.1`` of ``grad-noise[sigma=0.1]``, else the label itself."""
+    """The strength in a label: ``sigma=0.1`` of ``grad-noise[sigma=0.1]``, else the label itself."""
     inner = label.partition("[")[2].removesuffix("]")
     return inner or label
 

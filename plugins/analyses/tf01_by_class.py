@@ -66,7 +66,7 @@ class TF01ByClass(Analysis):
         clients = [{one.client for one in every if one.defense == label} for label in {one.defense for one in every}]
         rows = [
             one for one in every
-            # the undefended federation was asked about every client, a coalition's rows about its own
+            # the undefended federation was audited on every client, a coalition's rows on its own
             if one.client in set.intersection(*clients)
             and shown(one.defense, self.params.defenses) and shown(one.attack, self.params.attacks)
         ]  # fmt: skip
