@@ -56,12 +56,14 @@ class Part:
     ids: np.ndarray
 
 
-def parts_of(rows: Sequence[Row], units: Sequence[Unit], only: CandidateFilter = "all") -> list[Part]:
-    """All parts, in the order of the units; every file is opened once.
+def parts_of(rows: Sequence[Row], units: Sequence[Unit]) -> dict[CandidateFilter, list[Part]]:
+    """All parts of all candidates, of the clean and of the mislabelled ones, in the order of the units; every file is
+    opened once.
 
     Raises: UserError if two records of one target have different candidates.
     """
-    halves, found = len({seed for seed, _ in units}) == 1, list[Part]()
+    halves = len({seed for seed, _ in units}) == 1
+    found: dict[CandidateFilter, list[Part]] = {"all": [], "clean": [], "canary": []}
     for seed, group in groupby(units, key=lambda unit: unit[0]):
         own = list(group)
         judged = {}
@@ -70,13 +72,15 @@ def parts_of(rows: Sequence[Row], units: Sequence[Unit], only: CandidateFilter =
                 if (loaded := entry.ok(seed)) is not None:
                     targets = [t.target for t in loaded.record.targets if (seed, t.target) in own]
                     judged[row.label, attack] = loaded, loaded.candidates_of(targets)
-        found += [part for unit in own for part in _of_unit(judged, unit, halves, only)]
+        for unit in own:
+            for only, part in _of_unit(judged, unit, halves):
+                found[only].append(part)
     return found
 
 
 def _of_unit(
-    judged: Mapping[Key, tuple[LoadedRecord, Mapping[int, Candidates]]], unit: Unit, halves: bool, only: CandidateFilter
-) -> Iterator[Part]:
+    judged: Mapping[Key, tuple[LoadedRecord, Mapping[int, Candidates]]], unit: Unit, halves: bool
+) -> Iterator[tuple[CandidateFilter, Part]]:
     there = {key: (loaded, of[unit[1]]) for key, (loaded, of) in judged.items() if unit[1] in of}
     if not there:
         return
@@ -88,13 +92,18 @@ def _of_unit(
                 "cannot be compared; move one of them out of the folder, or run the suite again with --rerun always"
             )
     found = {key: candidates for key, (_, candidates) in there.items()}
-    kept = {"all": np.ones_like(reference.canary), "clean": ~reference.canary, "canary": reference.canary}[only]
-    if not halves:
-        yield from part_of(unit[0], unit, found, kept)
-        return
-    first_half = _first_half(reference.kind, unit)
-    yield from part_of(0, unit, found, kept & first_half)
-    yield from part_of(1, unit, found, kept & ~first_half)
+    folds = {unit[0]: np.ones_like(reference.canary)}
+    if halves:
+        first_half = _first_half(reference.kind, unit)
+        folds = {0: first_half, 1: ~first_half}
+    for fold, where in folds.items():
+        every = list(part_of(fold, unit, found, where))
+        mislabelled = reference.canary.any()
+        clean = part_of(fold, unit, found, where & ~reference.canary) if mislabelled else every
+        canary = part_of(fold, unit, found, where & reference.canary) if mislabelled else ()
+        yield from (("all", part) for part in every)
+        yield from (("clean", part) for part in clean)
+        yield from (("canary", part) for part in canary)
 
 
 def _first_half(kind: np.ndarray, unit: Unit) -> np.ndarray:

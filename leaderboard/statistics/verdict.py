@@ -80,25 +80,37 @@ class Difference:
 
 
 class Comparison:
-    """``rows`` against ``attacks`` on ``units``, of ``only`` the candidates that are clean, or mislabelled;
-    every result is computed on first access."""
+    """``rows`` against ``attacks`` on ``units``; every result is computed on first access."""
 
-    def __init__(self, rows: Sequence[Row], attacks: Sequence[str], units: Sequence[Unit], only: CandidateFilter = "all") -> None:
-        self.rows, self.attacks, self.units, self.only = tuple(rows), tuple(attacks), tuple(units), only
+    def __init__(self, rows: Sequence[Row], attacks: Sequence[str], units: Sequence[Unit]) -> None:
+        self.rows, self.attacks, self.units = tuple(rows), tuple(attacks), tuple(units)
+        self._whole: Comparison = self
+        self._only: CandidateFilter = "all"
+
+    def _of_kind(self, only: CandidateFilter) -> Comparison:
+        """The same on candidates of one kind."""
+        made = Comparison(self.rows, self.attacks, self.units)
+        made._whole, made._only = self, only
+        return made
 
     @cached_property
     def by_kind(self) -> tuple[Comparison, Comparison]:
         """The same on the candidates that are clean, and on those that are mislabelled."""
-        return Comparison(self.rows, self.attacks, self.units, "clean"), Comparison(self.rows, self.attacks, self.units, "canary")
+        return self._of_kind("clean"), self._of_kind("canary")
 
     @cached_property
     def parts(self) -> list[Part]:
         """Raises UserError when two records that should share their candidates do not."""
-        return parts_of(self.rows, self.units, self.only)
+        return self._whole._parts_by_kind[self._only]
+
+    @cached_property
+    def _parts_by_kind(self) -> dict[CandidateFilter, list[Part]]:
+        return parts_of(self.rows, self.units)
 
     def forget_scores(self) -> None:
         """Free the memory of the scores, which are read again on access; results are kept."""
         self.__dict__.pop("parts", None)
+        self._whole.__dict__.pop("_parts_by_kind", None)
 
     @cached_property
     def base(self) -> Row | None:
