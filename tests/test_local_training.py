@@ -12,7 +12,7 @@ from tiny import tiny_module, tiny_setup, train_all
 from torch import nn
 
 from fedbench.core import ActiveAttack, Analysis, Defense, Selection, UserError
-from fedbench.core.cli.place import device_of
+from fedbench.core.cli.run import device_of
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.local import picks
 from fedbench.core.models.sequential import SmallCNN

@@ -37,6 +37,7 @@ from running import fingerprint, invoke, suite
 from fedbench.core import UserError
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
+from fedbench.core.store.results import Results
 from fedbench.leaderboard.document import board_id
 from fedbench.leaderboard.submissions.transfer import merge
 
@@ -332,6 +333,16 @@ def test_a_folder_and_a_bundle_become_one_and_keep_their_marks(part, bundle, tmp
     attacks = ("fedmia-ii", "loss-series")
     kept, claimed = {("grad-noise", a): "measured here" for a in attacks}, {("none", a): "claimed" for a in attacks}
     assert levels(tmp_path / "all") == kept | claimed
+
+
+def test_a_merged_folder_keeps_reproductions(finished, part, bundle, tmp_path, call):
+    assert call("import", bundle, "-o", tmp_path / "in")[0] == 0
+    shutil.copytree(finished, tmp_path / "in" / "reproduced")
+    assert set(levels(tmp_path / "in").values()) == {"reproduced"}
+    assert call("merge", part, tmp_path / "in", "-o", tmp_path / "all")[0] == 0
+    found = {defense: level for (defense, _), level in levels(tmp_path / "all").items()}
+    assert found == {"grad-noise": "measured here", "none": "reproduced"}
+    assert Results.create(tmp_path / "all" / "reproduced", "tiny").marker()["suite"] == "tiny"
 
 
 @pytest.mark.slow

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedbench.core.cli.leaderboard import reports_named, write_reports
 from fedbench.core.cli.options import ONLY, debug_option, overrides_option, parse_only, suite_argument
 from fedbench.core.cli.output import say, show_table
-from fedbench.core.cli.place import LOCAL, RAY, device_of, executor_of, parse_part, side_by_side
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words import one_line
+
+if TYPE_CHECKING:
+    from fedbench.core.run.local import Executor
 
 _EPILOG = """\b
 Examples:
@@ -32,6 +35,8 @@ The same command again computes what is missing and redoes nothing.
 Exit status: 0 fine, 1 some cell failed, 2 your mistake, 130 interrupted. A federation that an adversary inside
 made diverge is a result: status 0."""
 
+LOCAL, RAY = "local", "ray"
+_MOST_PARTS = 100_000
 _LOST = "it has no record: its process was ended, or the results folder was changed meanwhile; run the same command again"
 
 
@@ -253,3 +258,74 @@ def _failures(jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collectio
                 found.failed += not state.is_result
                 found.intended += state.by_adversary
     return found
+
+
+# -- executor, device and part of a plan ----------------------------------------------------------------------------------
+
+
+def executor_of(name: str, workers: int | None, address: str | None) -> Executor:
+    """The executor of this name."""
+    if name == RAY:
+        from fedbench.core.run.ray_executor import RayExecutor
+
+        return RayExecutor(address, workers)
+    from fedbench.core.cli.machine import usable_cores
+    from fedbench.core.run.local import LocalProcesses
+
+    return LocalProcesses(workers or usable_cores())
+
+
+def side_by_side(executor: Executor) -> str:
+    """The number of runs at a time, in words."""
+    workers = getattr(executor, "workers", None)
+    return f"{workers} side by side" if workers else "as many side by side as fit on the cluster"
+
+
+def device_of(wanted: str, executor: str, limits: Any) -> str:
+    """The device of a plan: that of this machine, or the one that every run gets of its node. Raises ``UserError``."""
+    if executor == RAY:
+        return _device_of_nodes(wanted, limits.gpus)
+    import torch
+
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    device = _parsed(wanted)
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise UserError(f"--device {wanted}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu")
+    return "cpu" if device.type == "cpu" else wanted
+
+
+def _device_of_nodes(wanted: str, gpus: float) -> str:
+    if wanted == "auto":
+        return "cuda" if gpus else "cpu"
+    device = _parsed(wanted)
+    if device.index is not None:
+        raise UserError(f"--device {wanted}: Ray gives every run a GPU of its node; write --device cuda")
+    if device.type == "cuda" and not gpus:
+        raise UserError("--device cuda: the suite asks for no GPU; add --set limits.gpus=1, or a fraction of one")
+    return device.type
+
+
+def _parsed(wanted: str) -> Any:
+    import torch
+
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise UserError(f"--device {wanted}: not a device; use auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {wanted}: only cpu and cuda are supported")
+    return device
+
+
+def parse_part(text: str | None) -> tuple[int, int] | None:
+    """``I/N`` as numbers; raises ``UserError`` for another form and for a part that there is not."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if found is None:
+        raise UserError(f"--part {text}: expected I/N, for example 2/8: the second of eight parts")
+    i, n = int(found[1]), int(found[2])
+    if not 1 <= i <= n <= _MOST_PARTS:
+        raise UserError(f"--part {text}: there is no such part; I goes from 1 to N, and N is {_MOST_PARTS:,} at most")
+    return i, n

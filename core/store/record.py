@@ -218,7 +218,7 @@ def overall_auc(pooled: Mapping[Group, Score]) -> float | None:
     return next((auc for auc in found if auc is not None), None)
 
 
-# -- remarks of defenses, kept as notes -----------------------------------------------------------------------------------------
+# -- remarks of defenses, kept as notes ------------------------------------------------------------------------------------
 
 
 def remark_note(label: str, setting: str, text: str) -> str:

@@ -220,7 +220,10 @@ def _write_folder(root: Path, folders: Mapping[str, Sequence[LoadedRecord]], sou
     for source in sources:
         for plan in source.plans:
             keep_plan(root, plan)
-    write_marker(root, _marker([source.marker for source in sources], cells))
+    marker = _marker([source.marker for source in sources], cells)
+    write_marker(root, marker)
+    if folders.get(REPRODUCED):
+        write_marker(root / REPRODUCED, {"suite": marker["suite"]})
 
 
 def _runs(records: Iterable[LoadedRecord]) -> dict[str, list[LoadedRecord]]:
