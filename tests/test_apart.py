@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from enum import StrEnum
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import psutil
@@ -15,7 +17,7 @@ import pytest
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.process.ask import Defect, Ended, ask, ask_each
-from fedbench.core.process.channel import Channel, TimeLimits, at_work
+from fedbench.core.process.channel import Channel, TimeLimits, at_work, trace
 from fedbench.core.process.child import Child
 
 SOON = TimeLimits(cpu_s=1.0, idle_s=1.0)
@@ -86,6 +88,35 @@ def test_a_child_has_no_descriptor_of_its_parent_but_its_channel_and_output(tmp_
     os.close(writer)
 
 
+def test_multiprocessing_in_a_child_does_not_write_to_descriptors_that_were_closed(tmp_path):
+    resource_tracker.ensure_running()
+
+    def work(out: Channel) -> None:
+        files = [(tmp_path / str(i)).open("wb", buffering=0) for i in range(20)]  # one of them has the number of its pipe
+        memory = SharedMemory(create=True, size=10)
+        memory.close()
+        memory.unlink()
+        out.send("written", [f.tell() for f in files])
+
+    ((message,), child) = all_of(work)
+    assert message.value == [0] * 20 and not child.ending
+
+
+def test_a_child_that_prints_without_end_is_ended_at_its_limit():
+    def work(out: Channel) -> None:
+        while True:
+            os.write(1, b"x" * 10_000 + b"\n")
+
+    child = Child(work, SOON, printed=lambda block: time.sleep(0.001))
+    assert list(child) == [] and child.timed_out
+
+
+@pytest.mark.parametrize("value", [3, [1], ["x", 3]])
+def test_a_forged_message_of_who_works_ends_its_sender_alone(value):
+    messages, child = all_of(lambda out: out.send("at work", value))
+    assert messages == [] and child.ending.startswith("what it sent cannot be read (")
+
+
 def _is_open(fd: int) -> bool:
     try:
         os.fstat(fd)
@@ -131,6 +162,15 @@ def test_an_object_that_is_no_plain_data_is_refused(value):
 def test_the_error_of_a_question_is_raised_by_the_asker(question, error, says):
     with pytest.raises(error, match=says):
         ask(question)
+
+
+def test_a_traceback_is_shown_and_is_no_answer(capsys):
+    def question(item: int) -> int:
+        trace(f"traceback {item}")
+        return item
+
+    assert [answer.get() for answer in ask_each([1, 2], question)] == [1, 2]
+    assert "traceback 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, ValueError])

@@ -105,7 +105,7 @@ PLUGIN = '''
 
     class Spawns(Defense):
         def protect(self, update, ctx):
-            remember(subprocess.Popen(["sleep", "3600"]).pid)
+            remember(subprocess.Popen(["sleep", "3600"], start_new_session=True).pid)
             remember(os.getpid())
             time.sleep(3600)
 
@@ -172,6 +172,14 @@ PLUGIN = '''
     class Touch:
         def __reduce__(self):
             return os.mkdir, ("forged",)
+
+    class Speaks(Last):
+        """Sends messages that only the worker sends to the command, and one of no kind."""
+        def score(self, observations, audit):
+            from fedbench.core.process import channel
+            for kind, value in (("done", None), ("stopped", "by me"), ("cell", ["key", "ok", "", False, 0.1]), ("nonsense", 1)):
+                channel._channel.send(kind, value)
+            return super().score(observations, audit)
 
     class Stops(Last):
         """Stops its process group, which the worker is in."""
@@ -290,8 +298,8 @@ PLUGIN = '''
     @hookimpl
     def fedbench_attacks():
         return announced(
-            Last, Outside, Scores, Wrecks, Writes, Draws, Leaves, Vanishes, Copies, Forges, Stops, Asks, Daemonises, Opens,
-            Infinite, Short, Complex, Masked, Undecided, Peeks, Wishes, Reads, Sleeps, Spins, Flip, Crafts,
+            Last, Outside, Scores, Wrecks, Writes, Draws, Leaves, Vanishes, Copies, Forges, Speaks, Stops, Asks, Daemonises,
+            Opens, Infinite, Short, Complex, Masked, Undecided, Peeks, Wishes, Reads, Sleeps, Spins, Flip, Crafts,
         )
 
     @hookimpl
@@ -331,6 +339,7 @@ ATTACKS = {
     "ill-draws": ("ok", ""),
     "ill-copies": ("ok", ""),
     "ill-daemonises": ("ok", ""),
+    "ill-speaks": ("ok", ""),
     "ill-forges": ("failed", "attack 'ill-forges' (ill 1.0): what it sent cannot be read ("),
     "ill-asks": ("failed", "attack 'ill-asks' (ill 1.0): EOFError: EOF when reading a line"),
     "ill-flip": ("ok", ""),

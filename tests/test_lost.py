@@ -12,6 +12,7 @@ import pytest
 from running import fingerprint, invoke, suite
 
 from fedbench.core import UserError
+from fedbench.core.run.local import LocalProcesses
 from fedbench.core.store import files
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically, write_if_room
 from fedbench.core.store.integrity import sealed
@@ -28,13 +29,22 @@ def test_a_run_that_loses_every_record_ends_with_the_table_and_a_failure(tmp_pat
     honest = run._execute
 
     def then_gone(*args):
-        honest(*args)
+        reported = honest(*args)
         shutil.rmtree(folder)
+        return reported
 
     monkeypatch.setattr(run, "_execute", then_gone)
     said = " ".join(invoke(path, "--results", folder, status=1).split())
-    assert "it has no record: its process was ended, or the results folder was changed" in said
+    assert "it has no new record: its process was ended, or the results folder was changed" in said
     assert not (folder / "records").exists()
+
+
+def test_a_lost_run_is_a_failure_also_where_an_earlier_record_is_kept(finished, tmp_path, monkeypatch):
+    folder = Path(shutil.copytree(finished, tmp_path / "r"))
+    before = fingerprint(folder)
+    monkeypatch.setattr(LocalProcesses, "execute", lambda self, jobs, watcher: None)  # as if every worker were killed
+    said = invoke(finished.parent / "tiny.yaml", "--results", folder, "--rerun", "always", status=1)
+    assert "it has no new record" in " ".join(said.split()) and fingerprint(folder) == before
 
 
 # -- the marker --------------------------------------------------------------------------------------------------------

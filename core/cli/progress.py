@@ -56,6 +56,7 @@ class Display(AbstractContextManager["Display"]):
     ) -> None:  # fmt: skip
         self.console, self.leaders, self._now = console, Leaders(floors), now
         self.done, self.cells = 0, sum(len(job.cells) for job in jobs)
+        self.reported = set[str]()  # keys of cells with a new record
         self._outcomes = Counter[str]()
         self._reasons = Counter[tuple[str, str]]()
         self._running: dict[str, tuple[Job, str]] = {}
@@ -105,6 +106,7 @@ class Display(AbstractContextManager["Display"]):
 
     def _cell(self, job: Job, key: str, outcome: str, reason: str, by_adversary: bool = False, auc: float | None = None) -> None:
         self.done += 1
+        self.reported.add(key)
         ended = self._ended[job.run_key]
         ended.append(auc)
         self._units[job.run_key] = job.setting.federation.rounds + len(ended)

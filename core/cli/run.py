@@ -37,7 +37,7 @@ made diverge is a result: status 0."""
 
 LOCAL, RAY = "local", "ray"
 _MOST_PARTS = 100_000
-_LOST = "it has no record: its process was ended, or the results folder was changed meanwhile; run the same command again"
+_LOST = "it has no new record: its process was ended, or the results folder was changed meanwhile; run the same command again"
 
 
 @click.command(epilog=_EPILOG)
@@ -132,8 +132,10 @@ def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _
         )
     _print_stale(jobs, {state.stem for state in found}, store)
     store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
-    _execute(jobs, executor, wanted, store.root, found)
-    ended = {state.stem: state for state in (recorded(wanted.jobs, store) if jobs else found)}
+    reported = _execute(jobs, executor, wanted, store.root, found)
+    lost = {cell.stem for job in jobs for cell in job.cells if cell.key not in reported}  # its earlier record is no result of now
+    states = recorded(wanted.jobs, store) if jobs else found
+    ended = {state.stem: state for state in states if state.stem not in lost}
     return _failures(wanted.jobs, ended, {cell.stem for job in jobs for cell in job.cells})
 
 
@@ -192,7 +194,8 @@ def _print_plan(plan: Any, folder: Path) -> None:
     ])  # fmt: skip
 
 
-def _execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequence[Any]) -> None:
+def _execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequence[Any]) -> set[str]:
+    """Returns the keys of the cells that were reported as done."""
     from rich.console import Console
 
     from fedbench.core.cli.progress import Display
@@ -217,6 +220,7 @@ def _execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Seq
             f"{error.filename or folder}: {error.strerror}; {display.done} of {display.cells} {done}: make room, then the same "
             "command goes on from here"
         ) from error
+    return display.reported
 
 
 @dataclass

@@ -87,6 +87,9 @@ def ask_each(items: Sequence[T], question: Callable[[T], Any], quiet: bool = Fal
         child = Child(partial(_serve, items[at:], question), TimeLimits(), printed=(lambda _: None) if quiet else shown.take)
         whole = False
         for message in child:
+            if message.kind == "traceback":
+                print(message.value, file=sys.stderr)
+                continue
             whole = message.kind == "all"
             if not whole:
                 yield _answer(message.kind, message.value)

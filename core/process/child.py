@@ -25,6 +25,7 @@ _TRAFFIC = 1 << 16  # bytes written that count as activity: a download uses next
 _ACTIVE = 0.01  # share of the idle limit that must be used as CPU
 _MOST_DESCRIPTORS = 1 << 20
 _BLOCK = 1 << 16
+_MOST_BLOCKS = 64  # taken after the end of a process
 _LONGEST_LINE = 2000  # bytes without a line end
 
 
@@ -109,6 +110,7 @@ class Child:
         while self._open and self._channel.connection.poll():
             try:
                 message = self._channel.receive()
+                own = self._is_own(message)
             except (EOFError, OSError):
                 self._open = False
                 return
@@ -117,14 +119,19 @@ class Child:
                 self._kill()
                 return
             self._usage.renew()
-            if message.kind == "at work":
-                self.party, limits = message.value
-                self._party_limits = None if limits is None else TimeLimits(cpu_s=limits[0], idle_s=limits[1])
-                self._usage.begin(limits is not None)
-            elif message.kind == "said":
-                print(message.value, file=sys.stderr)
-            elif message.kind != "alive":
+            if not own:
                 yield message
+
+    def _is_own(self, message: Message) -> bool:
+        """Whether a message is for this class, which then acts on it."""
+        if message.kind == "at work":
+            party, limits = message.value
+            self._party_limits = None if limits is None else TimeLimits(cpu_s=limits[0], idle_s=limits[1])
+            self.party = str(party)
+            self._usage.begin(limits is not None)
+        elif message.kind == "said":
+            print(message.value, file=sys.stderr)
+        return message.kind in ("at work", "said", "alive")
 
     def _watch(self) -> None:
         """Notice its end; end it at a limit."""
@@ -177,9 +184,12 @@ def _serve(work: Callable[[Channel], None], channel: Channel, parent: int, outpu
 
 
 def close_descriptors(keep: int) -> None:
-    """Close all but the standard ones and ``keep``."""
+    """Close all but the standard ones and ``keep``; multiprocessing forgets those that it had."""
     os.closerange(3, keep)
     os.closerange(max(keep + 1, 3), _MOST_DESCRIPTORS)
+    for name, kept in (("resource_tracker", "_resource_tracker"), ("forkserver", "_forkserver")):
+        if module := sys.modules.get(f"multiprocessing.{name}"):
+            getattr(module, kept).__init__()
 
 
 # --- what it uses -----------------------------------------------------------------------------------------------------
@@ -234,9 +244,8 @@ class _Usage:
 
     def kill(self) -> None:
         """The process and its descendants."""
-        for one in reversed(self._family()):
-            with contextlib.suppress(psutil.Error):
-                one.kill()
+        if self._process is not None:
+            kill_tree(self._process.pid)
 
     def _written(self) -> int:
         total = 0
@@ -275,13 +284,18 @@ class _Output:
     def drain(self) -> None:
         """Take what is there."""
         with contextlib.suppress(BlockingIOError):
-            while block := os.read(self.reader, _BLOCK):
-                self.take(block)
-            self.open = False
+            block = os.read(self.reader, _BLOCK)  # one, so that a process that prints without end is still watched
+            self.take(block)
+            self.open = bool(block)
 
     def close(self) -> None:
-        """Take the rest; a process that was left running is not waited for."""
-        self.drain()
+        """Take the rest, up to a limit; a process that was left running is not waited for."""
+        for _ in range(_MOST_BLOCKS):
+            with contextlib.suppress(BlockingIOError):
+                if block := os.read(self.reader, _BLOCK):
+                    self.take(block)
+                    continue
+            break
         os.close(self.reader)
 
 
@@ -335,6 +349,16 @@ def end_with_parent(parent: int | None = None) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if parent is not None and os.getppid() != parent:
             os._exit(1)
+
+
+def kill_tree(pid: int, but: int = 0) -> None:
+    """Kill a process and its descendants, except the one with the id ``but``."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in reversed([process, *process.children(recursive=True)]):
+            if one.pid != but:
+                with contextlib.suppress(psutil.Error):
+                    one.kill()
 
 
 def adopt_orphans() -> None:

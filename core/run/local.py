@@ -17,22 +17,22 @@ from typing import Any, Protocol
 
 import psutil
 
+from fedbench.core.contract.errors import UserError
 from fedbench.core.process.ask import ask
 from fedbench.core.process.channel import Channel, Message
+from fedbench.core.process.child import kill_tree
 from fedbench.core.run.job import Job, job_json
 
 _TICK_S = 0.5
 SILENCE_S = 300.0
 """a worker that neither sends a message nor uses the CPU for so long is ended; it sends one every few seconds"""
+SAFE_PATH = "PYTHONSAFEPATH"
 _UNKNOWN = 255  # multiprocessing's exit code where the fork server, which would know it, has ended
 
 
 @dataclass(kw_only=True)
 class Watcher:
-    """Callbacks of a display, called in the process of the command.
-
-    A run that is lost and tried again is ``finished`` and ``started`` anew.
-    """
+    """Callbacks of a display, called in the process of the command."""
 
     started: Callable[[Job], None] = lambda job: None
     advanced: Callable[[Job, int], None] = lambda job, round: None
@@ -90,7 +90,12 @@ class _Worker:
         self.job, self.watcher = job, watcher
         mine, theirs = Pipe(duplex=False)
         self._process: Any = context().Process(target=_work, args=(job_json(job), theirs), daemon=True)
-        self._process.start()
+        start_early()
+        try:
+            self._process.start()
+        except EOFError as error:
+            raise UserError("the process that workers are forked from ended; what is finished is kept, and the same command "
+                            "continues") from error  # fmt: skip
         theirs.close()
         self._channel = Channel(mine)
         self._complete, self._reason = False, ""
@@ -110,7 +115,7 @@ class _Worker:
                 self._take(self._channel.receive())
             except (EOFError, OSError):
                 pipe.close()
-            self._heard = time.monotonic()
+            self._heard, self._cpu = time.monotonic(), _cpu_of(self._process.pid)
         if time.monotonic() - self._heard > SILENCE_S and self._process.is_alive():
             used = _cpu_of(self._process.pid)
             if used <= self._cpu:
@@ -130,7 +135,8 @@ class _Worker:
         return True
 
     def kill(self) -> None:
-        """The process, its group and what plugins left running in it."""
+        """The process and all its descendants."""
+        kill_tree(self._process.pid)
         for how in (lambda: os.killpg(self._process.pid, signal.SIGKILL), self._process.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 how()
@@ -147,8 +153,8 @@ class _Worker:
             self._reason = message.value
         elif message.kind == "done":
             self._complete = True
-        elif message.kind != "alive":
-            getattr(self.watcher, message.kind)(self.job, message.value)  # advanced, judging, traceback
+        elif message.kind in ("advanced", "judging", "traceback"):
+            getattr(self.watcher, message.kind)(self.job, message.value)
 
     def _death(self) -> str:
         code = self._process.exitcode
@@ -206,9 +212,15 @@ def context() -> ForkServerContext:
 
 
 def start_early() -> None:
-    """Start the fork server now."""
-    context()
-    forkserver.ensure_running()
+    """Start the fork server now. Modules in the current folder do not shadow those that it imports."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        context()
+        forkserver.ensure_running()
+    finally:
+        del os.environ[SAFE_PATH]
+        os.environ |= {} if before is None else {SAFE_PATH: before}
 
 
 def _work(job: str, pipe: Connection) -> None:

@@ -1,10 +1,12 @@
 """Imported once by the process that workers are forked from; importing starts no threads and touches no GPU."""
 
 import gc
+import os
 import signal
 
 from fedbench.core.process.child import end_with_parent
 
+os.environ.pop("PYTHONSAFEPATH", None)  # set for this process, not for what plugins start
 end_with_parent()  # even in the middle of the imports below
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the command answers it
 

@@ -18,7 +18,7 @@ from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.process.channel import in_fork, trace
-from fedbench.core.process.child import adopt_orphans, close_descriptors, end_children, no_input
+from fedbench.core.process.child import adopt_orphans, close_descriptors, end_children, kill_tree, no_input
 from fedbench.core.run.job import Job
 from fedbench.core.signals.probes import SignalError
 from fedbench.core.words import DEBUG, debugging, describe_error, full_traceback
@@ -125,5 +125,6 @@ def _end_with_command() -> int:
         close_descriptors(sentinel)  # the pipe to the command too: its end tells the command that the worker ended
         connection.wait([sentinel])
     finally:
+        kill_tree(os.getppid(), but=os.getpid())  # also what has a session of its own
         os.killpg(0, signal.SIGKILL)
     raise AssertionError("this process was in the group that it ended")

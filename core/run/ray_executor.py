@@ -121,7 +121,8 @@ def _drive(jobs: Sequence[Job], address: str, most: int, out: Channel) -> None:
     except UserError as error:
         out.send("user error", list(error.messages))
     except OSError as error:
-        out.send("os error", [error.errno, error.strerror, str(error.filename)])
+        named = error.errno is not None and error.filename is not None
+        out.send(*(("os error", [error.errno, error.strerror, str(error.filename)]) if named else ("user error", [str(error)])))
     finally:
         ray.shutdown()
 
@@ -188,7 +189,8 @@ class RayRuns:
                 with job.log_path.open("ab") as log:
                     log.write(content)
         if not result["records"]:
-            self._note_lost(index, result["said"] or "the node returned no record")
+            last = (result["said"].splitlines() or ["the node returned no record"])[-1]
+            self._note_lost(index, one_line(last, 400))
             return
         try:
             records = keep_run(job, result["records"])

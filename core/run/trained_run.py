@@ -160,7 +160,7 @@ def cache_path(job: Job) -> Path:
 def save_training(job: Job, packed: Packed) -> bool:
     """Keep the observations, so that a new attack needs no new training; whether there was room for them."""
     meta, arrays = packed[0], {name: a for name, a in packed[1].items() if not name.startswith("shadow:")}
-    meta = meta | {"run_key": job.run_key, "cpu": job.provenance.cpu_type}
+    meta = meta | {"run_key": job.run_key, "cpu": job.provenance.cpu_type, "device": job.provenance.device}
     meta["code"] = {n: _code_of(job, n) for n in (a.removeprefix("signal:") for a in arrays if a.startswith("signal:"))}
     meta["digest"] = key_of({"meta": meta, "arrays": digest_of_arrays(arrays)})
     stored = arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
@@ -184,7 +184,7 @@ def load_training(job: Job) -> Packed | None:
 def _serves(job: Job, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
     if meta["run_key"] != job.run_key:
         return False
-    if meta["cpu"] != job.provenance.cpu_type:
+    if (meta["cpu"], meta["device"]) != (job.provenance.cpu_type, job.provenance.device):
         return False  # its bits are those of another type of CPU, and the records to come say this one
     looks = [cell.look for cell in job.cells]
     wanted = measurable(job, needed_signals(looks, job.looks.values()))

@@ -50,6 +50,7 @@ from fedbench.core.words import describe_error, message_of, one_line
 Report = Callable[[str, Any], None]
 """called with the name of a callback of ``local.Watcher`` and its value, or with "alive", "stopped" or "done" """
 
+_REPORTED = {"advanced": int, "traceback": str}  # what a fork may tell the command, with the type of the value
 _ALIVE_EVERY_S = 5.0
 _LONGEST_REASON = 1000  # characters
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "MemoryError")
@@ -57,8 +58,9 @@ _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "Me
 
 def worker_main(text: str, channel: Channel) -> None:
     """Compute a job (``job_json``) and report through the channel."""
-    job = job_of(text)
+    job = None
     try:
+        job = job_of(text)
         become_worker(job)
         run_job(job, channel.send)
         channel.send("done")
@@ -68,7 +70,8 @@ def worker_main(text: str, channel: Channel) -> None:
         channel.send("stopped", f"{error.filename or 'the run'}: {error.strerror or error}")
     except Exception as error:  # no plugin code runs here
         traceback.print_exc()
-        channel.send("stopped", f"a defect of fedbench: {outcome_of(error)[1]}; see logs/{job.log_path.name}")
+        log = f"; see logs/{job.log_path.name}" if job else ""
+        channel.send("stopped", f"a defect of fedbench: {outcome_of(error)[1]}{log}")
 
 
 def run_job(job: Job, report: Report) -> None:
@@ -164,13 +167,15 @@ class _Fork(Child):
         self._all = iter(self)
 
     def until(self, kind: str) -> Message:
-        """The next message of this kind; others are reported. Raises :class:`Failed` if the process ends before."""
+        """The next message of this kind; rounds and tracebacks before it are reported, and what else plugin code may have sent is
+        dropped. Raises :class:`Failed` if the process ends before."""
         for message in self._all:
             if message.kind == "failed":
-                raise Failed(*message.value)
+                raise _failed(message.value)
             if message.kind == kind:
                 return message
-            self._report(message.kind, message.value)
+            if _REPORTED.get(message.kind) is type(message.value):
+                self._report(message.kind, message.value)
         raise self._failure()
 
     def _tick(self) -> None:
@@ -189,6 +194,16 @@ class _Fork(Child):
         ending = self.ending or "it ended the process with status 0"
         log = f"; see logs/{self._job.log_path.name}" if _size(self._job) > self._log_size else ""
         return Failed("failed", f"{party}: {ending}{log}")
+
+
+def _failed(value: Any) -> Failed:
+    """Of the message "failed"; its sender ran plugin code."""
+    try:
+        outcome, reason, by_adversary = value
+        outcome = outcome if outcome in ("skipped", "diverged") else "failed"
+        return Failed(outcome, one_line(reason, _LONGEST_REASON), by_adversary is True)
+    except (TypeError, ValueError, AttributeError) as error:
+        return Failed("failed", f"what it sent cannot be read ({type(error).__name__}: {error})")
 
 
 def _guarded(job: Job, work: Callable[[Channel], None], out: Channel) -> None:
@@ -233,7 +248,7 @@ def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None
 def _made(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
     try:
         return made_of(job, packed, shadows)
-    except (UserError, KeyError) as error:
+    except (UserError, KeyError, TypeError, ValueError) as error:  # what a process that ran plugin code sent
         raise Failed(*outcome_of(error)) from error
 
 
@@ -273,8 +288,9 @@ def analysed(
         try:
             one, vectors = received(use, fork.until("found"))
             found, arrays = found | one, arrays | vectors
-        except Failed as failure:
-            complaints.append(f"the analysis '{use.label}' failed: {failure.reason}")
+        except Exception as error:  # Failed, or findings that cannot be read
+            reason = error.reason if isinstance(error, Failed) else outcome_of(error)[1]
+            complaints.append(f"the analysis '{use.label}' failed: {reason}")
         finally:
             fork.end()
     return found, arrays, complaints
