@@ -85,17 +85,17 @@ def ask_each(items: Sequence[T], question: Callable[[T], Any], quiet: bool = Fal
     at, shown = 0, Lines(lambda line: print(printable_lines(line)[:_LONGEST_LINE], file=sys.stderr))
     while at < len(items):
         child = Child(partial(_serve, items[at:], question), TimeLimits(), printed=(lambda _: None) if quiet else shown.take)
-        whole = False
+        complete = False
         for message in child:
             if message.kind == "traceback":
                 print(message.value, file=sys.stderr)
                 continue
-            whole = message.kind == "all"
-            if not whole:
+            complete = message.kind == "all"
+            if not complete:
                 yield _answer(message.kind, message.value)
                 at += 1
         shown.end()
-        if not whole and at < len(items):
+        if not complete and at < len(items):
             yield Answer(error=_ended(child))
             at += 1
 

@@ -74,7 +74,7 @@ class Child:
 
     @property
     def limits(self) -> TimeLimits:
-        """Those that hold now."""
+        """Those that hold now: of the component at work, else of the whole process."""
         return self._party_limits or self.own_limits
 
     def more_cpu(self, seconds: float) -> None:
@@ -204,7 +204,7 @@ class _Usage:
         except psutil.Error:  # it ended
             self._process = None
         self._measured = self._active = time.monotonic()
-        self._start: float | None = 0.0  # CPU seconds when the limits began to count; None: to be measured
+        self._start: float | None = 0.0  # CPU seconds used before the limits began to count; None: measured at the next look
         self._active_cpu, self._active_bytes = 0.0, 0  # at the last activity
 
     def renew(self) -> None:

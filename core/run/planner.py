@@ -280,17 +280,17 @@ class _Planner:
     def _with_cells(self, base: Job, attacks: list[Made]) -> Job:
         """The job with its key and a cell for each attack."""
         job, cells = replace(base, run_key=key_of_run(base)), list[Cell]()
-        read = {name for look in job.looks.values() for name in look.needs}
+        read_by_analyses = {name for look in job.looks.values() for name in look.needs}
         remarks = self.remarks.get((job.setting.name, job.coalition, job.defense.label), [])
         for use, made in attacks:
-            named = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read}))
-            signals = {n: self.signals.uses[own] for n, own in named if own in self.signals.uses}
-            added = cell_identity(job, use, signals)
-            key = key_of({**added, "run": job.run_key})
+            names = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read_by_analyses}))
+            signals = {n: self.signals.uses[base_name] for n, base_name in names if base_name in self.signals.uses}
+            identity = cell_identity(job, use, signals)
+            key = key_of({**identity, "run": job.run_key})
             name = stem(job.setting.name, job.coalition, job.defense.label, use.label, job.seed, key)
             parts = [job.dataset, job.model, job.defense, use, *job.analyses, *signals.values()]
             notes = (*self.misspelt.of(parts), *remarks)
-            cells.append(Cell(key=key, stem=name, attack=use, look=Look.of(made), identity=added, notes=notes))
+            cells.append(Cell(key=key, stem=name, attack=use, look=Look.of(made), identity=identity, notes=notes))
         self.notes |= dict.fromkeys(note for cell in cells for note in cell.notes)
         return replace(job, cells=tuple(cells))
 
