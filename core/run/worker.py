@@ -200,8 +200,8 @@ def _failed(value: Any) -> Failed:
     """Of the message "failed"; its sender ran plugin code."""
     try:
         outcome, reason, by_adversary = value
-        outcome = outcome if outcome in ("skipped", "diverged") else "failed"
-        return Failed(outcome, one_line(reason, _LONGEST_REASON), by_adversary is True)
+        known: Outcome = outcome if outcome in ("skipped", "diverged") else "failed"
+        return Failed(known, one_line(reason, _LONGEST_REASON), by_adversary is True)
     except (TypeError, ValueError, AttributeError) as error:
         return Failed("failed", f"what it sent cannot be read ({type(error).__name__}: {error})")
 
