@@ -136,7 +136,8 @@ class _Worker:
 
     def kill(self) -> None:
         """The process and all its descendants."""
-        kill_tree(self._process.pid)
+        if self._process.is_alive():  # the id of one that ended may belong to another process now
+            kill_tree(self._process.pid)
         for how in (lambda: os.killpg(self._process.pid, signal.SIGKILL), self._process.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 how()

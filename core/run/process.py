@@ -118,6 +118,7 @@ def _end_with_command() -> int:
     parent = multiprocessing.parent_process()
     if parent is None:
         return 0
+    worker = os.getpid()
     if pid := os.fork():
         return pid
     try:
@@ -125,6 +126,7 @@ def _end_with_command() -> int:
         close_descriptors(sentinel)  # the pipe to the command too: its end tells the command that the worker ended
         connection.wait([sentinel])
     finally:
-        kill_tree(os.getppid(), but=os.getpid())  # also what has a session of its own
+        if os.getppid() == worker:  # else it has ended, and the parent is another process
+            kill_tree(worker, but=os.getpid())  # also what has a session of its own
         os.killpg(0, signal.SIGKILL)
     raise AssertionError("this process was in the group that it ended")
