@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from fedbench.core.contract.errors import UserError
 from fedbench.core.federation.optimizer import lr_at, make_optimizer
 from fedbench.core.federation.setup import Setup
-from fedbench.core.numerics.chain import Chain, unfilled
+from fedbench.core.numerics.chain import Chain
 from fedbench.core.numerics.per_sample import gradient_rows
 
 _CHUNK = 128  # samples that go through the model at once
@@ -25,7 +25,7 @@ class Bench:
     def __init__(self, setup: Setup, start: torch.Tensor, buffers: torch.Tensor, round: int) -> None:
         self._setup, self._flat, self._start, self._buffers = setup, setup.flat, start, buffers
         self._lr = lr_at(setup.config, round)
-        self._optimizer = make_optimizer(setup.flat, setup.config.optimizer)
+        self._optimizer = make_optimizer(setup.config.optimizer, setup.flat.params[None], setup.flat.grad[None])
 
     def _load(self, training: bool) -> None:
         self._flat.params.copy_(self._start)
@@ -36,8 +36,7 @@ class Bench:
 
     def _descend(self, chain: Chain | None, x: torch.Tensor, y: torch.Tensor) -> None:
         if chain is not None:
-            with unfilled():
-                chain.gradient(x, y)
+            chain.gradient(x, y)
         else:
             self._flat.grad.zero_()
             cross_entropy(self._flat.module(x), y).backward()

@@ -134,7 +134,7 @@ class Composite(Delegating, Defense):
         self.least_share = max(part.least_share for part in parts)
         self.root_samples = max(part.root_samples for part in parts)
         self._owners = {name: self._owner(name) for name in phases(combines=("exclusive",))}
-        self._shown: tuple[Any, list[Any]] = (None, [])
+        self._shown: dict[int | None, tuple[Any, list[Any]]] = {}
         ways: dict[str, Callable[..., Any]] = {"chained": self._chain, "every": self._each, "exclusive": self._one}
         special = {"prepare": self._prepare, "select": self._select, "local_step": self._local_step, "report": self._report}
         for name, row in PHASES.items():  # a phase added to the table is one that composites have
@@ -155,11 +155,13 @@ class Composite(Delegating, Defense):
         return " and ".join(f"'{type(self.parts[i]).__name__}' (number {i + 1})" for i in which)
 
     def _view(self, i: int, ctx: Any) -> Any:
-        """The context of part ``i``; the same object for the same ``ctx``, so that its generator continues."""
-        if self._shown[0] is not ctx:
+        """The context of part ``i``; the same object for the same ``ctx``, so that its generator continues while other members
+        train in turn with this one."""
+        who = ctx.client if isinstance(ctx, MemberContext) else None
+        if who not in self._shown or self._shown[who][0] is not ctx:
             view = _answering if isinstance(ctx, AnswerContext) else _private
-            self._shown = (ctx, [view(j, ctx) for j in range(len(self.parts))])
-        return self._shown[1][i]
+            self._shown[who] = ctx, [view(j, ctx) for j in range(len(self.parts))]
+        return self._shown[who][1][i]
 
     def _ask(self, name: str, i: int, *args: Any, ctx: Any) -> Any:
         """Call a phase of a part; an error names the part, not the composite."""

@@ -198,7 +198,7 @@ def call_for_rows(plugin: Any, phase: str, like: torch.Tensor, *args: Any, where
     not."""
     watch = Watch(args[-1])
     out: torch.Tensor = call(plugin, phase, *args, where=where)
-    _require_untouched(watch, type(plugin).__name__, phase, where)
+    require_untouched(watch, type(plugin).__name__, phase, where)
     if misfit := vector(out, like.shape, like):
         raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}) returned {misfit.found}; expected {misfit.expected}")
     return out.detach()
@@ -214,7 +214,7 @@ def call_phase(defense: Defense, name: str, *args: Any, where: str) -> Any:
         return call(defense, row.name, *args, where=where)
     watch = Watch(args[-1], {_READ[name]: args[0]} if name in _READ else {}, closely=row.stage != "batch")
     answer = call(defense, row.name, *args, where=where)
-    _require_untouched(watch, type(defense).__name__, row.name, where)
+    require_untouched(watch, type(defense).__name__, row.name, where)
     if misfit := CHECKS[row.returns](answer, *args):
         raise PhaseError(f"{type(defense).__name__}.{row.name} ({where}) returned {misfit.found}; expected {misfit.expected}")
     return answer.detach() if row.returns in _ROWS and answer is not None else answer
@@ -224,7 +224,8 @@ _READ = {"assign": "models", "answer": "logits"}  # phases with a first argument
 _ROWS = ("vector or nothing", "same shape", "step")  # copied into the engine's tensors, without their graph
 
 
-def _require_untouched(watch: Watch, who: str, phase: str, where: str) -> None:
+def require_untouched(watch: Watch, who: str, phase: str, where: str) -> None:
+    """Raise :class:`PhaseError` where plugin ``who`` wrote to what is watched, or changed torch's settings."""
     if changed := watch.changed():
         around = " or a phase of a batch inside it" if phase == "local_train" else ""
         remedy = "it is read-only: work on a copy, e.g. .clone()"

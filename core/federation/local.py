@@ -1,10 +1,10 @@
-"""Local training of a client: the plain loop, a member's loop with a defense's phases, and counts of the samples used."""
+"""Local training of one client: its epochs and batches, the phases of a defense around them, and the samples that it used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -15,15 +15,40 @@ from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
 from fedbench.core.federation.diverged import Causes, finite
-from fedbench.core.federation.guard import PhaseError, backward, call_phase, forward, run_model, where_of
-from fedbench.core.federation.optimizer import lr_at, make_optimizer
+from fedbench.core.federation.guard import (
+    PhaseError,
+    Watch,
+    backward,
+    call_phase,
+    forward,
+    require_untouched,
+    run_model,
+    where_of,
+)
+from fedbench.core.federation.optimizer import States, lr_at, make_optimizer
 from fedbench.core.federation.setup import Setup
-from fedbench.core.numerics.chain import Chain, unfilled
+from fedbench.core.numerics.chain import Chain
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.wrappers import as_floats
 
 UNKNOWN = -1
 """stands for an unknown count"""
+
+
+class Used:
+    """The samples that one client used in one round. ``seen``: whether there are any."""
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self.now, self.flagged = (torch.zeros(len(like), dtype=torch.bool, device=like.device) for _ in range(2))
+        self.seen = False
+
+    def add(self, index: torch.Tensor, flag: torch.Tensor | None = None) -> None:
+        """Samples of batches: ``index`` [m] positions in the client's data; ``flag`` [m, ...] or None."""
+        if len(index):
+            self.seen = True
+            self.now[index] = True
+            if flag is not None:
+                self.flagged[index] |= flag.reshape(len(flag), -1).bool().any(1)
 
 
 class Usage:
@@ -35,31 +60,18 @@ class Usage:
         self._flagged = [torch.zeros_like(used) for used in self._used]
         self._unknown: set[int] = set()
         self._rounds: dict[int, dict[int, tuple[torch.Tensor, torch.Tensor] | None]] = {}
-        self.seen = False
-        """whether the client at work has had a batch in this round"""
 
-    def begin(self, round: int, client: int) -> None:
-        """A client's round begins."""
-        self._at, self.seen = (round, client), False
-        self._now, self._hot = (torch.zeros(len(self._used[client]), dtype=torch.bool, device=self._used[client].device)
-                                for _ in range(2))  # fmt: skip
+    def begin(self, client: int) -> Used:
+        """What the client uses in a round that begins."""
+        return Used(self._used[client])
 
-    def add(self, index: torch.Tensor, flag: torch.Tensor | None = None) -> None:
-        """Samples of a batch, or of many: ``index`` [m] positions in the client's data; ``flag`` [m, ...] or None."""
-        if len(index):
-            self.seen = True
-            self._now[index] = True
-            if flag is not None:
-                self._hot[index] |= flag.reshape(len(flag), -1).bool().any(1)
-
-    def end(self, known: bool = True) -> None:
+    def end(self, round: int, client: int, used: Used, known: bool) -> None:
         """The client's round ends. ``known``: False where it trained on samples that were not recorded."""
-        t, k = self._at
-        self._used[k] += self._now
-        self._flagged[k] += self._hot
-        self._rounds.setdefault(t, {})[k] = (self._now.sum(), self._hot.sum()) if known else None
+        self._used[client] += used.now
+        self._flagged[client] += used.flagged
+        self._rounds.setdefault(round, {})[client] = (used.now.sum(), used.flagged.sum()) if known else None
         if not known:
-            self._unknown.add(k)
+            self._unknown.add(client)
 
     def of_client(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """([n_k] rounds in which each sample was used, [n_k] flagged), int32; ``UNKNOWN`` throughout where one round is."""
@@ -145,38 +157,96 @@ def picks(selection: Selection, size: int, shuffle: torch.Generator) -> list[tor
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(kw_only=True, eq=False)
+class Turn:
+    """The local training of one client in round ``round``. ``row``: its row among the round's updates; ``start`` [P] and
+    ``buffers`` [B]: what it received. ``context``: makes its context for phases of the round; None where the engine trains it
+    plainly.
+
+    Set by ``LocalTrainer.begin``: ``ctx``, that context; ``selection``: what it trains on; ``shuffle``: its generator of
+    batches; ``used``: its samples; ``watch``: of what the phases of its batches are handed."""
+
+    round: int
+    row: int
+    client: int
+    data: MemberData
+    start: torch.Tensor
+    buffers: torch.Tensor
+    context: Callable[[], MemberContext] | None = None
+    ctx: MemberContext | None = None
+    watch: Watch | None = None
+    selection: Selection = field(init=False)
+    shuffle: torch.Generator = field(init=False)
+    used: Used = field(init=False)
+
+    @property
+    def where(self) -> str:
+        """The place of its phases, for messages."""
+        return f"round {self.round}" if self.ctx is None else where_of(self.ctx)
+
+
 class LocalTrainer:
-    """Trains clients one after the other in one module, through its flat vectors."""
+    """Trains a client in the module, through its flat vectors; ``cohort.py`` trains many at once with its help."""
 
     def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        self.flat = setup.flat
-        self.optimizer = make_optimizer(setup.flat, setup.config.optimizer)
+        self.setup, self.flat, self.states = setup, setup.flat, States()
+        self.optimizer = make_optimizer(setup.config.optimizer, self.flat.params[None], self.flat.grad[None], self.states)
         self.usage = Usage(setup.clients)
         self.phases = {name: overrides(setup.defense, name) for name in PHASES}
-        self.defended = any(self.phases[name] for name in phases(party=("member",), stage=("round", "batch")))
+        self.by_batch = any(self.phases[name] for name in phases(party=("member",), stage=("batch",)))
+        self.defended = self.by_batch or any(self.phases[name] for name in phases(party=("member",), stage=("round",)))
 
-    def begin(self, start: torch.Tensor, buffers: torch.Tensor, round: int, client: int) -> torch.Generator:
-        """Load the received model, start the client's optimiser, and give the client's shuffling generator of this round."""
-        self._received = start, buffers
-        self._load()
+    def train(self, turn: Turn) -> None:
+        """The client's whole training; the module then holds its model."""
+        self._load(turn)
         self.flat.bind_grad()
-        self.optimizer.reset(client)
+        self.begin(turn)
+        if turn.ctx is not None and self.phases["local_train"] and len(turn.selection.index):
+            key = key_for(self.setup.seed, "defense:local_train", turn.round, turn.client)
+            epochs = Epochs(self.setup.config.local_epochs, lambda n, e: self._epoch(turn, n, e), lambda: self._load(turn))
+            with epochs.open():
+                ctx = replace(turn.ctx, key=key, training=epochs)
+                call_phase(self.setup.defense, "local_train", ctx, where=turn.where)
+        else:
+            for e in range(self.setup.config.local_epochs):
+                self._epoch(turn, 0, e)
+        self.optimizer.keep()
+        self.end(turn)
+
+    def _load(self, turn: Turn) -> None:
+        """The received model, which stays unchanged, and the optimiser as the client starts with it."""
+        self.flat.params.copy_(turn.start)
+        self.flat.buffers.copy_(turn.buffers)
+        self.optimizer.reset((turn.client,))
+
+    def begin(self, turn: Turn) -> None:
+        """Key the client's random numbers, and ask a member for its selection. The module holds what it received."""
         self.flat.module.train()
-        self.key_module(round, client)
-        self.chain = Chain.of(self.flat)
-        self.usage.begin(round, client)
-        return torch.Generator().manual_seed(key_for(self.setup.seed, "shuffle", round, client) >> 1)
+        self.key_module(turn.round, turn.client)
+        turn.used = self.usage.begin(turn.client)
+        turn.shuffle = torch.Generator().manual_seed(key_for(self.setup.seed, "shuffle", turn.round, turn.client) >> 1)
+        turn.ctx = turn.context() if turn.context is not None else None
+        turn.selection = Selection(turn.data.trainable) if turn.ctx is None else self._selected(turn.ctx, turn.where)
+        if turn.ctx is not None and self.by_batch:
+            turn.watch = Watch(turn.ctx)
 
-    def _load(self) -> None:
-        """Load the received model, which stays unchanged."""
-        start, buffers = self._received
-        self.flat.params.copy_(start)
-        self.flat.buffers.copy_(buffers)
+    def _selected(self, ctx: MemberContext, where: str) -> Selection:
+        defense = self.setup.defense
+        chosen = call_phase(defense, "select", ctx, where=where) if self.phases["select"] else None
+        selection = Selection(ctx.data.trainable) if chosen is None else chosen
+        if ctx.data.held_out is not None and bool(ctx.data.held_out[selection.index].any()):
+            # held-out samples leave the audit: training on them would be a leak that is not measured
+            raise PhaseError(f"{type(defense).__name__}.select ({where}) selected samples that `prepare` held out")
+        self.flat.module.train()
+        return selection
 
-    def _restart(self) -> None:
-        self._load()
-        self.optimizer.restart()
+    def end(self, turn: Turn) -> None:
+        """Count the client's samples, which are known unless a ``local_train`` changed the model without the standard batches,
+        and check that the phases of a batch wrote to nothing else."""
+        if turn.watch is not None:
+            require_untouched(turn.watch, type(self.setup.defense).__name__, "local_train", turn.where)
+        known = turn.used.seen or not self.phases["local_train"] or torch.equal(self.flat.params, turn.start)
+        self.usage.end(turn.round, turn.client, turn.used, known or turn.ctx is None)
 
     def key_module(self, round: int, client: int, purpose: str = "module") -> None:
         """Seed torch's global generators (dropout, third-party code), so that results do not depend on the order of
@@ -186,85 +256,78 @@ class LocalTrainer:
         if self.flat.params.is_cuda:
             torch.cuda.manual_seed_all(key)
 
-    def plain(self, data: MemberData, shuffle: torch.Generator, round: int) -> None:
-        """SGD on cross-entropy over shuffled batches; the last one of an epoch may be smaller."""
-        config, optimizer = self.setup.config, self.optimizer
-        lr, size = lr_at(config, round), config.batch_size
-        index = data.trainable
-        target = data.y if data.soft is None else data.soft
-        for _ in range(config.local_epochs):
-            order = index[torch.randperm(len(index), generator=shuffle).to(index.device)]
-            if config.local_batches is not None:
-                order = order[: config.local_batches * size]
-            self.usage.add(order)
-            with unfilled() if self.chain is not None else nullcontext():
-                for x, y in zip(data.x[order].split(size), target[order].split(size), strict=True):
-                    self._descend(x, y, f"round {round}")
-                    optimizer.step(lr)
+    def context_of_epoch(self, turn: Turn, n: int, e: int) -> MemberContext | None:
+        """Of epoch ``e`` of the ``n``-th pass over this round's epochs, which has draws of its own."""
+        if turn.ctx is None:
+            return None
+        purpose = f"defense:pass{n}:epoch{e}" if n else f"defense:epoch{e}"
+        key = key_for(self.setup.seed, purpose, turn.round, turn.client)
+        return replace(turn.ctx, key=key, epoch=(turn.round - 1) * self.setup.config.local_epochs + e)
 
-    def _descend(self, x: torch.Tensor, target: torch.Tensor, where: str) -> None:
-        """The gradient of the mean cross-entropy, into ``flat.grad``."""
-        if self.chain is not None:
-            run_model(self.chain.gradient, x, target, where=where)
+    def drawn(self, turn: Turn) -> list[torch.Tensor]:
+        """One epoch's batches, as positions in the selection, which count as used."""
+        config, selection = self.setup.config, turn.selection
+        if len(selection.index) == 0:
+            return []
+        most = [b for b in (selection.batches, config.local_batches) if b is not None]
+        drawn = picks(selection, config.batch_size, turn.shuffle)[: min(most, default=None)]
+        if drawn:
+            pick = torch.cat(drawn)
+            turn.used.add(selection.index[pick], None if selection.flag is None else selection.flag[pick])
+        return drawn
+
+    def _epoch(self, turn: Turn, n: int, e: int) -> None:
+        ctx, lr = self.context_of_epoch(turn, n, e), lr_at(self.setup.config, turn.round)
+        chain = Chain.of(self.flat)  # a `local_train` may have changed the model's layers for a while
+        for batch in _batches(self.flat.module, turn.data, turn.selection, self.drawn(turn)):
+            if self._gradient(batch, ctx, chain, turn.where):
+                self.optimizer.step(lr)
+
+    def _gradient(self, batch: Batch, ctx: MemberContext | None, chain: Chain | None, where: str) -> bool:
+        """Fill ``flat.grad`` with that of a batch; False where there is nothing to learn from."""
+        size, own = len(batch.index), None
+        if ctx is not None and self.phases["transform"] and size:
+            batch = call_phase(self.setup.defense, "transform", batch, ctx, where=where)
+        if ctx is not None and self.phases["local_step"]:
+            own = call_phase(self.setup.defense, "local_step", batch, ctx, where=where)
+        if own is not None:
+            self.flat.grad.copy_(own)
+        elif not size:
+            return False
+        elif ctx is None or not self.phases["loss"]:
+            self._of_cross_entropy(batch, chain, where)
+        elif chain is None or chain.draws:
+            loss = call_phase(self.setup.defense, "loss", forward(self.flat.module, batch.x, where), batch, ctx, where=where)
+            self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients
+            self.flat.grad.zero_()
+            backward(loss, self.setup.defense, where)
+        else:
+            at_logits, others = self.of_loss(run_model(chain.forward, batch.x, where=where), batch, ctx)
+            chain.backward(at_logits)
+            self.flat.bind_grad()
+            add_to(self.flat.gradients, others)
+        return True
+
+    def _of_cross_entropy(self, batch: Batch, chain: Chain | None, where: str) -> None:
+        target = batch.y if batch.soft is None else batch.soft
+        if chain is not None:
+            run_model(chain.gradient, batch.x, target, where=where)
             return
         self.flat.grad.zero_()
-        cross_entropy(forward(self.flat.module, x, where), target).backward()
+        cross_entropy(forward(self.flat.module, batch.x, where), target).backward()
 
-    def member(self, ctx: MemberContext, shuffle: torch.Generator) -> None:
-        """A coalition member's training: select, then local_train around the standard loop."""
-        defense, where = self.setup.defense, where_of(ctx)
-        if not self.defended:
-            self.plain(ctx.data, shuffle, ctx.round)
-            return
-        selection = call_phase(defense, "select", ctx, where=where) if self.phases["select"] else None
-        if selection is None:
-            selection = Selection(ctx.data.trainable)
-        if len(selection.index) == 0:
-            return
-        if ctx.data.held_out is not None and bool(ctx.data.held_out[selection.index].any()):
-            # held-out samples leave the audit: training on them would be a leak that is not measured
-            raise PhaseError(f"{type(defense).__name__}.select ({where}) selected samples that `prepare` held out")
-        self.flat.module.train()
-
-        epochs = Epochs(
-            self.setup.config.local_epochs, lambda n, e: self._epoch(ctx, selection, n, e, shuffle), lambda: self._restart()
-        )
-        key = key_for(self.setup.seed, "defense:local_train", ctx.round, ctx.client)
-        with epochs.open():
-            call_phase(defense, "local_train", replace(ctx, key=key, training=epochs), where=where)
-
-    def knows_batches(self) -> bool:
-        """Whether the current client's training used the standard batches only: a ``local_train`` may change the model
-        otherwise."""
-        return self.usage.seen or not self.phases["local_train"] or torch.equal(self.flat.params, self._received[0])
-
-    def _epoch(self, ctx: MemberContext, selection: Selection, n: int, e: int, shuffle: torch.Generator) -> None:
-        """Epoch ``e`` of the ``n``-th pass over this round's epochs, which has draws of its own."""
-        config, defense, phases = self.setup.config, self.setup.defense, self.phases
-        where = where_of(ctx)
-        key = key_for(self.setup.seed, f"defense:pass{n}:epoch{e}" if n else f"defense:epoch{e}", ctx.round, ctx.client)
-        epoch_ctx = replace(ctx, key=key, epoch=(ctx.round - 1) * config.local_epochs + e)
-        lr, self.chain = lr_at(config, ctx.round), Chain.of(self.flat)  # a phase before may have changed the model's layers
-        most = [b for b in (selection.batches, config.local_batches) if b is not None]
-        drawn = picks(selection, config.batch_size, shuffle)[: min(most, default=None)]
-        for batch in _batches(self.flat.module, ctx.data, selection, drawn):
-            index, flag, size = batch.index, batch.flag, len(batch.index)  # as drawn, before ``transform``
-            if phases["transform"] and size:
-                batch = call_phase(defense, "transform", batch, epoch_ctx, where=where)
-            gradient = call_phase(defense, "local_step", batch, epoch_ctx, where=where) if phases["local_step"] else None
-            if gradient is None and not size:
-                continue  # nothing to learn from
-            self.usage.add(index, flag)
-            if gradient is None and not phases["loss"]:
-                self._descend(batch.x, batch.y if batch.soft is None else batch.soft, where)
-            elif gradient is None:
-                loss = call_phase(defense, "loss", forward(self.flat.module, batch.x, where), batch, epoch_ctx, where=where)
-                self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients
-                self.flat.grad.zero_()
-                backward(loss, defense, where)
-            else:
-                self.flat.grad.copy_(gradient)
-            self.optimizer.step(lr)
+    def of_loss(
+        self, logits: torch.Tensor, batch: Batch, ctx: MemberContext
+    ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+        """([B, C] the gradient of the defense's loss at ``logits``, and that of each parameter past the logits, if any)."""
+        defense, where, leaf = self.setup.defense, where_of(ctx), logits.detach().requires_grad_()
+        graph = _Graph(self.flat.module, self.flat.trainable, batch.x)
+        loss = call_phase(defense, "loss", graph.through(leaf), batch, ctx, where=where)
+        for p in self.flat.trainable:
+            p.grad = None  # a plugin may have used it
+        graph.cut = True
+        backward(loss, defense, where)
+        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, [p.grad for p in self.flat.trainable]
 
     def upload(self, update: torch.Tensor, context: Callable[[str], MemberContext], causes: Causes) -> torch.Tensor:
         """The member's update [P] after every phase of stage ``upload``, each with its own context."""
@@ -275,6 +338,46 @@ class LocalTrainer:
                 update = changed.to(update)  # as it is uploaded: a larger float64 is no float32
                 causes.watch([ctx.client], [was], update[None], name)
         return update
+
+
+def add_to(gradients: Sequence[torch.Tensor], others: Sequence[torch.Tensor | None]) -> None:
+    """Add each of ``others`` that is there to its one of ``gradients``."""
+    for gradient, other in zip(gradients, others, strict=True):
+        if other is not None:
+            gradient += other
+
+
+class _Graph:
+    """Where the logits of a chain come from, for a loss that asks: only a plugin that differentiates with respect to the
+    parameters by itself pays for autograd. ``cut``: whether gradients end at the logits."""
+
+    def __init__(self, module: torch.nn.Module, trainable: list[torch.nn.Parameter], x: torch.Tensor) -> None:
+        self._module, self._trainable, self._x, self.cut = module, trainable, x, False
+
+    def through(self, leaf: torch.Tensor) -> torch.Tensor:
+        """``leaf`` as what the module made of ``x``."""
+        out: torch.Tensor = _Logits.apply(leaf, self, *self._trainable)
+        return out
+
+    def gradients(self, g: torch.Tensor) -> list[torch.Tensor]:
+        """Of the parameters, from that of the logits."""
+        further = torch.is_grad_enabled()  # where the plugin asked for a graph of the gradient
+        with torch.enable_grad():
+            logits = self._module(self._x)
+        return list(torch.autograd.grad(logits, self._trainable, g, create_graph=further))
+
+
+class _Logits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, leaf, graph, *parameters):
+        ctx.graph, ctx.parameters = graph, len(parameters)
+        return leaf.view_as(leaf)
+
+    @staticmethod
+    def backward(ctx, g):
+        if ctx.graph.cut:
+            return g, None, *[None] * ctx.parameters
+        return None, None, *ctx.graph.gradients(g)
 
 
 def _batches(

@@ -17,10 +17,11 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import phases
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.bench import Bench
+from fedbench.core.federation.cohort import Cohort
 from fedbench.core.federation.compose import merged, still_held_out
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import PhaseError, call, call_for_rows, call_phase, require_nothing, where_of
-from fedbench.core.federation.local import LocalTrainer
+from fedbench.core.federation.local import Turn
 from fedbench.core.federation.setup import Parties, RoundResult, Setup, Uploads
 from fedbench.core.numerics.flat import EVALUATION_CHUNK
 from fedbench.core.numerics.rng import key_for, numpy_rng
@@ -112,7 +113,8 @@ class Training:
         require_nothing(setup.defense, call(setup.defense, "check", setup.facts, where="before round 1"))
         self.setup = setup
         self.defense = setup.defense
-        self.trainer = LocalTrainer(setup)
+        self.cohort = Cohort(setup)
+        self.trainer = self.cohort.trainer
         self.models, self.round = setup.initial.clone(), 0
         self.buffers = setup.flat.buffers.repeat(len(self.models), 1)
         own = setup.defense.n_models == 0  # a model for every client, whether it defends or not
@@ -187,29 +189,17 @@ class Training:
         keep = self.setup.keep_unprotected
         unprotected = self._room("unprotected", len(cohort), flat.params.numel()) if keep else None
         sent = StaleModels(self._past)
-        for row, k in enumerate(cohort):
-            defends = k in self.setup.members
-            if defends and len(starts) > 1:
-                self.assignment[k] = self._assign(t, k, starts)
-            start, buffer = sent.pick(self._delay(t, k), self.assignment[k])
-            shuffle = trainer.begin(start, buffer, t, k)
-            if defends:
-                ctx = self.parties.member("round", t, k, self.clients[k], start)
-                trainer.member(ctx, shuffle)
-                trainer.usage.end(trainer.knows_batches())
+        turns = [self._turn(t, row, k, starts, sent) for row, k in enumerate(cohort)]
+        for turn in self.cohort.train(turns):
+            row, k, start = turn.row, turn.client, turn.start
+            torch.sub(flat.params, start, out=updates[row])
+            buffers[row] = flat.buffers
+            if unprotected is not None:
+                unprotected[row] = updates[row]
+            if k in self.setup.members:
                 if trainer.phases["after_round"]:
                     self._trained[k] = flat.params.clone(), flat.buffers.clone(), start.clone()
-                update = flat.params - start
-                if unprotected is not None:
-                    unprotected[row] = update
-                updates[row] = trainer.upload(update, partial(self._upload_context, t, k, start), self.causes)
-            else:
-                trainer.plain(self.clients[k], shuffle, t)
-                trainer.usage.end()
-                torch.sub(flat.params, start, out=updates[row])
-                if unprotected is not None:
-                    unprotected[row] = updates[row]
-            buffers[row] = flat.buffers
+                updates[row] = trainer.upload(updates[row].clone(), partial(self._context, t, k, start), self.causes)
         model_of = [self.assignment[k] for k in cohort]
         stacked, stacked_buffers = sent.stacked()
         return Uploads(
@@ -217,7 +207,15 @@ class Training:
             starts=stacked, start_buffers=stacked_buffers, unprotected=unprotected,
         )  # fmt: skip
 
-    def _upload_context(self, t: int, k: int, start: torch.Tensor, phase: str) -> MemberContext:
+    def _turn(self, t: int, row: int, k: int, starts: torch.Tensor, sent: StaleModels) -> Turn:
+        defends = k in self.setup.members
+        if defends and len(starts) > 1:
+            self.assignment[k] = self._assign(t, k, starts)
+        start, buffer = sent.pick(self._delay(t, k), self.assignment[k])
+        context = partial(self._context, t, k, start, "round") if defends and self.trainer.defended else None
+        return Turn(round=t, row=row, client=k, data=self.clients[k], start=start, buffers=buffer, context=context)
+
+    def _context(self, t: int, k: int, start: torch.Tensor, phase: str) -> MemberContext:
         return self.parties.member(phase, t, k, self.clients[k], start)
 
     def _delay(self, t: int, k: int) -> int:

@@ -1,12 +1,12 @@
-"""The clients' optimisers on flat vectors, and the learning rate over the rounds."""
+"""The clients' optimisers on rows of parameters, and the learning rate over the rounds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
-from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.spec.federation import FederationSpec, Optimizer
 
 
@@ -29,111 +29,104 @@ def lr_at(federation: FederationSpec, round: int) -> float:
 
 
 _IN_CACHE = 2**17  # elements: 512 KiB in float32
+States = dict[int, list[torch.Tensor]]
+"""client -> its moments and its number of steps"""
 
 
-class FlatSGD:
-    """Momentum SGD with weight decay: v <- m v + (g + wd p); p <- p - lr v.
+class SGD:
+    """Momentum SGD with weight decay on rows of ``params`` [G, P]: v <- m v + (g + wd p); p <- p - lr v.
 
-    ``reset`` empties the momentum in place: every client starts a round with a fresh optimiser
+    ``grads``: [G, P], only read. Every client starts a round with a fresh optimiser
     (docs/methods/federation.md#optimisers).
     """
 
-    def __init__(self, flat: FlatModel, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        self._flat = flat
-        self._momentum = momentum
-        self._weight_decay = weight_decay
-        self._velocity = torch.zeros_like(flat.params)
+    def __init__(self, params: torch.Tensor, grads: torch.Tensor, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+        self._rows, self._momentum, self._weight_decay = (params, grads), momentum, weight_decay
+        self._velocity = torch.zeros_like(params) if momentum else params.new_zeros(0)
 
-    def reset(self, client: int | None = None) -> None:
-        """Forget the momentum."""
-        self.restart()
+    def reset(self, clients: Sequence[int] = ()) -> None:
+        """Forget the momentum. ``clients``: the ids of those that the first rows belong to; () for one that is no client."""
+        self._velocity.zero_()
 
-    def restart(self) -> None:
-        """As ``reset`` left it."""
-        if self._momentum:
-            self._velocity.zero_()
+    def keep(self) -> None:
+        """The clients' round ends."""
 
-    def step(self, lr: float) -> None:
-        """One step on ``flat.grad`` (which it may overwrite)."""
-        p, g = self._flat.params, self._flat.grad
-        if self._weight_decay:
-            g.add_(p, alpha=self._weight_decay)
-        if self._momentum:
-            g = self._velocity.mul_(self._momentum).add_(g)
-        p.sub_(g, alpha=lr)
+    def step(self, lr: float, rows: Sequence[int] = (0,)) -> None:
+        """One step of these rows."""
+        params, grads = ([of[i] for i in rows] for of in self._rows)
+        velocities = [self._velocity[i] for i in rows] if self._momentum else []
+        torch._fused_sgd_(  # what torch.optim.SGD(fused=True) calls: one pass over the memory
+            params, grads, velocities, lr=lr, momentum=self._momentum, weight_decay=self._weight_decay, dampening=0.0,
+            nesterov=False, maximize=False, is_first_step=False,
+        )  # fmt: skip
 
     def first_steps(self, gradients: torch.Tensor, lr: float) -> torch.Tensor:
-        """-lr (g + wd p): the momentum starts at the first gradient."""
+        """[n, P] steps from row 0 by each of ``gradients`` [n, P], which are overwritten: -lr (g + wd p)."""
         if self._weight_decay:
-            gradients.add_(self._flat.params, alpha=self._weight_decay)
+            gradients.add_(self._rows[0][0], alpha=self._weight_decay)
         return gradients.mul_(-lr)
 
 
-class FlatAdam:
-    """Adam (Kingma & Ba, ICLR 2015, algorithm 1; L2 weight decay added to the gradient, eps 1e-8).
+class Adam:
+    """Adam (Kingma & Ba, ICLR 2015, algorithm 1; L2 weight decay added to the gradient, eps 1e-8) on rows of ``params``
+    [G, P]; ``grads``: [G, P], only read.
 
-    ``keep``: a client's moments and step count live on from round to round, though its parameters are replaced, as in
-    FedPoisonMIA's released code (docs/methods/federation.md#optimisers); otherwise every round starts afresh.
+    ``states``: a client's moments and step count live on from round to round in it, though its parameters are replaced, as
+    in FedPoisonMIA's released code (docs/methods/federation.md#optimisers); without it every round starts afresh.
     """
 
     BETAS = (0.9, 0.999)
     EPS = 1e-8
 
     def __init__(
-        self, flat: FlatModel, *, betas: tuple[float, ...] = BETAS, weight_decay: float = 0.0, keep: bool = False
-    ) -> None:
-        self._flat, self._betas, self._weight_decay, self._keep = flat, betas, weight_decay, keep
-        self._states: dict[int, tuple[torch.Tensor, list[int]]] = {}
-        self._fresh = torch.zeros(2, flat.params.numel(), device=flat.params.device), [0]
-        self._moments, self._steps = self._fresh
-        self._began: tuple[torch.Tensor, int] | None = None
+        self, params: torch.Tensor, grads: torch.Tensor, *, betas: tuple[float, ...] = BETAS, weight_decay: float = 0.0,
+        states: States | None = None,
+    ) -> None:  # fmt: skip
+        self._rows, self._betas, self._weight_decay = (params, grads), betas, weight_decay
+        self._state = torch.zeros_like(params), torch.zeros_like(params), params.new_zeros(len(params), dtype=torch.float32)
+        self._kept, self._clients = states, tuple[int, ...]()
 
-    def reset(self, client: int | None = None) -> None:
-        """Fresh moments, or the client's own from its last round."""
-        if self._keep and client is not None:
-            if client not in self._states:
-                self._states[client] = torch.zeros_like(self._fresh[0]), [0]
-            self._moments, self._steps = self._states[client]
-            self._began = self._moments.clone(), self._steps[0]
-            return
-        self._moments, self._steps = self._fresh
-        self._began = None
-        self.restart()
+    def reset(self, clients: Sequence[int] = ()) -> None:
+        """Fresh moments, or the clients' own from their last round. ``clients``: as for ``SGD``."""
+        self._clients = tuple(clients)
+        for of in self._state:
+            of.zero_()
+        for i, k in enumerate(clients):
+            for of, kept in zip(self._state, (self._kept or {}).get(k, ()), strict=False):
+                of[i].copy_(kept)
 
-    def restart(self) -> None:
-        """As ``reset`` left it: fresh, or what the client came with."""
-        if self._began is not None:
-            self._moments.copy_(self._began[0])
-            self._steps[0] = self._began[1]
-            return
-        self._moments.zero_()
-        self._steps[0] = 0
+    def keep(self) -> None:
+        """The clients' round ends."""
+        if self._kept is not None:
+            self._kept |= {k: [of[i].clone() for of in self._state] for i, k in enumerate(self._clients)}
 
-    def step(self, lr: float) -> None:
-        """One step on ``flat.grad`` (which it may overwrite)."""
-        p, g = self._flat.params, self._flat.grad
-        if self._weight_decay:
-            g.add_(p, alpha=self._weight_decay)
-        self._steps[0] += 1
-        (first, second), (b1, b2), t = self._moments, self._betas, self._steps[0]
-        first.lerp_(g, 1 - b1)
-        second.mul_(b2).addcmul_(g, g, value=1 - b2)
-        torch.sqrt(second, out=g)
-        g.mul_((1 - b2**t) ** -0.5).add_(self.EPS)
-        p.addcdiv_(first, g, value=-lr / (1 - b1**t))
+    def step(self, lr: float, rows: Sequence[int] = (0,)) -> None:
+        """One step of these rows."""
+        (params, grads), (first, second, steps) = self._rows, self._state
+        for i in rows:
+            steps[i] += 1
+        torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls: one pass over the memory
+            [params[i] for i in rows], [grads[i] for i in rows], [first[i] for i in rows], [second[i] for i in rows], [],
+            [steps[i] for i in rows], lr=lr, beta1=self._betas[0], beta2=self._betas[1],
+            weight_decay=self._weight_decay, eps=self.EPS, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
     def first_steps(self, gradients: torch.Tensor, lr: float) -> torch.Tensor:
-        """-lr g / (|g| + eps): both moments' corrections cancel their weights."""
+        """As ``SGD``'s: -lr g / (|g| + eps), since both moments' corrections cancel their weights."""
         if self._weight_decay:
-            gradients.add_(self._flat.params, alpha=self._weight_decay)
+            gradients.add_(self._rows[0][0], alpha=self._weight_decay)
         for rows in gradients.split(max(1, _IN_CACHE // max(gradients.shape[1], 1))):  # fresh pages cost more than the division
             rows.div_(rows.abs().add_(self.EPS)).mul_(-lr)
         return gradients
 
 
-def make_optimizer(flat: FlatModel, optimizer: Optimizer) -> FlatSGD | FlatAdam:
-    """The one that the suite gives the federation's clients."""
+def make_optimizer(
+    optimizer: Optimizer, params: torch.Tensor, grads: torch.Tensor, states: States | None = None
+) -> SGD | Adam:
+    """The one that the suite gives the federation's clients, for rows of ``params`` and ``grads`` [G, P]. ``states``: what
+    clients keep from round to round, where the suite lets them."""
     if optimizer.name == "adam":
-        betas = tuple(optimizer.betas) if optimizer.betas else FlatAdam.BETAS
-        return FlatAdam(flat, betas=betas, weight_decay=optimizer.weight_decay, keep=optimizer.keep_state)
-    return FlatSGD(flat, momentum=optimizer.momentum, weight_decay=optimizer.weight_decay)
+        betas = tuple(optimizer.betas) if optimizer.betas else Adam.BETAS
+        kept = states if optimizer.keep_state else None
+        return Adam(params, grads, betas=betas, weight_decay=optimizer.weight_decay, states=kept)
+    return SGD(params, grads, momentum=optimizer.momentum, weight_decay=optimizer.weight_decay)

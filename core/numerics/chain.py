@@ -1,7 +1,8 @@
 """The gradient of a plain chain of layers without a graph: the kernels that autograd would call, in its order, so its bits.
 
 What is saved is the graph of every batch, the zeroing of the gradient and its accumulation, which together take longer than
-the arithmetic of a small model: gradients are written where the optimiser reads them."""
+the arithmetic of a small model: gradients are written where the optimiser reads them. A chain of ``stacked`` links takes
+the batches of many clients at once, each with its own parameters: one kernel call for all of them."""
 
 from __future__ import annotations
 
@@ -15,39 +16,87 @@ from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import deterministic
 
-from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.numerics.links import LINKS, DropoutLink, FlattenLink, Link
+from fedbench.core.numerics.flat import FlatModel, clip_factors
+from fedbench.core.numerics.links import LINKS, DropoutLink, FlattenLink, LinearLink, Link
 from fedbench.core.numerics.wrappers import Normalised, as_floats
 
-_ANY_LABEL = -100  # what cross-entropy ignores; no label is negative
-_MEAN, _SUM = 1, 2  # torch's numbers of reductions
+
+@contextmanager
+def unfilled() -> Iterator[None]:
+    """Only for a chain's kernels, which write all that they allocate: deterministic mode would fill it with NaN before."""
+    switch: Any = deterministic  # torch's types do not know its own switch
+    before = switch.fill_uninitialized_memory
+    switch.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        switch.fill_uninitialized_memory = before
 
 
 class Chain:
-    """The mean cross-entropy's gradient of one model on the CPU. Made by :meth:`of`, anew for every client: it holds the
-    layers as they are then."""
+    """The cross-entropy's gradient of one model on the CPU, or of the models of many clients, into ``grads``: [P], or [G, P].
+    Made by :meth:`of`, anew for every client: it holds the layers as they are then."""
 
-    def __init__(self, flat: FlatModel, links: list[Link]) -> None:
-        self._module, self._links = flat.module, links
+    def __init__(self, module: nn.Module, links: list[Link], grads: torch.Tensor) -> None:
+        self._module, self._links, self.grads = module, links, grads
         self._first = next(i for i, link in enumerate(links) if link.grads)
+        self.draws = any(type(link) is DropoutLink for link in links)
+        """whether a forward pass draws random numbers"""
+        self.stackable = all(link.stacked for link in links)
+        """whether :meth:`of_clients` serves this model"""
 
     @classmethod
     def of(cls, flat: FlatModel) -> Chain | None:
-        """None where a layer is not of ``LINKS``, is used twice, hooked, frozen or not on the CPU in float32: autograd
+        """None where a layer is not of ``LINKS``, is used twice, hooked, frozen or not on the CPU in full precision: autograd
         then."""
-        if flat.params.dtype != torch.float32:
+        if flat.params.dtype not in (torch.float32, torch.float64):
             return None
         links = links_of(flat.module, dict(zip(map(id, flat.trainable), flat.gradients, strict=True)))
-        return None if links is None else cls(flat, links)
+        return None if links is None else cls(flat.module, links, flat.grad)
 
+    def of_clients(self, flat: FlatModel, params: torch.Tensor, grads: torch.Tensor) -> Chain:
+        """The same layers for G clients at once: ``params`` and ``grads`` are [G, P], ``x`` and ``g`` of the methods below
+        [G, B, ...]."""
+        values, views = (dict(zip(map(id, flat.trainable), flat.views(rows), strict=True)) for rows in (params, grads))
+        return Chain(self._module, [
+            type(link)(
+                link.layer, tuple(values[id(p)] for p in own), tuple(views[id(p)] for p in own), link.fresh, clients=True
+            ) for link in self._links for own in [[p for p in link.layer._parameters.values() if p is not None]]
+        ], grads)  # fmt: skip
+
+    @unfilled()
     @torch.no_grad()
-    def gradient(self, x: torch.Tensor, target: torch.Tensor) -> None:
-        """Fill ``flat.grad`` with that of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64 or [B, C]
-        float."""
-        g: torch.Tensor | None = _of_logits(_forward(self._module, self._links, x), target, _MEAN)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, C] logits of ``x`` [B, ...]."""
+        return _forward(self._module, self._links, x)
+
+    @unfilled()
+    @torch.no_grad()
+    def backward(self, gradient: torch.Tensor) -> None:
+        """Fill the parameters' gradients from that of the last logits, [B, C]."""
+        g: torch.Tensor | None = gradient
         for i in range(len(self._links) - 1, self._first - 1, -1):
             assert g is not None  # every link above the first with parameters is asked for it
             g = self._links[i].backward(g, i > self._first)
+
+    def gradient(self, x: torch.Tensor, target: torch.Tensor) -> None:
+        """Fill them with those of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64 or [B, C] float."""
+        self.backward(of_logits(self.forward(x), target, 1 / max(len(x), 1)))
+
+    @unfilled()
+    @torch.no_grad()
+    def clipped(self, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, bound: float) -> None:
+        """Fill them with the sum over the samples of ``weight`` times the cross-entropy's gradient, clipped to the L2 norm
+        ``bound``; of linear layers only. As ``gradients.clipped_gradient``, of many clients at once."""
+        g, seen = of_logits(self.forward(x), target, weight), []
+        for i in range(len(self._links) - 1, self._first - 1, -1):
+            link = self._links[i]
+            if isinstance(link, LinearLink):
+                seen.append((link, g, link.squares(g)))
+            g = link.down(g) if i > self._first else g
+        factors = clip_factors(sum((squares for _, _, squares in seen), torch.zeros(())), bound).to(g)[..., None]
+        for link, g, _ in seen:
+            link.backward(g * factors, False)
 
 
 @torch.no_grad()
@@ -60,7 +109,7 @@ def walked(
     links = links_of(module, {id(p): p for p in module.parameters()} if grads is None else grads)
     if links is None:
         return None
-    g = _of_logits(_forward(module, links, x), target, _SUM)
+    g = of_logits(_forward(module, links, x), target, 1.0)
     first, seen = next(i for i, link in enumerate(links) if link.grads), []
     for i in range(len(links) - 1, first - 1, -1):
         link = links[i]
@@ -84,7 +133,7 @@ def links_of(module: nn.Module, grads: dict[int, torch.Tensor]) -> list[Link] | 
         known = kind is not None and kind.serves(layer, rows) and not _hooked(layer)
         if kind is None or not known or not all(p is None or _plain(p, grads) for p in own):
             return None
-        links.append(kind(layer, tuple(None if p is None else grads[id(p)] for p in own), fresh))
+        links.append(kind(layer, tuple(own), tuple(None if p is None else grads[id(p)] for p in own), fresh))
         rows = rows or kind is FlattenLink
         fresh = not kind.keeps_output and kind not in (FlattenLink, DropoutLink)
     ids = [id(p) for link in links for p in link.layer._parameters.values() if p is not None]
@@ -103,30 +152,19 @@ def _forward(module: nn.Module, links: list[Link], x: torch.Tensor) -> torch.Ten
     return out
 
 
-def _of_logits(logits: torch.Tensor, target: torch.Tensor, reduction: int) -> torch.Tensor:
-    """[B, C]: the gradient of the cross-entropy."""
-    logs = torch._log_softmax(logits, 1, False)
+@torch.no_grad()
+def of_logits(logits: torch.Tensor, target: torch.Tensor, weight: float | torch.Tensor) -> torch.Tensor:
+    """[..., C]: the gradient, at ``logits``, of the sum of ``weight`` (a number, or [...]) times each row's cross-entropy.
+    ``target``: [...] int64, or [..., C] float. Raises ``RuntimeError`` for a label that is no class."""
+    logs = torch._log_softmax(logits, -1, False)
+    if isinstance(weight, torch.Tensor):
+        weight = weight[..., None]
     if target.is_floating_point():
-        target = target.to(torch.promote_types(target.dtype, logs.dtype))  # the type of their product, and of its gradient
-        one = target.new_ones(())
-        g = (target * -(one / len(target) if reduction == _MEAN else one)).to(logs.dtype)
+        wide = target.to(torch.promote_types(target.dtype, logs.dtype))  # the type of their product, and of its gradient
+        g = (wide * -weight).to(logs.dtype)
     else:
-        one = logs.new_ones(())
-        _, n = torch.ops.aten.nll_loss_forward(logs, target, None, reduction, _ANY_LABEL)  # refuses a label that is no class
-        g = torch.ops.aten.nll_loss_backward(one, logs, target, None, reduction, _ANY_LABEL, n)
-    return torch._log_softmax_backward_data(g, logs, 1, logits.dtype)
-
-
-@contextmanager
-def unfilled() -> Iterator[None]:
-    """Only for a chain's kernels, which write all that they allocate: deterministic mode would fill it with NaN before."""
-    switch: Any = deterministic  # torch's types do not know its own switch
-    before = switch.fill_uninitialized_memory
-    switch.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        switch.fill_uninitialized_memory = before
+        g = torch.zeros_like(logs).scatter_(-1, target[..., None], -weight)
+    return torch._log_softmax_backward_data(g, logs, -1, logits.dtype)
 
 
 def _layers(module: nn.Module) -> list[nn.Module] | None:

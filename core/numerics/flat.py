@@ -4,6 +4,7 @@ vectors."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -67,7 +68,8 @@ EVALUATION_CHUNK = 512  # samples; of a ResNet18: 1 GB of activations
 
 class FlatModel:
     """Wraps ``module``: ``params`` [P], ``grad`` [P] and ``buffers`` [B] are live flat vectors its tensors view.
-    ``layers``: where each of the ``trainable`` tensors lies in them; ``gradients``: views of ``grad`` in their shapes.
+    ``layers``: where each of the ``trainable`` tensors lies in them; ``gradients``: views of ``grad`` in their shapes. While
+    clients train together the module shows one of them at a time (:meth:`show`).
 
     Order: ``module.parameters()`` with ``requires_grad``. Floating-point buffers (running statistics) travel with a
     client's update but are not part of P, so noise and gradient features act on trainable parameters only.
@@ -86,12 +88,11 @@ class FlatModel:
             self.params = torch.cat([p.reshape(-1) for p in self.trainable])
             self.buffers = torch.cat([b.reshape(-1) for b in self._floating] or [self.params.new_zeros(0)])
         self.grad = torch.zeros_like(self.params)
-        for flat, tensors in ((self.params, self.trainable), (self.buffers, self._floating)):
-            for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-                t.data = part.view_as(t)
-        parts = self.grad.split([p.numel() for p in self.trainable])
-        self.gradients = tuple(part.view_as(p) for p, part in zip(self.trainable, parts, strict=True))
-        self.bind_grad()
+        for b, part in zip(self._floating, self.buffers.split([b.numel() for b in self._floating]), strict=True):
+            b.data = part.view_as(b)
+        self._own = self.params, self.views(self.params)
+        self.gradients = tuple(self.views(self.grad))
+        self.show_own()
 
     @torch.no_grad()
     def logits(self, params: torch.Tensor, buffers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -100,6 +101,23 @@ class FlatModel:
         self.buffers.copy_(buffers)
         self.module.eval()
         return torch.cat([self.module(part) for part in x.split(EVALUATION_CHUNK)])
+
+    def views(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """Each trainable tensor in ``rows`` [..., P], as [..., *shape]."""
+        parts = rows.split([p.numel() for p in self.trainable], dim=-1)
+        return [part.view(*rows.shape[:-1], *p.shape) for p, part in zip(self.trainable, parts, strict=True)]
+
+    def show(self, params: torch.Tensor, views: Sequence[torch.Tensor]) -> None:
+        """Let the module hold ``params`` [P], live, in place of its own vector; ``views``: of :meth:`views`. Its gradients are
+        None until :meth:`show_own`."""
+        self.params = params
+        for p, view in zip(self.trainable, views, strict=True):
+            p.data, p.grad = view, None
+
+    def show_own(self) -> None:
+        """Let the module hold its own vectors again."""
+        self.show(*self._own)
+        self.bind_grad()
 
     def bind_grad(self) -> None:
         """Make every parameter's ``.grad`` a view of ``grad`` again, in case a plugin replaced it."""

@@ -1,5 +1,6 @@
 """The layers that a chain (``chain.py``) goes through by hand: each its forward and backward kernel, as autograd calls
-them."""
+them. Those that are ``stacked`` also take the layers of many clients at once, with the clients on the first axis: a
+convolution is as fast client by client."""
 
 from __future__ import annotations
 
@@ -14,17 +15,23 @@ _ALIGNED = 64  # bytes, as torch's own allocations are: some products round othe
 _WIDE = 4  # channels from which on maxima are taken with the channels last
 
 
+Tensors = tuple[torch.Tensor | None, ...]
+
+
 class Link(ABC):
-    """One layer: ``forward`` keeps what ``backward`` needs of a batch. ``grads``: views that ``backward`` fills, the
-    weight's and the bias's; ``keeps_output``: whether the layer reads its own output again, which must then not be
-    overwritten."""
+    """One layer: ``forward`` keeps what ``backward`` needs of a batch. ``values``: its weight and bias, of many clients with
+    the client axis before the others; ``grads``: views that ``backward`` fills with their gradients; ``fresh``: whether it
+    may overwrite its input. ``keeps_output``: whether it reads its own output again, which must then not be overwritten;
+    ``stacked``: whether it takes many clients."""
 
     keeps_output: ClassVar[bool] = False
+    stacked: ClassVar[bool] = False
 
     _x: torch.Tensor
+    _weight: torch.Tensor | None
 
-    def __init__(self, layer: nn.Module, grads: tuple[torch.Tensor | None, ...], fresh: bool) -> None:
-        self.layer, self.grads, self.fresh = layer, grads, fresh
+    def __init__(self, layer: nn.Module, values: Tensors, grads: Tensors, fresh: bool, clients: bool = False) -> None:
+        self.layer, self.values, self.grads, self.fresh, self.clients = layer, values, grads, fresh, clients
 
     @classmethod
     def serves(cls, layer: nn.Module, rows: bool) -> bool:
@@ -50,9 +57,11 @@ class Link(ABC):
 
 
 class FlattenLink(Link):
+    stacked = True
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._shape = x.shape
-        return x.flatten(1)
+        return x.flatten(1 + self.clients)
 
     @classmethod
     def serves(cls, layer: nn.Flatten, rows: bool) -> bool:  # type: ignore[override]
@@ -63,27 +72,40 @@ class FlattenLink(Link):
 
 
 class LinearLink(Link):
+    stacked = True
+
     @classmethod
     def serves(cls, layer: nn.Linear, rows: bool) -> bool:  # type: ignore[override]
         return rows and layer.bias is not None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        layer: nn.Linear = self.layer  # type: ignore[assignment]
-        self._x, self._weight = x, layer.weight
-        return torch.addmm(layer.bias, x, layer.weight.t())
+        weight, bias = self.values
+        assert weight is not None and bias is not None  # ``serves``
+        self._x = x
+        return torch.baddbmm(bias[:, None], x, weight.mT) if self.clients else torch.addmm(bias, x, weight.t())
 
     def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
         weight, bias = self.grads
-        assert weight is not None and bias is not None  # ``serves``
-        if weight.data_ptr() % _ALIGNED == 0:
+        assert weight is not None and bias is not None
+        if self.clients:
+            torch.bmm(g.mT, self._x, out=weight)
+        elif weight.data_ptr() % _ALIGNED == 0:
             torch.mm(g.t(), self._x, out=weight)
         else:
             weight.copy_(torch.mm(g.t(), self._x))
-        torch.sum(g, 0, out=bias)
+        torch.sum(g, -2, out=bias)
         return self.down(g) if deeper else None
 
     def down(self, g: torch.Tensor) -> torch.Tensor:
-        return torch.mm(g, self._weight)
+        weight = self.values[0]
+        assert weight is not None
+        return torch.matmul(g, weight)
+
+    def squares(self, g: torch.Tensor) -> torch.Tensor:
+        """[..., B] float64: the squared norm of each sample's gradient, |g|^2 |x|^2 for the weight and |g|^2 for the bias
+        (Goodfellow, arXiv 1510.01799)."""
+        x2, g2 = (torch.linalg.vector_norm(t, dim=-1, dtype=torch.float64).square_() for t in (self._x, g))
+        return x2.add_(1).mul_(g2)
 
 
 class AtOnce(Link):
@@ -111,10 +133,11 @@ class Conv2dLink(AtOnce):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         layer: nn.Conv2d = self.layer  # type: ignore[assignment]
-        self._x, self._weight = x, layer.weight
+        self._x, (self._weight, bias) = x, self.values
+        assert self._weight is not None
         padding: list[int] = list(layer.padding)  # type: ignore[arg-type]
         self._how = list(layer.stride), padding, list(layer.dilation)
-        return torch.convolution(x, layer.weight, layer.bias, *self._how, False, [0, 0], layer.groups)
+        return torch.convolution(x, self._weight, bias, *self._how, False, [0, 0], layer.groups)
 
     def _kernel(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
         layer: nn.Conv2d = self.layer  # type: ignore[assignment]
@@ -129,10 +152,10 @@ class GroupNormLink(AtOnce):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         layer: nn.GroupNorm = self.layer  # type: ignore[assignment]
-        self._x, self._weight = x, layer.weight
+        self._x, (self._weight, bias) = x, self.values
         self._sizes = x.shape[0], x.shape[1], x[0, 0].numel()
         out, self._mean, self._rstd = torch.native_group_norm(
-            x, layer.weight, layer.bias, *self._sizes, layer.num_groups, layer.eps
+            x, self._weight, bias, *self._sizes, layer.num_groups, layer.eps
         )
         return out
 
@@ -142,7 +165,7 @@ class GroupNormLink(AtOnce):
 
 
 class ReLULink(Link):
-    keeps_output = True
+    keeps_output = stacked = True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._out = x.relu_() if self.fresh else x.relu()
@@ -153,7 +176,7 @@ class ReLULink(Link):
 
 
 class TanhLink(Link):
-    keeps_output = True
+    keeps_output = stacked = True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._out = x.tanh()

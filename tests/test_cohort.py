@@ -1,0 +1,248 @@
+"""Clients that train together end where each would end alone, with a plain autograd loop."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, one_hot
+
+from fedbench.core import Defense, MemberData, Selection
+from fedbench.core.federation import cohort, local
+from fedbench.core.federation.compose import composed
+from fedbench.core.federation.loop import Training
+from fedbench.core.federation.setup import Setup
+from fedbench.core.numerics import gradients
+from fedbench.core.numerics.chain import Chain
+from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.rng import key_for
+from fedbench.core.numerics.wrappers import Normalised
+from fedbench.core.spec.federation import FederationSpec
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def doubles():
+    """Models, data and updates are float64, so that rounding hides no mistake."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+# -- random models and federations -------------------------------------------------------------------------------------
+
+
+class Mixing(nn.Module):
+    """Each sample's output depends on the whole batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(0)
+
+
+class Norm(nn.BatchNorm1d):
+    """Batch norm that leaves a sample alone as it is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) if len(x) > 1 else x
+
+
+def body(kind: str, d: int, rng: np.random.Generator) -> list[nn.Module]:
+    """Layers from [B, d] to [B, width], most of them stackable; the last entry's width is the caller's to find."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    for _ in range(rng.integers(0, 3)):
+        width = int(rng.integers(1, 9))
+        act = [nn.ReLU(), nn.ReLU(inplace=True), nn.Tanh()][rng.integers(3)]
+        layers += [nn.Sequential(nn.Linear(d, width), act)] if rng.random() < 0.3 else [nn.Linear(d, width), act]
+        d = width
+    odd = {"dropout": nn.Dropout(0.4), "batch norm": Norm(d), "gelu": nn.GELU(), "mixing": Mixing()}
+    return [*layers, *([odd[kind]] if kind in odd else [])]
+
+
+KINDS = ["plain"] * 5 + ["dropout", "batch norm", "gelu", "mixing", "conv", "images", "hook", "tied"]
+
+
+def drawn_model(kind: str, rng: np.random.Generator, classes: int) -> tuple[nn.Module, tuple[int, ...]]:
+    """A model in float64 and the shape of its inputs."""
+    if kind == "conv":
+        net = nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, classes)
+        )
+        return net, (2, 4, 4)
+    if kind == "tied":
+        shared = nn.Linear(5, 5)
+        return nn.Sequential(nn.Flatten(), shared, nn.Tanh(), shared, nn.Linear(5, classes)), (5,)
+    shape = (3, 2, 2) if kind == "images" else (int(rng.integers(1, 7)),)
+    layers = body(kind, int(np.prod(shape)), rng)
+    with torch.no_grad():
+        width = nn.Sequential(*layers).eval()(torch.zeros(1, *shape)).shape[1]
+    net = nn.Sequential(*layers, nn.Linear(width, classes))
+    if kind == "hook":
+        net[-1].register_forward_hook(lambda layer, args, out: 2 * out)
+    return (Normalised(net, (0.4,) * 3, (0.3,) * 3), shape) if kind == "images" else (net, shape)
+
+
+def drawn_clients(rng: np.random.Generator, shape: tuple[int, ...], classes: int, least: int) -> list[MemberData]:
+    clients = []
+    for _ in range(rng.integers(1, 9)):
+        n = int(rng.integers(least, 14))
+        y = torch.from_numpy(rng.integers(0, classes, n))
+        soft = torch.from_numpy(rng.dirichlet(np.ones(classes), n)) if rng.random() < 0.2 else None
+        held = torch.from_numpy(rng.random(n) < 0.3) if n > 4 and rng.random() < 0.3 else None
+        held = None if held is None or bool(held[:2].any()) else held
+        clients.append(MemberData(torch.from_numpy(rng.normal(size=(n, *shape))), y, soft, held))
+    return clients
+
+
+def drawn_setup(case: int, defense: Defense | None = None) -> tuple[str, Setup]:
+    """The kind of the ``case``-th random model, and a federation that trains it for two rounds; all are members."""
+    rng = np.random.default_rng(case)
+    torch.manual_seed(case)
+    kind, classes = KINDS[case % len(KINDS)], int(rng.integers(2, 5))
+    module, shape = drawn_model(kind, rng, classes)
+    clients = drawn_clients(rng, shape, classes, least=2)
+    sgd = {"name": "sgd", "lr": 0.1, "momentum": float(rng.choice([0, 0.9])), "weight_decay": float(rng.choice([0, 0.01]))}
+    # a bias before a mean has no gradient but rounding, of which Adam makes a step
+    adam = {"name": "adam", "lr": 0.01, "keep_state": bool(rng.random() < 0.5)}
+    optimizer = sgd if rng.random() < 0.6 or kind in ("batch norm", "mixing") else adam
+    config = FederationSpec(
+        clients=len(clients), rounds=2, local_epochs=int(rng.integers(1, 3)), batch_size=int(rng.integers(2, 6)),
+        local_batches=int(rng.integers(1, 4)) if rng.random() < 0.2 else None, optimizer=optimizer,
+    )  # fmt: skip
+    flat = FlatModel(module, CPU)
+    return kind, Setup(
+        config=config, seed=case, flat=flat, clients=clients, n_classes=classes, defense=defense or Defense(),
+        members=tuple(range(len(clients))) if defense else (), initial=flat.params[None].clone(),
+    )  # fmt: skip
+
+
+def ends(setup: Setup) -> list[torch.Tensor]:
+    """The updates [K, P] of each round."""
+    return [result.uploads.updates.clone() for result in Training(setup).rounds()]
+
+
+def by_hand(setup: Setup, before: Setup) -> torch.Tensor:
+    """[K, P]: the first round with autograd and torch's optimisers, from the setup ``before`` it was trained in."""
+    c, rule, rows = setup.config, setup.config.optimizer, []
+    for k, data in enumerate(setup.clients):
+        local = deepcopy(before.flat.module).train()
+        make = torch.optim.Adam if rule.name == "adam" else torch.optim.SGD
+        more = {} if rule.name == "adam" else {"momentum": rule.momentum}
+        optimizer = make(local.parameters(), lr=rule.lr, weight_decay=rule.weight_decay, **more)
+        torch.manual_seed(key_for(setup.seed, "module", 1, k) >> 1)
+        shuffle = torch.Generator().manual_seed(key_for(setup.seed, "shuffle", 1, k) >> 1)
+        for _ in range(c.local_epochs):
+            order = data.trainable[torch.randperm(len(data.trainable), generator=shuffle)]
+            for pick in order.split(c.batch_size)[: c.local_batches]:
+                for p in local.parameters():
+                    p.grad = torch.zeros_like(p)  # torch's optimisers pass over a parameter without one
+                cross_entropy(local(data.x[pick]), (data.y if data.soft is None else data.soft)[pick]).backward()
+                optimizer.step()
+        rows.append(nn.utils.parameters_to_vector(local.parameters()).detach() - setup.initial[0])
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("cases", [range(52), pytest.param(range(52, 1000), marks=pytest.mark.slow)])
+def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases):
+    together = 0
+    for case in cases:
+        kind, setup = drawn_setup(case)
+        expected = by_hand(setup, drawn_setup(case)[1])
+        chain = Chain.of(setup.flat)
+        stacks = chain is not None and chain.stackable and len(setup.clients) > 1
+        assert (kind in ("plain", "images")) == (chain is not None and chain.stackable), (case, kind)
+        torch.testing.assert_close(ends(setup)[0], expected, rtol=1e-9, atol=1e-11, msg=lambda m, c=case: f"case {c}: {m}")
+        together += stacks
+    assert together > len(cases) / 4
+
+
+# -- defended members --------------------------------------------------------------------------------------------------
+
+
+class Decay(Defense):
+    """A loss that depends on the parameters past the logits, and on a forward pass of its own."""
+
+    def loss(self, logits, batch, ctx):
+        other, last = ctx.model(batch.x + 0.1 * ctx.randn_like(batch.x)), ctx.model[-1].weight
+        return cross_entropy(logits, batch.y) + 0.1 * (other - logits).square().mean() + 0.01 * last.square().sum()
+
+
+class Penalty(Defense):
+    """A loss with the gradient's norm in it, by autograd."""
+
+    def loss(self, logits, batch, ctx):
+        loss = cross_entropy(logits, batch.y)
+        grads = torch.autograd.grad(loss, list(ctx.model.parameters()), create_graph=True)
+        return loss + 0.1 * sum(g.square().sum() for g in grads)
+
+
+class Scaled(Defense):
+    """A loss times the norm of its gradient; of one sample, the weights alone."""
+
+    def loss(self, logits, batch, ctx):
+        if len(batch.y) == 1:
+            return sum(p.square().sum() for p in ctx.model.parameters())
+        loss = cross_entropy(logits, batch.y)
+        grads = torch.autograd.grad(loss, list(ctx.model.parameters()), retain_graph=True)
+        return loss * sum(g.square().sum() for g in grads)
+
+
+class Views(Defense):
+    """Noisy copies, twice as many rows, soft targets for some; draws from torch's global generator, too."""
+
+    def transform(self, batch, ctx):
+        x = torch.cat([batch.x, batch.x + torch.rand(batch.x.shape) + ctx.randn_like(batch.x)])
+        y = batch.y.repeat(2)
+        soft = one_hot(y, ctx.federation.n_classes) * 0.9 + 0.03 if ctx.client % 2 else None
+        return replace(batch, x=x, y=y, soft=soft)
+
+
+class Clipped(Defense):
+    """Clipped gradients with noise, of Poisson batches; a plain step for some clients."""
+
+    def select(self, ctx):
+        usable = ctx.data.trainable
+        return Selection(usable, flag=usable % 2 == 0, poisson=ctx.client % 3 > 0, batches=None if ctx.round == 1 else 2)
+
+    def local_step(self, batch, ctx):
+        if ctx.client % 4 == 3:
+            return None
+        bound = 0.5 if ctx.client % 4 else 0.5 + 0.1 * ctx.round
+        return ctx.clipped_gradient(batch, bound).add_(0.1 * ctx.randn_like(ctx.params)) / max(len(batch.y), 1)
+
+
+class Twice(Defense):
+    """Two passes, which nothing but the member itself can order."""
+
+    def local_train(self, ctx):
+        ctx.train()
+        ctx.train()
+
+
+def composite() -> Defense:
+    return composed([Views(), Decay(), Noisy()])
+
+
+class Noisy(Defense):
+    """Noise on the uploads, from a generator of its own."""
+
+    def protect(self, update, ctx):
+        return update + 0.1 * ctx.randn_like(update)
+
+
+@pytest.mark.parametrize("make", [Decay, Penalty, Scaled, Views, Clipped, Twice, composite])
+def test_members_end_where_each_ends_alone_with_autograd(make, monkeypatch):
+    cases = [case for case in range(200) if KINDS[case % len(KINDS)] == "plain"][:15]
+    for case in cases:
+        found = ends(drawn_setup(case, make())[1])
+        with monkeypatch.context() as alone:
+            alone.setattr(cohort, "MOST_ELEMENTS", 0)
+            alone.setattr(local.Chain, "of", classmethod(lambda cls, flat: None))
+            alone.setattr(gradients, "walked", lambda *args: None)
+            expected = ends(drawn_setup(case, make())[1])
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10, msg=lambda m, c=case: f"{c}: {m}")
