@@ -46,7 +46,8 @@ READING = Note(sentence(
     "(paired, Holm); a row with scores missing has no rank. `free-rider` (members upload nothing) and `placebo` (members train "
     "plainly in another\norder) are floors: a defense that does not differ from them has no effect. Delta-accuracy is paired "
     "with the undefended run of the same\nseed, in percentage points of test accuracy, with the variance of training; runtime is "
-    "training CPU time relative to that\nrun (n/a across machines and on busy ones). docs/method.md has the definitions."
+    "training CPU time relative\nto the placebo's where it can be compared, else to that run's (n/a across machines and on "
+    "busy ones). docs/method.md has the definitions."
 ))  # fmt: skip
 
 _LENGTH = 12  # hex digits of an id: two of a million boards have the same with a chance below one in 500

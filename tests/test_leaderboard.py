@@ -34,7 +34,9 @@ from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Measured, remark_note
 from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.board import MarkdownBoard
+from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.markdown import inline, render
+from fedbench.leaderboard.site.data import board_of
 from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown
 from fedbench.leaderboard.tables.ranking import answer, sentences
 from fedbench.leaderboard.tables.tradeoffs import trade_off
@@ -104,19 +106,44 @@ def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accu
     assert not section.comparison.against("free-rider")["lazy"].shown
 
 
-def test_runtime_has_a_spread_and_is_compared_on_one_calm_machine_alone(tmp_path):
-    walls = {"none": [1] * 3, "mixup": [1.4, 1.5, 1.6], "busy": [2, 3, 3], "once": [3, 2, 2], "away": [1] * 3}  # of each seed
+def timed(tmp_path, walls, away="away"):
+    """A folder of runs with these wall times by seed; CPU time is at most 2 s, and another CPU's for the row ``away``."""
     folder = Folder(tmp_path / "r", dict.fromkeys(walls, 0.5), attacks=("fedmia-ii",))
     for label, seconds in walls.items():
         for seed, wall in enumerate(seconds):
             measured = Measured(started="2026-03-01T10:00:00+00:00", wall_s=9, cpu_s=9, attack_cpu_s=0, signals_cpu_s=0,
                                 train_cpu_s=min(wall, 2), train_wall_s=wall, peak_memory_mb=9)  # fmt: skip
-            machine = {**PROVENANCE, "cpu": "another"} if label == "away" else PROVENANCE
+            machine = {**PROVENANCE, "cpu": "another"} if label == away else PROVENANCE
             folder.add(label, "fedmia-ii", seed, measured=measured, provenance=machine)
+    return folder
+
+
+def test_runtime_has_a_spread_and_is_compared_on_one_calm_machine_alone(tmp_path):
+    walls = {"none": [1] * 3, "mixup": [1.4, 1.5, 1.6], "busy": [2, 3, 3], "once": [3, 2, 2], "away": [1] * 3}  # of each seed
+    folder = timed(tmp_path, walls)
     found = {label: c.runtime for label, c in sections_of(folder)[0].summaries.items()}
     assert (found["mixup"].mean, found["mixup"].half_width) == pytest.approx((1.5, t_interval([1.4, 1.5, 1.6]).half_width))
     assert found["once"].n == 2 and found["busy"] is None and found["away"] is None
     assert "Records of several types of CPU" in board(folder)
+
+
+@pytest.mark.parametrize(("placebo", "away", "over", "shown"), [
+    ([2, 2, 2], "", "placebo", {"none": "0.50 ± 0.00x", "mixup": "0.75 ± 0.12x", "placebo": "1"}),
+    ([2, 3, 2], "", "placebo", {"none": "0.50 ± 0.00x", "mixup": "0.75 ± 0.64x", "placebo": "1"}),  # busy once
+    ([2, 3, 3], "", "none", {"none": "1", "mixup": "1.50 ± 0.25x", "placebo": "n/a"}),
+    ([2], "", "none", {"none": "1", "mixup": "1.50 ± 0.25x", "placebo": "2.00x"}),
+    ([2, 2, 2], "placebo", "none", {"none": "1", "mixup": "1.50 ± 0.25x", "placebo": "n/a"}),
+    ([], "", "none", {"none": "1", "mixup": "1.50 ± 0.25x"}),
+])  # fmt: skip
+def test_runtime_is_over_the_placebo_where_its_times_can_be_compared(tmp_path, placebo, away, over, shown):
+    walls = {"none": [1] * 3, "mixup": [1.4, 1.5, 1.6], **({"placebo": placebo} if placebo else {})}
+    folder = timed(tmp_path, walls, away)
+    text, (section,) = board(folder), sections_of(folder)
+    for table in ("**At a glance**", "**Ranking**"):
+        assert {label.split()[0]: r["runtime"] for label, r in of_defense(text, table).items()} == shown
+    assert text.count(f"Runtime: training CPU time over that of {over}, seed by seed.") == 2
+    page = {row.label: row.runtime for row in board_of(source_of(folder.root), "demo", "").rows}
+    assert [label for label, interval in page.items() if interval == (1, 1, 1)] == [over] == [section.plain.label]
 
 
 def test_an_attack_that_finds_nothing_undefended_counts_nowhere_and_is_named(tmp_path):

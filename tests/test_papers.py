@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from boards import Folder, board, row_of, sections_of
+from claim_boards import NO, YES, judge
 from scipy import stats
 
 from fedbench.core import UserError
@@ -99,6 +100,17 @@ def test_tf01_of_a_client_and_a_class_is_counted_over_all_seeds(tmp_path):
         "client0:class0": (5.0, None, 0.12), "client0:class3": (2.5, None, 0.0), "client0:all": (3.75, None, 0.4),
         "client4:class0": (5.0, None, 0.0),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("floors", "factor", "verdict"), [(["placebo"], 1.0, YES), ([], 1.5, NO)])
+def test_a_papers_runtime_is_compared_with_ours_over_plain_training(tmp_path, floors, factor, verdict):
+    folder = Folder(tmp_path / "r", dict.fromkeys(["none", "cofedmid", *floors], 0.5)).fill()
+    where = {"table": "Table 11", "dataset": "cifar10", "model": "resnet18"}
+    (found,) = match({"source": "cofedmid", "setting": "iid", "where": where, "case": {"pair": "half"}}, sections_of(folder))
+    (mine,) = [p for p in found.of("runtime") if p.ours is not None]
+    assert (mine.defense, mine.paper, mine.ours.value) == ("cofedmid", 1.69, factor)
+    assert "The paper's is over undefended training." in render(match_blocks(found))
+    assert judge(sections_of(folder), "below: {measure: runtime, row: cofedmid, value: 1.2}").verdict == verdict
 
 
 @pytest.mark.parametrize(("source", "cell", "value"), [

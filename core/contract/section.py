@@ -138,7 +138,8 @@ class RowSummary:
     contribution: Interval | None = None
     """test accuracy minus that with members that upload nothing, paired by seed, a fraction"""
     runtime: Interval | None = None
-    """CPU time of the training over the undefended run's; None across different machines, and where they were busy"""
+    """CPU time of the training over the placebo's or, without one to compare with, the undefended run's; None across different
+    machines, and where they were busy"""
     mean: Interval | None = None
     """mean AUC over the attacks that count"""
     largest: tuple[str, float] | None = None

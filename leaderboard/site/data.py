@@ -27,7 +27,7 @@ from fedbench.leaderboard.statistics.rows import Row, adversary_of, outcome_of
 from fedbench.leaderboard.statistics.sections import Section, of_tuning
 from fedbench.leaderboard.tables.papers import NAMES
 from fedbench.leaderboard.tables.provenance import mixed_note, origin, provenance_blocks
-from fedbench.leaderboard.tables.ranking import answer, claimed, row_numbers, sentences
+from fedbench.leaderboard.tables.ranking import answer, claimed, references, row_numbers, sentences
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 BINS = 20
@@ -148,7 +148,7 @@ def _numbers(section: Section, row: Row) -> dict[str, Any]:
         "worst_attack": place.get(summary.attack, -1), "largest_attack": place.get(largest_attack, -1),
         "tf01_attack": place.get(summary.tf01_attack, -1),
         **{key: interval(found) for key, found in row_numbers(summary).items()},
-        **({"delta": [0, 0, 0], "runtime": [1, 1, 1]} if row.undefended else {}),
+        **{key: [one] * 3 for key, one in references(section, row).items()},
     }  # fmt: skip
 
 

@@ -25,8 +25,8 @@ from fedbench.leaderboard.statistics.intervals import Measured, Unit, accuracy_e
 from fedbench.leaderboard.statistics.tf01 import Sample, tf01_of
 
 UNDEFENDED = "none"
-FREE_RIDER = "free-rider"
-FLOORS = (FREE_RIDER, "placebo")  # rows for comparison, without a rank
+FREE_RIDER, PLACEBO = "free-rider", "placebo"
+FLOORS = (FREE_RIDER, PLACEBO)  # rows for comparison, without a rank
 MISSING = "missing"  # no record at all: not run yet
 BY_ADVERSARY = "by the adversary"
 

@@ -15,7 +15,7 @@ from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hyperv
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.statistics.intervals import Unit, smallest_shown
-from fedbench.leaderboard.statistics.rows import FREE_RIDER, UNDEFENDED, Entry, Row, groups_in
+from fedbench.leaderboard.statistics.rows import FREE_RIDER, PLACEBO, UNDEFENDED, Entry, Row, groups_in
 from fedbench.leaderboard.statistics.verdict import Comparison
 
 _COALITIONS = ("none", "pair", "half", "uniform")
@@ -85,6 +85,14 @@ class Section:
         """The row of members that upload nothing."""
         return next((r for r in self.rows if r.name == FREE_RIDER), None)
 
+    @cached_property
+    def plain(self) -> Row | None:
+        """Plain training, which runtime is relative to: the placebo where its times can be compared with the undefended
+        run's on at least half of the seeds, else the undefended row."""
+        placebo = next((r for r in self.found if r.name == PLACEBO), None)
+        found = _runtime(_run_pairs(self.base, placebo)) if self.base else None
+        return placebo if found and 2 * found.n >= len(self.seeds) else self.base
+
     @property
     def records(self) -> list[LoadedRecord]:
         """Every record that the section shows."""
@@ -119,12 +127,13 @@ class Section:
     def _summary(self, row: Row) -> RowSummary:
         label, comparison = row.label, self.comparison
         worst, rate = comparison.worst(label), comparison.worst_tf01(label)
-        base, floor = ([] if other is row else _run_pairs(row, other) for other in (self.base, self.free_rider))
+        others = (self.base, self.free_rider, self.plain)
+        base, floor, plain = ([] if other is row else _run_pairs(row, other) for other in others)
         deltas = [float(a.test_correct().mean() - b.test_correct().mean()) for a, b in base]
         return RowSummary(
             label=label, complete=row.complete, worst=worst.found if worst else None, attack=worst.attack if worst else "",
             largest=worst.largest if worst else None, mean=comparison.mean(label), tf01=rate.found if rate else None,
-            tf01_attack=rate.attack if rate else "", accuracy=row.accuracy, runtime=_runtime(base),
+            tf01_attack=rate.attack if rate else "", accuracy=row.accuracy, runtime=_runtime(plain),
             delta_accuracy=self._difference(base, "delta-accuracy", label),
             deviation=float(np.std(deltas, ddof=1)) if len(deltas) > 1 else None,
             contribution=self._difference(floor, "contribution", label),

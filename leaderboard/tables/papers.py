@@ -17,6 +17,7 @@ from fedbench.leaderboard.statistics.claims import ClaimTest, Judged, Lack, judg
 from fedbench.leaderboard.statistics.published import QUANTITIES, Match, Pair, match
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, amount, joined, numbers, sentence, table_of, words
+from fedbench.leaderboard.tables.ranking import PLAIN
 
 # ---------------------------------------------------------------- published numbers
 
@@ -26,7 +27,7 @@ NAMES = {
     "attack_accuracy": "best_round attack accuracy",
     "mia_accuracy": "MIA accuracy in the last round", "auc_max": "max auR", "advantage_max": "max Adv",
     "test_acc": "test accuracy", "delta_acc": "accuracy minus the undefended one's",
-    "runtime": "runtime over the undefended one's",
+    "runtime": "runtime over plain training",
 }  # fmt: skip
 _AVERAGED = ("auc", "tf01")
 _DIGITS = {"tf01": 2, "tf01_by_class": 2, "hypervolume": 4, "runtime": 2}
@@ -63,6 +64,8 @@ def match_blocks(found: Match) -> list[Block]:
             "Not the paper's setting: {}: the order of defenses and attacks there does not predict the order here, so no rank "
             "correlation is given.", Quote("; ".join(found.unlike), 400),
         )))  # fmt: skip
+    if found.of("runtime"):
+        blocks.append(Note(Words(f"{PLAIN} The paper's is over undefended training.")))
     if found.differs:
         blocks.append(Note(sentence("What differs: {}", Quote(found.differs, 1_000))))
     quantities = [q for q in QUANTITIES if found.of(q)]
@@ -169,7 +172,8 @@ TITLE = "Claims of the papers"
 _HOW = (
     "What the papers claim, tested on the rows above; all comparisons of a claim are tested together at 95 % (Holm). Supported: "
     "each is significant as claimed; contradicted: one is significant the other way. Found: how many comparisons of a section "
-    "are significant, and the one with the most evidence against the claim. docs/method.md has the definitions."
+    "are significant, and the one with the most evidence against the claim. "
+    f"{PLAIN} docs/method.md has the definitions."
 )
 _LONGEST = 400
 _PERCENT = ("tf01", "worst-tf01", "mean-tf01", "accuracy")

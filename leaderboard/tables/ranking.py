@@ -37,8 +37,8 @@ MOST_SECTIONS = 5  # in one table across settings, with the sums: eight columns
 TITLE = "At a glance"
 READING = Note(sentence(
     "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Rows that share places (#) are statistically tied, whatever their "
-    "order; `±` and brackets are 95 %.\nAccuracy and runtime are against the undefended run of the same seed. `free-rider` and "
-    "`placebo` are floors, not defenses."
+    "order; `±` and brackets are 95 %.\nAccuracy is against the undefended run of the same seed; runtime is over plain "
+    "training, as each table says. `free-rider` and `placebo` are floors, not defenses."
 ))  # fmt: skip
 
 
@@ -53,7 +53,10 @@ COLUMNS = {
     "accuracy": numbers("accuracy", unit="%", direction="higher", digits=1, scale=100),
     "contribution": numbers("members' share", **_POINTS), "runtime": numbers("runtime", direction="lower", digits=2),
 }  # fmt: skip
-_OF_UNDEFENDED = {"delta": "0", "runtime": "1"}
+PLAIN = (
+    "Runtime is over plain training: the placebo's where its times can be compared, since that is what the engine charges a "
+    "defense that changes nothing, else the undefended run's."
+)
 
 
 def row_numbers(of: RowSummary) -> dict[str, Interval | None]:
@@ -64,6 +67,11 @@ def row_numbers(of: RowSummary) -> dict[str, Interval | None]:
     }  # fmt: skip
 
 
+def references(section: Section, row: Row) -> dict[str, int]:
+    """Key of ``COLUMNS`` -> number of a row that the others' are relative to."""
+    return ({"delta": 0} if row.undefended else {}) | ({"runtime": 1} if row is section.plain else {})
+
+
 def _cells(section: Section, row: Row) -> dict[str, Content]:
     """Key of ``COLUMNS`` -> cell of the row."""
     comparison, summary = section.comparison, section.summaries[row.label]
@@ -72,7 +80,7 @@ def _cells(section: Section, row: Row) -> dict[str, Content]:
     made: dict[str, Content] = {key: value(one, suffixes.get(key, ())) if one else None for key, one in found}
     made |= {"rank": rank_of(comparison, row), "defense": name_of(row), "worst": worst_of(comparison, row)}
     made["largest"] = with_attack(summary.largest)
-    return made | ({key: Words(one) for key, one in _OF_UNDEFENDED.items()} if row.undefended else {})
+    return made | {key: Words(str(one)) for key, one in references(section, row).items()}
 
 
 # -- the first screen -------------------------------------------------------------------------------------------------------
@@ -83,15 +91,12 @@ def front_table(section: Section, rows: Sequence[Row]) -> Table:
     more: list[Text] = []
     if left := len(section.rows) - len(rows):
         more.append(Words(f"{left} more rows are in the full ranking below."))
-    others = [section.summaries[row.label] for row in section.rows if not row.undefended]
-    if section.base is not None and others and all(found.runtime is None for found in others):
-        more.append(Words("Runtime: n/a, since the runs were on machines that differ, or were busy."))
     columns = {key: COLUMNS[key] for key in ("rank", "defense", "worst", "mean", "tf01", "delta", "runtime")}
     columns |= {"tf01": replace(columns["tf01"], name=Words("TF01")), "delta": replace(columns["delta"], digits=1)}
     made = [{**_cells(section, row), "tf01": value(section.summaries[row.label].tf01)} for row in rows]
     caption = sentence(": {}, coalition {}, {} view", section.setting, section.coalition, section.view)
     shown = (tuple(cells[key] for key in columns) for cells in made)
-    return table_of(TITLE, caption, columns.values(), shown, footnotes=(*more, *tf01_notes(section)))
+    return table_of(TITLE, caption, columns.values(), shown, footnotes=(*more, *_runtime(section), *tf01_notes(section)))
 
 
 def front_blocks(section: Section) -> list[Block]:
@@ -229,7 +234,7 @@ def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None)
         ": AUC of an adversary who picks attack and sign on the other seeds, against outside non-members. A range lists the "
         "ranks the tests cannot distinguish"
     )
-    footnotes = (*_power(section), *tf01_notes(section), *_remarks(section))
+    footnotes = (*_power(section), *_runtime(section), *tf01_notes(section), *_remarks(section))
     rows = (tuple(of[key] for key in columns) for of in cells)
     return table_of("Ranking", caption, columns.values(), rows, footnotes=footnotes)
 
@@ -272,6 +277,15 @@ def _power(section: Section) -> tuple[Text, ...]:
         f"Delta-accuracy: with {len(section.seeds)} seeds, differences below {100 * found:.1f} pp are shown with a chance of "
         "less than 80 %. Members' share: accuracy minus that with members that upload nothing."
     ),)  # fmt: skip
+
+
+def _runtime(section: Section) -> tuple[Text, ...]:
+    """What runtime is relative to, or why it is not known."""
+    if section.plain is None or len(section.rows) == 1:
+        return ()
+    if all(found.runtime is None for found in section.summaries.values()):
+        return (Words("Runtime: n/a, since the runs were on machines that differ, or were busy."),)
+    return (sentence("Runtime: training CPU time over that of {}, seed by seed.", section.plain.label),)
 
 
 def canary_table(section: Section) -> list[Table]:
