@@ -1,21 +1,26 @@
-"""pfl-research's published CIFAR-10 workload: our local steps per second next to a bare PyTorch loop's. Reported only.
+"""pfl-research's published CIFAR-10 workload: our steps per second next to its own and a bare PyTorch loop's. Reported only.
 
     pytest -m benchmark -s tests/benchmarks/test_bench_pfl.py
 
+pfl-research runs where it is installed: ``pip install pfl``, which pins older packages, so in an environment of its own.
+
 Granqvist et al., NeurIPS 2024 (datasets and benchmarks), Table 1: 1,000 clients of 50 samples, IID, 50 a round, batches
 of 10, 1 local epoch, SGD of learning rate 0.1, their two-convolution network. Here 10 rounds, on random images of
-CIFAR-10's shape: the arithmetic is the same. The bare loop takes the same batches in the same order and nothing else:
-no model is sent, collected or averaged.
+CIFAR-10's shape: the arithmetic is the same. The bare loop takes our batches in our order and nothing else:
+no model is sent, collected or averaged. pfl-research draws a cohort of its own and takes samples in their order.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import time
+from importlib.util import find_spec
+from itertools import count
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 from workloads import bare, clients_of, ratio, training_of
 
 from fedbench.core.numerics.rng import key_for
@@ -42,8 +47,37 @@ def federation(rounds):
 def by_hand(module, f, t, cohort):
     """One round of these clients in plain PyTorch, with batches in the order of the harness."""
     orders = [torch.Generator().manual_seed(key_for(0, "shuffle", t, k) >> 1) for k in cohort]
-    visits = [(f.setup.clients[k], torch.randperm(SAMPLES, generator=g)) for k, g in zip(cohort, orders, strict=True)]
-    bare(module, visits, BATCH, lr=LR)
+    visits = [(f.setup.clients[k], [torch.randperm(SAMPLES, generator=g)]) for k, g in zip(cohort, orders, strict=True)]
+    bare(module, visits, f.setup.config)
+
+
+def of_pfl(module, clients):
+    """What trains one more round by pfl-research at each call; the first one evaluates, too. None where it is not installed."""
+    if find_spec("pfl") is None:
+        return None
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.aggregate.weighting import WeightByUser
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.sampling import get_user_sampler
+    from pfl.hyperparam import NNTrainHyperParams
+    from pfl.model.pytorch import PyTorchModel
+
+    module.loss, module.metrics = (lambda x, y: cross_entropy(module(x), y)), (lambda x, y: {})
+    data = {k: (own.x, own.y) for k, own in enumerate(clients)}
+    users = FederatedDataset.from_slices(data, get_user_sampler("random", range(len(clients))))
+    backend, algorithm = SimulatedBackend(users, users, postprocessors=[WeightByUser()]), FederatedAveraging()
+    model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), 1.0))
+    local = NNTrainHyperParams(local_learning_rate=LR, local_num_epochs=1, local_batch_size=BATCH)
+    whole = {"evaluation_frequency": 1_000, "train_cohort_size": COHORT, "val_cohort_size": 0}
+    ends = count(1)  # a run goes on where the last one ended
+
+    def one_round():
+        params = NNAlgorithmParams(central_num_iterations=next(ends), **whole)
+        algorithm.run(params, backend, model, local, send_metrics_to_platform=False)
+
+    return one_round
 
 
 def measure(function, *args):
@@ -53,24 +87,27 @@ def measure(function, *args):
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def rounds_in_turn(wait=lambda: None):
-    """(a bare round, ours over the same batches), round by round; the first one warms up. ``wait``: before each of the two."""
+def rounds_in_turn(wait=lambda: None, beside=lambda module, clients: None):
+    """Way -> what a round of it took, round by round; the first one warms up. ``wait``: before each of them."""
     f, module = federation(ROUNDS + 1), network()
-    rounds = f.rounds()
+    rounds, theirs = f.rounds(), beside(network(), f.setup.clients)
     for t in range(1, ROUNDS + 2):
-        wait()
-        plain = measure(by_hand, module, f, t, f._cohort(t))
-        wait()
-        whole = measure(next, rounds)
+        ways = {"a bare loop": (by_hand, module, f, t, f._cohort(t)), "pfl-research": (theirs,), "ours": (next, rounds)}
+        found = {}
+        for name, way in ways.items():
+            if way[0] is not None:
+                wait()
+                found[name] = measure(*way)
         if t > 1:
-            yield plain, whole
+            yield found
     wait()
 
 
-def report(title, pairs):
-    for at, clock in enumerate(("wall", "CPU")):
-        found = ratio([plain[at] for plain, _ in pairs], [whole[at] for _, whole in pairs])
-        print(f"\npfl workload, {title}, our steps per second over a bare loop's, {clock} time: {found}")
+def report(title, taken):
+    for name in (name for name in taken[0] if name != "ours"):
+        for at, clock in enumerate(("wall", "CPU")):
+            found = ratio(*([of[way][at] for of in taken] for way in (name, "ours")))
+            print(f"\npfl workload, {title}, our steps per second over those of {name}, {clock} time: {found}")
 
 
 def test_both_loops_take_the_same_steps():
@@ -86,19 +123,32 @@ def test_both_loops_take_the_same_steps():
     torch.testing.assert_close(result.uploads.updates[0], update, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.skipif(find_spec("pfl") is None, reason="pfl-research is not installed")
+def test_pfl_takes_as_many_steps():
+    steps, module = [], network()
+    one_round = of_pfl(module, clients_of((3, 32, 32), SAMPLES, COHORT + 1))
+    one_round()
+    module.register_forward_hook(lambda *_: steps.append(module.training))
+    before = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    one_round()
+    assert steps == [True] * (COHORT * SAMPLES // BATCH)
+    assert not torch.equal(before, nn.utils.parameters_to_vector(module.parameters()))
+
+
 def test_one_process():
-    report("one process of one thread", [*rounds_in_turn()])
+    report("one process of one thread", [*rounds_in_turn(beside=of_pfl)])
 
 
-def _worker(barrier, pairs):
+def _worker(barrier, taken):
     """Every round starts when the other process's does."""
     torch.set_num_threads(1)
-    for pair in rounds_in_turn(barrier.wait):
-        pairs.put(pair)
+    for found in rounds_in_turn(barrier.wait):
+        taken.put(found)
 
 
 def test_two_processes_side_by_side():
-    """All cores of a two-core machine: two federations at once, one thread each; the slower of the two counts."""
+    """All cores of a two-core machine: two federations at once, one thread each; the slower of the two counts. Without
+    pfl-research, which trains in main processes alone."""
     context = multiprocessing.get_context("spawn")
     barrier, queues = context.Barrier(2), [context.Queue() for _ in range(2)]
     workers = [context.Process(target=_worker, args=(barrier, q)) for q in queues]
@@ -107,5 +157,5 @@ def test_two_processes_side_by_side():
     of_both = [[q.get(timeout=600) for _ in range(ROUNDS)] for q in queues]
     for w in workers:
         w.join()
-    slower = [[tuple(map(max, *sides)) for sides in zip(*pairs, strict=True)] for pairs in zip(*of_both, strict=True)]
+    slower = [{way: tuple(map(max, one[way], other[way])) for way in one} for one, other in zip(*of_both, strict=True)]
     report("two processes of one thread", slower)

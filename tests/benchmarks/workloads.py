@@ -4,25 +4,63 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedbench.core import Defense, MemberData
+from fedbench.core import Defense, MemberData, Model
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Setup
 from fedbench.core.models.sequential import MLP, SmallCNN
 from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.registry.components import Registry
 from fedbench.core.spec.federation import FederationSpec
+from fedbench.core.spec.resolve import load_and_check
 
 CLIENTS, BATCH = 10, 20
 CONFIG = {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
 MODELS = {"mlp": (MLP(hidden=(256, 128)), (1, 8, 8)), "cnn-small": (SmallCNN(), (3, 32, 32))}  # with the shape of its images
 
 
-def clients_of(shape, samples, clients=CLIENTS):
+SUITES = {  # suite, setting -> shape of a sample, classes, samples that a client trains on, what is less than there
+    ("partial_defense", "digits"): ((1, 8, 8), 10, 90, {}),
+    ("partial_defense_cifar10", "cifar10"): ((3, 32, 32), 10, 120, {}),
+    ("partial_defense_location30", "location30"): ((446,), 30, 300, {}),
+    ("poisoning", "location30"): ((446,), 30, 250, {}),
+    ("papers/fedpoisonmia_table2", "texas100-iid"): ((6169,), 100, 200, {}),  # one batch a round, of however many samples
+    ("overfitting", "location30"): ((446,), 30, 526, {}),
+    ("papers/membershield_purchase100", "mlp4-beta1"): ((600,), 100, 1000, {"local_epochs": 2}),  # of 26,000, and of 10
+}
+
+
+class Work(NamedTuple):
+    """``federation``: the fields of a federation but for its clients and rounds."""
+
+    model: Model
+    shape: tuple[int, ...]
+    classes: int
+    clients: list[MemberData]
+    federation: dict
+
+    def training(self, rounds, defense=None, members=()):
+        module = self.model.build(self.shape, self.classes)
+        return training_of(module, self.clients, rounds, defense, members, self.classes, **self.federation)
+
+
+def of_suite(suite, setting):
+    """A suite's model, optimiser, batches and number of clients, with random samples of its data's shape."""
+    shape, classes, samples, less = SUITES[suite, setting]
+    _, resolved = load_and_check(suite, Registry.discover())
+    found = next(s for s in resolved.settings if s.spec.name == setting)
+    federation = found.spec.federation.model_dump(exclude={"recipe", "clients", "rounds"})
+    clients = clients_of(shape, samples, found.spec.federation.clients, classes)
+    return Work(found.model.make()[0], shape, classes, clients, federation | less)
+
+
+def clients_of(shape, samples, clients=CLIENTS, classes=10):
     g = torch.Generator().manual_seed(0)
-    x, y = torch.rand(clients * samples, *shape, generator=g), torch.randint(0, 10, (clients * samples,), generator=g)
+    x, y = torch.rand(clients * samples, *shape, generator=g), torch.randint(0, classes, (clients * samples,), generator=g)
     return [MemberData(*own) for own in zip(x.split(samples), y.split(samples), strict=True)]
 
 
@@ -35,14 +73,25 @@ def training_of(module, clients, rounds, defense=None, members=(), classes=10, d
     ))  # fmt: skip
 
 
-def bare(module, visits, batch=BATCH, **optimizer):
-    """What one would write by hand. ``visits``: (a client's data, the order of its samples); each has a new optimiser."""
-    for data, order in visits:
-        steps = torch.optim.SGD(module.parameters(), **(optimizer or CONFIG))
-        for pick in order.split(batch):
+def bare(module, visits, config):
+    """What one would write by hand. ``visits``: (a client's data, the orders of its samples, one an epoch); each has a new
+    optimiser, unless its state is kept."""
+    kept = {}
+    for data, orders in visits:
+        steps = kept.get(id(data)) or optimiser(module, config.optimizer)
+        if config.optimizer.keep_state:
+            kept[id(data)] = steps
+        for pick in (pick for order in orders for pick in order.split(config.batch_size)):
             steps.zero_grad()
             cross_entropy(module(data.x[pick]), data.y[pick]).backward()
             steps.step()
+
+
+def optimiser(module, of):
+    more = {"lr": of.lr, "weight_decay": of.weight_decay}
+    if of.name == "adam":
+        return torch.optim.Adam(module.parameters(), betas=of.betas or (0.9, 0.999), **more)
+    return torch.optim.SGD(module.parameters(), momentum=of.momentum, **more)
 
 
 def in_turn(ways, n, times=1, clock=time.perf_counter, enough=lambda: False):
