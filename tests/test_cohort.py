@@ -53,7 +53,7 @@ class Norm(nn.BatchNorm1d):
 
 def body(kind: str, d: int, rng: np.random.Generator) -> list[nn.Module]:
     """Layers from [B, d] to [B, width], most of them stackable; the last entry's width is the caller's to find."""
-    layers: list[nn.Module] = [nn.Flatten()]
+    layers: list[nn.Module] = [nn.Flatten()] if kind == "images" or rng.random() < 0.7 else []
     for _ in range(rng.integers(0, 3)):
         width = int(rng.integers(1, 9))
         act = [nn.ReLU(), nn.ReLU(inplace=True), nn.Tanh()][rng.integers(3)]
@@ -152,12 +152,24 @@ def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases):
     for case in cases:
         kind, setup = drawn_setup(case)
         expected = by_hand(setup, drawn_setup(case)[1])
-        chain = Chain.of(setup.flat)
+        chain = Chain.of(setup.flat, setup.clients[0].x)
         stacks = chain is not None and chain.stackable and len(setup.clients) > 1
         assert (kind in ("plain", "images")) == (chain is not None and chain.stackable), (case, kind)
         torch.testing.assert_close(ends(setup)[0], expected, rtol=1e-9, atol=1e-11, msg=lambda m, c=case: f"case {c}: {m}")
+        noted = kind in ("dropout", "batch norm", "gelu", "mixing", "hook", "tied") and len(setup.clients) > 1
+        assert bool(cohort.Cohort(setup).note) == noted, (case, kind)
         together += stacks
     assert together > len(cases) / 4
+
+
+def test_a_model_that_cannot_be_stacked_is_named():
+    notes: dict[str, str] = {}
+    for case in range(60):
+        kind, setup = drawn_setup(case)
+        if len(setup.clients) > 1:
+            notes[kind] = cohort.Cohort(setup).note
+    words = {"dropout": "draws random numbers", "gelu": "(GELU) is no layer", "mixing": "(Mixing)", "hook": "of it is hooked"}
+    assert all(text in notes[kind] for kind, text in words.items()) and notes["plain"] == notes["conv"] == ""
 
 
 # -- defended members --------------------------------------------------------------------------------------------------
@@ -241,7 +253,7 @@ def test_members_end_where_each_ends_alone_with_autograd(make, monkeypatch):
         found = ends(drawn_setup(case, make())[1])
         with monkeypatch.context() as alone:
             alone.setattr(cohort, "MOST_ELEMENTS", 0)
-            alone.setattr(local.Chain, "of", classmethod(lambda cls, flat: None))
+            alone.setattr(local.Chain, "of", classmethod(lambda cls, flat, like: None))
             alone.setattr(gradients, "walked", lambda *args: None)
             expected = ends(drawn_setup(case, make())[1])
         for a, b in zip(found, expected, strict=True):

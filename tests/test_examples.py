@@ -49,7 +49,7 @@ def test_a_defense_made_of_gradients_trains_as_the_standard_way_does():
             return ctx.gradient(self.loss(ctx.model(batch.x), batch, ctx))
 
     plain, same = (train_all(tiny_setup(d))[0].models for d in (Defense(), Same()))
-    assert torch.equal(plain, same)
+    torch.testing.assert_close(plain, same)
 
 
 # --- documents --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from fedbench.core.numerics.chain import Chain
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import Normalised
 
-C, CPU = 5, torch.device("cpu")
+C, CPU, X = 5, torch.device("cpu"), torch.randn(2, 4)
 Make = Callable[[], Any]
 
 
@@ -59,7 +59,7 @@ def test_a_chains_gradient_is_autograds_bit_by_bit(name, n, soft, training, seed
     expected, drawn = flat.grad.clone(), torch.rand(1)
     flat.grad.fill_(7.0)
     torch.manual_seed(seed)
-    Chain.of(flat).gradient(x, target)
+    Chain.of(flat, x).gradient(x, target)
     assert torch.equal(flat.grad, expected) and torch.equal(torch.rand(1), drawn) and torch.equal(x, before)
 
 
@@ -84,13 +84,13 @@ NOT_SERVED: dict[str, Make] = {
 
 
 def test_what_no_chain_serves_is_left_to_autograd():
-    assert [what for what, make in NOT_SERVED.items() if Chain.of(FlatModel(make(), CPU)) is not None] == []
+    assert [what for what, make in NOT_SERVED.items() if Chain.of(FlatModel(make(), CPU), X) is not None] == []
     flat = FlatModel(MLP(hidden=(4,)).build((4,), C), CPU)
     hook = register_module_forward_hook(lambda layer, args, out: None)
     try:
-        assert Chain.of(flat) is None
+        assert Chain.of(flat, X) is None
     finally:
         hook.remove()
-    assert Chain.of(flat) is not None
+    assert Chain.of(flat, X) is not None
     with pytest.raises(RuntimeError, match="out of bounds"):
-        Chain.of(flat).gradient(torch.randn(2, 4), torch.tensor([0, C]))
+        Chain.of(flat, X).gradient(X, torch.tensor([0, C]))

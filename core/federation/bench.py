@@ -45,7 +45,7 @@ class Bench:
     def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """[P]: one step on the mean loss of all samples."""
         self._load(training=True)
-        self._descend(Chain.of(self._flat), x, y)
+        self._descend(Chain.of(self._flat, x), x, y)
         return self._flat.params - self._start
 
     def train(
@@ -53,7 +53,7 @@ class Bench:
     ) -> torch.Tensor:
         """[P]: passes over the samples in batches of the federation's size, in their order or shuffled."""
         self._load(training=True)
-        chain = Chain.of(self._flat)
+        chain = Chain.of(self._flat, x)
         size, order = self._setup.config.batch_size, torch.arange(len(y), device=y.device)
         for _ in range(epochs):
             if shuffle is not None:

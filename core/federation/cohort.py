@@ -21,7 +21,7 @@ from fedbench.core.federation.guard import call_phase, run_model
 from fedbench.core.federation.local import LocalTrainer, Turn, add_to
 from fedbench.core.federation.optimizer import lr_at, make_optimizer
 from fedbench.core.federation.setup import MemberTools, Setup
-from fedbench.core.numerics.chain import Chain, of_logits, unfilled
+from fedbench.core.numerics.chain import Chain, obstacle, of_logits, unfilled
 from fedbench.core.numerics.gradients import clipped_gradient
 from fedbench.core.numerics.wrappers import as_floats
 
@@ -40,9 +40,17 @@ class Cohort:
         self._size = size if size > 1 else 0
         self._group: Group | None = None
 
+    @property
+    def note(self) -> str:
+        """Why clients whose model is small are trained one by one; empty where they are not, or where that is as fast."""
+        flat, chain = self._setup.flat, self._chain()
+        if not self._size or flat.params.device.type != "cpu" or (chain is not None and not chain.draws):
+            return ""
+        return f"clients were trained one by one, slower than together: {obstacle(flat.module)}"
+
     def train(self, turns: Sequence[Turn]) -> Iterator[Turn]:
         """Train each, in any order; yields it while the module holds its model and torch's global generator its state."""
-        acts, chain = self.trainer.phases, Chain.of(self._setup.flat) if self._size else None
+        acts, chain = self.trainer.phases, self._chain()
         together: list[Turn] = []
         for turn in turns:
             if chain is None or not chain.stackable or (turn.context is not None and acts["local_train"]):
@@ -52,6 +60,9 @@ class Cohort:
                 together.append(turn)
         if chain is not None:
             yield from self._together(chain, together)
+
+    def _chain(self) -> Chain | None:
+        return Chain.of(self._setup.flat, self._setup.clients[0].x) if self._size else None
 
     def _together(self, chain: Chain, turns: Sequence[Turn]) -> Iterator[Turn]:
         acts = self.trainer.phases
@@ -124,7 +135,8 @@ class Group:
             for s in range(max(map(len, self._drawn))):
                 active = [i for i, own in enumerate(self._drawn) if s < len(own)]
                 learnt = self._step(s, active, data.of_step(s, active[-1] + 1))
-                self._optimizer.step(lr_at(config, turns[0].round), learnt)
+                if learnt:
+                    self._optimizer.step(lr_at(config, turns[0].round), learnt)
 
     def _stacked(self) -> Stack:
         """The batches of an epoch, [G, S, B, ...]; what is past a client's own is a copy of one of its samples."""

@@ -278,7 +278,7 @@ class LocalTrainer:
 
     def _epoch(self, turn: Turn, n: int, e: int) -> None:
         ctx, lr = self.context_of_epoch(turn, n, e), lr_at(self.setup.config, turn.round)
-        chain = Chain.of(self.flat)  # a `local_train` may have changed the model's layers for a while
+        chain = Chain.of(self.flat, turn.data.x)  # a `local_train` may have changed the model's layers for a while
         for batch in _batches(self.flat.module, turn.data, turn.selection, self.drawn(turn)):
             if self._gradient(batch, ctx, chain, turn.where):
                 self.optimizer.step(lr)

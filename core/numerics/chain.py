@@ -46,12 +46,13 @@ class Chain:
         """whether :meth:`of_clients` serves this model"""
 
     @classmethod
-    def of(cls, flat: FlatModel) -> Chain | None:
-        """None where a layer is not of ``LINKS``, is used twice, hooked, frozen or not on the CPU in full precision: autograd
-        then."""
+    def of(cls, flat: FlatModel, like: torch.Tensor) -> Chain | None:
+        """For batches ``like`` this one [B, *input]. None where a layer is not of ``LINKS``, is used twice, hooked, frozen or
+        not on the CPU in full precision: autograd then."""
         if flat.params.dtype not in (torch.float32, torch.float64):
             return None
-        links = links_of(flat.module, dict(zip(map(id, flat.trainable), flat.gradients, strict=True)))
+        grads = dict(zip(map(id, flat.trainable), flat.gradients, strict=True))
+        links = links_of(flat.module, grads, like.dim() == 2)
         return None if links is None else cls(flat.module, links, flat.grad)
 
     def of_clients(self, flat: FlatModel, params: torch.Tensor, grads: torch.Tensor) -> Chain:
@@ -106,7 +107,7 @@ def walked(
     """Each layer with parameters, its input and the gradient of the summed cross-entropy at its output; None where
     ``module`` is no chain, or on a GPU. ``target``: [B] int64 or [B, C] float. ``grads``: something for each trainable
     parameter, by its id, where that is at hand: to look for them takes as long as a small layer."""
-    links = links_of(module, {id(p): p for p in module.parameters()} if grads is None else grads)
+    links = links_of(module, {id(p): p for p in module.parameters()} if grads is None else grads, x.dim() == 2)
     if links is None:
         return None
     g = of_logits(_forward(module, links, x), target, 1.0)
@@ -120,14 +121,14 @@ def walked(
     return seen[::-1]
 
 
-def links_of(module: nn.Module, grads: dict[int, torch.Tensor]) -> list[Link] | None:
-    """The model as links, with where each parameter's gradient goes, by its id; None where it is no chain of such layers,
-    on the CPU, that reaches all of ``grads``."""
+def links_of(module: nn.Module, grads: dict[int, torch.Tensor], rows: bool) -> list[Link] | None:
+    """The model as links, with where each parameter's gradient goes, by its id; None where it is no chain of such layers, on
+    the CPU, that reaches all of ``grads``. ``rows``: whether its inputs are [B, d]."""
     layers = _layers(module)
     if layers is None or not grads or len(set(layers)) < len(layers):
         return None
     links: list[Link] = []
-    rows, fresh = False, False
+    fresh = False
     for layer in _pooled_first(layers):
         kind, own = LINKS.get(type(layer)), list(layer._parameters.values())
         known = kind is not None and kind.serves(layer, rows) and not _hooked(layer)
@@ -138,6 +139,17 @@ def links_of(module: nn.Module, grads: dict[int, torch.Tensor]) -> list[Link] | 
         fresh = not kind.keeps_output and kind not in (FlattenLink, DropoutLink)
     ids = [id(p) for link in links for p in link.layer._parameters.values() if p is not None]
     return links if len(set(ids)) == len(ids) and set(ids) == grads.keys() else None
+
+
+def obstacle(module: nn.Module) -> str:
+    """Why clients of a small model are not trained together, in words."""
+    for name, layer in module.named_modules():
+        if type(layer) is nn.Dropout:
+            return f"its layer '{name}' draws random numbers"
+        if type(layer) not in (nn.Sequential, Normalised, *LINKS):
+            what = f"its part '{name}'" if name else "the model"
+            return f"{what} ({type(layer).__name__}) is no layer that can be stacked"
+    return "a layer of it is hooked, frozen, used twice, or has options that cannot be stacked"
 
 
 def _plain(p: nn.Parameter, grads: dict[int, torch.Tensor]) -> bool:

@@ -198,10 +198,11 @@ def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:
 
 
 def _notes(training: Training) -> list[str]:
-    """How the per-sample gradients that the training itself asked for (a defense, or an adversary's bench) were computed, and
-    whether a defense answers for the global models."""
+    """How the clients were trained and the per-sample gradients that the training itself asked for (a defense, or an adversary's
+    bench) computed, and whether a defense answers for the global models."""
     modes = (True, False) if training.setup.insider is not None else (True,)
-    why = [why for mode in modes if (why := why_one_by_one(training.setup.flat.module, mode))]
+    of_gradients = (why_one_by_one(training.setup.flat.module, mode) for mode in modes)
+    why = [why for why in (training.cohort.note, *of_gradients) if why]
     return [*why, ANSWERS] if answers(training.setup) else why
 
 

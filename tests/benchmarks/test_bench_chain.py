@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from workloads import BATCH, MODELS, in_turn, ratio
 
-from fedbench.core.numerics.chain import Chain, unfilled
+from fedbench.core.numerics.chain import Chain
 from fedbench.core.numerics.flat import FlatModel
 
 pytestmark = pytest.mark.benchmark
@@ -34,15 +34,14 @@ def test_a_gradient_by_autograd_over_one_by_the_chain(name):
     torch.manual_seed(0)
     flat = FlatModel(model.build(shape, 10), torch.device("cpu"))
     x, y = torch.randn(BATCH, *shape), torch.randint(0, 10, (BATCH,))
-    chain = Chain.of(flat)
+    chain = Chain.of(flat, x)
 
     def by_autograd():
         flat.grad.zero_()
         cross_entropy(flat.module(x), y).backward()
 
     def by_chain():
-        with unfilled():
-            chain.gradient(x, y)
+        chain.gradient(x, y)
 
     report(f"{name}, gradient of a batch of {BATCH}, autograd / chain", by_autograd, by_chain)
 
