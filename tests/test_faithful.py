@@ -27,7 +27,7 @@ QUIET = {"clients": 4, "rounds": 8, "local_epochs": 1, "batch_size": 1000, "opti
 def test_redrawn_keeps_members_and_owners_and_changes_the_rest():
     owners = np.repeat([-1, 0, 1, 2], 50)
     pick = np.r_[50:100, np.random.default_rng(0).choice(50, 20, False), 100:120]
-    out, again = (redrawn(pick, owners[pick], owners, (3, 4), seed=0, target=0) for _ in range(2))
+    out, again = (redrawn(pick, owners[pick], owners, 3, range(4), seed=0, target=0) for _ in range(2))
     assert out.shape == (3, 4, 90) and (out[:, :, :50] == pick[:50]).all() and (owners[out] == owners[pick]).all()
     lists = [tuple(sorted(row[50:])) for block in out for row in block]
     assert len(set(lists)) == 12 and all(len(set(row)) == 40 for row in lists) and np.array_equal(out, again)
@@ -66,7 +66,7 @@ def test_pre_defense_signals_are_of_the_model_before_its_protection():
     setup = tiny_setup(Silence(), members=(0,), rounds=1, keep_unprotected=True)
     x, y = setup.clients[0].x, setup.clients[0].y
     signals = {"loss": Loss(), f"loss{PRE_DEFENSE}": Loss()}
-    recorder = Recorder(setup.flat, x, y, signals, False, 4, (0,), {"server"}, [12] * 4)
+    recorder = Recorder(setup.flat, x, y, signals, False, range(4), ((0,),), [12] * 4)
     for result in Training(setup).rounds():
         recorder.record(result)
     arrays = recorder.arrays()

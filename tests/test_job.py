@@ -52,7 +52,8 @@ FEDERATION = FederationSpec.model_construct(
     precision="bf16", memory_format="channels_last", optimizer=OPTIMIZER, recipe="fedmia",
 )  # fmt: skip
 AUDIT = AuditSpec.model_construct(
-    every=2, nonmembers=50, targets=[0, 1], align_nonmembers=False, shadow=ShadowSpec(models=3), members=9, outside=7
+    every=2, nonmembers=50, targets=[0, 1], align_nonmembers=False, shadow=ShadowSpec(models=3), members=9, outside=7,
+    references=2
 )
 GROUPS = [Group(name=name, fraction=0.4, rotation=[5.0, 10.0], brightness=[0.6, 1.0]) for name in "ab"]
 SETTING = Setting.model_construct(

@@ -16,7 +16,7 @@ from fedbench.core import Signal, UserError
 from fedbench.core.cli.run import build_plan
 from fedbench.core.federation.loop import Training
 from fedbench.core.signals.builtin import Loss, Margin
-from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
+from fedbench.core.signals.measure import GLOBAL, GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.run_file import digest_of_arrays
 
 
@@ -156,7 +156,7 @@ def recorded(*, gradients: bool = True, module: nn.Module | None = None, **signa
     x, y = torch.randn(40, 4, generator=g), torch.randint(0, 3, (40,), generator=g)
     own = {name.replace("_at_", "@").replace("_", "-"): signal for name, signal in signals.items()}
     who = {name: f"'{name}' (mine 1.0)" for name in own}
-    recorder = Recorder(setup.flat, x, y, own, gradients, 4, (0, 1), {"server", "client"}, [12] * 4, who=who)
+    recorder = Recorder(setup.flat, x, y, own, gradients, [0, 1, 2, 3, GLOBAL], ((0, 1),), [12] * 4, who=who)
     models = []
     for result in Training(setup).rounds():
         recorder.record(result)

@@ -16,7 +16,7 @@ from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import Normalised
 from fedbench.core.signals import measure
 from fedbench.core.signals.builtin import Logits, Loss, Robustness
-from fedbench.core.signals.measure import Recorder, global_row, observe
+from fedbench.core.signals.measure import Recorder, global_row, observe, rows_of
 from fedbench.core.signals.probes import SignalCall, SignalError
 
 CLASSES = 3
@@ -122,7 +122,8 @@ def recorded(views=("server", "client"), rounds=2, clients=4, **signals):
     setup = tiny_setup(rounds=rounds, participation=0.5)
     x, y = torch.randn(40, 4, generator=seeded(5)), torch.randint(0, CLASSES, (40,), generator=seeded(6))
     made = {name: signal() for name, signal in signals.items()}
-    recorder = Recorder(setup.flat, x, y, made, False, clients, setup.members, set(views), [12] * 4, rounds=rounds)
+    rows = rows_of(set(views), clients, setup.members, coalitions=1)
+    recorder = Recorder(setup.flat, x, y, made, False, rows, (setup.members,), [12] * 4, rounds=rounds)
     present = []
     for result in Training(setup).rounds():
         recorder.record(result)

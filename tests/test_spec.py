@@ -172,6 +172,8 @@ SETTINGS = {
     "audit: {members: 9}":
         f"{AUDIT}: members goes with targets: honest or groups: remove it (all of a client's samples are asked about)",
     "audit: {outside: 0}": f"{AUDIT}.outside: expected an integer in [1, 1000000000], found 0",
+    "audit: {references: 0}": f"{AUDIT}.references: expected an integer in [1, 100000] or 'all', found 0",
+    "audit: {references: some}": f"{AUDIT}.references: expected an integer in [1, 100000] or 'all', found the text 'some'",
     "audit: {shadow: {models: 10001}}": f"{AUDIT}.shadow.models: expected an integer in [2, 10000], found 10001",
     "adversary: {knowledge: full}":
         f"{ADVERSARY}.knowledge: expected 'none', 'own', 'honest' or 'rule', found the text 'full'",

@@ -61,12 +61,12 @@ def test_a_target_is_followed_through_the_mean_of_its_own_coalition():
 def test_the_targets_row_is_the_mean_and_the_others_are_the_clients_outside(served):
     rows, a = [0, 1, 2, 3, GLOBAL, COALITION], np.arange(2 * 6 * 9, dtype=np.float32).reshape(2, 6, 9)
     b, pick = a[:, :, :1], np.array([7, 0, 3])
-    seen = observe("coalition", 1, rows, np.array([1, 2]), {"loss": a, "update-sq": b}, pick, served, (1, 2))
+    seen = observe("coalition", 1, rows, np.array([1, 2]), {"loss": a, "update-sq": b}, pick, served, (0, 3))
     assert seen.clients.tolist() == [-2, 0, 3] and seen.target == 0
     np.testing.assert_array_equal(seen.of_target("loss"), a[:, 5, pick])
     np.testing.assert_array_equal(seen.of_others("loss"), a[:, [0, 3]][:, :, pick])
     np.testing.assert_array_equal(seen["update-sq"], b[:, [5, 0, 3]])
-    everyone = observe("coalition", 1, rows, np.array([1, 2]), {"loss": a}, pick, served, (0, 1, 2, 3))
+    everyone = observe("coalition", 1, rows, np.array([1, 2]), {"loss": a}, pick, served, ())
     assert everyone.clients.tolist() == [-2] and everyone["loss"].shape == (2, 1, 3)
 
 
@@ -93,7 +93,7 @@ def slow_loss(setup, params: torch.Tensor) -> np.ndarray:
 def test_global_views_look_at_each_candidate_through_its_clients_model():
     setup = tiny_setup(Picks(), members=(0, 1, 2, 3), n_models=2, rounds=2)
     federation = Training(setup)
-    recorder = Recorder(setup.flat, X, Y, {"loss": Loss()}, False, 4, (), {"client"}, [12] * 4, n_models=2)
+    recorder = Recorder(setup.flat, X, Y, {"loss": Loss()}, False, rows_of({"client"}, 4, (), 2), ((),), [12] * 4)
     for result in federation.rounds():
         recorder.record(result)
     assert recorder.rows == [global_row(0), global_row(1)]
@@ -114,7 +114,7 @@ def test_signals_are_measured_at_the_model_that_each_client_really_had():
         setup.flat.params.copy_(params)
         return one_backward_a_sample(setup.flat.module, X, Y)
 
-    recorder = Recorder(setup.flat, X, Y, signals, True, 4, (0, 1), {"server", "coalition"}, sizes, one_start=False)
+    recorder = Recorder(setup.flat, X, Y, signals, True, [0, 1, 2, 3, COALITION], ((0, 1),), sizes, one_start=False)
     checked = 0
     for result in Training(setup).rounds():
         recorder.record(result)
@@ -137,7 +137,7 @@ def test_signals_are_measured_at_the_model_that_each_client_really_had():
 
 def test_absent_clients_have_no_numbers_and_a_mean_is_of_those_present():
     setup = tiny_setup(members=(0, 1), rounds=9, participation=0.25)
-    recorder = Recorder(setup.flat, X, Y, {"loss": Loss()}, True, 4, (0, 1), {"server", "coalition"}, [12] * 4)
+    recorder = Recorder(setup.flat, X, Y, {"loss": Loss()}, True, [0, 1, 2, 3, COALITION], ((0, 1),), [12] * 4)
     present = []
     for result in Training(setup).rounds():
         recorder.record(result)
@@ -248,7 +248,7 @@ def asking(body: Any, defense: Defense) -> np.ndarray:
     """What a signal with this ``measure(probe)`` has measured of a round, by whoever asks the model."""
     setup = tiny_setup(defense, rounds=1)
     signals = {"asks": type("Asks", (Signal,), {"measure": lambda self, probe: body(probe)})()}
-    recorder = Recorder(setup.flat, X, Y, signals, False, 4, (0, 1), ["server", "client"], [12] * 4)
+    recorder = Recorder(setup.flat, X, Y, signals, False, [0, 1, 2, 3, GLOBAL], ((0, 1),), [12] * 4)
     training, (result,) = train_all(setup)
     recorder.answer = lambda j, z: answered(training, j, z)
     recorder.record(result)

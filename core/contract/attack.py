@@ -62,9 +62,10 @@ class Observations:
     ``rounds``: [R] audited rounds, counted from 1. ``clients``: [M] ids of the rows of the client axis, and ``target`` the
     POSITION of the target's row on it. The view ``coalition`` has the weighted mean of the coalition's uploads (id -2) as
     its first row, the target's, then those of the clients outside it; ``client`` and ``external`` have one, the global
-    model (-1). ``signals[name]``: float32 [R, M, n], of a vector signal [R, M, n, d]; an axis along which a signal does not
-    vary may have length 1 (``grad-sq``: [R, 1, n], ``update-sq``: [R, M, 1]), so plain broadcasting combines them. A client
-    that did not take part in a round has NaN there. ``shadow_models``: shadow models, for an attack that needs them."""
+    model (-1). Of the other clients there are at most ``audit.references``. ``signals[name]``: float32 [R, M, n], of a vector
+    signal [R, M, n, d]; an axis along which a signal does not vary may have length 1 (``grad-sq``: [R, 1, n], ``update-sq``:
+    [R, M, 1]), so plain broadcasting combines them. A client that did not take part in a round has NaN there.
+    ``shadow_models``: shadow models, for an attack that needs them."""
 
     view: View
     rounds: np.ndarray

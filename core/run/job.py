@@ -137,6 +137,15 @@ class Job:
         return {*range(every, rounds + 1, every), rounds}
 
     @property
+    def references(self) -> int | None:
+        """How many other clients a target is compared with; None: all, since there are no more, the setting says so, or the
+        targets are many clients together."""
+        most = self.setting.audit.references
+        if most == "all" or self.clients <= most + 1 or any(target.client is None for target in self.targets):
+            return None
+        return most
+
+    @property
     def malicious(self) -> int:
         """How many clients the adversary controls, the last ones; 0 without one."""
         return self.adversary.malicious(self.clients) if self.adversary else 0
@@ -154,8 +163,7 @@ class Job:
     def described(self) -> dict[str, Any]:
         """The setting in words a board can print."""
         shown = self.setting.model_dump(mode="json", include={"partition", "federation", "audit", "groups", "thresholds"})
-        for name in ("recipe", *_as_ever(self)):
-            shown["federation"].pop(name)
+        shown = _without(shown, {"federation.recipe", *_as_ever(self)})
         who = self.adversary
         inside = {
             "malicious": self.malicious, "knowledge": who.knowledge, "mask_set": who.mask_set,
@@ -201,7 +209,7 @@ NOT_OF_SHADOW_MODELS = frozenset({
     "members", "coalitions", "targets", "tuning", "defense", "attacker", "adversary", "expected_malicious", "setting.partition",
     "setting.thresholds",
     "setting.audit.every", "setting.audit.nonmembers", "setting.audit.members", "setting.audit.targets",
-    "setting.federation.clients", "setting.federation.rounds", "setting.federation.local_epochs",
+    "setting.audit.references", "setting.federation.clients", "setting.federation.rounds", "setting.federation.local_epochs",
     "setting.federation.local_batches", "setting.federation.weight_order", "setting.federation.participation",
     "setting.federation.max_delay", "setting.federation.weights", "setting.federation.validation", "setting.federation.test",
     "setting.federation.validation_on",
@@ -219,13 +227,14 @@ def identity(job: Job, without: Iterable[str] = ()) -> dict[str, Any]:
         everything["adversary"] |= {"clients": job.malicious, "assumed": job.expected_malicious}
     left_out = {*NO_INFLUENCE, *without, *(() if job.attacker else _ADVERSARY), *(() if job.coalitions else _SEVERAL)}
     left_out |= set() if job.tuning else _TUNING
-    left_out |= {f"setting.federation.{name}" for name in _as_ever(job)}
+    left_out |= {f"setting.{path}" for path in _as_ever(job)}
     return _without(everything, left_out)
 
 
 def _as_ever(job: Job) -> list[str]:
-    """Names of the federation's later settings that have their old value."""
-    return [name for name, was in _LATER.items() if getattr(job.setting.federation, name) == was]
+    """Dotted paths of the setting's later fields that have their old value, or no effect."""
+    federation = [f"federation.{name}" for name, was in _LATER.items() if getattr(job.setting.federation, name) == was]
+    return federation + ([] if job.references else ["audit.references"])
 
 
 def key_of_run(job: Job) -> str:

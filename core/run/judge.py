@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core.contract.attack import EXCLUDED, MEMBER, Attack, Audit, Colluder, Observations, ShadowModels
+from fedbench.core.contract.attack import EXCLUDED, MEMBER, Attack, Audit, Colluder, Observations, ShadowModels, View
 from fedbench.core.contract.errors import SkipCell, UserError
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.population.audit import AuditSet, Target
 from fedbench.core.process.channel import Message, pass_on_interrupt
 from fedbench.core.run.job import Job
-from fedbench.core.run.needs import shared_view
+from fedbench.core.run.needs import colluders_first, compared, shared_view
 from fedbench.core.run.scene import Scene
 from fedbench.core.run.shadow_models import ShadowLogits, of_audit
 from fedbench.core.run.train import Trained, kinds_of
@@ -180,11 +181,12 @@ def _observations(
     """What the attack sees of one target's candidates."""
     if attack.needs_shadow_models and not scene.aligned:
         raise SkipCell("shadow models answer for fixed candidates, and align_nonmembers: false redraws them in every round")
-    pick = _positions(job, scene, trained, scene.pool, audit)
-    served = trained.assignment[:, scene.client_of(audit)]
     who, rows = audit.target.client, trained.rows
+    shown = compared(job, who, attack.view)
+    pick = _positions(job, scene, trained, audit, _drawing(job, attack.view, shown))
+    served = trained.assignment[:, scene.client_of(audit)]
     rows = seen_from(who, rows, job.coalitions) if attack.view == "coalition" else rows
-    observations = observe(attack.view, who, rows, trained.rounds, trained.signals, pick, served, job.averaged)
+    observations = observe(attack.view, who, rows, trained.rounds, trained.signals, pick, served, shown)
     if attack.needs_shadow_models and shadows is not None:
         models = of_audit(shadows, scene, trained, audit, pick, served[-1])
         observations = dataclasses.replace(observations, shadow_models=models)
@@ -195,13 +197,18 @@ def _observations(
     return observations
 
 
-def _positions(job: Job, scene: Scene, trained: Trained, pool: np.ndarray, audit: AuditSet) -> np.ndarray:
+def _positions(job: Job, scene: Scene, trained: Trained, audit: AuditSet, drawing: Sequence[int]) -> np.ndarray:
     """[n] positions of the candidates in the pool; [R, M, n] where the suite asks for the released code's redrawing."""
-    pick = np.searchsorted(pool, audit.ids)
+    pick = np.searchsorted(scene.pool, audit.ids)
     if scene.aligned:
         return pick
-    shape = (len(trained.rounds), job.clients)
-    return redrawn(pick, audit.owner, scene.redrawn_from(audit)[pool], shape, job.seed, audit.target.code)
+    owners = scene.redrawn_from(audit)[scene.pool]
+    return redrawn(pick, audit.owner, owners, len(trained.rounds), drawing, job.seed, audit.target.code)
+
+
+def _drawing(job: Job, view: View, shown: list[int]) -> Sequence[int]:
+    """Keys of the draws of the rows that a view shows, where non-members are redrawn: of the server's, the clients' ids."""
+    return shown if view == "server" else range(job.clients)
 
 
 def _audit(job: Job, ids: np.ndarray, scene: Scene, target: int) -> Audit:
@@ -213,10 +220,9 @@ def _audit(job: Job, ids: np.ndarray, scene: Scene, target: int) -> Audit:
 
 
 def _by_colluders(job: Job, attack: Attack, audits: list[AuditSet]) -> dict[tuple[int, ...], list[AuditSet]]:
-    """Targets by who colludes against them: clients outside the coalition first, the highest ids first, never the target,
-    nor a client that owns members among the candidates: it would be taught the answers."""
-    clients = range(job.clients - 1, -1, -1)
-    preference = sorted(clients, key=lambda k: (k in job.averaged, -k))
+    """Targets by who colludes against them: the first clients that would (:func:`colluders_first`), never the target, nor a
+    client that owns members among the candidates: it would be taught the answers."""
+    preference = colluders_first(job)
     groups: dict[tuple[int, ...], list[AuditSet]] = {}
     for audit in audits:
         asked = set(audit.owner[audit.kind == MEMBER].tolist())
@@ -230,14 +236,14 @@ def _by_colluders(job: Job, attack: Attack, audits: list[AuditSet]) -> dict[tupl
 
 
 def _collude(job: Job, attack: Attack, colluders: tuple[int, ...], scene: Scene, trained: Trained, pool: np.ndarray) -> str:
-    colluding, order = [], scene.presented
+    colluding, order, view = [], scene.presented, shared_view(attack.view)
     shown = pool[order]
     for j in colluders:
-        own = np.isin(shown, scene.shards[j]) & ~np.isin(shown, trained.held_out)
-        where = order if scene.aligned else _redrawn_pool(job, trained, order, own, j)
+        own, clients = np.isin(shown, scene.shards[j]) & ~np.isin(shown, trained.held_out), compared(job, j, view)
+        where = order if scene.aligned else _redrawn_pool(job, trained, order, own, j, _drawing(job, view, clients))
         known = _known_to(j, own, shown, scene)
-        served = trained.assignment[:, np.full(len(known), j)]
-        seen = observe(shared_view(attack.view), j, trained.rows, trained.rounds, trained.signals, where[..., known], served)
+        served, where = trained.assignment[:, np.full(len(known), j)], where[..., known]
+        seen = observe(view, j, trained.rows, trained.rounds, trained.signals, where, served, clients)
         colluding.append(_lesson(j, seen, shown[known], own[known], scene, job))
     _fit(attack, colluding, _audit(job, shown, scene, -1))
     return f"colluding with client {', '.join(f'{c.client}' + (' (defended)' if c.defended else '') for c in colluding)}"
@@ -265,12 +271,14 @@ def _fit(attack: Attack, lessons: list[Colluder], audit: Audit) -> None:
         raise BadScores(f"fit returned {type(answer).__name__}, expected None: what it learns stays on the attack")
 
 
-def _redrawn_pool(job: Job, trained: Trained, order: np.ndarray, own: np.ndarray, j: int) -> np.ndarray:
+def _redrawn_pool(
+    job: Job, trained: Trained, order: np.ndarray, own: np.ndarray, j: int, drawing: Sequence[int]
+) -> np.ndarray:
     """[R, M, N] the pool as the released code would show it to a colluder: its own samples in place, the rest redrawn."""
     owner = np.where(own, j, -2)
     owners_of_pool = np.empty_like(owner)
     owners_of_pool[order] = owner
-    return redrawn(order, owner, owners_of_pool, (len(trained.rounds), job.clients), job.seed, j)
+    return redrawn(order, owner, owners_of_pool, len(trained.rounds), drawing, job.seed, j)
 
 
 # --- attacks that know half of the members ----------------------------------------------------------------------------
@@ -343,17 +351,18 @@ def ranks(scores: np.ndarray, counted: np.ndarray) -> np.ndarray:
 
 
 def redrawn(
-    pick: np.ndarray, owner: np.ndarray, owners_of_pool: np.ndarray, shape: tuple[int, int], seed: int, target: int
+    pick: np.ndarray, owner: np.ndarray, owners_of_pool: np.ndarray, rounds: int, drawing: Sequence[int], seed: int, target: int
 ) -> np.ndarray:
-    """[R, M, n] pool positions: those of members as in ``pick`` [n], the others drawn anew per round and client.
+    """[R, M, n] pool positions: those of members as in ``pick`` [n], the others drawn anew per round and row.
 
     ``owner``: [n] the training client of each candidate, -1 outside; ``owners_of_pool``: [N] the same of the pool;
-    ``shape``: (R, M). A redrawn candidate has the owner of the one it replaces, as the released code keeps the mix.
+    ``rounds``: R; ``drawing``: [M] the key of each row's draws. A redrawn candidate has the owner of the one it replaces, as
+    the released code keeps the mix.
     """
-    out = np.broadcast_to(pick, (*shape, len(pick))).copy()
-    for r in range(shape[0]):
-        for m in range(shape[1]):
-            rng = numpy_rng(seed, f"misaligned:{target}", r, m)
+    out = np.broadcast_to(pick, (rounds, len(drawing), len(pick))).copy()
+    for r in range(rounds):
+        for m, key in enumerate(drawing):
+            rng = numpy_rng(seed, f"misaligned:{target}", r, key)
             for k in np.unique(owner[owner != target]):
                 mine = np.flatnonzero(owner == k)
                 out[r, m, mine] = rng.choice(np.flatnonzero(owners_of_pool == k), len(mine), replace=False)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from fedbench.core.contract.analysis import Analysis
 from fedbench.core.contract.attack import Attack, View
 from fedbench.core.contract.components import Signal
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
+from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.process.channel import pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse, UseMaker
@@ -85,9 +88,35 @@ def shared_view(view: View) -> View:
     return view if view in ("client", "external") else "server"
 
 
-def needed_rows(job: Job, n_models: int, attacks: Sequence[Attack | Look]) -> set[int]:
+def colluders_first(job: Job) -> list[int]:
+    """Clients in the order in which they collude: those outside the coalition first, the highest ids first."""
+    members = set(job.averaged)
+    return sorted(range(job.clients), key=lambda k: (k in members, -k))
+
+
+def compared(job: Job, client: int | None, view: View) -> list[int]:
+    """Ids of the clients with uploads that ``view`` shows of a target or a colluder: its own and, of the others in the view,
+    the first ``audit.references`` of the run's permutation; of many clients together (None), all in the view."""
+    there = [row for row in rows_of({view}, job.clients, job.averaged) if row >= 0]
+    if job.references is None or client is None:
+        return there
+    order = numpy_rng(job.seed, "references").permutation(job.clients)
+    others = order[np.isin(order, there) & (order != client)][: job.references]
+    return sorted({*others.tolist(), client} & {*there})
+
+
+def needed_rows(job: Job, n_models: int, attacks: Sequence[Attack | Look]) -> list[int]:
     """Ids of the rows that the attacks and analyses of a run with so many global models look at."""
-    return set(rows_of(views_of(attacks, job.looks.values()), job.clients, job.averaged, n_models, len(job.coalitions)))
+    views = views_of(attacks, job.looks.values())
+    rows = rows_of(views, job.clients, job.averaged, n_models, len(job.coalitions))
+    if job.references is None:
+        return rows
+    # a target of one client is not its own colluder, so that one more can be asked; an analysis sees all clients
+    pairs = {(target.client, a.view) for a in attacks for target in job.targets}
+    pairs |= {(k, shared_view(a.view)) for a in attacks if a.colluders for k in colluders_first(job)[: a.colluders + 1]}
+    pairs |= {(None, view) for view in views_of((), job.looks.values())}
+    clients = set().union(*(compared(job, k, view) for k, view in pairs))
+    return [row for row in rows if row < 0 or row in clients]
 
 
 def require_use(refused: Mapping[str, str], looks: Iterable[Attack | Analysis | Look]) -> None:

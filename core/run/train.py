@@ -26,7 +26,7 @@ from fedbench.core.numerics.wrappers import in_memory_format, in_precision, wrap
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.process.channel import at_work
 from fedbench.core.run.job import Job, Look
-from fedbench.core.run.needs import measurable, models_of, needed_signals, require_use, signals_of, views_of
+from fedbench.core.run.needs import measurable, models_of, needed_rows, needed_signals, require_use, signals_of
 from fedbench.core.run.process import log_failure
 from fedbench.core.run.scene import Parts, Scene, UsedSamples, defense_of, held_out, own_data, quirks, samples_of, used_samples
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
@@ -79,9 +79,9 @@ def train(job: Job, parts: Parts, scene: Scene, attacks: Sequence[Attack | Look]
     forward, failed = signals_of(job, wanted)
     x, y = samples_of(scene, scene.pool, device)
     recorder = Recorder(
-        setup.flat, x, y, forward, gradients=bool(wanted & GRADIENT_SIGNALS), clients=len(setup.clients),
-        members=job.averaged, coalitions=job.coalitions, views=views_of(attacks, job.looks.values()), sizes=setup.weighing,
-        one_start=len(setup.initial) == 1 and setup.config.max_delay == 0, n_models=len(setup.initial),
+        setup.flat, x, y, forward, gradients=bool(wanted & GRADIENT_SIGNALS),
+        rows=needed_rows(job, len(setup.initial), attacks), coalitions=job.coalitions or (job.averaged,), sizes=setup.weighing,
+        one_start=len(setup.initial) == 1 and setup.config.max_delay == 0,
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
         on_failure=log_failure, rounds=len(job.audited_rounds),

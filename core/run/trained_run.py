@@ -188,7 +188,7 @@ def _serves(job: Job, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bo
         return False  # its bits are those of another type of CPU, and the records to come say this one
     looks = [cell.look for cell in job.cells]
     wanted = measurable(job, needed_signals(looks, job.looks.values()))
-    if not needed_rows(job, meta["n_models"], looks) <= set(meta["rows"]):
+    if not set(needed_rows(job, meta["n_models"], looks)) <= set(meta["rows"]):
         return False
     if any(look.needs_shadow_models for look in looks) and job.setting.audit.shadow is not None and "logits" not in arrays:
         return False

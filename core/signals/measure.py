@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -35,7 +35,7 @@ def room_for(rounds: int, rows: int, samples: int, width: tuple[int, ...]) -> st
     return (
         f"{rounds:,} audited rounds x {rows:,} rows x {samples:,} samples x {each} components of 4 bytes are "
         f"{size / 2**20:,.1f} MiB, at most {MOST_BYTES / 2**20:,.1f} MiB are kept of one signal: raise audit.every, lower "
-        "audit.nonmembers, name fewer clients in audit.targets, or ask with a view of fewer rows"
+        "audit.nonmembers or audit.references, name fewer clients in audit.targets, or ask with a view of fewer rows"
     )
 
 
@@ -126,9 +126,9 @@ class Recorder:
     ``signals``: name -> :class:`Signal` for the forward signals wanted; ``gradients``: whether to measure the gradient
     features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` = |I_k|^2 with g_i the gradient of sample i at
     the model client k RECEIVED and I_k = received - uploaded parameters (docs/methods/signals.md#signals-of-the-gradient).
-    ``x``, ``y``: the pool of samples. ``views``: which rows to measure; ``members``: the coalition, and ``coalitions``: the
-    members of each, where there are several. ``one_start``: whether all clients receive the same model in every round, so
-    that ``grad-sq`` needs one row. ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not
+    ``x``, ``y``: the pool of samples. ``rows``: ids of those to measure (:func:`rows_of`, or some of them);
+    ``coalitions``: the members of each. ``one_start``: whether all clients receive the same model in every round, so that
+    ``grad-sq`` needs one row. ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not
     among the arrays; the first failure ends its part in the run, and nothing else's. ``notes``: what the records of cells
     that read a signal should say of it. ``rounds``: how many will be audited. A vector signal is called once before the
     first, of a few samples: how long it is, and whether there is room for all of it (:func:`room_for`); ``refused`` says of
@@ -136,9 +136,8 @@ class Recorder:
 
     def __init__(
         self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
-        clients: int, members: tuple[int, ...], views: Iterable[View], sizes: Sequence[float], one_start: bool = True,
-        n_models: int = 1, who: Mapping[str, str] | None = None, on_failure: Callable[[Exception], None] = lambda error: None,
-        rounds: int = 1, coalitions: Sequence[tuple[int, ...]] = (),
+        rows: Sequence[int], coalitions: Sequence[tuple[int, ...]], sizes: Sequence[float], one_start: bool = True,
+        who: Mapping[str, str] | None = None, on_failure: Callable[[Exception], None] = lambda error: None, rounds: int = 1,
     ) -> None:  # fmt: skip
         self.flat, self.x, self.y, self._on_failure = flat, x, y, on_failure
         self.failed: dict[str, str] = {}
@@ -148,8 +147,7 @@ class Recorder:
         self._who = {n: f"'{n}'" for n in (*signals, *GRADIENT_SIGNALS)} | dict(who or {})
         self.calls = {n: SignalCall(s, self._who[n], flat) for n, s in signals.items()}
         self.gradients, self.one_start = gradients, one_start
-        self.coalitions, self.sizes = coalitions or (members,), sizes
-        self.rows = rows_of(set(views), clients, members, n_models, len(self.coalitions))
+        self.coalitions, self.sizes, self.rows = coalitions, sizes, list(rows)
         self.rounds: list[int] = []
         self._columns: dict[str, list[np.ndarray]] = {}
         for name in [n for n, call in self.calls.items() if call.vector]:
@@ -329,20 +327,22 @@ class Recorder:
 
 def observe(
     view: View, target: int | None, rows: list[int], rounds: np.ndarray, arrays: Mapping[str, np.ndarray], pick: np.ndarray,
-    served: np.ndarray | None = None, members: Collection[int] = (),
+    served: np.ndarray | None = None, shown: Collection[int] | None = None,
 ) -> Observations:  # fmt: skip
     """What ``view`` sees of the samples at positions ``pick`` of the pool; the target's row where it has one.
 
-    ``pick``: [n], or [R, M, n] where every round and client has candidates of its own (the released code's quirk).
+    ``pick``: [n], or [R, M, n] where every round and row seen has candidates of its own (the released code's quirk).
     ``target`` is a client id (None for views without client rows). ``served``: [R, n] which of several global models
-    serves each candidate's client: the global views see the candidate through that one. ``members``: the coalition; the view
-    ``coalition`` shows their mean instead of their rows. Signals a view does not contain are not there.
+    serves each candidate's client: the global views see the candidate through that one. ``shown``: the clients with rows
+    that the view shows, by default all; ``coalition`` has the members' mean before them. Signals a view does not contain
+    are not there.
     """
-    clients = [i for i, r in enumerate(rows) if r >= 0]
+    kept = set(rows if shown is None else shown)
+    clients = [i for i, r in enumerate(rows) if r >= 0 and r in kept]
     models = [i for i, r in enumerate(rows) if model_of_row(r) is not None]
     keep = {"server": clients, "client": models, "external": models}
     if COALITION in rows:  # this view also has the uploads of the clients outside the coalition
-        keep["coalition"] = [rows.index(COALITION), *(i for i in clients if rows[i] not in members)]
+        keep["coalition"] = [rows.index(COALITION), *clients]
     chosen = keep.get(view, [])
     last = slice(-1, None) if view == "external" else slice(None)
     through = served[last] if served is not None and view in ("client", "external") and len(models) > 1 else None

@@ -120,6 +120,11 @@ class AuditSpec(SpecModel):
         description="the attacked clients: the coalition's members, a list of client ids, honest (was a sample used by "
         "any honest client at all?) or groups (by any client of the group?)",
     )  # fmt: skip
+    references: Annotated[int, Field(ge=1, le=bounds.CLIENTS)] | Literal["all"] = Field(
+        64,
+        description="other clients that an attack may compare a target client with, by the uploads in the views server and "
+        "coalition: so many, drawn by key, the same for all attacks and rounds; or all",
+    )  # fmt: skip
     align_nonmembers: bool = Field(
         True, description="false: other non-members in every round and for every client, as FedMIA's released code draws"
     )

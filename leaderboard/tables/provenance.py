@@ -48,6 +48,9 @@ def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ())
     lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
     chosen = "strengths are chosen on them, and only the tables that say so count them"
     lines += [Words(f"tuning seeds: {_series(sorted(tuning))}: {chosen}")] if tuning else []
+    if "audit.references" in values:  # records have it where it leaves clients out
+        counts = (joined(values.get(name, ())) for name in ("audit.references", "federation.clients"))
+        lines.append(sentence("attacks compare a target with {} of {} clients, drawn by key", *counts))
     for view in sorted({r.record.view for r in records if r.record.outcome == "ok"}):
         lines.append(sentence(f"threat model, {{}} view: the adversary {VIEWS.get(view, 'is not described')}", view))
     labels = {r.record.defense.label for r in records if ANSWERS in r.record.notes}
