@@ -261,12 +261,14 @@ def predicted_by(training: Training, x: torch.Tensor) -> np.ndarray:
 
 def train_loss(training: Training) -> float:
     """Mean cross-entropy of each client's global model on (up to 200 of) its training samples."""
-    losses = []
-    for k, data in enumerate(training.setup.clients):
-        some = data.trainable[:200]
-        logits = _logits(training, training.assignment[k], data.x[some])
-        losses.append(torch.nn.functional.cross_entropy(logits, data.y[some]))
-    return float(torch.stack(losses).mean())
+    clients, found = training.setup.clients, torch.zeros(len(training.setup.clients))
+    for j in sorted(set(training.assignment.values())):
+        mine = [k for k, model in training.assignment.items() if model == j]
+        some = [(clients[k].x[pick], clients[k].y[pick]) for k in mine for pick in [clients[k].trainable[:200]]]
+        x, y = (torch.cat(parts) for parts in zip(*some, strict=True))
+        losses = torch.nn.functional.cross_entropy(_logits(training, j, x), y, reduction="none")
+        found[mine] = torch.stack([own.mean() for own in losses.split([len(y) for _, y in some])]).float().cpu()
+    return float(found.mean())
 
 
 def _answers(training: Training, j: int, x: torch.Tensor) -> torch.Tensor:
