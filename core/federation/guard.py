@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
 from types import MappingProxyType
@@ -43,10 +45,27 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
+class Checks:
+    """CPU and wall seconds that the checks of this module took in this process: no cost of a defense."""
+
+    cpu_s = wall_s = 0.0
+
+
+@contextmanager
+def _check() -> Iterator[None]:
+    cpu, wall = time.process_time(), time.perf_counter()
+    try:
+        yield
+    finally:
+        Checks.cpu_s += time.process_time() - cpu
+        Checks.wall_s += time.perf_counter() - wall
+
+
 class Watch:
     """Detects writes to the tensors of ``context`` and of ``also`` (name -> tensor). ``closely``: also writes past
     torch's counters, and for the member's module, which all clients train in."""
 
+    @_check()
     def __init__(self, context: Any, also: Mapping[str, torch.Tensor] = MappingProxyType({}), closely: bool = True) -> None:
         self._tensors = [*_handed(context), *also.items()]
         self._versions = [t._version for _, t in self._tensors]
@@ -224,6 +243,7 @@ _READ = {"assign": "models", "answer": "logits"}  # phases with a first argument
 _ROWS = ("vector or nothing", "same shape", "step")  # copied into the engine's tensors, without their graph
 
 
+@_check()
 def require_untouched(watch: Watch, who: str, phase: str, where: str) -> None:
     """Raise :class:`PhaseError` where plugin ``who`` wrote to what is watched, or changed torch's settings."""
     if changed := watch.changed():
