@@ -97,7 +97,6 @@ class Group:
             self._optimizer.reset([turn.client for turn in turns])
             for e in range(self._setup.config.local_epochs):
                 self._epoch(e)
-            self._optimizer.keep()
             for i, turn in enumerate(turns):
                 self._show(i)
                 self._trainer.end(turn)

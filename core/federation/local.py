@@ -25,7 +25,7 @@ from fedbench.core.federation.guard import (
     run_model,
     where_of,
 )
-from fedbench.core.federation.optimizer import States, lr_at, make_optimizer
+from fedbench.core.federation.optimizer import State, lr_at, make_optimizer
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.chain import Chain
 from fedbench.core.numerics.rng import key_for
@@ -189,7 +189,7 @@ class LocalTrainer:
     """Trains a client in the module, through its flat vectors; ``cohort.py`` trains many at once with its help."""
 
     def __init__(self, setup: Setup) -> None:
-        self.setup, self.flat, self.states = setup, setup.flat, States()
+        self.setup, self.flat, self.states = setup, setup.flat, dict[int, State]()
         self.optimizer = make_optimizer(setup.config.optimizer, self.flat.params[None], self.flat.grad[None], self.states)
         self.usage = Usage(setup.clients)
         self.phases = {name: overrides(setup.defense, name) for name in PHASES}
@@ -199,25 +199,28 @@ class LocalTrainer:
     def train(self, turn: Turn) -> None:
         """The client's whole training; the module then holds its model."""
         self._load(turn)
+        self.optimizer.reset((turn.client,), again=self.phases["local_train"])
         self.flat.bind_grad()
         self.begin(turn)
         if turn.ctx is not None and self.phases["local_train"] and len(turn.selection.index):
             key = key_for(self.setup.seed, "defense:local_train", turn.round, turn.client)
-            epochs = Epochs(self.setup.config.local_epochs, lambda n, e: self._epoch(turn, n, e), lambda: self._load(turn))
+            epochs = Epochs(self.setup.config.local_epochs, lambda n, e: self._epoch(turn, n, e), lambda: self._restart(turn))
             with epochs.open():
                 ctx = replace(turn.ctx, key=key, training=epochs)
                 call_phase(self.setup.defense, "local_train", ctx, where=turn.where)
         else:
             for e in range(self.setup.config.local_epochs):
                 self._epoch(turn, 0, e)
-        self.optimizer.keep()
         self.end(turn)
 
     def _load(self, turn: Turn) -> None:
-        """The received model, which stays unchanged, and the optimiser as the client starts with it."""
+        """The received model, which stays unchanged."""
         self.flat.params.copy_(turn.start)
         self.flat.buffers.copy_(turn.buffers)
-        self.optimizer.reset((turn.client,))
+
+    def _restart(self, turn: Turn) -> None:
+        self._load(turn)
+        self.optimizer.restart()
 
     def begin(self, turn: Turn) -> None:
         """Key the client's random numbers, and ask a member for its selection. The module holds what it received."""

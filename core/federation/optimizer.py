@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -29,8 +31,14 @@ def lr_at(federation: FederationSpec, round: int) -> float:
 
 
 _IN_CACHE = 2**17  # elements: 512 KiB in float32
-States = dict[int, list[torch.Tensor]]
-"""client -> its moments and its number of steps"""
+
+
+class State(NamedTuple):
+    """Of Adam, for one client: [P] first and second moments, and the number of steps."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+    steps: torch.Tensor
 
 
 class SGD:
@@ -44,12 +52,14 @@ class SGD:
         self._rows, self._momentum, self._weight_decay = (params, grads), momentum, weight_decay
         self._velocity = torch.zeros_like(params) if momentum else params.new_zeros(0)
 
-    def reset(self, clients: Sequence[int] = ()) -> None:
-        """Forget the momentum. ``clients``: the ids of those that the first rows belong to; () for one that is no client."""
+    def reset(self, clients: Sequence[int] = (), again: bool = False) -> None:
+        """Forget the momentum. ``clients``: ids of those that the first rows belong to; () for one that is no client.
+        ``again``: whether :meth:`restart` may follow."""
         self._velocity.zero_()
 
-    def keep(self) -> None:
-        """The clients' round ends."""
+    def restart(self) -> None:
+        """As ``reset`` left it."""
+        self._velocity.zero_()
 
     def step(self, lr: float, rows: Sequence[int] = (0,)) -> None:
         """One step of these rows."""
@@ -80,34 +90,44 @@ class Adam:
 
     def __init__(
         self, params: torch.Tensor, grads: torch.Tensor, *, betas: tuple[float, ...] = BETAS, weight_decay: float = 0.0,
-        states: States | None = None,
+        states: dict[int, State] | None = None,
     ) -> None:  # fmt: skip
         self._rows, self._betas, self._weight_decay = (params, grads), betas, weight_decay
-        self._state = torch.zeros_like(params), torch.zeros_like(params), params.new_zeros(len(params), dtype=torch.float32)
-        self._kept, self._clients = states, tuple[int, ...]()
+        self._kept, self._fresh, self._state, self._began = states, list[State](), list[State](), list[State]()
 
-    def reset(self, clients: Sequence[int] = ()) -> None:
-        """Fresh moments, or the clients' own from their last round. ``clients``: as for ``SGD``."""
-        self._clients = tuple(clients)
-        for of in self._state:
-            of.zero_()
-        for i, k in enumerate(clients):
-            for of, kept in zip(self._state, (self._kept or {}).get(k, ()), strict=False):
-                of[i].copy_(kept)
+    def reset(self, clients: Sequence[int] = (), again: bool = False) -> None:
+        """Fresh moments, or the clients' own, as their last round left them. ``clients``, ``again``: as for ``SGD``."""
+        if self._kept is None or not clients:
+            self._fresh = self._fresh or [self._new() for _ in self._rows[0]]
+            self._state = self._fresh
+            self.restart()
+            return
+        for k in clients:
+            if k not in self._kept:
+                self._kept[k] = self._new()
+        self._state = [self._kept[k] for k in clients]
+        self._began = [State(*(t.clone() for t in state)) for state in self._state] if again else []
 
-    def keep(self) -> None:
-        """The clients' round ends."""
-        if self._kept is not None:
-            self._kept |= {k: [of[i].clone() for of in self._state] for i, k in enumerate(self._clients)}
+    def restart(self) -> None:
+        """As ``reset`` left it."""
+        if self._state is self._fresh:
+            for t in itertools.chain(*self._fresh):
+                t.zero_()
+        else:
+            for t, was in zip(itertools.chain(*self._state), itertools.chain(*self._began), strict=True):
+                t.copy_(was)
+
+    def _new(self) -> State:
+        row = self._rows[0][0]
+        return State(torch.zeros_like(row), torch.zeros_like(row), torch.zeros((), dtype=torch.float32, device=row.device))
 
     def step(self, lr: float, rows: Sequence[int] = (0,)) -> None:
         """One step of these rows."""
-        (params, grads), (first, second, steps) = self._rows, self._state
-        for i in rows:
-            steps[i] += 1
+        params, grads = ([of[i] for i in rows] for of in self._rows)
+        first, second, steps = (list(of) for of in zip(*(self._state[i] for i in rows), strict=True))
+        torch._foreach_add_(steps, 1)
         torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls: one pass over the memory
-            [params[i] for i in rows], [grads[i] for i in rows], [first[i] for i in rows], [second[i] for i in rows], [],
-            [steps[i] for i in rows], lr=lr, beta1=self._betas[0], beta2=self._betas[1],
+            params, grads, first, second, [], steps, lr=lr, beta1=self._betas[0], beta2=self._betas[1],
             weight_decay=self._weight_decay, eps=self.EPS, amsgrad=False, maximize=False,
         )  # fmt: skip
 
@@ -121,7 +141,7 @@ class Adam:
 
 
 def make_optimizer(
-    optimizer: Optimizer, params: torch.Tensor, grads: torch.Tensor, states: States | None = None
+    optimizer: Optimizer, params: torch.Tensor, grads: torch.Tensor, states: dict[int, State] | None = None
 ) -> SGD | Adam:
     """The one that the suite gives the federation's clients, for rows of ``params`` and ``grads`` [G, P]. ``states``: what
     clients keep from round to round, where the suite lets them."""

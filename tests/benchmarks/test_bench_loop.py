@@ -14,6 +14,7 @@ import pytest
 import torch
 from workloads import MODELS, Work, bare, clients_of, in_turn, of_suite, ratio
 
+from fedbench.core.federation.guard import Checks
 from fedbench.plugins.defenses.uploads import Placebo
 
 pytestmark = pytest.mark.benchmark
@@ -53,12 +54,12 @@ def test_local_steps_per_second_of_a_suite(suite, setting, rounds):
     ("partial_defense", "digits", 5), ("partial_defense_cifar10", "cifar10", 1), ("partial_defense_location30", "location30", 3),
 ])  # fmt: skip
 def test_training_with_a_placebo_over_plain_training(suite, setting, rounds):
-    """CPU time, where every client is a member."""
+    """CPU time as the runtime column counts it, where every client is a member."""
     work = of_suite(suite, setting)
     everyone = tuple(range(len(work.clients)))
     ways = {"none": lambda: [*work.training(rounds).rounds()]}
     ways["placebo"] = lambda: [*work.training(rounds, Placebo(), everyone).rounds()]
-    taken = in_turn(ways, N, clock=time.process_time)
+    taken = in_turn(ways, N, clock=lambda: time.process_time() - Checks.cpu_s)
     print(f"\n{suite}, {setting}, CPU time with a placebo over none: {ratio(taken['placebo'], taken['none'])}")
 
 
