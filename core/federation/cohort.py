@@ -126,7 +126,7 @@ class Group:
         self._drawn = [self._trainer.drawn(turn) for turn in turns]
         self._contexts = {}
         for i, turn in enumerate(turns):
-            if (ctx := self._trainer.context_of_epoch(turn, 0, e)) is not None and self._trainer.by_batch:
+            if (ctx := self._trainer.context_of_epoch(turn, 0, e)) is not None:
                 self._contexts[i] = replace(ctx, tools=self._tools)
         if any(self._drawn):
             with unfilled():

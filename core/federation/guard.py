@@ -234,7 +234,9 @@ def call_phase(defense: Defense, name: str, *args: Any, where: str) -> Any:
     watch = Watch(args[-1], {_READ[name]: args[0]} if name in _READ else {}, closely=row.stage != "batch")
     answer = call(defense, row.name, *args, where=where)
     require_untouched(watch, type(defense).__name__, row.name, where)
-    if misfit := CHECKS[row.returns](answer, *args):
+    with _check():
+        misfit = CHECKS[row.returns](answer, *args)
+    if misfit:
         raise PhaseError(f"{type(defense).__name__}.{row.name} ({where}) returned {misfit.found}; expected {misfit.expected}")
     return answer.detach() if row.returns in _ROWS and answer is not None else answer
 

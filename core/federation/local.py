@@ -194,6 +194,7 @@ class LocalTrainer:
         self.usage = Usage(setup.clients)
         self.phases = {name: overrides(setup.defense, name) for name in PHASES}
         self.by_batch = any(self.phases[name] for name in phases(party=("member",), stage=("batch",)))
+        self.of_upload = tuple(name for name in phases(stage=("upload",)) if self.phases[name])
         self.defended = self.by_batch or any(self.phases[name] for name in phases(party=("member",), stage=("round",)))
 
     def train(self, turn: Turn) -> None:
@@ -260,8 +261,9 @@ class LocalTrainer:
             torch.cuda.manual_seed_all(key)
 
     def context_of_epoch(self, turn: Turn, n: int, e: int) -> MemberContext | None:
-        """Of epoch ``e`` of the ``n``-th pass over this round's epochs, which has draws of its own."""
-        if turn.ctx is None:
+        """Of epoch ``e`` of the ``n``-th pass over this round's epochs, which has draws of its own; None without phases of a
+        batch."""
+        if turn.ctx is None or not self.by_batch:
             return None
         purpose = f"defense:pass{n}:epoch{e}" if n else f"defense:epoch{e}"
         key = key_for(self.setup.seed, purpose, turn.round, turn.client)
@@ -334,12 +336,11 @@ class LocalTrainer:
 
     def upload(self, update: torch.Tensor, context: Callable[[str], MemberContext], causes: Causes) -> torch.Tensor:
         """The member's update [P] after every phase of stage ``upload``, each with its own context."""
-        for name in phases(stage=("upload",)):
-            if self.phases[name]:
-                ctx, was = context(name), finite(update)
-                changed = call_phase(self.setup.defense, name, update, ctx, where=where_of(ctx))
-                update = changed.to(update)  # as it is uploaded: a larger float64 is no float32
-                causes.watch([ctx.client], [was], update[None], name)
+        for name in self.of_upload:
+            ctx, was = context(name), finite(update)
+            changed = call_phase(self.setup.defense, name, update, ctx, where=where_of(ctx))
+            update = changed.to(update)  # as it is uploaded: a larger float64 is no float32
+            causes.watch([ctx.client], [was], update[None], name)
         return update
 
 

@@ -199,7 +199,8 @@ class Training:
             if k in self.setup.members:
                 if trainer.phases["after_round"]:
                     self._trained[k] = flat.params.clone(), flat.buffers.clone(), start.clone()
-                updates[row] = trainer.upload(updates[row].clone(), partial(self._context, t, k, start), self.causes)
+                if trainer.of_upload:
+                    updates[row] = trainer.upload(updates[row].clone(), partial(self._context, t, k, start), self.causes)
         model_of = [self.assignment[k] for k in cohort]
         stacked, stacked_buffers = sent.stacked()
         return Uploads(

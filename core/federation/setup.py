@@ -103,7 +103,7 @@ class Setup:
         """[K] what the server weighs each client's update by, to be divided by the sum over those who are present."""
         return tuple(1.0 if self.config.weights == "equal" else float(n) for n in self.sizes)
 
-    @property
+    @cached_property
     def facts(self) -> Federation:
         """The public facts."""
         return public_facts(
