@@ -66,14 +66,25 @@ class Cohort:
 
     def _together(self, chain: Chain, turns: Sequence[Turn]) -> Iterator[Turn]:
         acts = self.trainer.phases
-        # batches that a member makes itself, or whose forward pass it does not need, are not padded for the others
+        # members that make their batches or gradients themselves: the others are not padded to their sizes
         apart = acts["transform"] or acts["local_step"]
         for kind in (False, True):
-            mine = [turn for turn in turns if (apart and turn.context is not None) == kind]
-            mine.sort(key=lambda turn: -len(turn.data.y))  # alike ones together
-            for start in range(0, len(mine), self._size):
+            for alike in _alike([turn for turn in turns if (apart and turn.context is not None) == kind], self._size):
                 self._group = self._group or Group(self.trainer, self._size)
-                yield from self._group.train(chain, mine[start : start + self._size])
+                yield from self._group.train(chain, alike)
+
+
+def _alike(turns: list[Turn], most: int) -> Iterator[list[Turn]]:
+    """Groups of at most so many, the largest clients first, each with a quarter of its first one's samples or more: an epoch of a
+    group is in memory with as many batches for all."""
+    group: list[Turn] = []
+    for turn in sorted(turns, key=lambda turn: -len(turn.data.y)):
+        if group and (len(group) == most or 4 * len(turn.data.y) < len(group[0].data.y)):
+            yield group
+            group = []
+        group.append(turn)
+    if group:
+        yield group
 
 
 class Group:

@@ -1,8 +1,8 @@
 """The gradient of a plain chain of layers without a graph: the kernels that autograd would call, in its order, so its bits.
 
 What is saved is the graph of every batch, the zeroing of the gradient and its accumulation, which together take longer than
-the arithmetic of a small model: gradients are written where the optimiser reads them. A chain of ``stacked`` links takes
-the batches of many clients at once, each with its own parameters: one kernel call for all of them."""
+the arithmetic of a small model: gradients are written where the optimiser reads them. A chain of ``STACKED`` layers
+takes the batches of many clients at once, each with its own parameters: one kernel call for all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import deterministic
 
 from fedbench.core.numerics.flat import FlatModel, clip_factors
-from fedbench.core.numerics.links import LINKS, DropoutLink, FlattenLink, LinearLink, Link
+from fedbench.core.numerics.links import LINKS, STACKED, DropoutLink, FlattenLink, LinearLink, Link
 from fedbench.core.numerics.wrappers import Normalised, as_floats
 
 
@@ -42,7 +42,7 @@ class Chain:
         self._first = next(i for i, link in enumerate(links) if link.grads)
         self.draws = any(type(link) is DropoutLink for link in links)
         """whether a forward pass draws random numbers"""
-        self.stackable = all(link.stacked for link in links)
+        self.stackable = all(type(link.layer) in STACKED for link in links)
         """whether :meth:`of_clients` serves this model"""
 
     @classmethod

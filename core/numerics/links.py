@@ -1,6 +1,5 @@
 """The layers that a chain (``chain.py``) goes through by hand: each its forward and backward kernel, as autograd calls
-them. Those that are ``stacked`` also take the layers of many clients at once, with the clients on the first axis: a
-convolution is as fast client by client."""
+them. Those of ``STACKED`` also take many clients at once, with the clients on the first axis."""
 
 from __future__ import annotations
 
@@ -21,11 +20,9 @@ Tensors = tuple[torch.Tensor | None, ...]
 class Link(ABC):
     """One layer: ``forward`` keeps what ``backward`` needs of a batch. ``values``: its weight and bias, of many clients with
     the client axis before the others; ``grads``: views that ``backward`` fills with their gradients; ``fresh``: whether it
-    may overwrite its input. ``keeps_output``: whether it reads its own output again, which must then not be overwritten;
-    ``stacked``: whether it takes many clients."""
+    may overwrite its input. ``keeps_output``: whether it reads its own output again, which must then not be overwritten."""
 
     keeps_output: ClassVar[bool] = False
-    stacked: ClassVar[bool] = False
 
     _x: torch.Tensor
     _weight: torch.Tensor | None
@@ -57,8 +54,6 @@ class Link(ABC):
 
 
 class FlattenLink(Link):
-    stacked = True
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._shape = x.shape
         return x.flatten(1 + self.clients)
@@ -72,8 +67,6 @@ class FlattenLink(Link):
 
 
 class LinearLink(Link):
-    stacked = True
-
     @classmethod
     def serves(cls, layer: nn.Linear, rows: bool) -> bool:  # type: ignore[override]
         return rows and layer.bias is not None
@@ -165,7 +158,7 @@ class GroupNormLink(AtOnce):
 
 
 class ReLULink(Link):
-    keeps_output = stacked = True
+    keeps_output = True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._out = x.relu_() if self.fresh else x.relu()
@@ -176,7 +169,7 @@ class ReLULink(Link):
 
 
 class TanhLink(Link):
-    keeps_output = stacked = True
+    keeps_output = True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self._out = x.tanh()
@@ -225,3 +218,7 @@ LINKS: dict[type[nn.Module], type[Link]] = {
     nn.Flatten: FlattenLink, nn.Linear: LinearLink, nn.Conv2d: Conv2dLink, nn.GroupNorm: GroupNormLink, nn.ReLU: ReLULink,
     nn.Tanh: TanhLink, nn.MaxPool2d: MaxPool2dLink, nn.Dropout: DropoutLink,
 }  # fmt: skip
+
+STACKED = frozenset({nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh})
+"""Layers of which many clients are computed at once on the CPU. Convolutions, and what stands between them, are as fast client by
+client (tests/benchmarks/test_bench_chain.py); dropout draws from each client's generator. On a GPU every layer is autograd's."""

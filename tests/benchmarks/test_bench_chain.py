@@ -58,3 +58,27 @@ def test_maxima_with_the_channels_first_over_channels_last(backward):
     last = first.to(memory_format=torch.channels_last)
     what = f"maxima of {BATCH} x 16 x 32 x 32, {'forward and backward' if backward else 'forward'}, channels first / last"
     report(what, lambda: pooled(first), lambda: pooled(last))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_convolutions_of_ten_clients_one_by_one_over_one_of_ten_groups(backward):
+    x, w = torch.randn(10, BATCH, 16, 16, 16), torch.randn(10, 32, 16, 3, 3)
+    side = x.transpose(0, 1).reshape(BATCH, 160, 16, 16), w.flatten(0, 1)
+
+    def convolved(x, w, groups=1):
+        out = torch.convolution(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+        if backward:
+            options = None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups, [True, True, False]
+            torch.ops.aten.convolution_backward(out, x, w, *options)
+
+    what = f"convolutions of ten clients, {'forward and backward' if backward else 'forward'}, one by one / as groups"
+    report(what, lambda: [convolved(a, b) for a, b in zip(x, w, strict=True)], lambda: convolved(*side, groups=10))
+
+
+def test_forward_passes_of_ten_models_one_by_one_over_all_at_once():
+    model, shape = MODELS["mlp"]
+    flat, x = FlatModel(model.build(shape, 10), torch.device("cpu")), torch.randn(1400, *shape)
+    rows = flat.params.repeat(10, 1)
+    one, many = Chain.of(flat, x), Chain.of(flat, x).of_clients(flat, rows, torch.empty_like(rows))
+    alike, what = x.expand(10, *x.shape), "MLP, 1,400 samples, ten models one by one / at once"
+    report(what, lambda: [one.forward(x) for _ in rows], lambda: many.forward(alike))
