@@ -42,7 +42,7 @@ class Cohort:
 
     @property
     def note(self) -> str:
-        """Why clients whose model is small are trained one by one; empty where they are not, or where that is as fast."""
+        """Why clients are trained one by one though their model is small; empty where they are not, or where that is as fast."""
         flat, chain = self._setup.flat, self._chain()
         if not self._size or flat.params.device.type != "cpu" or (chain is not None and not chain.draws):
             return ""
