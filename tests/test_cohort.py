@@ -246,7 +246,80 @@ class Noisy(Defense):
         return update + 0.1 * ctx.randn_like(update)
 
 
-@pytest.mark.parametrize("make", [Decay, Penalty, Scaled, Views, Clipped, Twice, composite])
+class Floats(Defense):
+    """Samples of another type than the other clients' bytes."""
+
+    def prepare(self, data, ctx):
+        return replace(data, x=ctx.normalise(data.x)) if ctx.client % 2 else data
+
+
+class Through(Defense):
+    """A batch that depends on the parameters, and a loss of the gradient at its samples."""
+
+    def transform(self, batch, ctx):
+        scale = ctx.model(batch.x).square().mean() if ctx.client % 2 else batch.x.new_ones(()).requires_grad_()
+        return replace(batch, x=batch.x * scale)
+
+    def loss(self, logits, batch, ctx):
+        loss = cross_entropy(logits, batch.y)
+        return loss + torch.autograd.grad(loss, batch.x, create_graph=True)[0].square().sum()
+
+
+class Left(Defense):
+    """Gradients that the phases leave behind are no other batch's."""
+
+    def loss(self, logits, batch, ctx):
+        loss = cross_entropy(logits, batch.y)
+        loss.backward(retain_graph=True)
+        return loss * (1 + sum(p.grad.square().sum() for p in ctx.model.parameters())).reciprocal()
+
+
+class InLoss(Defense):
+    """Clipped gradients outside of the step that they are meant for."""
+
+    def loss(self, logits, batch, ctx):
+        return cross_entropy(logits, batch.y) + 0.1 * ctx.clipped_gradient(batch, 0.5).square().sum() * logits.mean()
+
+
+class Noised(Defense):
+    """Clipped gradients of samples that the member writes to."""
+
+    def local_step(self, batch, ctx):
+        batch.x.add_(ctx.randn_like(batch.x))
+        return ctx.clipped_gradient(batch, 0.5) / max(len(batch.y), 1)
+
+
+class Public(Defense):
+    """All members train on the same tensors."""
+
+    y = torch.tensor([0, 1, 1])
+
+    def transform(self, batch, ctx):
+        self.x = self.__dict__.get("x", batch.x.new_ones(3, *batch.x.shape[1:]))
+        return replace(batch, x=self.x, y=self.y, index=batch.index.new_zeros(3), soft=None)
+
+    def local_step(self, batch, ctx):
+        return ctx.clipped_gradient(batch, 0.1)
+
+
+class Nearby(Defense):
+    """Clipped gradients at other parameters, and with a layer hooked, for a while."""
+
+    def local_step(self, batch, ctx):
+        layer = ctx.model[-1]
+        with torch.no_grad():
+            layer.weight.mul_(1.5)
+            moved = ctx.clipped_gradient(batch, 0.5)
+            layer.weight.div_(1.5)
+        hook = layer.register_forward_hook(lambda layer, args, out: 2 * out)
+        hooked = ctx.clipped_gradient(batch, 0.5)
+        hook.remove()
+        return (moved + hooked + ctx.clipped_gradient(batch, 0.5)) / max(len(batch.y), 1)
+
+
+@pytest.mark.parametrize("make", [
+    Decay, Penalty, Scaled, Views, Clipped, Twice, composite, Through, Left, InLoss, Noised, Public, Nearby,
+])  # fmt: skip
 def test_members_end_where_each_ends_alone_with_autograd(make, monkeypatch):
     cases = [case for case in range(200) if KINDS[case % len(KINDS)] == "plain"][:15]
     for case in cases:
@@ -258,3 +331,17 @@ def test_members_end_where_each_ends_alone_with_autograd(make, monkeypatch):
             expected = ends(drawn_setup(case, make())[1])
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10, msg=lambda m, c=case: f"{c}: {m}")
+
+
+def test_members_whose_samples_are_floats_train_beside_clients_with_bytes(monkeypatch):
+    def made() -> Setup:
+        setup = drawn_setup(KINDS.index("images") + 2 * len(KINDS), Floats())[1]
+        clients = [replace(d, x=(40 * d.x).to(torch.uint8)) for d in setup.clients]
+        return replace(setup, clients=clients)
+
+    setup = made()
+    assert isinstance(setup.flat.module, Normalised) and len(setup.clients) > 3
+    found = ends(setup)
+    monkeypatch.setattr(cohort, "MOST_ELEMENTS", 0)
+    for a, b in zip(found, ends(made()), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)

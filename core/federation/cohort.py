@@ -18,10 +18,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fedbench.core.contract.samples import Batch
 from fedbench.core.federation.guard import call_phase, run_model
-from fedbench.core.federation.local import LocalTrainer, Turn, add_to
+from fedbench.core.federation.local import LocalTrainer, Turn, add_to, has_graph
 from fedbench.core.federation.optimizer import lr_at, make_optimizer
 from fedbench.core.federation.setup import MemberTools, Setup
 from fedbench.core.numerics.chain import Chain, obstacle, of_logits, unfilled
+from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import clipped_gradient
 from fedbench.core.numerics.wrappers import as_floats
 
@@ -68,23 +69,14 @@ class Cohort:
         acts = self.trainer.phases
         # members that make their batches or gradients themselves: the others are not padded to their sizes
         apart = acts["transform"] or acts["local_step"]
-        for kind in (False, True):
-            for alike in _alike([turn for turn in turns if (apart and turn.context is not None) == kind], self._size):
+        # nor do a `prepare`'s floats stack with bytes
+        kinds = [(bool(apart and turn.context is not None), str(turn.data.x.dtype)) for turn in turns]
+        for kind in sorted(set(kinds)):
+            mine = [turn for turn, its in zip(turns, kinds, strict=True) if its == kind]
+            mine.sort(key=lambda turn: -len(turn.data.y))  # alike ones together
+            for start in range(0, len(mine), self._size):
                 self._group = self._group or Group(self.trainer, self._size)
-                yield from self._group.train(chain, alike)
-
-
-def _alike(turns: list[Turn], most: int) -> Iterator[list[Turn]]:
-    """Groups of at most so many, the largest clients first, each with a quarter of its first one's samples or more: an epoch of a
-    group is in memory with as many batches for all."""
-    group: list[Turn] = []
-    for turn in sorted(turns, key=lambda turn: -len(turn.data.y)):
-        if group and (len(group) == most or 4 * len(turn.data.y) < len(group[0].data.y)):
-            yield group
-            group = []
-        group.append(turn)
-    if group:
-        yield group
+                yield from self._group.train(chain, mine[start : start + self._size])
 
 
 class Group:
@@ -95,7 +87,7 @@ class Group:
         self._params, self._grads = (self._flat.params.new_zeros(size, self._flat.params.numel()) for _ in range(2))
         self._views, self._gradients = ([self._flat.views(row) for row in rows] for rows in (self._params, self._grads))
         self._optimizer = make_optimizer(self._setup.config.optimizer, self._params, self._grads, trainer.states)
-        self._phases, self._tools = trainer.phases, GroupTools()
+        self._phases, self._tools = trainer.phases, GroupTools(self._flat)
 
     def train(self, chain: Chain, turns: Sequence[Turn]) -> Iterator[Turn]:
         """As ``Cohort.train``; ``chain``: the module's."""
@@ -118,6 +110,7 @@ class Group:
     def _show(self, i: int) -> None:
         """Let the module be client ``i``'s, and torch's global generator as it left it."""
         self._flat.show(self._params[i], self._views[i])
+        self._tools.row = i
         torch.random.default_generator.set_state(self._random[i])
 
     def _as(self, i: int, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -193,7 +186,11 @@ class Group:
             own = {i: gradient for i, gradient in answers.items() if gradient is not None}
         rest = [i for i in active if i not in own and len(self._drawn[i][s])]
         if rest:
-            self._descend(data, {i: batches[i] for i in rest if i in batches})
+            graphs = {i: batches[i] for i in rest if i in batches and has_graph(batches[i])}
+            self._descend(data, {i: batches[i] for i in rest if i in batches and i not in graphs})
+            for i, batch in graphs.items():
+                rows = self._grads[i], self._gradients[i]
+                self._as(i, self._trainer.by_autograd, batch, self._contexts[i], self._turns[i].where, *rows)
         for i, gradient in own.items():
             self._grads[i].copy_(gradient)
         return [*own, *rest]
@@ -237,26 +234,49 @@ class Stack(NamedTuple):
 
 
 class GroupTools(MemberTools):
-    """A member's tools in a group: the clipped gradients of a step are made for the whole group when the first member asks."""
+    """A member's tools in a group: the clipped gradients of a step are made for the whole group when the first member asks, and
+    anew for one that asks for others: at parameters, samples or layers that it has changed for a while, or to another bound.
+    ``row``: who asks."""
+
+    def __init__(self, flat: FlatModel) -> None:
+        self._flat, self.row = flat, 0
+        self._batches, self._versions = dict[int, Batch](), dict[int, tuple[int, int]]()
 
     def begin(self, chain: Chain, data: Stack, batches: dict[int, Batch], params: torch.Tensor) -> None:
         """A step begins, of a group with these parameters [G, P]."""
         self._chain, self._data, self._batches, self._params = chain, data, batches, params
-        self._version, self._bound = params._version, 0.0
+        self._versions = {i: (b.x._version, _target(b)._version) for i, b in batches.items()}
+        self._bound = 0.0
 
     def clipped_gradient(  # type: ignore[override]
         self, model: nn.Module, x: torch.Tensor, y: torch.Tensor, bound: float, views: int = 1
     ) -> torch.Tensor:
         """As ``numerics.gradients.clipped_gradient``."""
-        mine = (i for i, b in self._batches.items() if x is b.x and y is (b.y if b.soft is None else b.soft))
-        row, moved = next(mine, None), self._params._version != self._version
-        if row is None or views != 1 or moved or not bound > 0 or bound != (self._bound or bound):
+        batch = self._batches.get(self.row)
+        of_step = batch is not None and x is batch.x and y is _target(batch)
+        if not of_step or views != 1 or not bound > 0 or not self._made(bound):
             return clipped_gradient(model, x, y, bound, views)
+        return self._chain.grads[self.row].clone()
+
+    def _made(self, bound: float) -> bool:
+        """Whether the gradients of the step, clipped to ``bound``, are those that are asked for."""
+        if bound != (self._bound or bound) or self._chain.hooked():
+            return False
+        if any((b.x._version, _target(b)._version) != self._versions[i] for i, b in self._batches.items()):
+            return False
+        if not self._bound:
+            self._seen = self._flat.views(self._params.clone())
+        if not all(torch.equal(p, seen[self.row]) for p, seen in zip(self._flat.trainable, self._seen, strict=True)):
+            return False
         if not self._bound:
             real = (self._data.weight > 0).to(self._data.weight)
             self._chain.clipped(self._data.x, self._data.target, real, bound)
             self._bound = bound
-        return self._chain.grads[row].clone()
+        return True
+
+
+def _target(batch: Batch) -> torch.Tensor:
+    return batch.y if batch.soft is None else batch.soft
 
 
 def _padded(drawn: list[torch.Tensor], steps: int, width: int) -> torch.Tensor:
@@ -276,7 +296,7 @@ def _restacked(batches: dict[int, Batch], m: int, before: Stack) -> Stack:
     weight = before.weight.new_zeros(m, width)
     for i, b in batches.items():
         n = len(b.x)
-        x[i, :n], y[i, :n], weight[i, :n] = b.x, b.y, 1 / max(n, 1)
+        x[i, :n], y[i, :n], weight[i, :n] = b.x.detach(), b.y, 1 / max(n, 1)
         if soft is not None:
-            soft[i, :n] = one_hot(b.y, soft.shape[2]) if b.soft is None else b.soft
+            soft[i, :n] = one_hot(b.y, soft.shape[2]) if b.soft is None else b.soft.detach()
     return Stack(x, y, soft, weight)

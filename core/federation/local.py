@@ -291,35 +291,43 @@ class LocalTrainer:
     def _gradient(self, batch: Batch, ctx: MemberContext | None, chain: Chain | None, where: str) -> bool:
         """Fill ``flat.grad`` with that of a batch; False where there is nothing to learn from."""
         size, own = len(batch.index), None
+        if ctx is not None:
+            self.flat.bind_grad((None,) * len(self.flat.trainable))  # a phase sees no gradients but its own, as in a group
         if ctx is not None and self.phases["transform"] and size:
             batch = call_phase(self.setup.defense, "transform", batch, ctx, where=where)
         if ctx is not None and self.phases["local_step"]:
             own = call_phase(self.setup.defense, "local_step", batch, ctx, where=where)
+        lossy = ctx is not None and self.phases["loss"]
         if own is not None:
             self.flat.grad.copy_(own)
         elif not size:
             return False
-        elif ctx is None or not self.phases["loss"]:
-            self._of_cross_entropy(batch, chain, where)
-        elif chain is None or chain.draws:
-            loss = call_phase(self.setup.defense, "loss", forward(self.flat.module, batch.x, where), batch, ctx, where=where)
-            self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients
-            self.flat.grad.zero_()
-            backward(loss, self.setup.defense, where)
+        elif chain is None or (lossy and chain.draws) or has_graph(batch):
+            self.by_autograd(batch, ctx, where, self.flat.grad, self.flat.gradients)
+        elif ctx is None or not lossy:
+            run_model(chain.gradient, batch.x, batch.y if batch.soft is None else batch.soft, where=where)
         else:
             at_logits, others = self.of_loss(run_model(chain.forward, batch.x, where=where), batch, ctx)
             chain.backward(at_logits)
-            self.flat.bind_grad()
             add_to(self.flat.gradients, others)
         return True
 
-    def _of_cross_entropy(self, batch: Batch, chain: Chain | None, where: str) -> None:
-        target = batch.y if batch.soft is None else batch.soft
-        if chain is not None:
-            run_model(chain.gradient, batch.x, target, where=where)
-            return
-        self.flat.grad.zero_()
-        cross_entropy(forward(self.flat.module, batch.x, where), target).backward()
+    def by_autograd(
+        self, batch: Batch, ctx: MemberContext | None, where: str, grad: torch.Tensor, gradients: Sequence[torch.Tensor]
+    ) -> None:
+        """Fill ``grad`` [P], of which ``gradients`` are the views, through a graph of the module."""
+        logits, defense = forward(self.flat.module, batch.x, where), self.setup.defense
+        lossy = ctx is not None and self.phases["loss"]
+        if lossy:
+            loss = call_phase(defense, "loss", logits, batch, ctx, where=where)
+        else:
+            loss = cross_entropy(logits, batch.y if batch.soft is None else batch.soft)
+        self.flat.bind_grad(gradients)  # a plugin may have used, or dropped, the gradients
+        grad.zero_()
+        if lossy:
+            backward(loss, defense, where)
+        else:
+            loss.backward()  # type: ignore[no-untyped-call]
 
     def of_loss(
         self, logits: torch.Tensor, batch: Batch, ctx: MemberContext
@@ -342,6 +350,11 @@ class LocalTrainer:
             update = changed.to(update)  # as it is uploaded: a larger float64 is no float32
             causes.watch([ctx.client], [was], update[None], name)
         return update
+
+
+def has_graph(batch: Batch) -> bool:
+    """Whether a ``transform`` let gradients go through the batch: to what it computed it from, or for its ``loss``."""
+    return batch.x.requires_grad or (batch.soft is not None and batch.soft.requires_grad)
 
 
 def add_to(gradients: Sequence[torch.Tensor], others: Sequence[torch.Tensor | None]) -> None:

@@ -65,6 +65,10 @@ class Chain:
             ) for link in self._links for own in [[p for p in link.layer._parameters.values() if p is not None]]
         ], grads)  # fmt: skip
 
+    def hooked(self) -> bool:
+        """Whether a layer has got a hook, which it does not call."""
+        return any(_hooked(link.layer) for link in self._links)
+
     @unfilled()
     @torch.no_grad()
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -119,7 +119,7 @@ class FlatModel:
         self.show(*self._own)
         self.bind_grad()
 
-    def bind_grad(self) -> None:
-        """Make every parameter's ``.grad`` a view of ``grad`` again, in case a plugin replaced it."""
-        for p, part in zip(self.trainable, self.gradients, strict=True):
+    def bind_grad(self, gradients: Sequence[torch.Tensor | None] | None = None) -> None:
+        """Make these every parameter's ``.grad``, by default the views of ``grad`` again, in case a plugin replaced it."""
+        for p, part in zip(self.trainable, self.gradients if gradients is None else gradients, strict=True):
             p.grad = part
