@@ -30,6 +30,7 @@ MOST_ELEMENTS = 2**19
 """parameters of the models of a group together"""
 MOST_CLIENTS = 64
 """of a group"""
+_SAMPLE = 1024  # parameters of a client that are compared, spread over all
 
 
 class Cohort:
@@ -87,7 +88,7 @@ class Group:
         self._params, self._grads = (self._flat.params.new_zeros(size, self._flat.params.numel()) for _ in range(2))
         self._views, self._gradients = ([self._flat.views(row) for row in rows] for rows in (self._params, self._grads))
         self._optimizer = make_optimizer(self._setup.config.optimizer, self._params, self._grads, trainer.states)
-        self._phases, self._tools = trainer.phases, GroupTools(self._flat)
+        self._phases, self._tools = trainer.phases, GroupTools(self._flat, self._params)
 
     def train(self, chain: Chain, turns: Sequence[Turn]) -> Iterator[Turn]:
         """As ``Cohort.train``; ``chain``: the module's."""
@@ -110,7 +111,7 @@ class Group:
     def _show(self, i: int) -> None:
         """Let the module be client ``i``'s, and torch's global generator as it left it."""
         self._flat.show(self._params[i], self._views[i])
-        self._tools.row = i
+        self._tools.show(i)
         torch.random.default_generator.set_state(self._random[i])
 
     def _as(self, i: int, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -181,9 +182,10 @@ class Group:
             data = _restacked(batches, len(data.y), data)
         own: dict[int, torch.Tensor] = {}
         if batches and self._phases["local_step"]:
-            self._tools.begin(self._of_first(len(data.y)), data, batches, self._params)
+            self._tools.begin(self._of_first(len(data.y)), data, batches)
             answers = {i: self._phase(i, "local_step", batch, self._contexts[i]) for i, batch in batches.items()}
             own = {i: gradient for i, gradient in answers.items() if gradient is not None}
+            self._tools.begin(self._chain, data, {})  # the rows of gradients are other ones from here on
         rest = [i for i in active if i not in own and len(self._drawn[i][s])]
         if rest:
             graphs = {i: batches[i] for i in rest if i in batches and has_graph(batches[i])}
@@ -235,44 +237,52 @@ class Stack(NamedTuple):
 
 class GroupTools(MemberTools):
     """A member's tools in a group: the clipped gradients of a step are made for the whole group when the first member asks, and
-    anew for one that asks for others: at parameters, samples or layers that it has changed for a while, or to another bound.
-    ``row``: who asks."""
+    anew for one that asks for others: at parameters, samples or layers that it has changed for a while, or to another bound."""
 
-    def __init__(self, flat: FlatModel) -> None:
-        self._flat, self.row = flat, 0
+    def __init__(self, flat: FlatModel, params: torch.Tensor) -> None:
+        self._flat, self._params, self._sample = flat, params, params[:, :: max(1, params.shape[1] // _SAMPLE)]
         self._batches, self._versions = dict[int, Batch](), dict[int, tuple[int, int]]()
 
-    def begin(self, chain: Chain, data: Stack, batches: dict[int, Batch], params: torch.Tensor) -> None:
-        """A step begins, of a group with these parameters [G, P]."""
-        self._chain, self._data, self._batches, self._params = chain, data, batches, params
-        self._versions = {i: (b.x._version, _target(b)._version) for i, b in batches.items()}
-        self._bound = 0.0
+    def show(self, row: int) -> None:
+        """The member of this row is at work, in the module."""
+        self._row, self._since = row, self._state()
+
+    def _state(self) -> tuple[int, list[tuple[int, int]]]:
+        return self._params._version, [(p._version, p.data_ptr()) for p in self._flat.trainable]
+
+    def begin(self, chain: Chain, data: Stack, batches: dict[int, Batch]) -> None:
+        """A step of the group begins."""
+        self._chain, self._data, self._batches, self._bound = chain, data, batches, 0.0
+        self._versions = {i: _versions(batch) for i, batch in batches.items()}
 
     def clipped_gradient(  # type: ignore[override]
         self, model: nn.Module, x: torch.Tensor, y: torch.Tensor, bound: float, views: int = 1
     ) -> torch.Tensor:
         """As ``numerics.gradients.clipped_gradient``."""
-        batch = self._batches.get(self.row)
-        of_step = batch is not None and x is batch.x and y is _target(batch)
-        if not of_step or views != 1 or not bound > 0 or not self._made(bound):
+        batch = self._batches.get(self._row)
+        of_step = batch is not None and x is batch.x and y is _target(batch) and views == 1 and bound > 0
+        if not of_step or bound != (self._bound or bound) or self._chain.hooked():
             return clipped_gradient(model, x, y, bound, views)
-        return self._chain.grads[self.row].clone()
-
-    def _made(self, bound: float) -> bool:
-        """Whether the gradients of the step, clipped to ``bound``, are those that are asked for."""
-        if bound != (self._bound or bound) or self._chain.hooked():
-            return False
-        if any((b.x._version, _target(b)._version) != self._versions[i] for i, b in self._batches.items()):
-            return False
         if not self._bound:
-            self._seen = self._flat.views(self._params.clone())
-        if not all(torch.equal(p, seen[self.row]) for p, seen in zip(self._flat.trainable, self._seen, strict=True)):
-            return False
+            self._then = self._sample.clone()
+        if self._moved():
+            return clipped_gradient(model, x, y, bound, views)
         if not self._bound:
             real = (self._data.weight > 0).to(self._data.weight)
             self._chain.clipped(self._data.x, self._data.target, real, bound)
             self._bound = bound
-        return True
+        return self._chain.grads[self._row].clone()
+
+    def _moved(self) -> bool:
+        """Whether the member has changed its batch or parameters for a while, past torch's counters, too."""
+        row = self._row
+        if _versions(self._batches[row]) != self._versions[row] or self._state() != self._since:
+            return True
+        return not torch.equal(self._sample[row], self._then[row])
+
+
+def _versions(batch: Batch) -> tuple[int, int]:
+    return batch.x._version, _target(batch)._version
 
 
 def _target(batch: Batch) -> torch.Tensor:
