@@ -15,7 +15,7 @@ from tiny import tiny_insider, tiny_module, tiny_setup, train_all
 from fedbench.core import ActiveAttack, Defense, MemberData, Selection, UserError
 from fedbench.core.contract.phases import PHASES
 from fedbench.core.federation.compose import composed
-from fedbench.core.federation.guard import PhaseError, remarks_of, require_served
+from fedbench.core.federation.guard import Checks, PhaseError, remarks_of, require_served
 from fedbench.core.process.library_state import kept
 
 ANSWERS: dict[str, Callable[..., Any]] = {
@@ -390,3 +390,12 @@ def test_a_phase_that_leaves_a_setting_of_the_process_is_named(phase):
     remedy = "all clients train in the same process: restore the setting, e.g. by a `with` block"
     wanted = {name: f"Mine.{phase} ({place(phase)}) changed torch's {name}; {remedy}" for name in LEFT}
     assert {name: left(name) for name in LEFT} == wanted
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_only_checks_that_wait_for_nothing_are_taken_off_the_training_time(on_gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: on_gpu)
+    before = Checks.cpu_s, Checks.wall_s
+    train_all(tiny_setup(type("P", (Defense,), {"protect": lambda self, update, ctx: update})(), members=(0,)))
+    spent = Checks.cpu_s - before[0], Checks.wall_s - before[1]
+    assert spent == (0, 0) if on_gpu else min(spent) > 0
