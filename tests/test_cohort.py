@@ -147,7 +147,8 @@ def by_hand(setup: Setup, before: Setup) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("cases", [range(52), pytest.param(range(52, 1000), marks=pytest.mark.slow)])
-def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases):
+def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases, monkeypatch):
+    monkeypatch.setattr(cohort, "_STEPS", 3)
     together = 0
     for case in cases:
         kind, setup = drawn_setup(case)
@@ -345,3 +346,22 @@ def test_members_whose_samples_are_floats_train_beside_clients_with_bytes(monkey
     monkeypatch.setattr(cohort, "MOST_ELEMENTS", 0)
     for a, b in zip(found, ends(made()), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_one_client_with_much_data_does_not_widen_the_others(monkeypatch):
+    sizes, stacked = [], cohort.Group._stacked
+
+    def spy(*args):
+        data = stacked(*args)
+        sizes.append(data.y.numel())
+        return data
+
+    monkeypatch.setattr(cohort.Group, "_stacked", spy)
+    clients = [MemberData(torch.randn(n, 3), torch.zeros(n, dtype=torch.int64)) for n in (640, 4, 4, 4)]
+    flat = FlatModel(nn.Sequential(nn.Linear(3, 2)), CPU)
+    config = FederationSpec(clients=4, rounds=1, local_epochs=1, batch_size=4, optimizer={"name": "sgd", "lr": 0.1})
+    ends(Setup(
+        config=config, seed=0, flat=flat, clients=clients, n_classes=2, defense=Defense(), members=(),
+        initial=flat.params[None].clone(),
+    ))  # fmt: skip
+    assert sum(sizes) <= 640 + 3 * 4 * 32

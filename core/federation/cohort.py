@@ -30,6 +30,7 @@ MOST_ELEMENTS = 2**19
 """parameters of the models of a group together"""
 MOST_CLIENTS = 64
 """of a group"""
+_STEPS = 32  # whose batches are stacked at once: of clients of unlike sizes, all would be many times their data
 _SAMPLE = 1024  # parameters of a client that are compared, spread over all
 
 
@@ -133,25 +134,27 @@ class Group:
         for i, turn in enumerate(turns):
             if (ctx := self._trainer.context_of_epoch(turn, 0, e)) is not None:
                 self._contexts[i] = replace(ctx, tools=self._tools)
-        if any(self._drawn):
-            with unfilled():
-                data = self._stacked()
-            for s in range(max(map(len, self._drawn))):
-                active = [i for i, own in enumerate(self._drawn) if s < len(own)]
-                learnt = self._step(s, active, data.of_step(s, active[-1] + 1))
-                if learnt:
-                    self._optimizer.step(lr_at(config, turns[0].round), learnt)
+        for s in range(max(map(len, self._drawn))):
+            active = [i for i, own in enumerate(self._drawn) if s < len(own)]
+            if s % _STEPS == 0:
+                with unfilled():
+                    data = self._stacked(s, active[-1] + 1)
+            learnt = self._step(s, active, data.of_step(s % _STEPS, active[-1] + 1))
+            if learnt:
+                self._optimizer.step(lr_at(config, turns[0].round), learnt)
 
-    def _stacked(self) -> Stack:
-        """The batches of an epoch, [G, S, B, ...]; what is past a client's own is a copy of one of its samples."""
-        sizes = [[len(pick) for pick in own] for own in self._drawn]
-        steps, width, data = max(map(len, sizes)), max(n for own in sizes for n in own), [turn.data for turn in self._turns]
-        shape = len(data), steps * width
+    def _stacked(self, first: int, m: int) -> Stack:
+        """The batches of ``m`` clients from step ``first`` on, [m, S, B, ...]; what is past a client's own is a copy of one of
+        its samples."""
+        drawn, width = [own[first : first + _STEPS] for own in self._drawn[:m]], max(len(p) for own in self._drawn for p in own)
+        sizes, data = [[len(pick) for pick in own] for own in drawn], [turn.data for turn in self._turns]
+        steps = max(map(len, sizes))
+        shape = m, steps * width
         counts = torch.tensor([own + [0] * (steps - len(own)) for own in sizes])[..., None]
         weight = (torch.arange(width) < counts) / counts.clamp_min(1).to(self._params)
         x, y = data[0].x.new_empty(*shape, *data[0].x.shape[1:]), data[0].y.new_empty(shape)
         soft = next((d.soft.new_empty(*shape, d.soft.shape[1]) for d in data if d.soft is not None), None)
-        for i, (turn, own) in enumerate(zip(self._turns, self._drawn, strict=True)):
+        for i, (turn, own) in enumerate(zip(self._turns, drawn, strict=False)):
             if not own:
                 x[i], y[i] = 0, 0
                 continue
