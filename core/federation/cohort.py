@@ -30,7 +30,7 @@ MOST_ELEMENTS = 2**19
 """parameters of the models of a group together"""
 MOST_CLIENTS = 64
 """of a group"""
-_STEPS = 32  # whose batches are stacked at once: of clients of unlike sizes, all would be many times their data
+_STEPS = 32  # of which the batches are stacked at once: of clients of unlike sizes, all would be many times their data
 _SAMPLE = 1024  # parameters of a client that are compared, spread over all
 
 
