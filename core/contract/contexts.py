@@ -142,13 +142,13 @@ class MemberContext(Randomness, LiveModel):
     """What one coalition member knows in one round: its own data, the model it received, its own memory.
 
     ``client``: its id; ``data``: its own samples, as ``prepare`` left them. ``round`` counts from 1 and is 0 in
-    ``prepare``. ``epoch`` is the member's local epoch counted from 0 over ALL its rounds (``(round - 1) * local_epochs +
-    e``). ``model`` is the live module being trained, ``params`` its parameters as one live [P] vector (write to it in
-    place), ``start`` [P] the global parameters received this round. ``memory`` persists over rounds and is private to this
-    member. ``privacy_threshold``: the accuracy of membership inference that this member tolerates (0.5..1), where the
-    setting gives its clients one. ``ask_global``: in ``after_round`` alone, x -> [n, C], logits in eval mode of the new
-    global model (of several, the member's own); the live model stays unchanged. ``tools`` and ``training``: the engine's
-    part of the methods below."""
+    ``prepare``. ``epoch`` is the member's local epoch counted from 0 over ALL its rounds (``(round - 1) * local_epochs + e``).
+    ``model`` is the live module being trained, ``params`` its parameters as one live [P] vector (write to it in place; in
+    another phase or round it may hold another client's), ``start`` [P] the global parameters received this round. ``memory``
+    persists over rounds and is private to this member. ``privacy_threshold``: the accuracy of membership inference that this
+    member tolerates (0.5..1), where the setting gives its clients one. ``ask_global``: in ``after_round`` alone, x -> [n, C],
+    logits in eval mode of the new global model (of several, the member's own); the live model stays unchanged. ``tools`` and
+    ``training``: the engine's part of the methods below."""
 
     key: int
     device: torch.device
