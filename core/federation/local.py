@@ -27,7 +27,7 @@ from fedbench.core.federation.guard import (
 )
 from fedbench.core.federation.optimizer import State, lr_at, make_optimizer
 from fedbench.core.federation.setup import Setup
-from fedbench.core.numerics.chain import Chain
+from fedbench.core.numerics.chain import Chain, Graph
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.wrappers import as_floats
 
@@ -334,7 +334,7 @@ class LocalTrainer:
     ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
         """([B, C] the gradient of the defense's loss at ``logits``, and that of each parameter past the logits, if any)."""
         defense, where, leaf = self.setup.defense, where_of(ctx), logits.detach().requires_grad_()
-        graph = _Graph(self.flat.module, self.flat.trainable, batch.x)
+        graph = Graph(self.flat.module, self.flat.trainable, batch.x)
         loss = call_phase(defense, "loss", graph.through(leaf), batch, ctx, where=where)
         for p in self.flat.trainable:
             p.grad = None  # a plugin may have used it
@@ -362,39 +362,6 @@ def add_to(gradients: Sequence[torch.Tensor], others: Sequence[torch.Tensor | No
     for gradient, other in zip(gradients, others, strict=True):
         if other is not None:
             gradient += other
-
-
-class _Graph:
-    """Where the logits of a chain come from, for a loss that asks: only a plugin that differentiates with respect to the
-    parameters by itself pays for autograd. ``cut``: whether gradients end at the logits."""
-
-    def __init__(self, module: torch.nn.Module, trainable: list[torch.nn.Parameter], x: torch.Tensor) -> None:
-        self._module, self._trainable, self._x, self.cut = module, trainable, x, False
-
-    def through(self, leaf: torch.Tensor) -> torch.Tensor:
-        """``leaf`` as what the module made of ``x``."""
-        out: torch.Tensor = _Logits.apply(leaf, self, *self._trainable)
-        return out
-
-    def gradients(self, g: torch.Tensor) -> list[torch.Tensor]:
-        """Of the parameters, from that of the logits."""
-        further = torch.is_grad_enabled()  # where the plugin asked for a graph of the gradient
-        with torch.enable_grad():
-            logits = self._module(self._x)
-        return list(torch.autograd.grad(logits, self._trainable, g, create_graph=further))
-
-
-class _Logits(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, leaf, graph, *parameters):
-        ctx.graph, ctx.parameters = graph, len(parameters)
-        return leaf.view_as(leaf)
-
-    @staticmethod
-    def backward(ctx, g):
-        if ctx.graph.cut:
-            return g, None, *[None] * ctx.parameters
-        return None, None, *ctx.graph.gradients(g)
 
 
 def _batches(

@@ -210,3 +210,39 @@ def _pooled_first(layers: list[nn.Module]) -> list[nn.Module]:
 def _hooked(layer: nn.Module) -> bool:
     own = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
     return any(own) or "forward" in vars(layer) or _has_any_global_hook()
+
+
+# --- logits of a chain for a loss that asks for more ----------------------------------------------------------------------
+
+
+class Graph:
+    """Where the logits of a chain come from, for a loss that asks: only a plugin that differentiates with respect to the
+    parameters by itself pays for autograd. ``cut``: whether gradients end at the logits."""
+
+    def __init__(self, module: nn.Module, trainable: list[nn.Parameter], x: torch.Tensor) -> None:
+        self._module, self._trainable, self._x, self.cut = module, trainable, x, False
+
+    def through(self, leaf: torch.Tensor) -> torch.Tensor:
+        """``leaf`` as what the module made of ``x``."""
+        out: torch.Tensor = _Logits.apply(leaf, self, *self._trainable)
+        return out
+
+    def gradients(self, g: torch.Tensor) -> list[torch.Tensor]:
+        """Of the parameters, from that of the logits."""
+        further = torch.is_grad_enabled()  # where the plugin asked for a graph of the gradient
+        with torch.enable_grad():
+            logits = self._module(self._x)
+        return list(torch.autograd.grad(logits, self._trainable, g, create_graph=further))
+
+
+class _Logits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, leaf, graph, *parameters):
+        ctx.graph, ctx.parameters = graph, len(parameters)
+        return leaf.view_as(leaf)
+
+    @staticmethod
+    def backward(ctx, g):
+        if ctx.graph.cut:
+            return g, None, *[None] * ctx.parameters
+        return None, None, *ctx.graph.gradients(g)

@@ -1,4 +1,4 @@
-"""Where a small model's step spends its time: the graph, and maxima with the channels first. Reported, not asserted.
+"""Kernels of a chain beside other ways to compute the same. Reported, not asserted.
 
 pytest -m benchmark -s tests/benchmarks/test_bench_chain.py
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 from workloads import BATCH, MODELS, in_turn, ratio
 
 from fedbench.core.numerics.chain import Chain
@@ -26,24 +25,6 @@ def deterministic():
 
 def report(what, slow, fast):
     print(f"\n{what}: {ratio(*in_turn({'slow': slow, 'fast': fast}, 11, times=50).values())}")
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_gradient_by_autograd_over_one_by_the_chain(name):
-    model, shape = MODELS[name]
-    torch.manual_seed(0)
-    flat = FlatModel(model.build(shape, 10), torch.device("cpu"))
-    x, y = torch.randn(BATCH, *shape), torch.randint(0, 10, (BATCH,))
-    chain = Chain.of(flat, x)
-
-    def by_autograd():
-        flat.grad.zero_()
-        cross_entropy(flat.module(x), y).backward()
-
-    def by_chain():
-        chain.gradient(x, y)
-
-    report(f"{name}, gradient of a batch of {BATCH}, autograd / chain", by_autograd, by_chain)
 
 
 @pytest.mark.parametrize("backward", [False, True])

@@ -1,4 +1,4 @@
-"""A member's step of DP-SGD beside a plain step, and beside the same from per-sample gradients. Reported, not asserted.
+"""A member's step of DP-SGD beside a plain step. Reported, not asserted.
 
     pytest -m benchmark tests/benchmarks/test_bench_dp.py -s
 
@@ -10,22 +10,12 @@ from __future__ import annotations
 import time
 
 import pytest
-import torch
 from workloads import CLIENTS, MODELS, clients_of, in_turn, ratio, training_of
 
-from fedbench.core import Batch, Defense, MemberContext
-from fedbench.core.numerics.flat import clip_factors, norms
+from fedbench.core import Defense
 from fedbench.plugins.defenses.dp_sgd import DPSGD
 
 pytestmark = pytest.mark.benchmark
-
-
-class OneByOne(DPSGD):
-    """Every gradient made, then clipped and summed: what a step was before."""
-
-    def _clipped_sum(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        rows = ctx.per_sample_gradients(batch.x, batch.y)
-        return clip_factors(norms(rows).square(), self.params.clip).to(rows) @ rows
 
 
 @pytest.mark.parametrize(("name", "samples", "rounds", "turns"), [("mlp", 100, 4, 15), ("cnn-small", 40, 1, 9)])
@@ -37,6 +27,6 @@ def test_step_of_dp_sgd_over_plain_step(name, samples, rounds, turns):
         members = tuple(range(CLIENTS)) if isinstance(defense, DPSGD) else ()
         return lambda: [*training_of(model.build(shape, 10), clients, rounds, defense, members, local_epochs=3).rounds()]
 
-    ways = {"plain": way(Defense()), "now": way(DPSGD(sigma=0.1)), "one by one": way(OneByOne(sigma=0.1))}
+    ways = {"plain": way(Defense()), "now": way(DPSGD(sigma=0.1))}
     taken = in_turn(ways, turns, clock=time.process_time)
     print(f"\n{name}: { ({way: ratio(taken[way], taken['plain']) for way in ways}) }")
