@@ -30,8 +30,8 @@ MOST_ELEMENTS = 2**19
 """parameters of the models of a group together"""
 MOST_CLIENTS = 64
 """of a group"""
-_STEPS = 32  # of which the batches are stacked at once: of clients of unlike sizes, all would be many times their data
-_SAMPLE = 1024  # parameters of a client that are compared, spread over all
+_STEPS = 32  # steps stacked at once: a whole epoch, padded to the largest client, may be many times the clients' data
+_SAMPLE = 1024  # parameters of a client that are compared to find writes past torch's version counters
 
 
 class Cohort:
@@ -52,7 +52,8 @@ class Cohort:
         return f"clients were trained one by one, slower than together: {obstacle(flat.module)}"
 
     def train(self, turns: Sequence[Turn]) -> Iterator[Turn]:
-        """Train each, in any order; yields it while the module holds its model and torch's global generator its state."""
+        """Train all, in any order. Yields each client when it is trained: the module then holds its model, and torch's global
+        generator its state."""
         acts, chain = self.trainer.phases, self._chain()
         together: list[Turn] = []
         for turn in turns:
@@ -69,13 +70,13 @@ class Cohort:
 
     def _together(self, chain: Chain, turns: Sequence[Turn]) -> Iterator[Turn]:
         acts = self.trainer.phases
-        # members that make their batches or gradients themselves: the others are not padded to their sizes
+        # members with these phases may have larger batches, to which the other clients' would be padded
         apart = acts["transform"] or acts["local_step"]
-        # nor do a `prepare`'s floats stack with bytes
+        # a `prepare` may return images as floats, which cannot be stacked with bytes
         kinds = [(bool(apart and turn.context is not None), str(turn.data.x.dtype)) for turn in turns]
         for kind in sorted(set(kinds)):
             mine = [turn for turn, its in zip(turns, kinds, strict=True) if its == kind]
-            mine.sort(key=lambda turn: -len(turn.data.y))  # alike ones together
+            mine.sort(key=lambda turn: -len(turn.data.y))  # clients of similar size together
             for start in range(0, len(mine), self._size):
                 self._group = self._group or Group(self.trainer, self._size)
                 yield from self._group.train(chain, mine[start : start + self._size])
@@ -176,7 +177,7 @@ class Group:
     # a step
 
     def _step(self, s: int, active: list[int], data: Stack) -> list[int]:
-        """Fill the gradients of step ``s``; who of the ``active`` clients has one."""
+        """Fill the gradients of step ``s``. Returns those of the ``active`` clients that have one."""
         data = data._replace(x=as_floats(self._flat.module, data.x))
         batches = {i: self._batch(i, s, data) for i in active if i in self._contexts}
         if batches and self._phases["transform"]:
@@ -188,7 +189,7 @@ class Group:
             self._tools.begin(self._of_first(len(data.y)), data, batches)
             answers = {i: self._phase(i, "local_step", batch, self._contexts[i]) for i, batch in batches.items()}
             own = {i: gradient for i, gradient in answers.items() if gradient is not None}
-            self._tools.begin(self._chain, data, {})  # the rows of gradients are other ones from here on
+            self._tools.begin(self._chain, data, {})  # from here on the gradients are overwritten: each call computes its own
         rest = [i for i in active if i not in own and len(self._drawn[i][s])]
         if rest:
             graphs = {i: batches[i] for i in rest if i in batches and has_graph(batches[i])}
@@ -239,8 +240,8 @@ class Stack(NamedTuple):
 
 
 class GroupTools(MemberTools):
-    """A member's tools in a group: the clipped gradients of a step are made for the whole group when the first member asks, and
-    anew for one that asks for others: at parameters, samples or layers that it has changed for a while, or to another bound."""
+    """A member's tools in a group. The clipped gradients of a step are computed for the whole group when its first member asks;
+    alone for a member that asks for another bound, or has changed its parameters, samples or layers since the step began."""
 
     def __init__(self, flat: FlatModel, params: torch.Tensor) -> None:
         self._flat, self._params, self._sample = flat, params, params[:, :: max(1, params.shape[1] // _SAMPLE)]
@@ -277,7 +278,7 @@ class GroupTools(MemberTools):
         return self._chain.grads[self._row].clone()
 
     def _moved(self) -> bool:
-        """Whether the member has changed its batch or parameters for a while, past torch's counters, too."""
+        """Whether the member has changed its batch or parameters since the step began."""
         row = self._row
         if _versions(self._batches[row]) != self._versions[row] or self._state() != self._since:
             return True

@@ -353,7 +353,8 @@ class LocalTrainer:
 
 
 def has_graph(batch: Batch) -> bool:
-    """Whether a ``transform`` let gradients go through the batch: to what it computed it from, or for its ``loss``."""
+    """Whether samples or soft targets of the batch require gradients, since a ``transform`` computed them from the parameters or
+    a ``loss`` differentiates with respect to them: only autograd does that."""
     return batch.x.requires_grad or (batch.soft is not None and batch.soft.requires_grad)
 
 

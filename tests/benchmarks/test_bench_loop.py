@@ -28,7 +28,8 @@ def beside_a_bare_loop(what, work, rounds):
     cohort = round(config.participation * len(work.clients))
 
     def by_hand():
-        present = (data for _ in range(rounds) for data in random.sample(work.clients, cohort))
+        draw = random.Random(0)
+        present = (data for _ in range(rounds) for data in draw.sample(work.clients, cohort))
         visits = ((data, [torch.randperm(len(data.y))[:most] for _ in range(config.local_epochs)]) for data in present)
         bare(work.model.build(work.shape, work.classes), visits, config)
 
