@@ -7,6 +7,8 @@
   ``<!-- from: board | setting | coalition | view | table -->`` on a line of its own gives the first parts for what follows,
   and ``{{row | column}}`` then is enough. A last part ``±`` adds the interval, ``text`` takes the place as it is.
 * ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board.
+* ``{{verdict: board | claim}}`` is that board's verdict on a claim, by its id.
+* ``[[A < B ? words : other words]]`` (or ``>``; A and B numbers or braces) takes the words that follow from the numbers.
 * ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims (``leaderboard/claims/paper.yaml``) with the
   verdicts of the committed boards.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a condition that must hold, and is not
@@ -58,7 +60,7 @@ def rendered(template: str, where: str) -> str:
             if found := re.fullmatch(r"<!-- holds: (.*) -->", filled):
                 check(found[1])
                 continue
-            lines.append(filled)
+            lines.append(re.sub(r"\[\[(.+?) \? (.*?) : (.*?)\]\]", lambda m: m[2 if compared(m[1]) else 3], filled))
         except Mistake as mistake:
             problems.append(f"{where}:{number}: {mistake}")
     if problems:
@@ -122,6 +124,11 @@ def value(text: str, base: tuple[str, ...]) -> str:
         if found is None:
             raise Mistake(f"nothing in {board}.md is like {pattern}")
         return found[1]
+    if text.startswith("verdict:"):
+        board, claim = parts(text.removeprefix("verdict:"))
+        if claim not in verdicts(board):
+            raise Mistake(f"{board}.md has no verdict on '{claim}'; it has them on {', '.join(verdicts(board)) or 'no claim'}")
+        return verdicts(board)[claim]
     wanted = parts(text)
     form = wanted[-1:] if wanted[-1] in ("±", "text") else ()
     wanted = wanted[: len(wanted) - len(form)]
@@ -168,12 +175,17 @@ def short(word: str) -> str:
 
 def check(claim: str) -> None:
     """Raise :class:`Mistake` unless the comparison holds."""
+    if not compared(claim):
+        raise Mistake(f"no longer true: {claim.strip()}")
+
+
+def compared(claim: str) -> bool:
+    """Whether the comparison of two numbers holds."""
     found = re.fullmatch(r"\s*(\S+)\s*([<>])\s*(\S+)\s*", claim)
     if found is None:
         raise Mistake(f"'{claim}' is no comparison of two numbers")
     a, b = (float(found[i].replace(",", "")) for i in (1, 3))
-    if not (a < b if found[2] == "<" else a > b):
-        raise Mistake(f"no longer true: {claim.strip()}")
+    return a < b if found[2] == "<" else a > b
 
 
 @cache

@@ -227,6 +227,7 @@ def test_the_committed_documents_are_made_of_their_templates_and_the_boards(make
     (FROM + "{{none | a | ±}} {{mix_up | a | ±}} {{mix_up | a}} {{none | accuracy}}", ".812 ± .015 .100 [0.05, 0.30] .100 88.0"),
     (FROM + "<!-- holds: {{none | a}} > {{none | b}} -->\nkept", "kept"),
     ("{{said: demo | rank correlation ([\\d.]+)}}", "0.80"),
+    (FROM + "[[{{none | a}} > {{none | b}} ? leaks : is safe]], [[{{none | a}} < .5 ? leaks : is safe]]", "leaks, is safe"),
 ])  # fmt: skip
 def test_numbers_of_a_document_come_from_the_board(make, template, text):
     assert make.rendered(template, "x.md.in") == text + "\n"
@@ -236,6 +237,7 @@ def test_numbers_of_a_document_come_from_the_board(make, template, text):
     (FROM + "{{none | c}}", "x.md.in:2: demo.md, AUC by attack has no column 'c'; it has #, defense, a, b, accuracy"),
     (FROM + "{{mix_up | b}}", "'n/a' holds no number"),
     (FROM + "<!-- holds: {{none | a}} < {{none | b}} -->", "no longer true: .812 < .500"),
+    ("{{verdict: demo | mixup-best}}", "demo.md has no verdict on 'mixup-best'; it has them on no claim"),
     ("{{gone | iid | pair | server | AUC by attack | none | a}}", "there is no committed board gone.md; there are demo"),
 ])  # fmt: skip
 def test_a_mistake_in_a_template_is_named_with_file_and_line(make, template, problem):
