@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedbench.core.contract.components import Configured
@@ -49,6 +49,8 @@ class Defense(Configured):
     least_share: float = 0.0  # initial models are redrawn until each is picked by this share of the members
     parts: tuple[Defense, ...] = ()  # of a composite: the defenses that it applies
     root_samples: int = 0  # how many samples of its own the server needs in ``aggregate`` (``ctx.root``)
+    private: Collection[str] | None = None  # phases that use a member's data beyond each example by itself; None: not declared
+    covers: Collection[str] = ()  # phases in which private data may be used, as the noise behind this one's epsilon hides it
 
     def check(self, federation: Federation) -> None:
         """Raise ``UserError`` for a federation that this defense does not support. Called before training."""
@@ -141,6 +143,19 @@ def acting(defense: Defense, name: str) -> list[Defense]:
 def innermost(defense: Defense) -> list[Defense]:
     """The innermost parts of a composite, in order; of another defense itself."""
     return [part for own in defense.parts for part in innermost(own)] if defense.parts else [defense]
+
+
+def voids(part: Defense, covered: Collection[str]) -> str:
+    """Why ``part`` voids an epsilon that another defense reports, with noise that covers the phases ``covered``; empty if not.
+
+    A class declares its own ``private``, as a subclass may do more than its base; without it nothing is known of a defense that
+    overrides a phase with access to a member's data."""
+    name, declared = type(part).__name__, vars(type(part)).get("private")
+    acts = any(overrides(part, phase) for phase in (*phases(party=("member",)), "answer"))
+    if acts and declared is None:
+        return f"{name} does not declare where it uses private data"
+    where = ", ".join(phase for phase in declared or () if phase not in covered)
+    return f"{name} uses private data outside the noise, in {where}" if where else ""
 
 
 def needs_coalition(defense: Defense) -> bool:

@@ -19,7 +19,7 @@ from fedbench.core.contract.contexts import (
     ReportContext,
     ServerContext,
 )
-from fedbench.core.contract.defense import LONGEST_FACT, REMARKS, Defense, FactValue, overrides
+from fedbench.core.contract.defense import LONGEST_FACT, REMARKS, Defense, FactValue, innermost, overrides, voids
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
@@ -240,10 +240,20 @@ class Composite(Delegating, Defense):
         reports = []
         for i in self._acting("report"):
             facts = call_phase(self.parts[i], "report", _share(i, ctx), where=where_of(ctx))
-            reports.append((f"{type(self.parts[i]).__name__} {i + 1}", facts))
+            reports.append((f"{type(self.parts[i]).__name__} {i + 1}", self._proven(i, facts)))
         names = Counter(name for _, facts in reports for name in facts)
         own = {(f"{who}: {n}" if names[n] > 1 else n): v for who, facts in reports for n, v in facts.items() if n != REMARKS}
         return own | remarks_together(facts for _, facts in reports)
+
+    def _proven(self, i: int, facts: Facts) -> Facts:
+        """The ``facts`` of part ``i``, without its epsilon and delta where another part voids them."""
+        others = (part for own in self.parts if own is not self.parts[i] for part in innermost(own))
+        why = [text for part in others if (text := voids(part, self.parts[i].covers))]
+        if "epsilon" not in facts or not why:
+            return facts
+        said = f"{type(self.parts[i]).__name__} states no epsilon here: {'; '.join(why)}."
+        kept = {name: value for name, value in facts.items() if not name.startswith(("epsilon", "delta"))}
+        return kept | remarks_together([facts, {REMARKS: said}])
 
 
 def _share(i: int, ctx: ReportContext) -> ReportContext:

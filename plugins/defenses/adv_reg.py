@@ -28,6 +28,8 @@ class AdvReg(Defense):
     Source: Nasr, Shokri & Houmansadr (CCS 2018), sections 4 and 7; lambda 3 is theirs for Purchase100 and MemberShield's.
     """
 
+    private = ("prepare", "loss")  # a stratified hold-out, and a network that has learnt from all samples
+
     class Params(Params):
         weight: float = Field(3.0, ge=0, description="lambda, weight of the members' mean log h in the loss")
         steps: int = Field(1, ge=1, le=100, description="k, steps of the inference network in every batch")

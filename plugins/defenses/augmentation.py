@@ -23,6 +23,8 @@ class Mixup(Defense):
     batches train on randomly permuted labels.
     """
 
+    private = ("transform",)  # an example acts in its partner's gradient too
+
     class Params(Params):
         alpha: float = Field(0.01, gt=0, description="Beta(alpha, alpha): below 1 mostly one of the pair, above 1 both")
         inputs: Literal["mixed", "unmixed"] = Field("mixed", description="whether inputs are mixed like labels")
@@ -51,6 +53,8 @@ class InstaHide(Defense):
     Source: Huang et al. (ICML 2020), section 3 and algorithm 1, inside-dataset; FedMIA's code has k = 3, bound .65.
     The encoding is no encryption: Carlini et al. (IEEE S&P 2021) recover images from it.
     """
+
+    private = ("transform",)  # an example acts in the gradients of its mixtures
 
     class Params(Params):
         k: int = Field(3, ge=1, le=8, description="samples in a mixture, the encoded one included; 1: the mask alone")
@@ -141,6 +145,8 @@ class DataSampling(Defense):
     Source: Zhu et al. (FedMIA, CVPR 2025), A.2.2 "data sampling", p from .1 to 1.
     """
 
+    private = ()  # the number of batches follows from that of samples
+
     class Params(Params):
         fraction: float = Field(0.5, gt=0, le=1, description="p, share of an epoch's batches trained on, 0 to 1")
         at_zero: Literal["one", "all"] = Field(
@@ -168,6 +174,8 @@ class DataAugmentation(Defense):
     Source: FedMIA's defaults (Zhu et al., CVPR 2025, A.2.2; the released code's operations and strengths, for 32x32
     images); Shorten & Khoshgoftaar (Journal of Big Data, 2019).
     """
+
+    private = ()  # each image by itself
 
     class Params(Params):
         crop: int = Field(4, ge=0, description="pixels of padding before the image is cropped to its size; 0: off")

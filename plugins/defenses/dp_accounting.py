@@ -1,4 +1,4 @@
-"""What noise costs in epsilon, and what noise an epsilon asks for: exactly, or by Opacus' accountants."""
+"""What noise costs in epsilon, and what noise an epsilon asks for: upper bounds, of Gaussian composition or by Opacus."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ MOST_NOISE = 1e4  # noise multipliers that are looked at: more buries any gradie
 LEAST_NOISE = 1e-2
 PRV_ERROR = 0.005  # least error of an epsilon of `prv`, which it is raised by; a two-hundredth of larger ones
 PRV_LARGEST = 500.0  # beyond, e^epsilon leaves the range of float64: there `prv` is `rdp`
-Accountant = Literal["exact", "prv", "rdp", "gdp"]
+Accountant = Literal["gaussian", "prv", "rdp"]
 
 
 @dataclass(frozen=True)
 class Steps:
     """What is composed: ``count`` noisy steps, each holding an example (or client) with probability ``rate``.
 
-    ``exact``: the rate is 1. The others: Opacus' accountants of batches that hold each example independently.
+    ``gaussian``: the rate is 1. The others: Opacus' accountants of batches that hold each example independently.
     """
 
     count: int
     rate: float = 1.0
-    accountant: Accountant = "exact"
+    accountant: Accountant = "gaussian"
 
 
 def epsilon(sigma: float, participations: int, delta: float) -> float:
@@ -43,12 +43,18 @@ def epsilon(sigma: float, participations: int, delta: float) -> float:
     return math.inf if sigma == 0 else _epsilon(math.sqrt(participations) / sigma, delta)
 
 
+def if_replaced(found: float, delta: float) -> float:
+    """The epsilon where the neighbour has another example (or update) in that place, of one ``found`` by Gaussian composition:
+    the difference of the two is up to twice the clipping norm, and mu twice as large."""
+    return _epsilon(2 * _mu(found, delta), delta)
+
+
 @lru_cache(maxsize=1024)
 def epsilon_after(sigma: float, steps: Steps, delta: float) -> float:
     """The epsilon at ``delta`` of noise ``sigma`` in all of these steps."""
-    if steps.accountant == "exact" or sigma == 0:
+    if steps.accountant == "gaussian" or sigma == 0:
         return epsilon(sigma, steps.count, delta)
-    return _by_gdp(sigma, steps, delta) if steps.accountant == "gdp" else _by_opacus(sigma, steps, delta)
+    return _by_opacus(sigma, steps, delta)
 
 
 @lru_cache(maxsize=1024)
@@ -58,7 +64,7 @@ def noise_for(target: float, steps: Steps, delta: float) -> float:
     reachable = epsilon_after(MOST_NOISE, steps, delta)
     if reachable > target:
         raise out_of_reach(target, steps, delta, reachable)
-    if steps.accountant == "exact":
+    if steps.accountant == "gaussian":
         return math.sqrt(steps.count) / _mu(target, delta)
     if epsilon_after(LEAST_NOISE, steps, delta) <= target:
         return LEAST_NOISE
@@ -77,7 +83,7 @@ def least_epsilon(accountant: Accountant, delta: float) -> float:
     """Below this no noise leads, whatever the sampling: what the accountant says of no step at all."""
     if accountant == "rdp":
         return _opacus("rdp", 1.0, 1.0, 0, delta)
-    return PRV_ERROR if accountant == "prv" else 0.0
+    return PRV_ERROR
 
 
 def out_of_reach(target: float, steps: Steps, delta: float, reachable: float) -> UserError:
@@ -109,16 +115,6 @@ def _opacus(accountant: str, sigma: float, rate: float, count: int, delta: float
         opacus = create_accountant(mechanism=accountant)
         opacus.history = [(sigma, rate, count)]
         return float(opacus.get_epsilon(delta=delta, **how))
-
-
-def _by_gdp(sigma: float, steps: Steps, delta: float) -> float:
-    """The central limit of subsampled steps; Opacus' mu, with an inversion that does not end at 500."""
-    import numpy as np
-    from opacus.accountants.analysis.gdp import compute_mu_poisson
-
-    with np.errstate(over="ignore"):
-        mu = float(compute_mu_poisson(steps=steps.count, noise_multiplier=sigma, sample_rate=steps.rate))
-    return _epsilon(mu, delta) if math.isfinite(mu) else math.inf
 
 
 def _epsilon(mu: float, delta: float) -> float:

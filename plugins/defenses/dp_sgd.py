@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -23,12 +23,11 @@ from fedbench.core import (
     norm,
 )
 from fedbench.plugins.defenses.augmentation import shift_and_flip
-from fedbench.plugins.defenses.dp_accounting import Steps, epsilon_after, least_epsilon, noise_for, out_of_reach
+from fedbench.plugins.defenses.dp_accounting import Steps, epsilon_after, if_replaced, least_epsilon, noise_for, out_of_reach
 
 SIGMA = 0.1  # where neither sigma nor epsilon is given
-_ACCOUNTANTS = {
-    "exact": "exact, Gaussian composition", "prv": "prv (Opacus)", "rdp": "rdp (Opacus)", "gdp": "gdp (Opacus), approximate"
-}  # fmt: skip
+_ACCOUNTANTS = {"gaussian": "Gaussian composition", "prv": "prv of Opacus", "rdp": "rdp of Opacus"}
+_NEIGHBOURS = {"example": "example without its gradient", "client": "client without its update"}
 
 class DPSGD(Defense):
     """Differentially private local training: by example in every step, or by client on the update.
@@ -53,8 +52,9 @@ class DPSGD(Defense):
 
     What epsilon means: see ``dp_accounting``. It holds for one member's example (or the member) against a party that
     reads that member's uploads, not for the coalition, and only if nothing else depends on the data: a fixed
-    clipping norm, no batch statistics in the model. The noise multipliers usual in this literature (.05 to .2) give
-    an epsilon in the thousands: an empirical defense, not a guarantee.
+    clipping norm, no buffers in the model, no other defense that uses private data outside the noise
+    (``Defense.private``); by client the noise covers all of the local training. The number of samples is public.
+    The noise multipliers usual in this literature (.05 to .2) give an epsilon in the thousands: no guarantee.
 
     ``clip_unit: batch`` and ``account: one-round`` are MemberShield's released code; no epsilon is claimed with them.
     """
@@ -73,8 +73,8 @@ class DPSGD(Defense):
         sampling: Literal["shuffled", "poisson"] = Field(
             "shuffled", description="`shuffled`: each sample once an epoch; `poisson`: in each batch with probability B/n"
         )
-        accountant: Literal["prv", "rdp", "gdp"] = Field(
-            "prv", description="of Opacus, for sampling poisson; shuffled batches are accounted exactly"
+        accountant: Literal["prv", "rdp"] = Field(
+            "prv", description="of Opacus, for sampling poisson; shuffled batches have Gaussian composition; all are upper bounds"
         )
         clip: float = Field(1.0, gt=0, description="C, largest L2 norm of one example's gradient (mode example)")
         clip_update: Annotated[float, Field(gt=0)] | Literal["median"] = Field(
@@ -106,6 +106,12 @@ class DPSGD(Defense):
             if self.mode == "client" and self.rate != 1:
                 raise ValueError("rate is about the steps of a batch: leave it out with mode client")
             return self
+
+    @property
+    def covers(self) -> Collection[str]:  # type: ignore[override]
+        """By client all that happens before the update is clipped."""
+        by_client = "prepare", "select", "local_train", "transform", "local_step", "loss", "after_round"
+        return by_client if self.params.mode == "client" else ()
 
     def check(self, federation: Federation) -> None:
         """An epsilon must be in reach; what depends on a member's number of samples is asked in its first round."""
@@ -142,32 +148,38 @@ class DPSGD(Defense):
         return total.add_(ctx.randn_like(total), alpha=sigma * p.clip).mul_(p.rate / size)
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+        # buffers (running statistics) are sent as they are: with them nothing can be claimed
+        ctx.memory["buffers"] = any(True for _ in ctx.model.buffers())
         if self.params.mode == "example":
             return update
         sigma, bound = self._noise(ctx.federation, 0), self._update_bound(update, ctx)
-        # buffers (running statistics) are sent as they are: with them nothing can be claimed
-        ctx.memory.update({"noise multiplier": sigma, "buffers": any(True for _ in ctx.model.buffers())})
+        ctx.memory["noise multiplier"] = sigma
         return clip_to(update, bound) + (sigma * bound) * ctx.randn_like(update)
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
         """The epsilon of one example (or one client) against a party that reads that member's uploads; see ``dp_accounting``.
 
-        Nothing is claimed without noise, nor by client with a median bound or where running statistics go out
-        unclipped. With ``clip_unit: batch`` or ``account: one-round`` the false epsilon is called a claimed one.
+        Nothing is claimed without noise, nor with a median bound, or where buffers go out unclipped.
+        With ``clip_unit: batch`` or ``account: one-round`` the false epsilon is called a claimed one.
         """
         p, memories = self.params, [ctx.of_member[k] for k in sorted(ctx.of_member)]
         seen = [m for m in memories if "noise multiplier" in m]
-        unclipped = p.mode == "client" and (p.clip_update == "median" or not seen or any(m["buffers"] for m in seen))
+        unclipped = p.mode == "client" and (p.clip_update == "median" or not seen)
+        unclipped |= p.clip_unit == "example" and any(m.get("buffers") for m in seen)
         if p.sigma == 0 or unclipped or (p.sampling == "poisson" and not seen):
             return {}
         noises = [m["noise multiplier"] for m in seen] or [self._noise(ctx.federation, 0)]
         name = "epsilon" if p.clip_unit == "example" else "claimed epsilon (batch clipped)"
         name = name if p.account == "all" else "claimed epsilon (one round)"
-        facts: dict[str, FactValue] = {name: self._claim(ctx.federation, seen), "delta": p.delta}
-        facts |= {"unit of privacy": p.mode, "noise multiplier": noises[0] if len(set(noises)) == 1 else noises}
+        found, accountant = self._claim(ctx.federation, seen), self._steps(ctx.federation, 1).accountant
+        facts: dict[str, FactValue] = {name: found, "delta": p.delta}
+        if name == "epsilon" and accountant == "gaussian":
+            facts["epsilon if replaced"] = if_replaced(found, p.delta)
+        facts |= {"unit of privacy": p.mode, "neighbours": _NEIGHBOURS[p.mode]}
+        facts["noise multiplier"] = noises[0] if len(set(noises)) == 1 else noises
         if p.mode == "example":
             facts["sampling"] = p.sampling
-        facts["accountant"] = _ACCOUNTANTS[self._steps(ctx.federation, 1).accountant]
+        facts["accountant"] = f"{_ACCOUNTANTS[accountant]}, upper bound"
         at_risk = p.delta * max((m["samples"] for m in seen if "samples" in m), default=0)
         return facts | ({"delta times samples": at_risk} if at_risk > 0.1 else {})  # publishing a sample at random has delta 1/n
 

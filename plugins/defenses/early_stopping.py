@@ -141,6 +141,8 @@ class EarlyStopping(Defense):
     for Purchase100); its code selects by loss where the text says accuracy.
     """
 
+    private = ("prepare", "local_train")  # labels decide who is held out, the held-out loss when to stop
+
     class Params(Params):
         patience: int = Field(10, ge=1, description="epochs in a row without a lower validation loss after which training stops")
         validation: float = Field(
@@ -193,6 +195,8 @@ class MemberShield(Defense):
     Source: Ahmed et al., MemberShield (Neural Networks 2025), section 5. The paper's theta: .8 (CIFAR-10 with its own network,
     Purchase100), .7 (VGG, CH-MNIST); patience 10 (3 for Purchase100).
     """
+
+    private = ("prepare", "local_train")  # as in early stopping
 
     class Params(Params):
         theta: float = Field(0.8, ge=0, lt=1, description="weight of the uniform distribution in the soft labels")

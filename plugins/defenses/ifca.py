@@ -47,6 +47,8 @@ class IFCA(Defense):
     Source: Ghosh, Chung, Yin & Ramchandran, NeurIPS 2020, algorithm 1, option II (model averaging).
     """
 
+    private = ("assign",)  # the loss on its samples picks the model
+
     class Params(Params):
         models: int = Field(2, ge=2, description="s, global models, one a cluster of clients")
         batch: int | None = Field(
@@ -100,6 +102,8 @@ class LocalOnly(Defense):
     The limit of clustering with one cluster a client: the averages are over one row each.
     Source: the baseline of Ghosh et al., NeurIPS 2020 (IFCA), section 6, "local model".
     """
+
+    private = ()  # its own number picks the model
 
     n_models = 0
 
@@ -187,6 +191,8 @@ class IFCAMIR(IFCA):
     Source: Jung, Biswas & Palamidessi, ARTMAN 2025, section 4.3, algorithm 1, and section 5.2 (every 5 rounds, 3 shadow
     models); beta_i, the scales, the server's recipe and the attack model are not in the paper.
     """
+
+    private = ("assign",)  # as in IFCA
 
     class Params(IFCA.Params):
         beta_max: float = Field(1.0, ge=0, le=1, description="beta of the most privacy-sensitive clients; 0: IFCA")

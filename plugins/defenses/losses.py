@@ -22,6 +22,8 @@ class LabelSmoothing(Defense):
     Source: Szegedy et al. (CVPR 2016), section 7, with the uniform distribution over labels.
     """
 
+    private = ()  # each target by itself
+
     class Params(Params):
         strength: float = Field(0.1, ge=0, lt=1, description="share of a target that is spread evenly over all classes")
 
@@ -37,6 +39,8 @@ class ConfidencePenalty(Defense):
     Source: Pereyra et al. (ICLR workshop 2017), section 3; neither annealed nor thresholded, which that section also
     tries. Soft targets are honoured.
     """
+
+    private = ()  # a mean over examples
 
     class Params(Params):
         strength: float = Field(0.1, ge=0, description="beta, weight of the entropy (in nats) of a prediction")
@@ -54,6 +58,8 @@ class HAMP(Defense):
     authors' code (its KL is a mean over samples and classes): the same minimiser at a C times smaller rate.
     Source: Chen & Pattabiraman (NDSS 2024), section IV; the test phase, which replaces outputs, is not part of it.
     """
+
+    private = ()  # each target by itself, and a mean over examples
 
     class Params(Params):
         gamma: float = Field(0.5, ge=0, le=1, description="least entropy of a soft label, as a fraction of ln(classes)")
@@ -112,6 +118,8 @@ class RelaxLoss(Defense):
     when a round has one epoch.
     """
 
+    private = ("loss",)  # its branch follows from the loss of the whole batch
+
     class Params(Params):
         alpha: float = Field(1.0, ge=0, description="target of the mean training loss, in nats")
         upper: float = Field(1.0, gt=0, le=1, description="largest true-class probability of a soft target")
@@ -161,6 +169,8 @@ class WeightDecay(Defense):
     Source: MemberShield, section 7.2 ("AoF"): .01 on the last one to three fully connected layers.
     """
 
+    private = ()  # the term sees no data
+
     class Params(Params):
         strength: float = Field(0.01, ge=0, description="lambda, weight of the sum of squares")
         layers: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
@@ -182,6 +192,8 @@ class Dropout(Defense):
     Source: Srivastava et al. (JMLR 2014); MemberShield, section 7.2 ("AoF"): .25, .5, .75 before the last one to three
     fully connected layers.
     """
+
+    private = ()  # masks see no data
 
     class Params(Params):
         rate: float = Field(0.5, ge=0, lt=1, description="probability that an input of the layer is zeroed")
@@ -220,6 +232,8 @@ class SelfDistillation(Defense):
     Source: the KD baseline of MemberShield (section 7.3), after Shejwalkar & Houmansadr, AAAI 2021; its T: 10, and 3 for
     Purchase100. Its code hands the divergence its arguments in the other order (``divergence: student-teacher``).
     """
+
+    private = ("loss",)  # the teacher has learnt from all samples
 
     class Params(Params):
         alpha: float = Field(0.5, ge=0, le=1, description="weight of the divergence; the cross-entropy has the rest")

@@ -172,6 +172,8 @@ class MemGuard(Defense):
     They defend one model with one owner: the members' parts in g, its optimiser and epochs, and the key of the coin are ours.
     """
 
+    private = ("answer",)  # noise that was fitted to the members' samples
+
     class Params(Params):
         budget: float = Field(
             1.0, ge=0, le=2, description="largest expected L1 distance of an answer from the softmax; 1: the largest in the paper"

@@ -22,6 +22,8 @@ class FreeRider(Defense):
     accuracy protects by not taking part. The server still counts the members' weights, as it would for honest zeros.
     """
 
+    private = ()  # it uses no data
+
     def local_train(self, ctx: MemberContext) -> None:
         """Not at all: the update is what was received minus what was received."""
 
@@ -31,6 +33,8 @@ class Placebo(Defense):
 
     Its differences to the undefended federation are the noise of training, which every claimed difference must exceed.
     """
+
+    private = ()  # an order drawn by chance
 
     def select(self, ctx: MemberContext) -> Selection | None:
         """All samples that are not held out, shuffled once more before the standard loop shuffles them."""
@@ -44,6 +48,8 @@ class GradNoise(Defense):
     Source: CoFedMID (appendix E). The update is not clipped, so no privacy guarantee follows; FedMIA's code does the
     same to the weights under the name of client-level differential privacy. With clipping: ``dp-sgd``, mode ``client``.
     """
+
+    private = ()  # the update alone
 
     class Params(Params):
         sigma: float = Field(0.01, ge=0, description="standard deviation of the noise, in units of the parameters")
@@ -63,6 +69,8 @@ class GradSparse(Defense):
     Source: sparse updates as in Aji & Heafield (EMNLP 2017); CoFedMID (appendix E) removes .1 and .2, FedMIA (A.2.1)
     .1 to .99. The attacks see the sparse model, for losses too; FedMIA's code shows it to gradient attacks alone.
     """
+
+    private = ()  # the update alone
 
     class Params(Params):
         rate: float = Field(0.2, ge=0, lt=1, description="fraction of a tensor's entries removed, 0 to 1")
@@ -99,6 +107,8 @@ class Quantize(Defense):
     Source: Zhu et al. (FedMIA, CVPR 2025), A.2.1, bits 1 to 10. The attacks see the quantised model, for losses too;
     FedMIA's code shows it to gradient attacks alone.
     """
+
+    private = ()  # the update alone
 
     class Params(Params):
         bits: int = Field(4, ge=1, le=16, description="bits per entry: at most 2^bits values in a tensor")
@@ -138,6 +148,8 @@ class Perturb(Defense):
     weights, and so do the attacks here, which only ever see the uploaded model w0 + update. It is then ``grad-noise``,
     and no privacy guarantee follows.
     """
+
+    private = ()  # the update alone
 
     class Params(Params):
         clip: Annotated[float, Field(gt=0)] | Literal["none"] = Field(

@@ -53,6 +53,8 @@ class CoFedMID(Defense):
     TinyImageNet (Table 19): m_max 1, ratio .3; CIFAR-10 (Table 17): m_max 1, sigma .01, ratio .01.
     """
 
+    private = ("prepare", "select")  # a stratified hold-out; losses, validation and class sizes choose samples
+
     Params = CoFedMIDParams
     params: CoFedMIDParams
     classes: np.ndarray | None = None  # [T, d, N] bool of the coalition's plan
