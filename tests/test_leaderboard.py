@@ -354,14 +354,16 @@ def test_a_fold_is_html_around_markdown_and_a_report_without_folds_gets_every_bl
 def test_a_defense_that_claims_an_epsilon_on_every_seed_has_it_in_its_row(tmp_path):
     folder = Folder(tmp_path / "r", dict.fromkeys(("dp", "two", "half", "odd"), 0.5), ("fedmia-ii",))
     for seed in range(2):
-        unit = {"delta": 1e-5, "unit of privacy": "<b>|ex"}
+        unit = {"delta": 1e-5, "neighbours": "<b>|ex", "sampling": "shuffled"}
         said = {
-            "dp": {"epsilon": 7.5 + seed / 2, **unit}, "two": {"A 1: epsilon": 2.0, "B 2: epsilon": [3.5, 1500.0], **unit},
+            "dp": {"epsilon": 7.5 + seed / 2, "epsilon if replaced": 1029.0502, **unit},
+            "two": {"A 1: epsilon": 2.0, "B 2: epsilon": [3.5, 1500.0], **unit},
             "half": {"epsilon": 1.0, "delta": 1e-5, **(unit if seed else {})}, "odd": {"epsilon": "small", **unit},
         }  # fmt: skip
         for label, facts in said.items():
             folder.add(label, "fedmia-ii", seed, facts=facts)
-    unit = "\u03b4 = 1e-05, &lt;b&gt;\\|ex"
+    unit = "\u03b4 = 1e-05: &lt;b&gt;\\|ex, shuffled"
     assert {d: r["claims"] for d, r in of_defense(board(folder), "**Ranking**").items()} == {
-        "half": "", "odd": "", "dp": f"\u03b5 = 7.5 to 8, {unit}", "two": f"\u03b5 = 2, {unit}; \u03b5 = 3.5 to 1,500, {unit}",
+        "half": "", "odd": "", "dp": f"\u03b5 \u2264 8 (1,030 if replaced), {unit}",
+        "two": f"\u03b5 \u2264 2, {unit}; \u03b5 \u2264 1,500, {unit}",
     }  # fmt: skip

@@ -314,27 +314,30 @@ def group_names(records: Sequence[LoadedRecord]) -> list[str]:
 
 @dataclass(frozen=True)
 class PrivacyClaim:
-    """What a row claims of differential privacy: least and greatest ``epsilon`` and ``delta`` over seeds and members,
-    and the ``units`` of data that they protect."""
+    """What a row claims of differential privacy, the largest over seeds and members: ``epsilon`` at ``delta``, the epsilon
+    if an example is ``replaced``, and in ``terms`` the neighbouring relation, the sampling and the accountant."""
 
-    epsilon: tuple[float, float]
-    delta: tuple[float, float]
-    units: tuple[str, ...]
+    epsilon: float
+    delta: float
+    replaced: float | None
+    terms: tuple[str, ...]
 
 
-_CLAIM = ("epsilon", "delta", "unit of privacy")
+_NUMBERS, _TERMS = ("epsilon", "delta", "epsilon if replaced"), ("neighbours", "sampling", "accountant")
 
 
 def privacy_claims(row: Row) -> list[PrivacyClaim]:
-    """Of a row with the three facts ``epsilon``, ``delta`` (numbers, or lists of them) and ``unit of privacy`` on
-    every seed; of several defenses in one (their facts have a prefix), one claim each."""
-    found, made = row.facts, []
-    for name in (name for name in found if name == "epsilon" or name.endswith(": epsilon")):
+    """Of a row with the facts ``epsilon``, ``delta`` (numbers, or lists of them) and ``neighbours`` on every seed; of
+    several defenses in one (their facts have a prefix), one claim each."""
+    made = []
+    for name in (name for name in row.facts if name == "epsilon" or name.endswith(": epsilon")):
         # what all groups of a coalition report alike has no prefix
-        parts = [found.get(name.removesuffix("epsilon") + part) or found.get(part, []) for part in _CLAIM]
-        epsilon, delta, units = ([x for value in part for x in (value if isinstance(value, list) else [value])] for part in parts)
-        on_every_seed = all(len(part) == len(row.utility_records) for part in parts)
-        if on_every_seed and epsilon and delta and all(type(x) in (int, float) for x in (*epsilon, *delta)):
-            ends = [(float(min(v)), float(max(v))) for v in (epsilon, delta)]
-            made.append(PrivacyClaim(ends[0], ends[1], tuple(dict.fromkeys(map(str, units)))))
+        said = {part: row.facts.get(name.removesuffix("epsilon") + part) or row.facts.get(part, []) for part in _NUMBERS + _TERMS}
+        found = {part: [x for v in values for x in (v if isinstance(v, list) else [v])] for part, values in said.items()}
+        on_every_seed = all(len(said[part]) == len(row.utility_records) for part in ("epsilon", "delta", "neighbours"))
+        if on_every_seed and all(type(x) in (int, float) for part in _NUMBERS for x in found[part]):
+            epsilon, delta, replaced = (max((float(x) for x in found[part]), default=None) for part in _NUMBERS)
+            if epsilon is not None and delta is not None:
+                terms = dict.fromkeys(str(x) for part in _TERMS for x in found[part])
+                made.append(PrivacyClaim(epsilon, delta, replaced, tuple(terms)))
     return made

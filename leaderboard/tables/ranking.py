@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -240,15 +241,20 @@ def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None)
 
 
 def claimed(row: Row) -> tuple[Part, ...]:
-    """``ε = 8, δ = 1e-05, example``: differential privacy as the row's facts claim it; empty: nothing."""
+    """``ε ≤ 8 (19.13 if replaced), δ = 1e-05: example without its gradient, shuffled, ...``: differential privacy as the
+    row's facts claim it; empty: nothing."""
 
     def shown(claim: PrivacyClaim) -> tuple[Part, ...]:
-        epsilon, delta = (" to ".join(dict.fromkeys(map(form, ends))) for form, ends in (
-            (short, claim.epsilon), ("{:.3g}".format, claim.delta)
-        ))  # fmt: skip
-        return sentence(f"\u03b5 = {epsilon}, \u03b4 = {delta}, {{}}", joined(claim.units, " / "))
+        other = "" if claim.replaced is None else f" ({_above(claim.replaced)} if replaced)"
+        return sentence(f"\u03b5 \u2264 {_above(claim.epsilon)}{other}, \u03b4 = {claim.delta:.3g}: {{}}", joined(claim.terms))
 
     return joined(map(shown, privacy_claims(row)), "; ")
+
+
+def _above(bound: float) -> str:
+    """Four significant digits, rounded up: what is printed of an upper bound is one too."""
+    unit = 10.0 ** (math.floor(math.log10(max(bound, 1e-9))) - 3)
+    return f"{math.ceil(bound / unit - 1e-9) * unit:,.10g}"
 
 
 def short(number: float) -> str:
