@@ -25,6 +25,8 @@ class MemoryTopK(Defense):
     while a client is absent.
     """
 
+    private = ()  # the update alone
+
     class Params(Params):
         share: float = Field(0.01, gt=0, le=1, description="k as a share of all parameters, as a fraction; at least one entry")
         entries: Literal["largest", "random"] = Field(
