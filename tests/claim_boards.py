@@ -13,6 +13,7 @@ from fedbench.leaderboard.statistics.sections import Section
 
 N_TEST = 2000
 YES, NO, OPEN, NONE = "supported", "contradicted", "not decided by these intervals", "not tested at this scale"
+HERE, SCALE, OWN = "cannot decide here", "not comparable at this scale", "the text says so, its own table does not"
 WIGGLE = np.array([-0.01, 0.0, 0.01, -0.005, 0.005])  # of an AUC from seed to seed
 
 
@@ -63,27 +64,31 @@ def tuned_section(root, rows=STRENGTHS, tuning=TUNING, reported=REPORTED, **more
 
 def section_of(aucs, labels, setting="iid", coalition="pair", suite="demo", attacks=None):
     """A section of a world's contest; ``aucs`` [rows, attacks, seeds]; ``attacks``: their names."""
-    contest = world(aucs, labels=list(labels), names=attacks)
-    targets = {seed: (0,) for seed in range(len(aucs[0][0]))}
+    return section_around(world(aucs, labels=list(labels), names=attacks), setting, coalition, suite)
+
+
+def section_around(contest, setting="iid", coalition="pair", suite="demo"):
+    """A section with one target a seed."""
     return Section(
         suite=suite, setting=setting, coalition=coalition, view="server", attacks=contest.attacks, found=contest.rows,
-        targets=targets, comparison=contest,
+        targets={seed: (0,) for seed, _ in contest.units}, comparison=contest,
     )  # fmt: skip
 
 
-def paper_of(*holds, where=("here",), sections=None, text="It is so."):
-    """A paper with one claim; ``holds`` as in a file. Sections are ``iid, pair, server`` of ``demo`` unless told otherwise."""
+def paper_of(*holds, where=("here",), sections=None, text="It is so.", printed=(), **more):
+    """A paper with one claim, and ``more``; ``holds`` as in a file. Sections are ``iid, pair, server`` of ``demo`` unless told
+    otherwise."""
     here = {"suite": "demo", "setting": "iid", "coalition": "pair", "view": "server"}
     places = {name: {**here, **change} for name, change in (sections or {"here": {}}).items()}
     read = [YAML(typ="safe").load(text) for text in holds]
-    claim = {"id": "so", "text": text, "place": "Table 1", "where": list(where), "holds": read}
+    claim = {"id": "so", "text": text, "place": "Table 1", "where": list(where), "holds": read, "printed": list(printed)}
     suites = {place["suite"] for place in places.values()}
     return Paper.model_validate(
-        {"paper": "Demo", "sections": places, "differs": dict.fromkeys(suites, "size."), "claims": [claim]}
+        {"paper": "Demo", "sections": places, "differs": dict.fromkeys(suites, "size."), "claims": [claim]} | more
     )
 
 
 def judge(shown, *holds, **more):
     """The one claim as a board of these sections judges it."""
-    (found,) = judged(paper_of(*holds, **more), shown)
+    (found,) = judged(paper_of(*holds, **{"at_scale": ["demo"], **more}), shown)
     return found

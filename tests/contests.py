@@ -27,7 +27,8 @@ def world(aucs, error=1e-6, labels=None, names=None):
     pulls = np.zeros((len(at), CANDIDATES))
     stubs = [
         SimpleNamespace(
-            label=label, entries={a: SimpleNamespace(complete=True) for a in names}, complete=True, floor=label in FLOORS,
+            label=label, name=label, accuracy=None, records=(), complete=True,
+            entries={a: SimpleNamespace(complete=True) for a in names}, floor=label in FLOORS,
             undefended=label == "none",
         )
         for label in labels

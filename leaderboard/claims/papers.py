@@ -13,12 +13,15 @@ from fedbench.core.spec import messages
 from fedbench.core.spec.base import LABEL_PATTERN, Name, SpecModel, mistake
 from fedbench.core.spec.document import read
 
+Population = Literal["outside", "inside", "mix"]
+"""which non-members: outside the federation, of other clients, or both in equal shares of all owners"""
 Measure = Literal[
     "worst-auc", "mean-auc", "auc", "worst-tf01", "mean-tf01", "tf01", "accuracy", "delta-accuracy", "runtime",
     "attack-accuracy", "finding", "fact", "last-loss",
 ]  # fmt: skip
 RowLabel = Annotated[str, Field(min_length=1, max_length=120)]  # a grid's has brackets
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, max_length=80)]
+Column = Annotated[str, Field(pattern="^(table|dataset|model|partition|case)$")]  # of leaderboard/reference
 Sentence = Annotated[str, Field(min_length=1, max_length=400)]
 
 
@@ -35,6 +38,11 @@ class Elsewhere(SpecModel):
     coalition: str | None = Field(None, description="its coalition")
     view: str | None = Field(None, description="its view")
     attack: Label | None = Field(None, description="the attack there; by default the same")
+
+    @property
+    def name(self) -> str:
+        """What differs, in words."""
+        return ", ".join(f"{field} {value}" for field, value in self.model_dump(exclude_none=True).items())
 
 
 class Other(SpecModel):
@@ -53,8 +61,8 @@ class Other(SpecModel):
 
 
 class Quantity(SpecModel):
-    """A number of a board's row. AUCs and rates are against outside non-members; TF01, accuracy and delta-accuracy in percent or
-    percentage points, attack accuracy (last round, the attack's own threshold) and AUC as fractions, runtime relative.
+    """A number of a board's row. AUCs and rates are against the claim's non-members; TF01, accuracy and delta-accuracy in percent
+    or percentage points, attack accuracy (last round, the attack's own threshold) and AUC as fractions, runtime relative.
     ``last-loss``: of the analysis ``loss-trajectories``, mean loss (nats) in the last audited round that has one, over the
     clients that the section is about; its name is ``clean`` or ``canary``, then ``members``, ``inside`` or ``outside``."""
 
@@ -123,6 +131,27 @@ class Place(SpecModel):
     view: str = Field(description="the view of its attacks")
 
 
+class Printed(SpecModel):
+    """Where the paper prints a claim's numbers: values of columns of ``leaderboard/reference``."""
+
+    table: str | None = Field(None, description="as in the reference, such as Table 1")
+    dataset: str | None = Field(None, description="by default each one, separately; so are the following")
+    model: str | None = Field(None, description="the paper's name of it")
+    partition: str | None = Field(None, description="how samples are distributed")
+    case: str | None = Field(None, description="the coalition; undefended rows are of every case")
+    defenses: dict[RowLabel, str] = Field({}, description="names of our rows that this table alone has")
+    than: dict[Column, str] = Field(
+        {}, description="what differs where the other section of a comparison is printed"
+    )
+
+
+class Names(SpecModel):
+    """Our labels -> the paper's names, where these differ by more than punctuation."""
+
+    defenses: dict[RowLabel, str] = Field({}, description="of rows")
+    attacks: dict[Label, str] = Field({}, description="of attacks")
+
+
 class Claim(SpecModel):
     """One sentence of a paper and what must hold on a board."""
 
@@ -131,12 +160,17 @@ class Claim(SpecModel):
     place: str = Field(description="where the paper makes it")
     where: list[Label] = Field(min_length=1, description="names of sections: it must hold in each")
     holds: list[Predicate] = Field(min_length=1, description="what must hold: all of it")
+    nonmembers: Population | None = Field(None, description="of AUCs and rates, where not the paper's")
+    printed: list[Printed] = Field([], description="where its numbers are printed; empty: nowhere")
 
 
 class Paper(SpecModel):
     """All claims of one paper."""
 
     paper: str = Field(description="the paper's name of its method")
+    nonmembers: Population = Field("outside", description="which non-members its AUCs and rates are of")
+    at_scale: list[Name] = Field([], description="suites with its data, model and rounds: absolute values hold there, too")
+    names: Names = Field(Names(), description="what leaderboard/reference calls otherwise")
     sections: dict[str, Place] = Field(description="name -> where on which board")
     differs: dict[str, Sentence] = Field(description="suite -> how its settings differ from the paper's")
     claims: list[Claim] = Field(min_length=1, description="in the order of the paper")
@@ -144,6 +178,11 @@ class Paper(SpecModel):
     def places(self, claim: Claim, suite: str | None = None) -> list[Place]:
         """The sections that a claim names, of all suites or of one."""
         return [p for name in claim.where if (p := self.sections[name]) and suite in (None, p.suite)]
+
+    @property
+    def source(self) -> str:
+        """Its file in ``leaderboard/reference``."""
+        return self.paper.lower().replace("-", "_")
 
     def suites(self, claim: Claim) -> list[str]:
         """The suites that a claim can be judged by, in the order of its sections."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import nctdtr, stdtr, stdtrit
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
@@ -17,6 +17,11 @@ from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import PairTests, Rival
 
+CLASSES = {
+    "digits": 10, "mnist": 10, "femnist": 62, "cifar10": 10, "cifar100": 100, "tiny-imagenet": 200, "stl10": 10, "fer2013": 7,
+    "dermnet": 23, "chmnist": 8, "location30": 30, "texas100": 100, "purchase100": 100,
+}  # fmt: skip
+"""by data set: no record says how many it has"""
 WITHIN = 1.0  # points of accuracy that a matched strength may lose on the tuning seeds: "within one point of the undefended"
 
 
@@ -45,6 +50,8 @@ def measured(section: Section, q: Quantity) -> Interval:
     not have it."""
     row = row_of(section, q.row)
     _require_scores(section, row, q)
+    if q.measure in _CHANCE and not section.comparison.parts:
+        raise Missing(f"no candidates with non-members of this population: {section.comparison.population}")
     found = _MEASURES[q.measure](section, row, q)
     if found is None:
         raise Missing(_WHY.get(q.measure, "no score of"), q.attack or q.row)
@@ -114,6 +121,39 @@ def p_of_interval(found: Interval, value: float, seeds: int) -> float:
         return 0.0
     bar = float(stdtrit(seeds - 1, (1 + LEVEL) / 2))
     return 2 * float(stdtr(seeds - 1, -bar * abs(found.mean - value) / reach))
+
+
+def power(found: Interval, distance: float, claimed: int, seeds: int, level: float = 1 - LEVEL) -> float:
+    """Chance that a two-sided test at ``level`` shows what is claimed, if the truth is ``distance`` beyond the bound on the
+    ``claimed`` side and the standard error is the interval's (noncentral t over seeds); 0 where that is not known."""
+    reach = found.high - found.mean if claimed < 0 else found.mean - found.low
+    if seeds < 2 or reach != reach:
+        return 0.0
+    error = reach / float(stdtrit(seeds - 1, (1 + LEVEL) / 2))
+    return 1.0 - float(nctdtr(seeds - 1, min(distance / error, 50.0) if error else 50.0, stdtrit(seeds - 1, 1 - level / 2)))
+
+
+def at_floor(section: Section, q: Quantity) -> bool:
+    """Whether a leak is not significantly above the free-rider's or, where the section has none, chance: then no other row
+    can be below it."""
+    if q.measure not in _CHANCE or ((floor := section.free_rider) is not None and floor.label == q.row):
+        return False
+    try:
+        if floor is None:
+            raise Missing("no row")
+        above, bound = contrasted((section, q), (section, q.model_copy(update={"row": floor.label}))), 0.0
+    except Missing:
+        bound = _CHANCE[q.measure]
+        above = compared_with_value(section, q, bound)
+    return above.interval.mean <= bound or above.p > 1 - LEVEL
+
+
+def learned(section: Section) -> bool:
+    """Whether the undefended model is right at least three times as often as by chance; where the number of classes is not
+    known, it is taken to be."""
+    accuracy = section.base.accuracy if section.base else None
+    classes = CLASSES.get(str(section.described.get("dataset", {}).get("name")))
+    return accuracy is None or classes is None or accuracy.mean >= 3 / classes
 
 
 def undominated(leak: Found, accuracy: Found) -> tuple[bool, Found]:
@@ -249,6 +289,7 @@ _RIVALS: dict[str, Callable[[Section, Quantity], Rival]] = {
     "mean-auc": lambda section, q: section.comparison.mean_rival(q.row),
     "auc": lambda section, q: section.comparison.cell_rival(q.row, q.attack or ""),
 }
+_CHANCE = dict.fromkeys(("worst-auc", "mean-auc", "auc"), 0.5) | dict.fromkeys(("worst-tf01", "mean-tf01", "tf01"), 0.1)
 _OVER_ATTACKS = ("worst-auc", "mean-auc", "worst-tf01", "mean-tf01")
 _WHY = {
     **dict.fromkeys(("worst-tf01", "mean-tf01", "tf01"), "too few non-members for TF01 of"),

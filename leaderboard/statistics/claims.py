@@ -4,34 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
-
-import numpy as np
+from typing import Literal, get_args
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.claims.papers import Bound, Claim, Contrast, Paper, Place, Predicate, Quantity, Undominated
 from fedbench.leaderboard.statistics.claim_quantities import (
+    BY_SEED,
     Found,
     Missing,
+    at_floor,
     compared_with_value,
     contrasted,
+    learned,
     measured,
     other_rows,
     own_row,
+    power,
     undominated,
 )
-from fedbench.leaderboard.statistics.intervals import holm
+from fedbench.leaderboard.statistics.intervals import POWER, holm
+from fedbench.leaderboard.statistics.own_table import OwnTable, own_table
 from fedbench.leaderboard.statistics.sections import Section
 
-Verdict = Literal["supported", "contradicted", "not decided by these intervals", "not tested at this scale"]
+Verdict = Literal[
+    "the text says so, its own table does not", "contradicted", "not tested at this scale", "not comparable at this scale",
+    "cannot decide here", "not decided by these intervals", "supported",
+]  # fmt: skip
+"""of a claim, the first that applies to it or to one of its comparisons"""
+UNLEARNED = "is beside an undefended model that is right less than three times as often as by chance"
+NULLS = dict.fromkeys(("auc", "worst-auc", "mean-auc", "attack-accuracy"), 0.5) | {"runtime": 1.0, "delta-accuracy": 0.0}
+MINOR = dict.fromkeys(("auc", "worst-auc", "mean-auc"), 0.03) | dict.fromkeys(("accuracy", "delta-accuracy"), 1.0)
+"""differences that a comparison must be able to show where the paper prints none: CoFedMID, section 5.3"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimTest:
     """One number against a value or another number. ``value``: the number itself; ``found``: the number or its
-    difference from ``other``, which is tested against ``bound``; ``claimed``: -1 below, +1 above; ``p``:
-    two-sided."""
+    difference from ``other``, which is tested against ``bound``; ``claimed``: -1 below, +1 above; ``p``: two-sided;
+    ``distance``: how far beyond the bound the paper has it, ``power`` to show that; ``bar``: why it cannot be decided;
+    ``absolute``: a value that says nothing at other scales."""
 
     place: Place
     quantity: Quantity
@@ -41,11 +53,19 @@ class ClaimTest:
     found: Interval
     claimed: int
     p: float
+    distance: float | None = None
+    power: float = 1.0
+    bar: str = ""
+    absolute: bool = False
 
     @property
-    def significant_sign(self) -> int:
-        """The sign that is significant at 95 %; 0 where none is."""
-        return int(np.sign(self.found.mean - self.bound)) if self.p <= 1 - LEVEL else 0
+    def verdict(self) -> Verdict:
+        """Of this comparison alone; what is significant at 95 % is decided whatever its power."""
+        if self.absolute or self.bar:
+            return "not comparable at this scale" if self.absolute else "cannot decide here"
+        if self.p > 1 - LEVEL or self.found.mean == self.bound:
+            return "cannot decide here" if self.power < POWER else "not decided by these intervals"
+        return "supported" if (self.found.mean - self.bound) * self.claimed > 0 else "contradicted"
 
     @property
     def against(self) -> float:
@@ -64,38 +84,61 @@ class Lack:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A claim with its verdict; ``comparisons``, their p-values adjusted for all of the claim (Holm), and ``lacks``
-    in the order of the claim's sections."""
+    """A claim with its verdict; ``comparisons``, their p-values adjusted for all of the claim (Holm) on all boards, and
+    ``lacks`` in the order of the claim's sections; none of both where its ``own`` table speaks against it."""
 
     claim: Claim
-    comparisons: tuple[ClaimTest, ...]
-    lacks: tuple[Lack, ...]
+    own: OwnTable
+    comparisons: tuple[ClaimTest, ...] = ()
+    lacks: tuple[Lack, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """One comparison significant the other way contradicts; all significant as claimed, and nothing lacking,
-        support."""
-        signs = [c.significant_sign * c.claimed for c in self.comparisons]
-        if -1 in signs:
-            return "contradicted"
-        if 0 in signs:
-            return "not decided by these intervals"
-        return "not tested at this scale" if self.lacks or not signs else "supported"
+        """The first of ``Verdict`` that applies: a claim that its own table does not hold is not judged; one comparison
+        significant the other way contradicts; since all must hold, the weakest of the others is the claim's: not there,
+        an absolute value, not decidable, not significant. All significant as claimed, and nothing lacking, support."""
+        found = {c.verdict for c in self.comparisons} | ({"not tested at this scale"} if self.lacks else set())
+        if self.own.fails:
+            found = {"the text says so, its own table does not"}
+        return next((v for v in get_args(Verdict) if v in found), "not tested at this scale")
 
 
 def judged(paper: Paper, sections: Sequence[Section]) -> list[Judged]:
     """The paper's claims that name the suite of a section; several suites on one board are judged together."""
     suites = {s.suite for s in sections}
     named = [(claim, [p for p in paper.places(claim) if p.suite in suites]) for claim in paper.claims]
-    return [_judge(claim, places, sections) for claim, places in named if places]
+    asked = {claim.nonmembers or paper.nonmembers for claim, places in named if places}
+    held = {population: [s.held_against(population) for s in sections] for population in asked}
+    found = [_judge(paper, claim, places, held[claim.nonmembers or paper.nonmembers]) for claim, places in named if places]
+    for section in (s for population, own in held.items() if population != "outside" for s in own):
+        section.comparison.forget_scores()
+    return found
 
 
-def _judge(claim: Claim, places: Sequence[Place], sections: Sequence[Section]) -> Judged:
-    found = [one for place in places for predicate in claim.holds for one in _tests(place, predicate, sections)]
+def _judge(paper: Paper, claim: Claim, places: Sequence[Place], sections: Sequence[Section]) -> Judged:
+    own = own_table(paper, claim)
+    if own.fails:
+        return Judged(claim=claim, own=own)
+    level = (1 - LEVEL) / (boards := 1 + len(set(paper.suites(claim)) - {p.suite for p in places}))
+    found = [
+        one if isinstance(one, Lack) else _weighed(one, own.distance(i, one.other), paper, sections, level)
+        for place in places for i, predicate in enumerate(claim.holds) for one in _tests(place, predicate, sections)
+    ]  # fmt: skip
     tests, lacks = [x for x in found if isinstance(x, ClaimTest)], [x for x in found if isinstance(x, Lack)]
-    adjusted = holm({i: test.p for i, test in enumerate(tests)})
-    comparisons = tuple(replace(test, p=adjusted[i]) for i, test in enumerate(tests))
-    return Judged(claim=claim, comparisons=comparisons, lacks=tuple(dict.fromkeys(lacks)))
+    adjusted = holm({i: test.p for i, test in enumerate(tests) if not (test.absolute or test.bar)})
+    comparisons = tuple(replace(test, p=min(1.0, boards * adjusted.get(i, 1.0))) for i, test in enumerate(tests))
+    return Judged(claim=claim, own=own, comparisons=comparisons, lacks=tuple(dict.fromkeys(lacks)))
+
+
+def _weighed(test: ClaimTest, distance: float | None, paper: Paper, sections: Sequence[Section], level: float) -> ClaimTest:
+    """With the paper's distance or, where it is not printed, the slack or what is minor, and the power at that."""
+    q, seeds = test.quantity, len(_section(test.place, sections, "").seeds)
+    distance = distance or (abs(test.bound) if test.other else 0.0) or MINOR.get(q.measure)
+    null = NULLS.get(q.measure, 0.0 if q.measure in BY_SEED else None)
+    return replace(
+        test, distance=distance, power=power(test.found, distance, test.claimed, seeds, level) if distance else 1.0,
+        absolute=test.other is None and test.bound != null and test.place.suite not in paper.at_scale,
+    )  # fmt: skip
 
 
 def _tests(place: Place, predicate: Predicate, sections: Sequence[Section]) -> Iterator[ClaimTest | Lack]:
@@ -114,9 +157,11 @@ def _tests(place: Place, predicate: Predicate, sections: Sequence[Section]) -> I
         found = compared_with_value(section, quantity, asked.value)
         yield replace(test, bound=asked.value, found=found.interval, p=found.p)
         return
+    unlearned = "" if learned(section) else UNLEARNED
     for other in others:
         try:
-            yield _against(test, section, other, asked, sections)
+            found_against = _against(test, section, other, asked, sections)
+            yield replace(found_against, bar=unlearned or found_against.bar)
         except Missing as missing:
             yield Lack(place, missing.why, missing.what)
 
@@ -140,7 +185,9 @@ def _against(
     if not isinstance(asked, Undominated):
         margin = -test.claimed * asked.slack
         found: Found = contrasted((section, own), (_section(other.place, sections, other.name), theirs), margin)
-        return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p)
+        unfair = test.claimed < 0 and not asked.slack and own.row != theirs.row and at_floor(section, theirs)
+        bar = "is at the floor" if unfair else ""
+        return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p, bar=bar)
     accuracies = [Quantity(measure="accuracy", row=q.row) for q in (own, theirs)]
     leak = contrasted((section, own), (section, theirs))
     by_accuracy, found = undominated(leak, contrasted((section, accuracies[0]), (section, accuracies[1])))
@@ -159,9 +206,8 @@ def _others(place: Place, section: Section, own: Quantity, asked: Contrast) -> I
             yield _Other(label, place, own.model_copy(update={field: label}))
     if than.section is not None:
         given = than.section.model_dump(exclude_none=True)
-        name = ", ".join(f"{field} {value}" for field, value in given.items())
         attack = {field: given.pop(field) for field in ("attack",) if field in given}
-        yield _Other(name, place.model_copy(update=given), own.model_copy(update=attack))
+        yield _Other(than.section.name, place.model_copy(update=given), own.model_copy(update=attack))
 
 
 def _section(place: Place, sections: Sequence[Section], name: str) -> Section:

@@ -1,5 +1,4 @@
-"""Every row and attack of a section on the same outside non-members: AUCs with their covariance, and the scores
-themselves.
+"""Every row and attack of a section on the same non-members: AUCs with their covariance, and the scores themselves.
 
 A *part* is what a statistic is averaged over: a (seed, target) or, where a section has one seed only, a random half
 of one. Parts belong to *folds*: seeds, or first and second halves. The sign of a score and the strongest of several
@@ -15,10 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from fedbench.core import EXCLUDED, MEMBER, OFL, UserError
+from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.metrics.roc import covariance_of, placements
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
+from fedbench.leaderboard.claims.papers import Population
 from fedbench.leaderboard.statistics.intervals import Unit
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.tf01 import Sample
@@ -56,9 +56,11 @@ class Part:
     ids: np.ndarray
 
 
-def parts_of(rows: Sequence[Row], units: Sequence[Unit]) -> dict[CandidateFilter, list[Part]]:
+def parts_of(
+    rows: Sequence[Row], units: Sequence[Unit], population: Population = "outside"
+) -> dict[CandidateFilter, list[Part]]:
     """All parts of all candidates, of the clean and of the mislabelled ones, in the order of the units; every file is
-    opened once.
+    opened once. ``population``: the non-members that count; no part where there are none.
 
     Raises: UserError if two records of one target have different candidates.
     """
@@ -71,11 +73,21 @@ def parts_of(rows: Sequence[Row], units: Sequence[Unit]) -> dict[CandidateFilter
             for attack, entry in row.entries.items():
                 if (loaded := entry.ok(seed)) is not None:
                     targets = [t.target for t in loaded.record.targets if (seed, t.target) in own]
-                    judged[row.label, attack] = loaded, loaded.candidates_of(targets)
+                    found_of = {t: of_population(c, population) for t, c in loaded.candidates_of(targets).items()}
+                    judged[row.label, attack] = loaded, found_of
         for unit in own:
             for only, part in _of_unit(judged, unit, halves):
                 found[only].append(part)
     return found
+
+
+def of_population(c: Candidates, population: Population) -> Candidates:
+    """The candidates with the non-members of a population as outside ones, and none but these. A mix has inside ones."""
+    if population == "outside":
+        return c
+    counts = (c.kind == MEMBER) | (c.kind == IFL) if population == "inside" else c.in_mix & (c.kind != EXCLUDED)
+    counts &= bool((c.kind == IFL).any())
+    return replace(c, kind=np.where(counts, np.where(c.kind == MEMBER, MEMBER, OFL), EXCLUDED))
 
 
 def _of_unit(

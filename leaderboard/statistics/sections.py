@@ -14,6 +14,7 @@ from fedbench.core.contract.section import ClientGroup, RowDifference, RowSummar
 from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hypervolume, t_interval
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import LoadedRecord
+from fedbench.leaderboard.claims.papers import Population
 from fedbench.leaderboard.statistics.intervals import Unit, smallest_shown
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, PLACEBO, UNDEFENDED, Entry, Row, groups_in
 from fedbench.leaderboard.statistics.verdict import Comparison
@@ -55,6 +56,11 @@ class Section:
             return row.floor, not row.complete, worst.found.mean if worst else 2.0, mean.mean if mean else 2.0, row.label
 
         return tuple(sorted(self.found, key=rank))
+
+    def held_against(self, population: Population) -> Section:
+        """The same with other non-members."""
+        made = self.comparison.held_against(population)
+        return self if made is self.comparison else replace(self, comparison=made)
 
     def row(self, label: str) -> Row | None:
         """The row of that label."""

@@ -1,7 +1,7 @@
 """Worst case per defense over attacks and signs, and pairwise significance of defenses.
 
-Everything is over outside non-members: inside ones were trained on by other clients, so chance level for them is not
-0.5.
+Everything is over outside non-members unless another population is asked for: inside ones were trained on by other
+clients, so chance level for them is not 0.5, and an attack keeps its own sign on them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
+from fedbench.leaderboard.claims.papers import Population
 from fedbench.leaderboard.statistics.intervals import (
     Estimates,
     Measured,
@@ -80,10 +81,13 @@ class Difference:
 
 
 class Comparison:
-    """``rows`` against ``attacks`` on ``units``; every result is computed on first access."""
+    """``rows`` against ``attacks`` on ``units``, with the non-members of a ``population``; every result is computed on
+    first access."""
 
-    def __init__(self, rows: Sequence[Row], attacks: Sequence[str], units: Sequence[Unit]) -> None:
-        self.rows, self.attacks, self.units = tuple(rows), tuple(attacks), tuple(units)
+    def __init__(
+        self, rows: Sequence[Row], attacks: Sequence[str], units: Sequence[Unit], population: Population = "outside"
+    ) -> None:
+        self.rows, self.attacks, self.units, self.population = tuple(rows), tuple(attacks), tuple(units), population
         self._whole: Comparison = self
         self._only: CandidateFilter = "all"
 
@@ -98,6 +102,14 @@ class Comparison:
         """The same on the candidates that are clean, and on those that are mislabelled."""
         return self._of_kind("clean"), self._of_kind("canary")
 
+    def held_against(self, population: Population) -> Comparison:
+        """The same with other non-members, judged by the attacks that are eligible here."""
+        if population == self.population:
+            return self
+        made = Comparison(self.rows, self.attacks, self.units, population)
+        made.eligible = self.eligible
+        return made
+
     @cached_property
     def parts(self) -> list[Part]:
         """Raises UserError when two records that should share their candidates do not."""
@@ -105,7 +117,7 @@ class Comparison:
 
     @cached_property
     def _parts_by_kind(self) -> dict[CandidateFilter, list[Part]]:
-        return parts_of(self.rows, self.units)
+        return parts_of(self.rows, self.units, self.population)
 
     def forget_scores(self) -> None:
         """Free the memory of the scores, which are read again on access; results are kept."""
@@ -150,9 +162,13 @@ class Comparison:
 
     @cache
     def sign(self, label: str, attack: str) -> dict[int, int]:
-        """Fold -> the sign of the other folds' mean; +1 where there are none, or where it is 0."""
+        """Fold -> the sign of the other folds' mean; +1 where there are none, or where it is 0, and of other than
+        outside non-members."""
         key = label, attack
-        return {fold: -1 if self._lean_elsewhere(key, fold) < 0 else 1 for fold in self._leans.get(key, {})}
+        return {fold: self._sign(self._lean_elsewhere(key, fold)) for fold in self._leans.get(key, {})}
+
+    def _sign(self, lean: float) -> int:
+        return -1 if lean < 0 and self.population == "outside" else 1
 
     def turned(self, label: str, attack: str) -> bool:
         """Whether low scores mean members on every fold."""
@@ -181,8 +197,9 @@ class Comparison:
             means |= {a: float(np.mean([m.value for m in units.values()]))} if units else {}
         if not means:
             return None
-        attack = max(means, key=lambda a: abs(means[a] - 0.5))
-        return attack, -1 if means[attack] < 0.5 else 1, 0.5 + abs(means[attack] - 0.5)
+        found = {a: (sign := self._sign(mean - 0.5), 0.5 + sign * (mean - 0.5)) for a, mean in means.items()}
+        attack = max(found, key=lambda a: found[a][1])
+        return attack, *found[attack]
 
     def _picked(self, label: str, picks: Picks) -> list[tuple[Part, CellScores, int]]:
         """Every part that has a score of what is picked on its fold, with that score and the sign."""
@@ -224,7 +241,8 @@ class Comparison:
         """
         keys = {a: (label, a) for a in self.eligible if (label, a) in self._leans}
         picks = self._strongest(label, {
-            a: {fold: abs(self._lean_elsewhere(key, fold)) for fold in self._leans[key]} for a, key in keys.items()
+            a: {fold: sign * self._lean_elsewhere(key, fold) for fold, sign in self.sign(*key).items()}
+            for a, key in keys.items()
         })  # fmt: skip
         interval, plain = self._interval(label, picks, self.eligible), self._plain(label, self.eligible)
         return WorstCase(found=interval, picks=picks, largest=(plain[0], plain[2])) if interval and plain else None

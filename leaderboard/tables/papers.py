@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from scipy import stats
@@ -13,7 +14,7 @@ from fedbench.core import UserError
 from fedbench.core.contract.board import Block, Bullets, Content, Heading, Note, Part, Quote, Table, Text, Value, Words
 from fedbench.core.metrics import Interval
 from fedbench.leaderboard.claims.papers import Paper, Quantity, shipped_papers
-from fedbench.leaderboard.statistics.claims import ClaimTest, Judged, Lack, judged
+from fedbench.leaderboard.statistics.claims import ClaimTest, Judged, Lack, Verdict, judged
 from fedbench.leaderboard.statistics.published import QUANTITIES, Match, Pair, match
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import ATTACK, DEFENSE, amount, joined, numbers, sentence, table_of, words
@@ -170,9 +171,11 @@ def _numbers(p: Pair, further: int) -> tuple[Content, ...]:
 
 TITLE = "Claims of the papers"
 _HOW = (
-    "What the papers claim, tested on the rows above; all comparisons of a claim are tested together at 95 % (Holm). Supported: "
-    "each is significant as claimed; contradicted: one is significant the other way. Found: how many comparisons of a section "
-    "are significant, and the one with the most evidence against the claim. "
+    "What the papers claim, tested on the rows above with the papers' non-members; all comparisons of a claim, on all of its "
+    "boards, are tested together at 95 % (Holm). Supported: each is significant as claimed; contradicted: one is significant "
+    "the other way; cannot decide: a rival cannot lose, the undefended model has not learned, or the power to show the paper's "
+    "own difference is below 80 %. Found: how many comparisons of a section are significant, and the one that decides most "
+    "against the claim. "
     f"{PLAIN} docs/method.md has the definitions."
 )
 _LONGEST = 400
@@ -189,13 +192,17 @@ def claims_blocks(sections: Sequence[Section], papers: Mapping[str, Paper] | Non
             suites = sorted({s.suite for s in sections} & set(paper.differs))
             columns = map(words, ("id", "claim", "place", "verdict", "found"))
             rows = ((j.claim.id, Quote(j.claim.text, _LONGEST), j.claim.place, Words(j.verdict), _found(j)) for j in claims)
-            notes = tuple(sentence("Differs from the paper: {}", Quote(paper.differs[suite], _LONGEST)) for suite in suites)
-            tables.append(table_of(f"Claims of {paper.paper}", "", columns, rows, footnotes=notes))
+            notes = [sentence("Differs from the paper: {}", Quote(paper.differs[suite], _LONGEST)) for suite in suites]
+            others = [sentence(f"{{}} {j.claim.nonmembers}", j.claim.id) for j in claims if j.claim.nonmembers]
+            notes.append(sentence("Non-members: {}", joined([Words(paper.nonmembers), *others], "; ")))
+            tables.append(table_of(f"Claims of {paper.paper}", "", columns, rows, footnotes=tuple(notes)))
     return [Heading(2, Words(TITLE)), Note(Words(_HOW)), *tables] if tables else []
 
 
 def _found(j: Judged) -> Text:
-    """Section by section, each in what it differs from the others."""
+    """Section by section, each in what it differs from the others; or what the paper's own table has."""
+    if j.own.fails:
+        return sentence("the paper's {}", Quote(j.own.fails, _LONGEST))
     places = list(dict.fromkeys([*(c.place for c in j.comparisons), *(k.place for k in j.lacks)]))
     several = len({p.view for p in places}) > 1
     said: list[Text] = []
@@ -208,11 +215,23 @@ def _found(j: Judged) -> Text:
 
 
 def _compared(found: Sequence[ClaimTest]) -> tuple[Part, ...]:
-    worst = max(found, key=lambda c: c.against)
+    order = get_args(Verdict)
+    worst = max(found, key=lambda c: (-order.index(c.verdict), c.against))
+    said = joined([_said(worst), *([_why(worst)] if worst.verdict == "cannot decide here" else [])])
     if len(found) == 1:
-        return _said(worst)
-    as_claimed, against = (sum(c.significant_sign == sign * c.claimed for c in found) for sign in (1, -1))
-    return sentence(f"{as_claimed} of {len(found)} as claimed, {against} the other way; most against it: {{}}", _said(worst))
+        return said
+    counted = Counter(c.verdict for c in found)
+    counts = f"{counted['supported']} of {len(found)} as claimed, {counted['contradicted']} the other way"
+    open_ = f", {n} cannot decide" if (n := counted["cannot decide here"]) else ""
+    return sentence(f"{counts}{open_}; most against it: {{}}", said)
+
+
+def _why(c: ClaimTest) -> tuple[Part, ...]:
+    """Why the comparison cannot be decided."""
+    if c.bar:
+        return sentence(f"which cannot decide: {{}} {c.bar}", c.other or "")
+    unit = " pp" if c.quantity.measure in _PERCENT else _UNITS.get(c.quantity.measure, "")
+    return sentence(f"which cannot decide: the power to show {c.distance or 0:.2g}{unit} is {100 * c.power:.0f} %")
 
 
 def _said(c: ClaimTest) -> tuple[Part, ...]:
