@@ -231,7 +231,7 @@ def test_exactly_these_claims_fail_on_their_papers_own_tables():
 
 @pytest.mark.parametrize(("value", "distance"), [(0.61, None), (0.6, 4.21 / 7 - 0.6)])
 def test_the_mean_is_over_the_printed_cells_and_a_claim_that_fails_there_is_not_judged(section, value, distance):
-    """HAMP's row of Table 1, pair: .61 .65 .73 .62 .51 .54 .55, whose printed average is .55."""
+    """HAMP's row of Table 1, pair: .61 .65 .73 .62 .51 .54 .55; the printed average is .55."""
     holds = f"above: {{measure: mean-auc, row: hamp, value: {value}}}"
     found = judge([section], holds, paper="CoFedMID", printed=[{"table": "Table 1", "case": "pair"}])
     assert found.own.distance(0, None) == (distance and pytest.approx(distance))

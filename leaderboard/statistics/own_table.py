@@ -10,7 +10,7 @@ import numpy as np
 from fedbench.leaderboard.claims.papers import Bound, Claim, Contrast, Names, Paper, Predicate, Printed, Quantity, Undominated
 from fedbench.leaderboard.statistics.published import AVERAGE, comparable, plain, published
 
-ADVERSARY = {"server": "globaladversary", "client": "localadversary"}  # view -> whose maximum over attacks is printed
+ADVERSARY = {"server": "globaladversary", "client": "localadversary"}  # view -> the adversary of the printed maxima
 _PRINTED = {
     "auc": ("auc", "auc_max"), "tf01": ("tf01",), "attack-accuracy": ("attack_accuracy", "mia_accuracy"), "runtime": ("runtime",),
 }  # fmt: skip
