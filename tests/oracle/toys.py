@@ -51,6 +51,8 @@ PARTS = {
     "papers/cofedmid_figure1": ["cifar100"],
     "cross_threats": ["digits-trajectory", "digits-insider"],
     "overfitting": ["digits", "location30"],
+    "poisoning": ["location30"],
+    "digits_sweeps": ["beta1"],
     "clustered": ["mnist-15", "mnist-clients"],
     "papers/cofedmid_figure4": ["clients5"],
     "papers/membershield_cifar10_cnn2": ["cnn2-beta1"],
