@@ -231,7 +231,8 @@ def test_records_whose_candidates_differ_are_not_paired(folder):
 def test_a_board_without_an_undefended_run_counts_every_attack(tmp_path):
     text = board(Folder(tmp_path / "r", {k: v for k, v in LEAK.items() if k != "none"}).fill(seeds=(0, 1)))
     assert "No undefended run to compare with: every attack counts" in text and "Worst case compared" not in text
-    assert {r["delta-accuracy (pp)"] for r in rows_of(text, "**Ranking**")} == {"n/a"}
+    assert "Not shown, n/a in every row: worst TF01, delta-accuracy, members' share, runtime." in text
+    assert {r["delta-accuracy (pp)"] for r in rows_of(text, "**At a glance**")} == {"n/a"}
 
 
 def test_coalitions_and_views_have_sections_of_their_own(folder):

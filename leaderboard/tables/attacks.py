@@ -198,7 +198,7 @@ def _decisions_by_round(section: Section) -> Table:
 _ROUNDS = {
     "last_auc": "last AUC", "calibrated_auc": "calibrated AUC", "best_auc": "best_round AUC", "null_best_auc": "null of best",
     "last_tf01": "last TF01", "calibrated_tf01": "calibrated TF01", "best_tf01": "best_round TF01",
-    "null_best_tf01": "null of best",
+    "null_best_tf01": "null of best TF01",
 }  # fmt: skip
 
 
@@ -211,11 +211,9 @@ def round_table(section: Section) -> list[Table]:
         (label, a, *(Value(mean=mean_of([getattr(r, field) for r in rounds])) for field in _ROUNDS))
         for label, a, rounds in entries
     ]
-    known = any(getattr(r, field) is not None for *_, rounds in entries for r in rounds for field in _ROUNDS if "tf01" in field)
-    why = f"TF01 of a single round: n/a, since a target by itself needs {TF01_MIN_NONMEMBERS:,} non-members for it."
+    empty = Words(f"a target by itself needs {TF01_MIN_NONMEMBERS:,} non-members for the TF01 of a round")
     columns = [numbers(name, digits=2 if "tf01" in field else 3) for field, name in _ROUNDS.items()]
-    notes = () if known else (Words(why),)
-    return [table_of("Single-round attacks by their round", f"{_CHOICE})", (DEFENSE, ATTACK, *columns), rows, footnotes=notes)]
+    return [table_of("Single-round attacks by their round", f"{_CHOICE})", (DEFENSE, ATTACK, *columns), rows, empty=empty)]
 
 
 _MAXIMUM = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from dataclasses import replace
+from itertools import compress, groupby
 from typing import Any
 
 from fedbench.core.contract.board import (
@@ -30,6 +31,8 @@ from fedbench.leaderboard.statistics.verdict import Comparison
 
 MOST_IDS = 20  # targets in a sentence
 MOST_NAMED = 8  # tables in a summary
+TITLE = "At a glance"  # of the first tables, which have the same columns on every board
+_NOTHING = Words("no record has what it needs")
 
 
 # -- texts, columns and tables --------------------------------------------------------------------------------------------
@@ -268,16 +271,27 @@ def _summary(lead: Text, blocks: Sequence[Block]) -> Text:
 
 
 def without_empty_tables(blocks: Iterable[Block]) -> list[Block]:
-    """A table without any content is replaced by a line with the reason."""
+    """A table without any number is replaced by a line with the reason, and so are columns without any."""
     found: list[Block] = []
     for block in blocks:
         if isinstance(block, Fold):
             block = Fold(block.summary, tuple(without_empty_tables(block.blocks)))
-        elif isinstance(block, Table) and block.rows and block.title and _is_empty(block):
-            why = block.empty or Words("no record has what it needs")
-            block = Note(sentence("{}: n/a throughout, since {}.", Words(block.title, "strong"), why))
+        elif isinstance(block, Table) and block.rows and block.title:
+            line = sentence("{}: n/a throughout, since {}.", Words(block.title, "strong"), block.empty or _NOTHING)
+            block = Note(line) if _is_empty(block) else _without_empty_columns(block)
         found.append(block)
     return found
+
+
+def _without_empty_columns(table: Table) -> Table:
+    there = [c.align != "right" or not all(_is_absent(row[i]) for row in table.rows) for i, c in enumerate(table.columns)]
+    if all(there) or table.title == TITLE:
+        return table
+    why = table.empty or (() if table.footnotes else _NOTHING)
+    names = joined(column.name for column, known in zip(table.columns, there, strict=True) if not known)
+    note = sentence("Not shown, n/a in every row: {}{}.", names, sentence(", since {}", why) if why else ())
+    rows = tuple(tuple(compress(row, there)) for row in table.rows)
+    return replace(table, columns=tuple(compress(table.columns, there)), rows=rows, footnotes=(*table.footnotes, note))
 
 
 def _is_empty(table: Table) -> bool:

@@ -16,6 +16,7 @@ from fedbench.leaderboard.statistics.verdict import Difference, significant
 from fedbench.leaderboard.tables.common import (
     DEFENSE,
     RANK,
+    TITLE,
     amount,
     joined,
     name_of,
@@ -35,7 +36,6 @@ MOST_ROWS = 16  # in the first table; of longer ones the first
 MOST_NAMED = 4  # defenses in a sentence
 MOST_REMARKS, LONGEST_REMARK = 4, 600  # footnotes of a row, characters of one
 MOST_SECTIONS = 5  # in one table across settings, with the sums: eight columns
-TITLE = "At a glance"
 READING = Note(sentence(
     "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Rows that share places (#) are statistically tied, whatever their "
     "order; `±` and brackets are 95 %.\nAccuracy is against the undefended run of the same seed; runtime is over plain "
@@ -70,7 +70,8 @@ def row_numbers(of: RowSummary) -> dict[str, Interval | None]:
 
 def references(section: Section, row: Row) -> dict[str, int]:
     """Key of ``COLUMNS`` -> number of a row that the others' are relative to."""
-    return ({"delta": 0} if row.undefended else {}) | ({"runtime": 1} if row is section.plain else {})
+    timed = row is section.plain and any(of.runtime for of in section.summaries.values())
+    return ({"delta": 0} if row.undefended else {}) | ({"runtime": 1} if timed else {})
 
 
 def _cells(section: Section, row: Row) -> dict[str, Content]:
