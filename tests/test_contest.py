@@ -117,11 +117,11 @@ def test_a_p_value_needs_two_seeds_and_is_the_larger_of_both_kinds_of_error(valu
     assert p_value(of_seeds(values, error)) == pytest.approx(expected, rel=0.002)
 
 
-@pytest.mark.parametrize("seeds", [2, 5])
-def test_the_smallest_difference_is_shown_with_a_power_of_80_percent(seeds):
-    shift = smallest_shown(0.02, seeds) / 0.02 * np.sqrt(seeds)
-    assert stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, shift) == pytest.approx(0.8)
-    assert smallest_shown(0.02, 1) is None
+@pytest.mark.parametrize(("seeds", "tests"), [(2, 1), (5, 1), (5, 10)])
+def test_the_smallest_difference_is_shown_with_a_power_of_80_percent(seeds, tests):
+    shift = smallest_shown([0.01, 0.07], seeds, tests) / 0.05 * np.sqrt(seeds)
+    assert stats.nct.sf(stats.t.ppf(1 - 0.025 / tests, seeds - 1), seeds - 1, shift) == pytest.approx(0.8)
+    assert smallest_shown([0.02], 1) is smallest_shown([], 5) is None
 
 
 # ---------------------------------------------------------------- what is chosen, and without what

@@ -91,7 +91,7 @@ def test_intervals_are_over_seeds_and_targets_and_costs_are_paired_with_the_unde
     assert (found.mean, found.half_width) == pytest.approx((np.mean(values), max(widths)))
     differences = np.subtract(luck(0.75), luck(0.8))
     assert compared.delta_accuracy.mean == pytest.approx(differences.mean())
-    assert section.smallest_difference == pytest.approx(smallest_shown(np.std(differences, ddof=1), 3))
+    assert section.smallest_difference == pytest.approx(smallest_shown([np.std(differences, ddof=1)], 3))
 
 
 def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accuracy(tmp_path):
@@ -183,7 +183,7 @@ def test_the_answer_is_the_strongest_within_one_point_that_is_told_from_none(tmp
     found = answer(section)
     assert (found.outcome, found.defense and found.defense.label, found.tied) == (outcome, label, tied)
     assert found.unsure == ("of_seed" in more or outcome == "none within")
-    assert said in inline(sentences(found)[0]).replace("\\", "")
+    assert said in inline(sentences(section)[0]).replace("\\", "")
 
 
 # ---------------------------------------------------------------- cells without a score, and which records count

@@ -27,7 +27,7 @@ from fedbench.leaderboard.statistics.rows import Row, adversary_of, outcome_of
 from fedbench.leaderboard.statistics.sections import Section, of_tuning
 from fedbench.leaderboard.tables.papers import NAMES
 from fedbench.leaderboard.tables.provenance import mixed_note, origin, provenance_blocks
-from fedbench.leaderboard.tables.ranking import answer, claimed, references, row_numbers, sentences
+from fedbench.leaderboard.tables.ranking import claimed, references, row_numbers, sentences
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 BINS = 20
@@ -115,7 +115,7 @@ def _section(section: Section, first: int, cells: Cells) -> dict[str, Any]:
         "attacks": [cells.use(loaded.record.attack) for loaded in attacks],
         "eligible": [i for i, attack in enumerate(section.attacks) if attack in section.comparison.eligible],
         "fpr_from": _from(section), "power": number(section.smallest_difference),
-        "sentences": list(map(plain, sentences(answer(section)))), "rows": list(range(first, first + len(section.rows))),
+        "sentences": list(map(plain, sentences(section))), "rows": list(range(first, first + len(section.rows))),
     }  # fmt: skip
 
 

@@ -175,12 +175,16 @@ def p_of_chance(found: Mapping[Unit, Measured], chance: float = 0.5) -> float:
     return of_candidates if of_candidates == of_candidates else float(estimates(found).p_values(chance)[0])
 
 
-def smallest_shown(deviation: float, seeds: int) -> float | None:
-    """The difference that ``seeds`` paired seeds show with a chance of 80 % at the 5 % level, if differences have
-    this standard deviation from seed to seed; None with fewer than two."""
-    if seeds < 2:
+def smallest_shown(deviations: Sequence[float], seeds: int, tests: int = 1) -> float | None:
+    """The difference that ``seeds`` paired seeds show with a power of 80 %, if differences vary from seed to seed by
+    these standard deviations (their root mean square); None with fewer than two seeds, or of nothing.
+
+    The level is 5 % over the number of ``tests`` (Bonferroni, the first step of Holm's correction).
+    """
+    if seeds < 2 or not len(deviations):
         return None
-    return float(nctdtrinc(seeds - 1, 1 - POWER, stdtrit(seeds - 1, _TAIL)) * deviation / np.sqrt(seeds))
+    deviation, bar = np.sqrt(np.mean(np.square(deviations))), stdtrit(seeds - 1, 1 - (1 - LEVEL) / (2 * tests))
+    return float(nctdtrinc(seeds - 1, 1 - POWER, bar) * deviation / np.sqrt(seeds))
 
 
 def interval_of(values: Sequence[float], errors: Sequence[float | None]) -> Interval | None:

@@ -163,13 +163,9 @@ class Section:
 
     @property
     def smallest_difference(self) -> float | None:
-        """The delta-accuracy, as a fraction, that the section's seeds show with a chance of 80 %; None with a single
-        seed.
-
-        From the typical variance of its rows' differences from seed to seed (root mean square).
-        """
-        found = [d for c in self.summaries.values() if (d := c.deviation) is not None]
-        return smallest_shown(float(np.sqrt(np.mean(np.square(found)))), len(self.seeds)) if found else None
+        """The delta-accuracy, as a fraction, that the section's seeds show with a power of 80 %; None with a single
+        seed."""
+        return smallest_shown([d for c in self.summaries.values() if (d := c.deviation) is not None], len(self.seeds))
 
     # -- what analyses ask ----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from fedbench.leaderboard.statistics.intervals import (
     over_units,
     p_of_chance,
     reaching,
+    smallest_shown,
 )
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.scores import CandidateFilter, CellScores, Key, Part, parts_of
@@ -335,6 +336,14 @@ class Comparison:
         known = [label for label in self.ranked if label in labels]
         return rank_ranges(known, self.tests_among(known))
 
+    @cached_property
+    def smallest_difference(self) -> float | None:
+        """The difference of two ranked rows' worst cases that is shown with a power of 80 % where all pairs are tested
+        together; None with one seed or one row."""
+        pairs = list(combinations(self.ranked, 2))
+        found = [d for pair in pairs if (d := self._tests.deviation(*pair)) == d]
+        return smallest_shown(found, len({seed for seed, _ in self.units}), len(pairs))
+
     def tests_among(self, labels: Sequence[str]) -> Tests:
         """The tests of all pairs of these rows' worst cases."""
         return self._tests.among(labels)
@@ -392,7 +401,15 @@ class PairTests:
 
     def interval(self, one: str, other: str) -> Interval | None:
         """Of the first minus the second; None where no unit has both."""
-        return self._found.interval(2 * len(self._at) * self._at[one] + self._at[other])
+        return self._found.interval(self._place(one, other))
+
+    def deviation(self, one: str, other: str) -> float:
+        """Standard deviation of that difference from seed to seed; NaN with fewer than two."""
+        seeds, _, error = (found[self._place(one, other)] for found in self._found.of_seeds)
+        return float(error * np.sqrt(seeds))
+
+    def _place(self, one: str, other: str) -> int:
+        return 2 * len(self._at) * self._at[one] + self._at[other]
 
 
 def paired(parts: Sequence[Part], sides: Sequence[Weights]) -> Estimates:

@@ -1,4 +1,4 @@
-"""The ranking of a section, its first screen in a table and two sentences, and every defense across settings."""
+"""The ranking of a section, its first screen in a table and three sentences, and every defense across settings."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def front_table(section: Section, rows: Sequence[Row]) -> Table:
 
 
 def front_blocks(section: Section) -> list[Block]:
-    """The table of one section and the two sentences under it."""
-    found = answer(section)
-    return [front_table(section, _first_rows(section, found)), Note(joined(sentences(found), " "))]
+    """The table of one section and the sentences under it."""
+    rows = _first_rows(section, answer(section))
+    return [front_table(section, rows), Note(joined(sentences(section), " "))]
 
 
 def _first_rows(section: Section, found: Answer) -> list[Row]:
@@ -120,7 +120,7 @@ def _first_rows(section: Section, found: Answer) -> list[Row]:
     return [row for row in rows if row.label in kept or row.label in first]
 
 
-# -- the two sentences ------------------------------------------------------------------------------------------------------
+# -- the sentences ----------------------------------------------------------------------------------------------------------
 
 Outcome = Literal["found", "none lower", "none within", "none here", "nothing leaks", "no undefended run"]
 
@@ -172,7 +172,7 @@ def answer(section: Section) -> Answer:
 
 
 _WITHOUT: Mapping[Outcome, str] = {
-    "no undefended run": "There is no undefended run, so the effect and the cost of a defense are not known.",
+    "no undefended run": "There is no undefended run to compare with, so the effect and the cost of a defense are not known.",
     "nothing leaks": "No attack beats chance on the undefended federation: there is no leak for a defense to stop.",
     "none here": "No defense with all its scores can be compared with the undefended federation.",
 }
@@ -183,11 +183,12 @@ _LEADS: Mapping[Outcome, str] = {
 }
 
 
-def sentences(found: Answer) -> tuple[Text, ...]:
-    """The strongest defense within one point of the undefended accuracy, and the leak of the undefended
-    federation."""
+def sentences(section: Section) -> tuple[Text, ...]:
+    """The strongest defense within one point of the undefended accuracy, the leak of the undefended federation, and the
+    differences that can be seen."""
+    found = answer(section)
     first = Words(_WITHOUT[found.outcome]) if found.outcome in _WITHOUT else _strongest(found)
-    return (first,) if found.undefended is None else (first, _leak(found.undefended))
+    return (first, *(() if found.undefended is None else (_leak(found.undefended),)), *_power(section))
 
 
 def _strongest(found: Answer) -> Text:
@@ -197,7 +198,8 @@ def _strongest(found: Answer) -> Text:
     less = "" if found.difference is None else f", {amount(found.difference.found, worst)} against the undefended one"
     cost = f", at a change of accuracy of {amount(defense.delta_accuracy, replace(COLUMNS['delta'], digits=1))} points"
     seeds = "one seed does" if found.seeds == 1 else f"{found.seeds} seeds do"
-    unsure = f", which {seeds} not distinguish from one point" if found.unsure else ""
+    wide = ", with an interval wider than that point" if defense.delta_accuracy.half_width > WITHIN else ""
+    unsure = f", which {seeds} not distinguish from one point" if found.unsure else wide
     alone = "; one seed shows no differences" if found.seeds == 1 else ""
     ties = sentence("; statistically tied with {}", named(found.tied, MOST_NAMED)) if found.tied else ()
     return sentence(f"{_LEADS[found.outcome]}: {{}}{less}{cost}{unsure}{alone}{{}}.", defense.label, _auc(defense), ties)
@@ -236,7 +238,7 @@ def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None)
         ": AUC of an adversary who picks attack and sign on the other seeds, against outside non-members. A range lists the "
         "ranks the tests cannot distinguish"
     )
-    footnotes = (*_power(section), *_runtime(section), *tf01_notes(section), *_remarks(section))
+    footnotes = (_share(section), *_runtime(section), *tf01_notes(section), *_remarks(section))
     rows = (tuple(of[key] for key in columns) for of in cells)
     return table_of("Ranking", caption, columns.values(), rows, footnotes=footnotes)
 
@@ -277,13 +279,17 @@ def _remarks(section: Section) -> list[Text]:
 
 
 def _power(section: Section) -> tuple[Text, ...]:
-    found = section.smallest_difference
-    if found is None:
-        return ()
-    return (Words(
-        f"Delta-accuracy: with {len(section.seeds)} seeds, differences below {100 * found:.1f} pp are shown with a chance of "
-        "less than 80 %. Members' share: accuracy minus that with members that upload nothing."
-    ),)  # fmt: skip
+    """The differences that are shown with a power of 80 %."""
+    auc, accuracy = section.comparison.smallest_difference, section.smallest_difference
+    found = [f"{auc:.3f} between two worst case AUCs, all pairs tested together"] if auc else []
+    found += [f"{100 * accuracy:.1f} pp in delta-accuracy"] if accuracy else []
+    text = f"With {len(section.seeds)} seeds, a power of 80 % takes a difference of {', or '.join(found)}."
+    return (Words(text),) if found else ()
+
+
+def _share(section: Section) -> Words:
+    what = "n/a, since there is no run" if section.free_rider is None else "accuracy minus that"
+    return Words(f"Members' share: {what} with members that upload nothing.")
 
 
 def _runtime(section: Section) -> tuple[Text, ...]:
