@@ -16,7 +16,7 @@ from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.rows import Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import amount, plain_text
-from fedbench.leaderboard.tables.ranking import claimed, front_table
+from fedbench.leaderboard.tables.ranking import Trust, claimed, front_table
 
 _READING = (
     "with 95 % intervals; delta-accuracy in points, against the undefended run; runtime over that of the row with 1, the placebo "
@@ -45,7 +45,8 @@ class MarkdownBoard(Report):
 
     def summary(self, results: Path) -> Summary:
         """The folder's last plan, in the board's order."""
-        return summary(self._source(results).sections)
+        source = self._source(results)
+        return summary(source.sections, source.trust)
 
     def _source(self, results: Path) -> Source:
         if self._last is None or self._last[0] != results:
@@ -56,7 +57,7 @@ class MarkdownBoard(Report):
 # -- for a terminal ---------------------------------------------------------------------------------------------------------
 
 
-def summary(sections: Sequence[Section]) -> Summary:
+def summary(sections: Sequence[Section], trust: Trust = None) -> Summary:
     """One row a defense under each setting, coalition and view, in the board's order.
 
     Cells without a score are counted in a column that is there where some row has any; claims of differential privacy
@@ -66,15 +67,15 @@ def summary(sections: Sequence[Section]) -> Summary:
     lacking = any(map(_lacking, (row for _, row in every)))
     rows = []
     for section in sections:
-        table = front_table(section, section.rows)
+        table = front_table(section, section.rows, trust)
         for row, cells in zip(section.rows, table.rows, strict=True):
             shown = list(map(short_text, cells, table.columns))
             shown[2:3] = (*shown[2].partition(" ")[::2],)  # the attack has a column of its own
             rows.append([*shown, *([_lacking(row)] if lacking else [])])
     claims = [f"{r.label} claims {plain_text(claimed(r))} ({s.where})" for s, r in every if privacy_claims(r)]
     return Summary(
-        [*_HEADERS, *(["no score"] if lacking else [])], rows, headings=[s.where for s, _ in every],
-        notes=[_READING] * bool(every) + list(dict.fromkeys(claims)),
+        [*_HEADERS, *(["trust"] if trust else []), *(["no score"] if lacking else [])], rows,
+        headings=[s.where for s, _ in every], notes=[_READING] * bool(every) + list(dict.fromkeys(claims)),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -17,7 +17,6 @@ from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn
 from fedbench.leaderboard.figures import decision_figure, image_of, roc_figure, tradeoff_figure
-from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section, build_sections, newest
 from fedbench.leaderboard.submissions.trust import Marks
 from fedbench.leaderboard.tables import ranking
@@ -43,11 +42,11 @@ READING = Note(sentence(
     "that beat chance on the undefended run count. `±` and brackets are 95 % intervals: the widest of resampling the\n"
     "candidates, Student's t over seeds x targets and over seeds; none is too narrow for the largest of all attacks. Lower is "
     "better; **bold** is lower than every other defense with\nsignificance. A range lists the ranks the tests cannot distinguish "
-    "(paired, Holm); a row with scores missing has no rank. `free-rider` (members upload nothing) and `placebo` (members train "
-    "plainly in another\norder) are floors: a defense that does not differ from them has no effect. Delta-accuracy is paired "
-    "with the undefended run of the same\nseed, in percentage points of test accuracy, with the variance of training; runtime is "
-    "training CPU time relative\nto the placebo's where it can be compared, else to that run's (n/a across machines and on "
-    "busy ones). docs/method.md has the definitions."
+    "(paired, Holm); a row with scores missing or refuted has no rank. `free-rider` (members upload nothing) and `placebo` "
+    "(members train plainly in another\norder) are floors: a defense that does not differ from them has no effect. "
+    "Delta-accuracy is paired with the undefended run of the same\nseed, in percentage points of test accuracy, with the "
+    "variance of training; runtime is training CPU time over\nthe placebo's where it can be compared, else over the undefended "
+    "run's (n/a across machines and on busy ones). docs/method.md has the definitions."
 ))  # fmt: skip
 
 _LENGTH = 12  # hex digits of an id: two of a million boards have the same with a chance below one in 500
@@ -75,10 +74,10 @@ class Source:
     @cached_property
     def sections(self) -> list[Section]:
         """In the board's order."""
-        return build_sections(self.newest[0])
+        return build_sections(self.newest[0], self.marks.refuted if self.marks is not None else None)
 
     @property
-    def trust(self) -> Callable[[Row], Words] | None:
+    def trust(self) -> ranking.Trust:
         """The trust mark of a row, where some record is imported."""
         return self.marks.of_row if self.marks is not None and any(r.bundle for r in self.newest[0]) else None
 
@@ -112,7 +111,7 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
             own += _introduced(section, sections)
         own += _section(section, analyses, plots, source.trust)
-        fronts += ranking.front_blocks(section)
+        fronts += ranking.front_blocks(section, source.trust)
         for comparison in (section.comparison, *section.comparison.by_kind):
             comparison.forget_scores()
     blocks += [*fronts, *mixed_note(current)]
@@ -180,7 +179,7 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
     return [Heading(2, sentence("Setting {}", name)), Fold(summary, (setting_of(section, sections),))]
 
 
-def _section(section: Section, analyses: Sequence[Drawer], plots: bool, trust: Callable[[Row], Words] | None) -> list[Block]:
+def _section(section: Section, analyses: Sequence[Drawer], plots: bool, trust: ranking.Trust) -> list[Block]:
     """Tables first, images last."""
     made = {place: [b for a in analyses if a.place == place for b in drawn(a, section, plots)] for place in ("attacks", "costs")}
     tables, images = (

@@ -29,7 +29,7 @@ def world(aucs, error=1e-6, labels=None, names=None):
         SimpleNamespace(
             label=label, name=label, accuracy=None, records=(), complete=True,
             entries={a: SimpleNamespace(complete=True) for a in names}, floor=label in FLOORS,
-            undefended=label == "none",
+            undefended=label == "none", refuted=False,
         )
         for label in labels
     ]  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from boards import Folder, rows_of, sections_of
 from bundles import (
     array_of,
     edited,
@@ -23,9 +24,15 @@ from bundles import (
 
 from fedbench.core.cli.main import main
 from fedbench.core.store.reading import load_records, read_run
+from fedbench.leaderboard.board import summary
+from fedbench.leaderboard.document import document, source_of
+from fedbench.leaderboard.markdown import render
+from fedbench.leaderboard.site.data import board_of
 from fedbench.leaderboard.submissions.comparing import compare
 from fedbench.leaderboard.submissions.reproducing import Draw, sampled
 from fedbench.leaderboard.submissions.trust import pip_command
+from fedbench.leaderboard.tables.ranking import answer
+from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +138,35 @@ def test_forged_scores_that_agree_are_claimed_but_not_reproduced(finished, tmp_p
     assert (status, "2 cells bit for bit; 2 cells not reproduced" in words) == (1, True), words
     assert "'skipped' claimed, 'ok' here" in words
     assert call("leaderboard", tmp_path / "in", "--no-plots")[0] == 0
-    assert "not reproduced" in (tmp_path / "in" / "leaderboard" / "board.md").read_text()
+    board = (tmp_path / "in" / "leaderboard" / "board.md").read_text()
+    assert {row["trust"] for row in rows_of(board, "**At a glance**")} == {"refuted: 1 of 2 cells not reproduced"}
+
+
+def test_a_refuted_row_has_no_rank_and_the_others_rank_as_if_it_were_not_there(tmp_path):
+    leak = {"none": 2.0, "mixup": 1.2, "grad-sparse": 0.4}
+    honest = sections_of(Folder(tmp_path / "honest", leak).fill())[0]
+    Folder(tmp_path / "r" / "imported" / "b", {**leak, "forged": 0.0}).fill()
+    Folder(tmp_path / "r" / "reproduced", {"forged": 2.0}, ("fedmia-ii",)).fill()
+    source = source_of(tmp_path / "r")
+    (section,), refuted = source.sections, "refuted: 3 of 3 cells not reproduced, stale"
+    assert honest.comparison.ranks["grad-sparse"] == (1, 1) and section.comparison.ranks == honest.comparison.ranks
+    assert section.comparison.leader("loss-series") == "grad-sparse" == answer(section).defense.label
+    assert section.comparison.against("none").keys() == {"mixup", "grad-sparse"} and "forged" not in trade_off(section).points
+    table = summary(source.sections, source.trust)
+    shown = {row[1]: (row[0], row[table.headers.index("trust")]) for row in table.rows}
+    front = {row["defense"]: row for row in rows_of(render(document(source, plots=False)), "**At a glance**")}
+    page = {row.label: row for row in board_of(source, "b", "").rows}
+    assert shown["forged"] == ("–", refuted) == (front["forged"]["#"], front["forged"]["trust"])  # noqa: RUF001
+    assert shown["grad-sparse"] == ("1", "claimed, stale") and front["grad-sparse"]["worst case AUC"].startswith("**")
+    assert "**" not in front["forged"]["worst case AUC"]
+    assert (page["forged"].rank, page["forged"].trust, page["grad-sparse"].rank) == (None, refuted, (1, 1))
+
+
+def test_nothing_is_compared_with_an_undefended_run_that_is_refuted(tmp_path):
+    Folder(tmp_path / "r" / "imported" / "b", {"none": 2.0, "mixup": 1.2, "placebo": 2.0}).fill()
+    Folder(tmp_path / "r" / "reproduced", {"none": 0.0, "placebo": 0.0}).fill()
+    (section,) = source_of(tmp_path / "r").sections
+    assert section.base is section.plain is None and answer(section).outcome == "no undefended run"
 
 
 @pytest.mark.slow

@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedbench.core import MEMBER, OFL, UserError
 from fedbench.core.cli.options import parse_only
-from fedbench.core.contract.board import Block, Bullets, Note, Text, Words
+from fedbench.core.contract.board import Block, Bullets, Note, Text
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import Group, Interval
 from fedbench.core.registry.use import ComponentUse
@@ -27,7 +27,7 @@ from fedbench.leaderboard.statistics.rows import Row, adversary_of, outcome_of
 from fedbench.leaderboard.statistics.sections import Section, of_tuning
 from fedbench.leaderboard.tables.papers import NAMES
 from fedbench.leaderboard.tables.provenance import mixed_note, origin, provenance_blocks
-from fedbench.leaderboard.tables.ranking import claimed, references, row_numbers, sentences
+from fedbench.leaderboard.tables.ranking import Trust, claimed, references, row_numbers, sentences
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 BINS = 20
@@ -124,7 +124,7 @@ def _from(section: Section) -> int:
     return int(np.searchsorted(FPR, float(fpr_grid(section)[0]) * (1 - 1e-9)))
 
 
-def _rows(section: Section, at: int, cells: Cells, trust: Callable[[Row], Words] | None) -> list[dict[str, Any]]:
+def _rows(section: Section, at: int, cells: Cells, trust: Trust) -> list[dict[str, Any]]:
     """The rows of the section at position ``at``, in the board's order."""
     front, start = trade_off(section), _from(section)
     return [

@@ -180,6 +180,8 @@ def _require_scores(section: Section, row: Row, q: Quantity) -> None:
     """A mean over the trainings that did not fail would favour a defense that makes others fail."""
     if q.attack is not None and q.attack not in row.entries:
         raise Missing("no attack", q.attack)
+    if row.refuted:
+        raise Missing("refuted cells of", q.row)
     if q.attack is not None:
         scored = row.entries[q.attack].complete
     else:

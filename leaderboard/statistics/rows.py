@@ -157,12 +157,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """``entries`` by attack, at least one; ``seeds``: the section's."""
+    """``entries`` by attack, at least one; ``seeds``: the section's; ``refuted``: one of its cells was run again here and not
+    reproduced, so the row is shown but counts nowhere."""
 
     label: str
     name: str
     entries: dict[str, Entry]
     seeds: tuple[int, ...]
+    refuted: bool = False
 
     @property
     def undefended(self) -> bool:
@@ -177,9 +179,9 @@ class Row:
 
     @property
     def complete(self) -> bool:
-        """Every attack that applies has all its scores; only such a row has a rank."""
+        """Every attack that applies has all its scores, and none is refuted; only such a row has a rank."""
         entries = [e for e in self.entries.values() if not e.skipped]
-        return bool(entries) and all(e.complete for e in entries)
+        return not self.refuted and bool(entries) and all(e.complete for e in entries)
 
     @property
     def outcomes(self) -> Counter[str]:

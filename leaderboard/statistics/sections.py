@@ -21,6 +21,8 @@ from fedbench.leaderboard.statistics.verdict import Comparison
 
 _COALITIONS = ("none", "pair", "half", "uniform")
 BUSY = 1.25  # wall time over CPU time of a training, from which on its machine had something else to do
+Refuted = Callable[[LoadedRecord], bool] | None
+"""of a record: whether it was run again here and not reproduced; None: of none"""
 Key = TypeVar("Key", bound=str | tuple[Any, ...])
 
 
@@ -89,13 +91,16 @@ class Section:
     @property
     def free_rider(self) -> Row | None:
         """The row of members that upload nothing."""
-        return next((r for r in self.rows if r.name == FREE_RIDER), None)
+        return self._floor(FREE_RIDER)
+
+    def _floor(self, name: str) -> Row | None:
+        return next((r for r in self.found if r.name == name and not r.refuted), None)
 
     @cached_property
     def plain(self) -> Row | None:
         """Plain training, which runtime is relative to: the placebo where its times can be compared with the undefended
         run's on at least half of the seeds, else the undefended row."""
-        placebo = next((r for r in self.found if r.name == PLACEBO), None)
+        placebo = self._floor(PLACEBO)
         found = _runtime(_run_pairs(self.base, placebo)) if self.base else None
         return placebo if found and 2 * found.n >= len(self.seeds) else self.base
 
@@ -245,7 +250,7 @@ def _machine(loaded: LoadedRecord) -> tuple[str, str, int, str]:
 # -- records to sections --------------------------------------------------------------------------------------------------
 
 
-def build_sections(records: Iterable[LoadedRecord]) -> list[Section]:
+def build_sections(records: Iterable[LoadedRecord], refuted: Refuted = None) -> list[Section]:
     """The sections of a board, in the order of suite, setting, coalition, view.
 
     A section of coalition C has the rows of C and, restricted to the targets of C, those in which no client defends:
@@ -254,8 +259,9 @@ def build_sections(records: Iterable[LoadedRecord]) -> list[Section]:
     one of the reported seeds.
     """
     current, _ = newest(records)
-    tuning = {_place(s): s for s in _sections([r for r in current if of_tuning(r)])}
-    return [replace(s, tuning=tuning.get(_place(s))) for s in _sections([r for r in current if not of_tuning(r)])]
+    reported, tuning = (_sections([r for r in current if of_tuning(r) == of], refuted) for of in (False, True))
+    tuned = {_place(s): s for s in tuning}
+    return [replace(s, tuning=tuned.get(_place(s))) for s in reported]
 
 
 def of_tuning(loaded: LoadedRecord) -> bool:
@@ -282,7 +288,7 @@ def _place(section: Section) -> tuple[str, str, str, str]:
     return section.suite, section.setting, section.coalition, section.view
 
 
-def _sections(records: Sequence[LoadedRecord]) -> list[Section]:
+def _sections(records: Sequence[LoadedRecord], refuted: Refuted) -> list[Section]:
     sections = []
     for (suite, setting), group in _grouped(records, lambda r: (r.record.suite, r.record.setting)):
         shared, own_rows = _coalition_free(group)
@@ -293,7 +299,7 @@ def _sections(records: Sequence[LoadedRecord]) -> list[Section]:
             shown = own + [r for r in shared if r.record.seed in targets]
             views = _views(shown)
             for view in sorted(set(views.values())):
-                attacks, rows = _rows([r for r in shown if views[r.record.attack.label] == view], targets)
+                attacks, rows = _rows([r for r in shown if views[r.record.attack.label] == view], targets, refuted)
                 units = [(seed, t) for seed, own_targets in targets.items() for t in own_targets]
                 sections.append(Section(
                     suite=suite, setting=setting, coalition=coalition, view=view, attacks=attacks, targets=targets,
@@ -336,7 +342,9 @@ def _targets(records: list[LoadedRecord]) -> dict[int, tuple[int, ...]]:
     return {seed: tuple(sorted(targets)) for seed, targets in sorted(found.items())}
 
 
-def _rows(records: list[LoadedRecord], targets: dict[int, tuple[int, ...]]) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+def _rows(
+    records: list[LoadedRecord], targets: dict[int, tuple[int, ...]], is_refuted: Refuted
+) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     """(attacks, rows), by name."""
     attacks = tuple(sorted({r.record.attack.label for r in records}))
     rows = []
@@ -345,7 +353,8 @@ def _rows(records: list[LoadedRecord], targets: dict[int, tuple[int, ...]]) -> t
         for loaded in group:
             by_attack[loaded.record.attack.label][loaded.record.seed] = loaded
         entries = {a: Entry(a, found, targets) for a, found in by_attack.items()}
-        rows.append(Row(label, group[0].record.defense.full_name, entries, tuple(targets)))
+        refuted = is_refuted is not None and any(map(is_refuted, group))
+        rows.append(Row(label, group[0].record.defense.full_name, entries, tuple(targets), refuted))
     return attacks, tuple(rows)
 
 

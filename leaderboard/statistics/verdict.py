@@ -127,8 +127,8 @@ class Comparison:
 
     @cached_property
     def base(self) -> Row | None:
-        """The undefended row."""
-        return next((r for r in self.rows if r.undefended), None)
+        """The undefended row; None where it is refuted."""
+        return next((r for r in self.rows if r.undefended and not r.refuted), None)
 
     @cached_property
     def eligible(self) -> tuple[str, ...]:
@@ -351,7 +351,7 @@ class Comparison:
     @cache
     def leader(self, attack: str) -> str | None:
         """The one complete row with the lowest AUC of an attack, if it is significantly lower than all others."""
-        labels = [r.label for r in self.rows if r.entries[attack].complete and not r.floor]
+        labels = [r.label for r in self.rows if r.entries[attack].complete and not (r.floor or r.refuted)]
         if len(labels) < 2:
             return None
         tests = PairTests(self.parts, {label: self.cell_rival(label, attack) for label in labels}).among(labels)
@@ -364,9 +364,10 @@ class Comparison:
         return {label: difference for (label, _), difference in found.items()}
 
     def between(self, pairs: Sequence[Pair]) -> dict[Pair, Difference]:
-        """Worst case of the first minus that of the second, of the pairs that have both; adjusted for their
-        number."""
-        found = {pair: i for pair in pairs if (i := self._tests.interval(*pair)) is not None}
+        """Worst case of the first minus that of the second, of the pairs that have both and are not refuted; adjusted for
+        their number."""
+        refuted = {r.label for r in self.rows if r.refuted}
+        found = {pair: i for pair in pairs if refuted.isdisjoint(pair) and (i := self._tests.interval(*pair)) is not None}
         adjusted = holm({pair: self._tests.test(*pair)[1] for pair in found})
         return {pair: Difference(i, adjusted[pair]) for pair, i in found.items()}
 

@@ -51,6 +51,10 @@ class Marks:
             known[key] = "claimed" if again is None else "not reproduced" if refuted else "reproduced"
         return known[key]
 
+    def refuted(self, loaded: LoadedRecord) -> bool:
+        """Whether it was run again here and not reproduced."""
+        return self.level(loaded) == "not reproduced"
+
     def stale(self, loaded: LoadedRecord) -> tuple[str, ...]:
         """See :func:`why_stale`."""
         if (key := loaded.record.key) not in self._stale:
@@ -58,16 +62,16 @@ class Marks:
         return self._stale[key]
 
     def of_row(self, row: Row) -> Words:
-        """The row in a few words: ``claimed``, ``claimed, 3 of 30 reproduced``, ``reproduced``, ``stale``, ..."""
-        records = [r for e in row.entries.values() for r in e.records.values()]
-        levels = Counter(map(self.level, records))
-        words = [f"{levels['not reproduced']} of {len(records)} not reproduced"] if levels["not reproduced"] else []
-        if levels["claimed"]:
-            words.append("claimed")
-            words += [f"{levels['reproduced']} of {len(records)} reproduced"] if levels["reproduced"] else []
-        elif not words:
-            words += [level for level in ("reproduced", "measured here") if levels[level]]
-        return Words(", ".join([*words, *(["stale"] if any(map(self.stale, records)) else [])]))
+        """The row in a few words: ``claimed``, ``claimed, 3 of 30 reproduced``, ``refuted: 2 of 3 cells not reproduced`` (of
+        those run again), ``stale``, ..."""
+        levels = Counter(map(self.level, row.records))
+        if wrong := levels["not reproduced"]:
+            words = [f"refuted: {wrong} of {wrong + levels['reproduced']} cells not reproduced"]
+        elif levels["claimed"]:
+            words = ["claimed", *([f"{levels['reproduced']} of {len(row.records)} reproduced"] if levels["reproduced"] else [])]
+        else:
+            words = [level for level in ("reproduced", "measured here") if levels[level]]
+        return Words(", ".join([*words, *(["stale"] if any(map(self.stale, row.records)) else [])]))
 
     def lines(self, records: Sequence[LoadedRecord]) -> list[Text]:
         """For a board's provenance: the number of records of each level, and why some are stale."""

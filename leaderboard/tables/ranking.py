@@ -31,6 +31,9 @@ from fedbench.leaderboard.tables.common import (
     worst_of,
 )
 
+Trust = Callable[[Row], Words] | None
+"""How far a row can be trusted; None: every row is measured here"""
+
 WITHIN = 0.01  # of test accuracy below the undefended federation's: "one point"
 MOST_ROWS = 16  # in the first table; of longer ones the first
 MOST_NAMED = 4  # defenses in a sentence
@@ -71,10 +74,10 @@ def row_numbers(of: RowSummary) -> dict[str, Interval | None]:
 def references(section: Section, row: Row) -> dict[str, int]:
     """Key of ``COLUMNS`` -> number of a row that the others' are relative to."""
     timed = row is section.plain and any(of.runtime for of in section.summaries.values())
-    return ({"delta": 0} if row.undefended else {}) | ({"runtime": 1} if timed else {})
+    return ({"delta": 0} if row is section.base else {}) | ({"runtime": 1} if timed else {})
 
 
-def _cells(section: Section, row: Row) -> dict[str, Content]:
+def _cells(section: Section, row: Row, trust: Trust) -> dict[str, Content]:
     """Key of ``COLUMNS`` -> cell of the row."""
     comparison, summary = section.comparison, section.summaries[row.label]
     suffixes: dict[str, Text] = {"tf01": sentence(" {}", summary.tf01_attack), "runtime": Words("x")}
@@ -82,29 +85,31 @@ def _cells(section: Section, row: Row) -> dict[str, Content]:
     made: dict[str, Content] = {key: value(one, suffixes.get(key, ())) if one else None for key, one in found}
     made |= {"rank": rank_of(comparison, row), "defense": name_of(row), "worst": worst_of(comparison, row)}
     made["largest"] = with_attack(summary.largest)
+    made |= {"trust": trust(row)} if trust else {}
     return made | {key: Words(str(one)) for key, one in references(section, row).items()}
 
 
 # -- the first screen -------------------------------------------------------------------------------------------------------
 
 
-def front_table(section: Section, rows: Sequence[Row]) -> Table:
-    """Leak and costs of these rows."""
+def front_table(section: Section, rows: Sequence[Row], trust: Trust = None) -> Table:
+    """Leak and costs of these rows, and how far each can be trusted."""
     more: list[Text] = []
     if left := len(section.rows) - len(rows):
         more.append(Words(f"{left} more rows are in the full ranking below."))
     columns = {key: COLUMNS[key] for key in ("rank", "defense", "worst", "mean", "tf01", "delta", "runtime")}
     columns |= {"tf01": replace(columns["tf01"], name=Words("TF01")), "delta": replace(columns["delta"], digits=1)}
-    made = [{**_cells(section, row), "tf01": value(section.summaries[row.label].tf01)} for row in rows]
+    columns |= {"trust": words("trust")} if trust else {}
+    made = [{**_cells(section, row, trust), "tf01": value(section.summaries[row.label].tf01)} for row in rows]
     caption = sentence(": {}, coalition {}, {} view", section.setting, section.coalition, section.view)
     shown = (tuple(cells[key] for key in columns) for cells in made)
     return table_of(TITLE, caption, columns.values(), shown, footnotes=(*more, *_runtime(section), *tf01_notes(section)))
 
 
-def front_blocks(section: Section) -> list[Block]:
+def front_blocks(section: Section, trust: Trust = None) -> list[Block]:
     """The table of one section and the sentences under it."""
     rows = _first_rows(section, answer(section))
-    return [front_table(section, rows), Note(joined(sentences(section), " "))]
+    return [front_table(section, rows, trust), Note(joined(sentences(section), " "))]
 
 
 def _first_rows(section: Section, found: Answer) -> list[Row]:
@@ -227,13 +232,11 @@ def _auc(row: RowSummary) -> tuple[Part, ...]:
 # -- the full ranking -------------------------------------------------------------------------------------------------------
 
 
-def ranking_table(section: Section, trust: Callable[[Row], Words] | None = None) -> Table:
-    """A row a defense, by the worst case; ranks are ranges. ``trust``: how far a row can be trusted, where that
-    differs."""
-    more: dict[str, Callable[[Row], Content]] = {"claims": claimed} if any(map(privacy_claims, section.rows)) else {}
-    more |= {"trust": trust} if trust is not None else {}
-    cells = [_cells(section, row) | {name: of(row) for name, of in more.items()} for row in section.rows]
-    columns = COLUMNS | {name: words(name) for name in more}
+def ranking_table(section: Section, trust: Trust = None) -> Table:
+    """A row a defense, by the worst case; ranks are ranges."""
+    cells = [_cells(section, row, trust) | {"claims": claimed(row)} for row in section.rows]
+    columns = COLUMNS | ({"claims": words("claims")} if any(map(privacy_claims, section.rows)) else {})
+    columns |= {"trust": words("trust")} if trust else {}
     caption = (
         ": AUC of an adversary who picks attack and sign on the other seeds, against outside non-members. A range lists the "
         "ranks the tests cannot distinguish"
