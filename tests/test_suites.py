@@ -12,7 +12,7 @@ from fedbench.core.spec.load import find_suite
 from fedbench.core.spec.resolve import load_and_check, written_out
 from fedbench.core.spec.setting import resolve_coalition
 from fedbench.leaderboard.statistics.published import match, plain, published
-from fedbench.leaderboard.statistics.tf01 import enough
+from fedbench.leaderboard.statistics.tf01 import alignable, enough
 from fedbench.suites import shipped_suites
 
 SUITES = sorted(shipped_suites())
@@ -61,11 +61,9 @@ def test_a_suite_written_out_asks_for_the_very_same(name, registry, tmp_path):
     assert written_out(again, found) == path.read_text()
 
 
-# The poisoning papers' attack sets of at most 250 + 250 are the attacker's lever: more outsiders would be another attack. The
-# embedded digits have too few images for two groups and shadow models. Their boards say how many non-members are missing.
-WITHOUT_TF01 = {name for name in SUITES if name.startswith("papers/fedpoisonmia")} | {
-    "clustered_digits", "overfitting", "across_worlds",  # the last two: a target's outsiders are its own small test part
-}  # fmt: skip
+# The poisoning papers' attack sets of at most 250 + 250 are the attacker's lever: more outsiders would be another attack. Their
+# boards say how many non-members are missing.
+WITHOUT_TF01 = {name for name in SUITES if name.startswith("papers/fedpoisonmia")}
 
 
 def outsiders(spec, setting) -> tuple[int, int]:
@@ -80,8 +78,12 @@ def outsiders(spec, setting) -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_every_suite_asks_for_enough_outside_nonmembers_for_tf01_or_is_known_not_to():
-    sizes = {name: [outsiders(checked(name)[0].spec, s) for s in checked(name)[0].spec.settings] for name in SUITES}
-    assert {name for name, found in sizes.items() if not all(enough([n] * units) for n, units in found)} == WITHOUT_TF01
+    specs = {name: checked(name)[0].spec for name in SUITES}
+    sizes = {name: [outsiders(spec, s) for s in spec.settings] for name, spec in specs.items()}
+    assert {
+        name for name, found in sizes.items()
+        if not all(enough([n] * units) or alignable([n] * units, len(specs[name].seeds)) for n, units in found)
+    } == WITHOUT_TF01  # fmt: skip
 
 
 @pytest.mark.slow

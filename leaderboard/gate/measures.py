@@ -11,11 +11,10 @@ from fedbench.core import MEMBER
 from fedbench.core.contract.attack import Group
 from fedbench.core.metrics import auc, auc_covariance
 from fedbench.core.metrics.registry import Direction, group_masks, metric
-from fedbench.core.metrics.roc import TF01_FPR
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.statistics.intervals import Measured, candidates_error, share_error
 from fedbench.leaderboard.statistics.scores import pulls_of
-from fedbench.leaderboard.statistics.tf01 import FEWEST_OF_ONE, Sample, enough, pooled_value
+from fedbench.leaderboard.statistics.tf01 import Sample, alignable, aligned_rate, enough, pooled_value
 
 ACCURACY = "accuracy"
 DIGITS = 5  # a value is rounded to so many, far below every floor: both sides of a comparison alike
@@ -138,9 +137,10 @@ def _with_error(scores: np.ndarray, member: np.ndarray) -> tuple[float, float]:
 def _tf01(by_seed: Mapping[int, _Targets]) -> dict[int, Value]:
     samples = {seed: [_sample(seed, c, mask) for c, mask in targets] for seed, targets in by_seed.items()}
     sizes = [len(s.nonmember) for own in samples.values() for s in own]
-    if not enough(sizes, TF01_FPR) or min(sizes) < FEWEST_OF_ONE:
+    if not enough(sizes) and not alignable(sizes, len(samples)):
         return {}
-    return {seed: _value([100 * pooled_value(own, TF01_FPR)], None) for seed, own in samples.items()}
+    rate = pooled_value if enough(sizes) else aligned_rate
+    return {seed: _value([100 * rate(own)], None) for seed, own in samples.items()}
 
 
 def _sample(seed: int, c: Candidates, mask: np.ndarray) -> Sample:

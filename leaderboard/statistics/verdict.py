@@ -30,7 +30,7 @@ from fedbench.leaderboard.statistics.intervals import (
 )
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.scores import CandidateFilter, CellScores, Key, Part, parts_of
-from fedbench.leaderboard.statistics.tf01 import alignable, enough, rates_elsewhere, tf01_of
+from fedbench.leaderboard.statistics.tf01 import alignable, enough, lowest_fpr, rates_elsewhere, tf01_of, tpr_at_lowest
 
 Weights = Mapping[int, Mapping[Key, float]]
 """fold -> signed weights of AUCs: the statistic is one half + sum of weight x (AUC - one half)"""
@@ -223,18 +223,33 @@ class Comparison:
     @cache
     def aligned(self) -> bool:
         """Whether TF01 is that of one threshold for all units, which are too small for thresholds of their own."""
-        sizes = [max(len(own.sample.nonmember) for own in part.own.values()) for part in self.parts]
-        return alignable(sizes, len({seed for seed, _ in self.units})) and not enough(sizes)
+        return alignable(self.sizes, len({seed for seed, _ in self.units})) and not enough(self.sizes)
 
     def _rate(self, label: str, picks: Picks) -> Interval | None:
         there = self._picked(label, picks)
-        return tf01_of([own.sample.signed(sign) for _, own, sign in there], len({p.unit for p, *_ in there}), self.aligned())
+        return tf01_of([own.sample.signed(sign) for _, own, sign in there], len({p.unit for p, *_ in there}))
 
     # -- over attacks ---------------------------------------------------------------------------------------------------
 
     @cache
     def worst(self, label: str) -> WorstCase | None:
         """None without an eligible attack that has scores.
+    def lowest(self, label: str, attack: str) -> Interval | None:
+        """TPR in percent at :attr:`lowest_fpr`, with the same sign; None without scores."""
+        there = self._picked(label, self._signed_picks(label, attack))
+        return tpr_at_lowest([own.sample.signed(sign) for _, own, sign in there], self.lowest_fpr)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Non-members of each part, under the row and attack that have most."""
+        return [max(len(own.sample.nonmember) for own in part.own.values()) for part in self.parts if part.own]
+
+    @cached_property
+    def lowest_fpr(self) -> float:
+        """The smallest false-positive rate of at least 0.1 % that a threshold of each part's own attains."""
+        return lowest_fpr(self.sizes)
+
+    @cached_property
 
         The attack of each fold is the one with the largest deviation from one half on the other folds. Chosen on the
         judged scores themselves this would be a maximum of noisy numbers, above one half without any leak
@@ -270,7 +285,7 @@ class Comparison:
         signs, found = self.sign(label, attack), dict[int, float]()
         for sign in set(signs.values()):
             samples = [p.own[label, attack].sample.signed(sign) for p in parts]
-            rates = rates_elsewhere(samples, [p.fold for p in parts], self.aligned())
+            rates = rates_elsewhere(samples, [p.fold for p in parts], self.aligned)
             found |= {fold: rates[fold] for fold, s in signs.items() if s == sign and fold in rates}
         return found
 

@@ -11,11 +11,12 @@ from fedbench.core.contract.analysis import Number
 from fedbench.core.contract.board import Column, Content, Note, Table, Text, Value, Words, value
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import METRICS, Group, Interval
-from fedbench.core.metrics.roc import TF01_MIN_NONMEMBERS
+from fedbench.core.metrics.roc import TF01_FPR, TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.intervals import interval_of, mean_of
 from fedbench.leaderboard.statistics.maximum import has_maxima, row_maximum
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.tf01 import MAX_FPR
 from fedbench.leaderboard.tables.common import (
     ATTACK,
     DEFENSE,
@@ -69,6 +70,13 @@ def attack_tables(section: Section) -> list[Table]:
         tables.append(_by_attack(
             section, "TF01 (%) by attack", caption, rate, replace(lower, digits=2), footnotes=tf01_notes(section)
         ))  # fmt: skip
+    if TF01_FPR < (fpr := comparison.lowest_fpr) <= MAX_FPR:
+        def lowest(row: Row, attack: str) -> Value:
+            return entry_value(section, row.entries[attack], comparison.lowest(row.label, attack))
+
+        title = f"TPR (%) by attack at a false-positive rate of {100 * fpr:.2g} %"
+        caption = ", the smallest that thresholds of each target's own attain, same sign"
+        tables.append(_by_attack(section, title, caption, lowest, replace(lower, digits=2)))
     turned = any(s < 0 for r in section.rows for a in section.attacks for s in comparison.sign(r.label, a).values())
     for metric in (m for m in RAW if m.name != "auc" or turned):
         def measured(row: Row, attack: str, name: str = metric.name) -> Value:

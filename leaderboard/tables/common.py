@@ -201,10 +201,10 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
     if not has_tf01(section):
         return (_missing_tf01(section),)
     method = "each with a threshold of its own"
-    if section.comparison.aligned():
+    if section.comparison.aligned:
         each = spanned([n for row in section.rows for n in _sizes(row)])
         method = f"aligned and with one threshold, since {each} non-members{_own_parts(section)} are too few for one of their own"
-        method += "; that tends to read low (docs/method.md)"
+        method += " (docs/method.md)"
     without = [row.label for row in section.rows if not has_tf01(section, [row])]
     rows = [sentence("TF01 n/a: too few scores of {}.", joined(without))] if without else []
     return (Words(f"TF01: targets and seeds pooled, {method}."), *rows)

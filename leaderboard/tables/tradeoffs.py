@@ -98,11 +98,11 @@ def trade_off(section: Section) -> TradeOff | None:
 def _privacy_loss(section: Section) -> tuple[Literal["tf01", "auc"], dict[str, float]]:
     """(its metric, row label -> value in [0, 1]): the worst case over attacks, chosen on other folds.
 
-    TF01 as a fraction where every row has it by thresholds of the units' own, else 2 AUC - 1 (below 0.5: 0).
+    TF01 as a fraction where every row has it, else 2 AUC - 1 (below 0.5: 0).
     """
     rows = [section.summaries[r.label] for r in section.rows if r.complete and not r.floor]
     rates = {s.label: s.tf01.mean / 100 for s in rows if s.tf01}
-    if rows and len(rates) == len(rows) and not section.comparison.aligned():
+    if rows and len(rates) == len(rows):
         return "tf01", rates
     return "auc", {s.label: min(1.0, max(0.0, 2 * s.worst.mean - 1)) for s in rows if s.worst}
 
