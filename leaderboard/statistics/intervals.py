@@ -159,6 +159,20 @@ def reaching(interval: Interval, largest: float) -> Interval:
     return replace(interval, half_width=max(interval.half_width, largest - interval.mean))
 
 
+def spanning(interval: Interval, low: float, high: float) -> Interval:
+    """The interval around two readings of its mean, which the data do not tell apart."""
+    half = interval.half_width
+    return replace(interval, half_width=half + (high - low) / 2, ends=(low - half, high + half)) if high > low else interval
+
+
+def raised(interval: Interval, other: Interval | None) -> Interval:
+    """With the mean of the other one where that is higher, and ends that hold both."""
+    if other is None or other.mean <= interval.mean:
+        return interval
+    low, high = min(interval.low, other.low), max(interval.high, other.high)
+    return replace(interval, mean=other.mean, half_width=(high - low) / 2, ends=(low, high))
+
+
 def candidates_error(found: Mapping[Unit, Measured]) -> float:
     """:attr:`Estimates.error` of one statistic."""
     return float(estimates(found).error[0])

@@ -25,8 +25,10 @@ from fedbench.leaderboard.statistics.intervals import (
     holm,
     over_units,
     p_of_chance,
+    raised,
     reaching,
     smallest_shown,
+    spanning,
 )
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.scores import CandidateFilter, CellScores, Key, Part, parts_of
@@ -177,17 +179,29 @@ class Comparison:
         return bool(found) and all(s < 0 for s in found.values())
 
     @cache
+    def settled(self, label: str, attack: str) -> bool:
+        """Whether the sign is no guess: the same on every fold, and significant by the errors of the candidates that
+        choose it."""
+        signs = self.sign(label, attack)
+        others = [self._own_units(label, {f: (attack, 1) for f in signs if f != fold}) for fold in signs]
+        return len(set(signs.values())) == 1 and all(units and p_of_chance(units) <= 1 - LEVEL for units in others)
+
+    @cache
     def signed(self, label: str, attack: str) -> Interval | None:
-        """AUC of an adversary who decides the sign on other folds; None without scores."""
+        """AUC of an adversary who decides the sign on other folds, spanning both signs where it is not
+        :meth:`settled`; None without scores."""
         return self._interval(label, self._signed_picks(label, attack), (attack,))
 
     def _signed_picks(self, label: str, attack: str) -> Picks:
         return {fold: (attack, sign) for fold, sign in self.sign(label, attack).items()}
 
     def _interval(self, label: str, picks: Picks, attacks: tuple[str, ...]) -> Interval | None:
-        """AUC of what is picked, wide enough to reach the plain maximum over ``attacks``."""
+        """AUC of what is picked, wide enough to reach the plain maximum over ``attacks``, and both signs of a guess."""
         interval, plain = over_units(self._own_units(label, picks)), self._plain(label, attacks)
-        return reaching(interval, plain[2]) if interval and plain else None
+        if interval is None or plain is None:
+            return None
+        settled = all(self.settled(label, attack) for attack, _ in picks.values())
+        return spanning(reaching(interval, plain[2]), *readings(interval.mean, settled))
 
     @cache
     def _plain(self, label: str, attacks: tuple[str, ...]) -> tuple[str, int, float] | None:
@@ -221,19 +235,6 @@ class Comparison:
         return self._rate(label, self._signed_picks(label, attack))
 
     @cache
-    def aligned(self) -> bool:
-        """Whether TF01 is that of one threshold for all units, which are too small for thresholds of their own."""
-        return alignable(self.sizes, len({seed for seed, _ in self.units})) and not enough(self.sizes)
-
-    def _rate(self, label: str, picks: Picks) -> Interval | None:
-        there = self._picked(label, picks)
-        return tf01_of([own.sample.signed(sign) for _, own, sign in there], len({p.unit for p, *_ in there}))
-
-    # -- over attacks ---------------------------------------------------------------------------------------------------
-
-    @cache
-    def worst(self, label: str) -> WorstCase | None:
-        """None without an eligible attack that has scores.
     def lowest(self, label: str, attack: str) -> Interval | None:
         """TPR in percent at :attr:`lowest_fpr`, with the same sign; None without scores."""
         there = self._picked(label, self._signed_picks(label, attack))
@@ -250,10 +251,23 @@ class Comparison:
         return lowest_fpr(self.sizes)
 
     @cached_property
+    def aligned(self) -> bool:
+        """Whether TF01 is that of one threshold for all units, which are too small for thresholds of their own."""
+        return alignable(self.sizes, len({seed for seed, _ in self.units})) and not enough(self.sizes)
+
+    def _rate(self, label: str, picks: Picks) -> Interval | None:
+        there = self._picked(label, picks)
+        return tf01_of([own.sample.signed(sign) for _, own, sign in there], len({p.unit for p, *_ in there}))
+
+    # -- over attacks ---------------------------------------------------------------------------------------------------
+
+    @cache
+    def worst(self, label: str) -> WorstCase | None:
+        """None without an eligible attack that has scores.
 
         The attack of each fold is the one with the largest deviation from one half on the other folds. Chosen on the
-        judged scores themselves this would be a maximum of noisy numbers, above one half without any leak
-        (docs/method.md#worst-case).
+        judged scores themselves this would be a maximum of noisy numbers, above one half without any leak. At least
+        the mean over attacks, which an adversary has who picks at random (docs/method.md#worst-case).
         """
         keys = {a: (label, a) for a in self.eligible if (label, a) in self._leans}
         picks = self._strongest(label, {
@@ -261,7 +275,9 @@ class Comparison:
             for a, key in keys.items()
         })  # fmt: skip
         interval, plain = self._interval(label, picks, self.eligible), self._plain(label, self.eligible)
-        return WorstCase(found=interval, picks=picks, largest=(plain[0], plain[2])) if interval and plain else None
+        if interval is None or plain is None:
+            return None
+        return WorstCase(found=raised(interval, self.mean(label)), picks=picks, largest=(plain[0], plain[2]))
 
     def _strongest(self, label: str, found: Mapping[str, Mapping[int, float]]) -> Picks:
         """On each fold the attack with the largest of the numbers ``found`` of it, attack -> fold -> number."""
@@ -302,7 +318,9 @@ class Comparison:
             return None
         # the width where every attack has a score, around the mean of the cells as they are shown
         plain = [found[2] for a in cells if (found := self._plain(label, (a,))) is not None]
-        return reaching(replace(interval, mean=float(np.mean(list(cells.values())))), float(np.mean(plain)))
+        reached = reaching(replace(interval, mean=float(np.mean(list(cells.values())))), float(np.mean(plain)))
+        low, high = np.mean([readings(mean, self.settled(label, a)) for a, mean in cells.items()], axis=0)
+        return spanning(reached, float(low), float(high))
 
     # -- tests of differences -------------------------------------------------------------------------------------------
 
@@ -476,6 +494,11 @@ def _of_differences(products: np.ndarray) -> np.ndarray:
     """[S, S]: of the products [S, S] of vectors a and b, those of all differences: aa' + bb' - ab' - ba'."""
     own = np.diag(products)
     return np.asarray(own[:, None] + own[None, :] - products - products.T)
+
+
+def readings(mean: float, settled: bool) -> tuple[float, float]:
+    """(lower, higher) AUC of both signs, or twice the mean where the sign is settled."""
+    return (mean, mean) if settled else (min(mean, 1 - mean), max(mean, 1 - mean))
 
 
 def significant(tests: Tests) -> dict[Pair, float]:
