@@ -112,22 +112,6 @@ class Reference:
         plain[row, best] = np.sign(every[best])
         return picked, plain, 0.5 + abs(every[best])
 
-    def settled(self, row, attack):
-        """Whether the other seeds of each, with one sign and significantly, say which scores mean members."""
-        signs = self.side(row, [attack])[0][row, attack]
-        others = [np.where(np.arange(len(signs)) == seed, 0, self.side(row, [attack])[0]) for seed in range(len(signs))]
-        found = [(abs(values.mean()), error) for values, error in map(self.statistic, others)]
-        return len(set(signs)) == 1 and all(2 * stats.norm.sf(mean / error) <= 0.05 for mean, error in found)
-
-    def spanned(self, found, row, attacks, means=None):
-        """(mean, low, high) of (mean, half-width): around both signs of each of the ``means`` that is not settled."""
-        mean, half = found
-        known = [self.settled(row, a) for a in attacks]
-        known, means = (known, means) if means else ([all(known)], [mean])
-        both = [(x, x) if sure else sorted((x, 1 - x)) for x, sure in zip(means, known, strict=True)]
-        low, high = np.mean(both, axis=0)
-        return mean, low - half, high + half
-
     def interval(self, weights, centre=0.5, largest=-1.0):
         """(mean, half-width) of the widest interval: from candidates, seeds, units where there are five, to the maximum."""
         values, error = self.statistic(weights)
@@ -135,6 +119,15 @@ class Reference:
         of_t = [stats.t.ppf(0.975, len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v)) for v in samples]
         mean = centre + values.mean()
         return mean, max([stats.norm.ppf(0.975) * error, *of_t, largest - mean])
+
+    def mean(self, cells):
+        return self.interval(np.mean([c[0] for c in cells], axis=0), largest=np.mean([c[2] for c in cells]))
+
+    def raised(self, one, cells):
+        """What is picked, or the mean over the attacks where that is higher, with ends that hold both intervals."""
+        (picked, half), (mean, width) = self.interval(one[0], largest=one[2]), self.mean(cells)
+        both = max(picked + half, mean + width) - min(picked - half, mean - width)
+        return (mean, both / 2) if mean > picked else (picked, half)
 
     def p_value(self, weights):
         values, error = self.statistic(weights)
@@ -163,15 +156,11 @@ class Reference:
         of_mean = [[cells[r][a] for a in eligible] for r in rows]
         tests = [self.tested(worst[r], worst[0]) for r in rows[1:]]
         against = [self.interval(worst[r][0] - worst[0][0], 0.0) for r in rows[1:]]
-        signed = [[self.spanned(self.interval(c[0], largest=c[2]), r, [a]) for a, c in enumerate(cells[r])] for r in rows]
-        of_all = [self.interval(np.mean([c[0] for c in of], axis=0), largest=np.mean([c[2] for c in of])) for of in of_mean]
-        means = [self.spanned(of_all[r], r, eligible, [signed[r][a][0] for a in eligible]) for r in rows]
-        picked = [(self.interval(one[0], largest=one[2]), np.flatnonzero(one[0][r].any(axis=-1))) for r, one in enumerate(worst)]
-        picked = [self.spanned(found, r, used) for r, (found, used) in enumerate(picked)]
-        raised = [(m[0], min(w[1], m[1]), max(w[2], m[2])) if m[0] > w[0] else w for w, m in zip(picked, means, strict=True)]
         return {
-            "signed": signed, "worst": [(*found, one[2]) for found, one in zip(raised, worst, strict=True)], "mean": means,
-            "against": [(m, m - h, m + h, p) for (m, h), p in zip(against, adjusted([p for _, p in tests]), strict=True)],
+            "signed": [[self.interval(one[0], largest=one[2]) for one in of] for of in cells],
+            "worst": [(*self.raised(one, of), one[2]) for one, of in zip(worst, of_mean, strict=True)],
+            "mean": [self.mean(of) for of in of_mean],
+            "against": [(*found, p) for found, p in zip(against, adjusted([p for _, p in tests]), strict=True)],
             "tests": [self.tested(worst[a], worst[b]) for a, b in combinations(rows, 2)],
         }
 

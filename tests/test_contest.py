@@ -50,7 +50,9 @@ def made(seeds, targets, decimals, shared, leaks):
     named = {row: {a: {s: dict(enumerate(of)) for s, of in enumerate(seeds)} for a, seeds in zip("abc", attacks, strict=True)}
              for row, attacks in zip(rows, scores, strict=True)}  # fmt: skip
     ids = (lambda seed, target, n: np.arange(n)) if shared else (lambda seed, target, n: np.arange(n) + 1000 * target)
-    return judged(named, kind, ids=ids), Reference(scores, kind == MEMBER, shared)
+    contest = judged(named, kind, ids=ids)
+    contest.settled = lambda *_: True
+    return contest, Reference(scores, kind == MEMBER, shared)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def both():
 
 
 def ends(interval):
-    return interval.mean, interval.low, interval.high
+    return interval.mean, interval.half_width
 
 
 def numbers(contest):
@@ -188,6 +190,14 @@ def test_the_worst_case_of_noise_is_all_but_one_half_on_average_and_the_plain_ma
     assert 0.5 < np.mean([w.found.mean for w in found]) < 0.51 < 0.52 < np.mean([w.largest[1] for w in found])
 
 
+@pytest.mark.parametrize(("leak", "seeds", "settled"), [(1.0, 2, True), (0.3, 2, False), (0.0, 6, False)])
+def test_an_interval_spans_both_signs_unless_the_other_seeds_of_each_settle_it(leak, seeds, settled):
+    contest = judged(of_rows("signs", {"none": leak}, seeds), KIND)
+    found = contest.signed("none", "a")
+    assert contest.settled("none", "a") == settled
+    assert settled != (found.low < 1 - found.mean < found.high) and (settled or found.ends)
+
+
 def test_a_worst_case_is_at_least_the_mean_over_attacks():
     found = [(contest.worst("row0").found, contest.mean("row0").mean) for contest in of_noise(60, 1, 7, 5, leak=0.2)]
     assert all(worst.mean >= mean for worst, mean in found) and any(worst.mean == mean for worst, mean in found)
@@ -222,7 +232,7 @@ def test_constant_scores_are_one_half_and_share_their_ranks():
     scores = of_rows("constant", {"none": 1.5})
     scores |= {row: {"a": {s: {0: np.full(60, value)} for s in range(3)}} for row, value in (("flat", 0.25), ("even", 7.0))}
     contest = judged(scores, KIND)
-    assert ends(contest.signed("flat", "a")) == (0.5, 0.5, 0.5)
+    assert ends(contest.signed("flat", "a")) == (0.5, 0)
     assert contest.ranks == {"flat": (1, 2), "even": (1, 2), "none": (3, 3)}
 
 

@@ -65,17 +65,9 @@ def test_with_enough_nonmembers_it_is_the_share_above_each_units_own_threshold(n
 
 # (value, low, high) as the simulations of bias and coverage have judged them: a change of one of them changes boards
 EXACT = {
-    "unequal units": (
-        lambda rng: [unit(rng, s, 30 + 9 * s, 1000 + 300 * s, 1.5) for s in range(4)], pooled_tpr,
-        0.040252874, 0.001794295, 0.09737914,
-    ),
-    "seeds that differ": (
-        lambda rng: [unit(rng, s, 500, 2000, 0.5 + 0.6 * s) for s in range(5)], pooled_tpr, 0.143644, 0.01365703, 0.44462313,
-    ),
     "shared non-members": (
         lambda rng: [unit(rng, s // 2, 200, 1500, 1.5) for s in range(6)], pooled_tpr, 0.075856667, 0.010655855, 0.17358686,
     ),
-    "one threshold": (lambda rng: small(rng, members=200, shift=2.0), aligned_tpr, 0.0429128, 0, 0.39149276),
     "one threshold, shared": (
         lambda rng: small(rng, 3, 9, 90, (60,), 1.5, shared=True), aligned_tpr, 0.023122222, 0, 0.093317231,
     ),
