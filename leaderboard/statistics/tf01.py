@@ -103,7 +103,7 @@ def rates_elsewhere(samples: Sequence[Sample], folds: Sequence[int], aligned: bo
 
 def lowest_fpr(sizes: Sequence[int]) -> float:
     """The smallest FPR of at least 0.1 % that each of some units of so many non-members attains."""
-    return max(TF01_FPR, *(1 / (n + 1) for n in sizes))
+    return max([TF01_FPR, *(1 / (n + 1) for n in sizes)])
 
 
 def low_rate(samples: Sequence[Sample]) -> float:

@@ -181,7 +181,9 @@ class Comparison:
     @cache
     def settled(self, label: str, attack: str) -> bool:
         """Whether the sign is no guess: the same on every fold, and significant by the errors of the candidates that
-        choose it."""
+        choose it; of other than outside non-members it is the attack's own."""
+        if self.population != "outside":
+            return True
         signs = self.sign(label, attack)
         others = [self._own_units(label, {f: (attack, 1) for f in signs if f != fold}) for fold in signs]
         return len(set(signs.values())) == 1 and all(units and p_of_chance(units) <= 1 - LEVEL for units in others)
