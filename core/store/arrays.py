@@ -6,6 +6,8 @@ import io
 import math
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +25,21 @@ _BROKEN = (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyErr
 
 
 class RunArrays:
-    """The arrays of a run. Every defect is a ``UserError`` with the file and ``remedy``."""
+    """The arrays of a run, unpacked when asked for. Every defect is a ``UserError`` with the file and ``remedy``."""
 
     def __init__(self, path: Path, remedy: str) -> None:
         self._path, self._remedy = path, remedy
+        self._unpacked: dict[str, np.ndarray] = {}
+        with self._defects():
+            self._file = zipfile.ZipFile(io.BytesIO(_content(path)))
+            self._names = {info.filename.removesuffix(".npy"): info for info in self._file.infolist()}
+            if (size := sum(info.file_size for info in self._names.values())) > MAX_UNPACKED_BYTES:
+                raise _Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}")
+
+    @contextmanager
+    def _defects(self) -> Iterator[None]:
         try:
-            with zipfile.ZipFile(io.BytesIO(_content(path))) as z:
-                if (size := sum(info.file_size for info in z.infolist())) > MAX_UNPACKED_BYTES:
-                    raise _Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}")
-                self._arrays = {info.filename.removesuffix(".npy"): _array(z, info) for info in z.infolist()}
+            yield
         except _BROKEN as error:
             raise self.error(f"{type(error).__name__}: {error}") from error
         except _Malformed as error:
@@ -43,7 +51,12 @@ class RunArrays:
 
     def find(self, key: str, name: str) -> np.ndarray | None:
         """The array of the cell with this key: its own, else the one that all cells share."""
-        return self._arrays.get(member(key, name), self._arrays.get(name))
+        if (own := member(key, name)) not in self._names:
+            own = name
+        if own not in self._unpacked and own in self._names:
+            with self._defects():
+                self._unpacked[own] = _array(self._file, self._names[own])
+        return self._unpacked.get(own)
 
     def array(self, key: str, name: str) -> np.ndarray:
         """The same, which must be there."""

@@ -182,7 +182,7 @@ def _aligned(units: Sequence[Sample], fpr: float) -> Ranks:
     others = np.concatenate([u.aligned.nonmember for u in units])
     falling = np.argsort(-others, kind="stable")
     top = falling[: max(2, round(4 * fpr * (len(others) + 1)))]
-    same = np.unique(np.stack([seeds[unit_of], ids]), axis=1, return_inverse=True)[1].ravel()
+    same = _places(seeds[unit_of] * (1 + np.ptp(ids)) + ids - ids.min())
     clustered = max(_dispersion(of, top) for of in (same, unit_of, seeds[unit_of]))
     members, ordered = [u.aligned.member for u in units], others[falling]
     return Ranks(members, [ordered] * len(units), seeds, np.zeros(len(units), int), fpr, max(1.0, clustered))
