@@ -148,6 +148,14 @@ def test_a_rival_at_the_floor_cannot_lose(labels, expected):
     assert (found.verdict, found.comparisons[0].bar) == (expected, "is at the floor" if expected == HERE else "")
 
 
+@pytest.mark.parametrize(("floor", "expected"), [(0.5, NO), (0.6, HERE)])
+def test_with_slack_a_rival_is_at_the_floor_where_the_slack_does_not_lift_it_above(floor, expected):
+    means = np.array([[0.8 - WIGGLE], [0.7 + WIGGLE], [0.55 - WIGGLE], [floor + WIGGLE]])
+    world = section_of(means, ("none", "high", "rival", "free-rider"))
+    asked = LOWER.format("high", "rival").replace("[rival]}", "[rival]}, slack: 0.03")
+    assert judge([world], asked).verdict == expected
+
+
 @pytest.mark.parametrize(("dataset", "expected"), [("cifar10", HERE), ("location30", YES), ("unknown", YES)])
 def test_beside_a_model_that_has_not_learned_nothing_is_decided(tmp_path, dataset, expected):
     cells = Cells(tmp_path / "r", {"iid": {"none": (2.0, 0.29), "cofedmid": (0.5, 0.29)}})

@@ -133,9 +133,9 @@ def power(found: Interval, distance: float, claimed: int, seeds: int, level: flo
     return 1.0 - float(nctdtr(seeds - 1, min(distance / error, 50.0) if error else 50.0, stdtrit(seeds - 1, 1 - level / 2)))
 
 
-def at_floor(section: Section, q: Quantity) -> bool:
+def at_floor(section: Section, q: Quantity, slack: float = 0.0) -> bool:
     """Whether a leak is not significantly above the free-rider's or, where the section has none, chance: then no other row
-    can be below it."""
+    can be below it. With ``slack``, whether even the leak plus ``slack`` is not above."""
     if q.measure not in _CHANCE or ((floor := section.free_rider) is not None and floor.label == q.row):
         return False
     try:
@@ -145,7 +145,7 @@ def at_floor(section: Section, q: Quantity) -> bool:
     except Missing:
         bound = _CHANCE[q.measure]
         above = compared_with_value(section, q, bound)
-    return above.interval.mean <= bound or above.p > 1 - LEVEL
+    return above.interval.mean + slack <= bound or (not slack and above.p > 1 - LEVEL)
 
 
 def learned(section: Section) -> bool:

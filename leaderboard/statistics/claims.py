@@ -185,7 +185,7 @@ def _against(
     if not isinstance(asked, Undominated):
         margin = -test.claimed * asked.slack
         found: Found = contrasted((section, own), (_section(other.place, sections, other.name), theirs), margin)
-        unfair = test.claimed < 0 and not asked.slack and own.row != theirs.row and at_floor(section, theirs)
+        unfair = test.claimed < 0 and own.row != theirs.row and at_floor(section, theirs, asked.slack)
         bar = "is at the floor" if unfair else ""
         return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p, bar=bar)
     accuracies = [Quantity(measure="accuracy", row=q.row) for q in (own, theirs)]
