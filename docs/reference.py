@@ -5,6 +5,7 @@ A page is prose with blocks between ``<!-- made: KIND NAME -->`` and ``<!-- end 
 
 * ``hook NAME``: signature, summary and base class; ``phase NAME``: signature, row of the table of phases, docstring, and the
   answers that the engine accepts; ``method CLASS.NAME``: signature and docstring;
+* ``function NAME``: signature and docstring of a function of ``fedbench.core.toolkit``;
 * ``class CLASS``: docstring, a table of its fields, and a table of its properties and methods;
 * ``spec MODEL``: the fields of a part of a suite, from its pydantic model; ``recipes``;
 * ``pages FOLDER``: the pages of a folder of docs/reference/, a line each.
@@ -30,7 +31,7 @@ import torch
 from records import meanings
 
 import fedbench.core
-from fedbench.core import report
+from fedbench.core import report, toolkit
 from fedbench.core.contract.contexts import Randomness
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.hooks import Hooks
@@ -53,7 +54,7 @@ CONTEXTS = {"Randomness": Randomness} | {
         "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge", "Probe", "Data",
         "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary",
     )
-} | {name: getattr(report, name) for name in ("Section", "Row", "Entry", "Sweep", "RowDifference", "RowSummary")}  # fmt: skip
+} | {name: getattr(report, name) for name in ("Section", "Row", "Entry", "Sweep", "RowDifference", "RowSummary", "Figure", "Style")}  # fmt: skip
 _MODULES = (suite, setting, federation)
 SPECS = {name: cls for module in _MODULES for name, cls in vars(module).items()
          if isinstance(cls, type) and issubclass(cls, base.SpecModel) and cls is not base.SpecModel}  # fmt: skip
@@ -90,6 +91,12 @@ def method_block(name: str) -> str:
     found = inspect.getattr_static(BASES[cls], method)
     function = found.__func__ if isinstance(found, classmethod) else found
     return f"{_code(_signature(function, method))}\n\n{_prose(function)}"
+
+
+def function_block(name: str) -> str:
+    """Signature and docstring of a function of the toolkit."""
+    function = _named(vars(toolkit), name, "function of the toolkit")
+    return f"{_code(_signature(function, name))}\n\n{_prose(function)}"
 
 
 def methods_of(name: str) -> list[str]:
@@ -316,7 +323,7 @@ def pages_block(folder: str) -> str:
 
 MAKERS: dict[str, Callable[[str], str]] = {
     "hook": hook_block, "phase": phase_block, "method": method_block, "class": class_block, "spec": spec_block,
-    "recipes": lambda _: recipes_block(), "pages": pages_block,
+    "function": function_block, "recipes": lambda _: recipes_block(), "pages": pages_block,
 }  # fmt: skip
 
 
