@@ -73,8 +73,7 @@ def row_numbers(of: RowSummary) -> dict[str, Interval | None]:
 
 def references(section: Section, row: Row) -> dict[str, int]:
     """Key of ``COLUMNS`` -> number of a row that the others' are relative to."""
-    timed = row is section.plain and any(of.runtime for of in section.summaries.values())
-    return ({"delta": 0} if row is section.base else {}) | ({"runtime": 1} if timed else {})
+    return ({"delta": 0} if row is section.base else {}) | ({"runtime": 1} if row is section.plain else {})
 
 
 def _cells(section: Section, row: Row, trust: Trust) -> dict[str, Content]:
