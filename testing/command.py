@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from fedbench.core.cli import complete
-from fedbench.core.cli.options import debug_option, examples
-from fedbench.core.cli.output import say
+from fedbench.core.cli.options import debug_and_quiet, examples, json_option
+from fedbench.core.cli.output import say, say_json
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.kinds import KINDS
 from fedbench.core.words import one_line
@@ -29,12 +30,15 @@ from fedbench.core.words import one_line
 )
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file.")
 @click.option("--list", "list_", is_flag=True, help="List the checks and the kinds of component they apply to; run nothing.")
-@debug_option
-def command(names: tuple[str, ...], kind: str | None, params: tuple[str, ...], markdown: Path | None, list_: bool) -> None:
+@json_option
+@debug_and_quiet
+def command(
+    names: tuple[str, ...], kind: str | None, params: tuple[str, ...], markdown: Path | None, list_: bool, as_json: bool
+) -> None:
     """Check that components meet the plugin contract.
 
-    NAME is a component of an installed package. The checks run in a separate process; the report is Markdown. Exit status 1 if a
-    check failed.
+    NAME is a component of an installed package. The checks run in separate processes. Each report is Markdown, and is printed
+    as it ends. Exit status 1 if a check failed.
     """
     if markdown is not None and not markdown.absolute().parent.is_dir():
         raise UserError(f"{markdown}: the folder {markdown.absolute().parent} does not exist; make it first")
@@ -52,12 +56,16 @@ def command(names: tuple[str, ...], kind: str | None, params: tuple[str, ...], m
 
     registry, given = Registry.discover(), _values(params)
     subjects = [subject_of(name, kind, given, registry) for name in names]
-    reports = [Report(str(subject), tuple(results(subject, _progress))) for subject in subjects]
-    _progress("")
-    text = "\n".join(report.markdown() for report in reports)
-    say(text.rstrip("\n"))
+    reports = []
+    for subject in subjects:
+        reports.append(report := Report(str(subject), tuple(results(subject, _progress))))
+        _progress("")
+        if not as_json:
+            say(("\n" if len(reports) > 1 else "") + report.markdown().rstrip("\n"), failure=not report.ok)
+    if as_json:
+        say_json([asdict(report) | {"ok": report.ok} for report in reports])
     if markdown is not None:
-        write_atomically(markdown.absolute(), text.encode())
+        write_atomically(markdown.absolute(), "\n".join(report.markdown() for report in reports).encode())
     if not all(report.ok for report in reports):
         raise click.exceptions.Exit(1)
 

@@ -163,6 +163,28 @@ def test_validate_finds_what_needs_the_data_unless_told_not_to(tmp_path, fedbenc
     assert fedbench("validate", "--no-data", tmp_path / "a.yaml")[0] == 0
 
 
+def test_json_is_one_document_and_quiet_prints_what_failed_alone(tmp_path, fedbench):
+    for name, edits in {"bad": [("- none", "- nonne")], "good": []}.items():
+        (tmp_path / f"{name}.yaml").write_text(edited(*edits))
+    both = [tmp_path / "bad.yaml", tmp_path / "good.yaml", "--no-data"]
+    status, out, _ = fedbench("validate", *both, "--json")
+    bad, good = json.loads(out)
+    assert status == 2 and "unknown defense 'nonne'" in bad["mistakes"][0] and bad["suite"] == str(both[0])
+    assert (good["mistakes"], good["defenses"], good["most_cells"]) == ([], 2, 8)
+    status, out, err = fedbench("validate", *both, "--quiet")
+    assert (status, out) == (2, "") and "nonne" in err
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (("list", "defences"), "did you mean 'defenses'?"),
+    (("run", "partial_defense", "--only", "defense=cofedmdi", "--dry-run"),
+     "--only defense=cofedmdi: the suite has no such defense - did you mean 'cofedmid'?"),
+])  # fmt: skip
+def test_a_misspelt_name_is_answered_with_the_right_one(fedbench, args, said):
+    status, _, err = fedbench(*args)
+    assert status == 2 and said in err
+
+
 # plugins, doctor
 
 
@@ -185,6 +207,9 @@ def test_plugins_shows_the_broken_and_the_clashing_and_list_points_to_it(crowded
     assert ["one_plugin", "one-dist", "1.0", "ok", "1", "defense"] in rows
     assert "BROKEN 'broken' (broken-dist 0.3): cannot import 'broken': it called sys.exit(3)" in out
     assert "CLASH defense 'shield' is claimed by one-dist 1.0 (one_class:Shield) and two-dist 1.0" in out
+    told = json.loads(fedbench("plugins", "--json")[1])
+    (broken,) = (p for p in told["plugins"] if not p["ok"])
+    assert broken["package"] == "broken-dist" and "sys.exit(3)" in broken["reason"] and "'shield'" in told["clashes"][0]
     _, out, err = fedbench("list", "defenses")
     assert "1 broken plugin(s): see `fedbench plugins`" in err and not re.search(r"^shield ", out, re.MULTILINE)
 

@@ -297,6 +297,8 @@ def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(finished, basel
     named = [first[name] for name in ("verdict", "defense", "attack", "measure")]
     assert named == ["worse", "grad-noise", "loss-series", "auc:ofl"]
     assert first["new"] - first["old"] == pytest.approx(0.3) == first["change"]
+    status, words = call("compare", finished, baseline, "--json")
+    assert status == 1 and json.loads(words) == json.loads((tmp_path / "gate.json").read_text())
     assert call("compare", finished, baseline, "--for", "attack")[0] == 0
     assert call("compare", finished, baseline, "--floor", "auc=0.5")[0] == 0
 

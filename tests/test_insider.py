@@ -286,7 +286,7 @@ def test_a_divergence_that_an_adversary_wanted_is_a_result_and_any_other_a_failu
     status, output = called(path, "--results", tmp_path / "r", "--only", "defense=none")
     assert status == 0 and "1 cells diverged as the adversary inside intended: results, no failures" in output, output
     status, output = called(path, "--results", tmp_path / "r")
-    assert status == 1 and "2 cells failed" in output, output
+    assert status == 1 and "cells without a score: 2 diverged." in output, output
     found = {(d, a): (r["outcome"], r["by_adversary"], r["reason"]) for (d, a, _), r in records(tmp_path / "r").items()}
     assert found["none", "loss-series"] == ("ok", False, "")
     assert found["none", "tenfold"][:2] == ("diverged", True)

@@ -16,7 +16,8 @@ from rich.console import Console
 from running import HANG_S, records, start, suite, wait_for
 
 from fedbench.core.cli.progress import Display
-from fedbench.core.cli.run import build_plan
+from fedbench.core.cli.run import _failures, build_plan
+from fedbench.core.run.resume import CellState
 
 HOSTILE = "\x1b[31m[red]x[/red]\u202e\u05d0\u05d1 \u6f22\u5b57\n" + "n" * 500
 ATTACKS = ["loss-series", "fedmia-i", "fedmia-ii"]
@@ -124,13 +125,28 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
         if at == 2:
             watcher.started(mixup)
         if at in (2, 3, 4):
-            watcher.cell(mixup, mixup.cells[at - 2].key, "failed", "a common cause", False, None)
+            watcher.cell(mixup, mixup.cells[at - 2].key, "failed", f"cause {at - 1} of all", False, None)
 
-    one, two, three, *four, last = logged(plan, 5, told)
+    one, two, three, four, last = logged(plan, 5, told)
     assert one.startswith("failed: digits/none none seed 0, loss-series: ValueError: out [red]of\\u001b[2J ideas xxx")
-    assert one.endswith(f"…; see records/{none.stem}.json") and len(one) < 500
+    assert one.endswith(f"{'x' * 900}; see records/{none.stem}.json")  # a log is not clipped
     assert two == f"skipped: digits/none none seed 0, fedmia-i: no such view; see records/{none.stem}.json"
     assert three.startswith("diverged, as the adversary intended: digits/none none seed 0, fedmia-ii: loss is not finite;")
-    lead = "failed: digits/pair mixup seed 0"
-    assert four == [f"{lead}, {c.attack.label}: a common cause; see records/{mixup.stem}.json" for c in mixup.cells]
+    label = mixup.cells[0].attack.label
+    assert four == f"failed: digits/pair mixup seed 0, {label}: cause 1 of all; see records/{mixup.stem}.json"
     assert last.startswith("[6/18 cells, 4 failed, 1 skipped, 1 diverged as intended]")
+
+
+def test_failures_are_a_row_a_cause_and_outcomes_are_counted_apart(plan, tmp_path, capsys):
+    job, ended = plan.jobs[0], {}
+    why = f"ValueError: {'x' * 900} in round "
+    outcomes = [("failed", f"{why}3"), ("failed", f"{why}12"), ("timeout", "30 s")]
+    for cell, (outcome, reason) in zip(job.cells, outcomes, strict=True):
+        ended[cell.stem] = CellState(
+            stem=cell.stem, outcome=outcome, reason=reason, by_adversary=False, complaints=(), cpu=None, auc=None
+        )
+    _failures([job], ended, set()).show(tmp_path)
+    title, _, first, second, counts = capsys.readouterr().out.splitlines()
+    assert title == "cells without a score"
+    assert first.split()[:2] == ["2", "failed"] and first.endswith(f"{why}3") and second.split()[:2] == ["1", "timeout"]
+    assert counts.startswith("cells without a score: 2 failed, 1 timed out. Fix the cause")

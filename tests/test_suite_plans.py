@@ -216,7 +216,8 @@ def test_the_settings_in_which_something_of_a_part_runs(parts, registry):
     assert asked(setting="here") == asked(defense="mixed") == asked(defense="mixup") == asked(attack="loss-series") == {"here"}
     assert asked(attack="fta-l", coalition="pair", seed="0") == {"here"} and asked(coalition="half") == {"away"}
     assert asked() is asked(coalition="none") is asked(defense="kd") is None  # some of each setting
-    assert asked(setting="nowhere") == set()
+    with pytest.raises(UserError, match="--only defense=mixupp: the suite has no such defense - did you mean 'mixup'"):
+        asked(defense="mixupp")
 
 
 def test_a_run_of_a_part_needs_the_data_of_that_part_alone(parts, tmp_path, call):

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from fedbench.core.cli import complete
-from fedbench.core.cli.options import debug_option, examples
+from fedbench.core.cli.options import debug_and_quiet, examples
 from fedbench.core.cli.output import opened, say, show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
@@ -50,7 +50,7 @@ Written = tuple[str, list[str], list[list[str]], list[str], list[str]]
               help="Write a static site to DIR instead: a page a board, one for each of RESULTS, that opens from disk without a "
                    "network. A board.json that such a run kept is a RESULTS, too. Needs pip install 'fedbench[html]'.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
-@debug_option
+@debug_and_quiet
 @click.pass_context
 def command(
     ctx: click.Context, results: tuple[Path, ...], reports: tuple[str, ...], output: Path | None, site: Path | None, plots: bool

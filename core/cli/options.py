@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from fedbench.core.cli import complete
+from fedbench.core.cli.output import QUIET
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words import DEBUG
+from fedbench.core.words import DEBUG, did_you_mean
 
 ONLY = ("setting", "coalition", "defense", "attack", "seed")
 
@@ -33,15 +34,27 @@ def _debug(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
         ctx.call_on_close(lambda: os.environ.pop(DEBUG) if before is None else os.environ.update({DEBUG: before}))
 
 
-def debug_option(command: Any) -> Any:
-    """``--debug``: whole tracebacks of what plugins raise."""
-    return click.option(
-        "--debug", is_flag=True, is_eager=True, expose_value=False, callback=_debug,
-        help="Show the whole traceback of what a plugin raises, on standard error and in the run's log.",
-    )(command)  # fmt: skip
+def _quiet(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    ctx.meta[QUIET] = wanted
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def debug_and_quiet(command: Any) -> Any:
+    """``--debug``: whole tracebacks of what plugins raise. ``--quiet``: print only what failed."""
+    shared: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+    debug = "Show the whole traceback of what a plugin raises, on standard error and in the run's log."
+    command = click.option("--quiet", callback=_quiet, help="Print only what failed.", **shared)(command)
+    return click.option("--debug", callback=_debug, help=debug, **shared)(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+
+
+class NearChoice(click.Choice):  # type: ignore[type-arg]
+    """A choice that suggests the nearest good name."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """As click's, with a suggestion."""
+        return super().get_invalid_choice_message(value, ctx).rstrip(".") + (did_you_mean(str(value), self.choices) or ".")
 
 
 def examples(*lines: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.cli.options import examples, json_option
-from fedbench.core.cli.output import say, show_table
+from fedbench.core.cli.options import NearChoice, examples, json_option
+from fedbench.core.cli.output import say, say_json, show_table
 from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work
@@ -33,7 +32,7 @@ _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
     "fedbench list suites",
     "fedbench list attacks --json",
 ))  # fmt: skip
-@click.argument("what", required=False, type=click.Choice([*_KINDS, "suites"]))
+@click.argument("what", required=False, type=NearChoice([*_KINDS, "suites"]))
 @click.option("--params", is_flag=True, help="Also their parameters; this imports them.")
 @json_option
 def list_(what: str | None, params: bool, as_json: bool) -> None:
@@ -45,8 +44,7 @@ def list_(what: str | None, params: bool, as_json: bool) -> None:
     registry = Registry.discover()
     sections = [what] if what else [*_KINDS, *([] if params else ["suites"])]
     if as_json:
-        found = {name: list(_entries(registry, name, params, what == "datasets")) for name in sections}
-        say(json.dumps(found, indent=2, default=str))
+        say_json({name: list(_entries(registry, name, params, what == "datasets")) for name in sections})
         sections = []
     for i, name in enumerate(sections):
         if i:
@@ -142,8 +140,9 @@ def _param_rows(entries: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
 # -- plugins ------------------------------------------------------------------------------------------------------------------
 
 
-@click.command(epilog=examples("fedbench plugins", "fedbench plugins | grep BROKEN"))
-def plugins() -> None:
+@click.command(epilog=examples("fedbench plugins", "fedbench plugins | grep BROKEN", "fedbench plugins --json"))
+@json_option
+def plugins(as_json: bool) -> None:
     """Show every installed plugin: its package, version, what it provides, and why it does not work.
 
     A package becomes a plugin by an entry point of the group `fedbench` that names a module with hooks:
@@ -157,6 +156,9 @@ def plugins() -> None:
     from fedbench.core.registry.components import Registry
 
     registry = Registry.discover()
+    if as_json:
+        say_json({"plugins": [_status(p) for p in registry.plugins], "clashes": list(map(str, registry.clashes))})
+        return
     rows = [
         (p.entry_point, p.distribution, p.version, "ok" if p.ok else "BROKEN", _provides(p)) for p in registry.plugins
     ]
@@ -165,6 +167,13 @@ def plugins() -> None:
         say(f"BROKEN {plugin}: {plugin.reason}")
     for clash in registry.clashes:
         say(f"CLASH {clash}")
+
+
+def _status(plugin: PluginStatus) -> dict[str, Any]:
+    return {
+        "plugin": plugin.entry_point, "package": plugin.distribution, "version": plugin.version, "ok": plugin.ok,
+        "reason": plugin.reason, "provides": [{"kind": c.kind, "name": c.name} for c in plugin.components],
+    }  # fmt: skip
 
 
 def _provides(plugin: PluginStatus) -> str:

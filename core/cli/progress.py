@@ -13,16 +13,13 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from fedbench.core.cli.output import say
+from fedbench.core.cli.output import cause, clipped, counted, say
 from fedbench.core.run.job import Job
 from fedbench.core.run.local import Watcher
-from fedbench.core.words import one_line, printable
+from fedbench.core.words import printable
 
 _LOG_EVERY_S = 15.0
 _DRAW_EVERY_S = 0.25
-_MOST_ALIKE = 5  # lines of failures with one reason
-
-
 class Leaders:
     """The defenses with the lowest and the highest mean AUC of each setting. ``floors``: names of defenses that do not count."""
 
@@ -58,7 +55,7 @@ class Display(AbstractContextManager["Display"]):
         self.done, self.cells = 0, sum(len(job.cells) for job in jobs)
         self.reported = set[str]()  # keys of cells with a new record
         self._outcomes = Counter[str]()
-        self._reasons = Counter[tuple[str, str]]()
+        self._causes = set[tuple[str, str]]()
         self._running: dict[str, tuple[Job, str]] = {}
         self._units: dict[str, int] = {}  # rounds and cells that are done, by run
         self._ended: dict[str, list[float | None]] = defaultdict(list)  # AUC of each cell, by run
@@ -113,20 +110,19 @@ class Display(AbstractContextManager["Display"]):
         if len(ended) == len(job.cells):
             self.leaders.add(job, [auc for auc in ended if auc is not None])
         if outcome != "ok":
-            self._outcomes["skipped" if outcome == "skipped" else "diverged as intended" if by_adversary else "failed"] += 1
+            self._outcomes["diverged as intended" if by_adversary else counted(outcome)] += 1
             self._failure(job, key, f"{outcome}, as the adversary intended" if by_adversary else outcome, reason)
         self._update()
 
     def _failure(self, job: Job, key: str, outcome: str, reason: str) -> None:
-        """A line; of many with one reason, the first ones."""
-        self._reasons[outcome, reason] += 1
+        """A line; of many with one cause, the first."""
+        if (about := cause(outcome, reason)) in self._causes:
+            return
+        self._causes.add(about)
         cell = next(cell for cell in job.cells if cell.key == key)
         log = job.log_path
         where = f"records/{job.stem}.json" + (f" and logs/{log.name}" if log.exists() else "")
-        if self._reasons[outcome, reason] <= _MOST_ALIKE:
-            self._print(f"{outcome}: {job.title}, {cell.attack.label}: {one_line(reason, 300)}; see {where}")
-        if self._reasons[outcome, reason] == _MOST_ALIKE:
-            self._print(f"  ({outcome} for this reason: further cells are only counted)")
+        self._print(f"{outcome}: {job.title}, {cell.attack.label}: {clipped(reason, 300)}; see {where}")
 
     def _finished(self, job: Job) -> None:
         self._running.pop(job.run_key, None)

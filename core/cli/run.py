@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedbench.core.cli.leaderboard import reports_named, write_reports
-from fedbench.core.cli.options import ONLY, debug_option, overrides_option, parse_only, suite_argument
-from fedbench.core.cli.output import say, show_table
+from fedbench.core.cli.options import ONLY, debug_and_quiet, overrides_option, parse_only, suite_argument
+from fedbench.core.cli.output import cause, clipped, counted, quiet, say, show_table
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words import one_line
 
 if TYPE_CHECKING:
     from fedbench.core.run.local import Executor
@@ -66,7 +65,7 @@ _LOST = "it has no new record: its process was ended, or the results folder was 
               help="Which cells to compute: those without a record, also failed ones, all of them again, or none.")
 @click.option("--dry-run", is_flag=True, help="Print the plan with the number of runs and cells; compute nothing.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
-@debug_option
+@debug_and_quiet
 def command(
     suite: str, overrides: tuple[str, ...], only: tuple[str, ...], results: Path | None, workers: int | None, device: str,
     executor: str, ray_address: str | None, part: str | None, rerun: str, dry_run: bool, plots: bool,
@@ -94,7 +93,7 @@ def command(
     wanted = whole.part(*share) if share else whole
     folder = _folder(plan.suite, results)
     for note in plan.notes:
-        say(f"note: {one_line(note, 10_000)}")
+        say(f"note: {clipped(note, 10_000)}")
     if share:
         say(f"part {part}: {len(wanted.jobs)} of {len(whole.jobs)} runs")
     if dry_run:
@@ -114,7 +113,7 @@ def command(
         elif any(store.records.glob("*.json")):
             write_reports(folder, reports, plots)
         failures.show(store.logs)
-        sys.exit(1 if failures.failed or failures.lost else 0)
+        sys.exit(1 if failures.counts else 0)
 
 
 def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _Failures:
@@ -186,7 +185,7 @@ def _print_plan(plan: Any, folder: Path) -> None:
     _print_stale(plan.jobs, done, store)
     say(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
     for line in dict.fromkeys(f"coalition {j.coalition} of {j.setting.name}: {j.who}" for j in plan.jobs if j.coalitions):
-        say(one_line(line, 10_000))
+        say(clipped(line, 10_000))
     show_table(["setting", "coalition", "defense", "adversary", "seed", "clients", "rounds", "targets", "cells", "to do"], [
         (j.setting.name, j.coalition, j.defense.label, j.attacker.label if j.attacker else "", j.seed, j.clients,
          j.setting.federation.rounds, len(j.targets), len(j.cells), sum(c.stem not in done for c in j.cells))
@@ -203,7 +202,8 @@ def _execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Seq
 
     anew = {cell.stem for job in jobs for cell in job.cells}
     kept = {state.stem: state.auc for state in found if state.stem not in anew}
-    display = Display(Console(soft_wrap=True), jobs, plan.suite, {floor.name for floor in Registry.built_in().floors()})
+    floors = {floor.name for floor in Registry.built_in().floors()}
+    display = Display(Console(soft_wrap=True, quiet=quiet()), jobs, plan.suite, floors)
     for job in plan.jobs:
         display.leaders.add(job, [auc for c in job.cells if (auc := kept.get(c.stem)) is not None])
     before = f"; {len(kept)} of {len(kept) + display.cells} cells were done before" if kept else ""
@@ -225,27 +225,33 @@ def _execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Seq
 
 @dataclass
 class _Failures:
-    """Cells without a score: a row each, and how many ``failed``, have no record (``lost``) or diverged as ``intended`` by an
-    adversary; ``complaints``: mistakes of plugins that cost no score."""
+    """Cells without a score by cause: (outcome, run, attack, reason) of each. ``counts``: those to try again by outcome, with
+    ``lost`` for no record; ``intended``: cells that an adversary made diverge; ``complaints``: mistakes of plugins that cost no
+    score."""
 
-    rows: list[tuple[str, ...]] = field(default_factory=list)
-    failed: int = 0
-    lost: int = 0
+    causes: dict[tuple[str, str], list[tuple[str, ...]]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     intended: int = 0
     complaints: Counter[str] = field(default_factory=Counter)
 
+    def add(self, outcome: str, job: Any, cell: Any, reason: str) -> None:
+        """A cell without a score."""
+        self.causes.setdefault(cause(outcome, reason), []).append((outcome, job.title, cell.attack.label, clipped(reason)))
+
     def show(self, logs: Path) -> None:
-        """Print them as tables."""
-        if self.rows:
-            show_table(["outcome", "run", "attack", "reason"], self.rows, title="cells without a score")
+        """Print a row a cause."""
+        if self.causes:
+            rows = [(len(alike), *alike[0]) for alike in self.causes.values()]
+            show_table(["cells", "outcome", "first run", "attack", "reason"], rows, title="cells without a score", failure=True)
         if self.complaints:
-            found = [(n, one_line(c)) for c, n in sorted(self.complaints.items())]
+            found = [(n, clipped(c)) for c, n in sorted(self.complaints.items())]
             show_table(["cells", "complaint"], found, title="cost no score")
         if self.intended:
             say(f"{self.intended} cells diverged as the adversary inside intended: results, no failures")
-        if self.failed:
+        if self.counts:
             where = f"; tracebacks are in {logs}" if logs.exists() and any(logs.iterdir()) else ""
-            say(f"{self.failed} cells failed. Fix the cause, then run again with --rerun failed{where}")
+            counts = ", ".join(f"{n} {counted(outcome)}" for outcome, n in self.counts.items())
+            say(f"cells without a score: {counts}. Fix the cause, then run again with --rerun failed{where}", failure=True)
 
 
 def _failures(jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collection[str]) -> _Failures:
@@ -253,13 +259,13 @@ def _failures(jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collectio
     for job, cell in ((one, cell) for one in jobs for cell in one.cells):
         state = ended.get(cell.stem)
         if state is None and cell.stem in computed:
-            found.rows.append(("lost", job.title, cell.attack.label, _LOST))
-            found.lost += 1
+            found.add("lost", job, cell, _LOST)
+            found.counts["lost"] += 1
         elif state is not None:
             found.complaints.update(state.complaints)
             if state.outcome != "ok":
-                found.rows.append((state.outcome, job.title, cell.attack.label, one_line(state.reason)))
-                found.failed += not state.is_result
+                found.add(state.outcome, job, cell, state.reason)
+                found.counts.update([] if state.is_result else [state.outcome])
                 found.intended += state.by_adversary
     return found
 

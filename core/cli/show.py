@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fedbench.core.cli import complete
-from fedbench.core.cli.options import examples, results_argument
-from fedbench.core.cli.output import opened, say, show_table
+from fedbench.core.cli.options import examples, json_option, results_argument
+from fedbench.core.cli.output import clipped, opened, say, say_json, show_table
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words import by_nearness, one_line
+from fedbench.core.words import by_nearness
 
 if TYPE_CHECKING:
     from fedbench.core.store.reading import LoadedRecord
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
     "fedbench show results/partial_defense                      every record",
     "fedbench show results/partial_defense cofedmid--fedmia-ii  all with the text in their name",
     "fedbench show results/partial_defense 4f21c0 --history     a key's first letters will do",
-    "fedbench show results/partial_defense 4f21c0 --json",
+    "fedbench show results/partial_defense 4f21c0 --json        of several, an array",
 ))  # fmt: skip
 @results_argument
 @click.argument("cell", required=False, shell_complete=complete.cells)
 @click.option("--history", is_flag=True, help="The cell's rounds: accuracy and training loss of the global model.")
-@click.option("--json", "as_json", is_flag=True, help="The record as JSON; of several, one after the other.")
+@json_option
 def command(results: Path, cell: str | None, history: bool, as_json: bool) -> None:
     """Show the record of CELL (part of its name, or of its key) in RESULTS; of several, a line each."""
     found = find(results.absolute(), cell)
     if as_json:
-        for loaded in found:
-            say(loaded.record.model_dump_json(indent=1))
+        records = [json.loads(loaded.record.model_dump_json()) for loaded in found]
+        say_json(records if len(records) > 1 else records[0])
     elif len(found) == 1:
         _print(found[0])
         if history:
@@ -64,7 +65,7 @@ def _list(found: list[LoadedRecord]) -> None:
     for loaded in found:
         mix = loaded.record.pooled.get("mix")
         scores = ("", "") if mix is None else (_number(mix.value("auc")), _number(mix.value("tf01")))
-        rows.append([loaded.record.outcome, *scores, loaded.stem, one_line(loaded.record.reason)])
+        rows.append([loaded.record.outcome, *scores, loaded.stem, clipped(loaded.record.reason)])
     show_table(["outcome", "AUC", "TF01 %", "cell", "reason"], rows)
 
 
@@ -131,4 +132,4 @@ def _origin(record: Record) -> list[str]:
 
 def _say(lines: list[str]) -> None:
     for line in lines:
-        say(one_line(line, 10_000))
+        say(clipped(line, 10_000))

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.cli.options import ONLY, debug_option, examples, overrides_option, parse_only, suites_argument
-from fedbench.core.cli.output import say
+from fedbench.core.cli.options import (
+    ONLY,
+    debug_and_quiet,
+    examples,
+    json_option,
+    overrides_option,
+    parse_only,
+    suites_argument,
+)
+from fedbench.core.cli.output import say, say_json
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.process.ask import Ended, plugin_limits
@@ -36,8 +44,9 @@ if TYPE_CHECKING:
               help="Also load the data: partitions, audit sets, whether the model fits. All that `run` would refuse.")
 @click.option("--only", multiple=True, metavar="KIND=NAME,...",
               help=f"Load no data but that of settings with such a part, as `fedbench run --only` would: {', '.join(ONLY)}.")
-@debug_option
-def validate(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, only: tuple[str, ...]) -> None:
+@json_option
+@debug_and_quiet
+def validate(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, only: tuple[str, ...], as_json: bool) -> None:
     """Check suites without running them.
 
     SUITE is a file or the name of a shipped suite. It checks the fields of the file, names of components and their parameters,
@@ -51,23 +60,44 @@ def validate(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, on
     registry = Registry.discover()
     if data:
         import fedbench.core.run.planner  # noqa: F401 - imported once, not in every process
-    mistakes: list[str] = []
+    found: list[dict[str, Any]] = []
     # In a process of their own: plugins may print, hang or leave, and only what they were asked for comes back.
-    for suite, answer in zip(suites, ask_each(suites, lambda suite: _line(suite, registry, overrides, data, parts)), strict=True):
+    answers = ask_each(suites, lambda suite: _facts(suite, registry, overrides, data, parts))
+    for suite, answer in zip(suites, answers, strict=True):
         try:
-            say(answer.get())
+            found.append(answer.get() | {"mistakes": []})
+            if not as_json:
+                say(_line(found[-1]))
         except Ended as exc:
-            mistakes += [m if m.startswith(f"{suite}:") else f"{suite}: {m}" for m in exc.messages]
+            mine = [m if m.startswith(f"{suite}:") else f"{suite}: {m}" for m in exc.messages]
+            found.append({"suite": suite, "mistakes": mine})
         except UserError as exc:
-            mistakes += exc.messages
-    if mistakes:
+            found.append({"suite": suite, "mistakes": list(exc.messages)})
+    if as_json:
+        say_json(found)
+    if mistakes := [mistake for one in found for mistake in one["mistakes"]]:
         raise UserError(*mistakes)
 
 
-def _line(suite: str, registry: Registry, overrides: tuple[str, ...], data: bool, only: Mapping[str, set[str]]) -> str:
-    """The line that is printed for a suite without a mistake."""
+def _facts(
+    suite: str, registry: Registry, overrides: tuple[str, ...], data: bool, only: Mapping[str, set[str]]
+) -> dict[str, Any]:
+    """What is known of a suite without a mistake, as JSON values."""
     loaded, resolved, notes = check(suite, registry, overrides, data, only)
-    return "; ".join([f"{loaded.path}: ok: {_summary(loaded, resolved)}", *_groups(resolved), *notes])
+    return {
+        "suite": str(loaded.path), "settings": len(loaded.spec.settings), "defenses": len(resolved.defenses),
+        "attacks": len(resolved.attacks), "seeds": len(loaded.spec.all_seeds),
+        "most_cells": loaded.spec.n_cells(len(resolved.floors)), "notes": [*_groups(resolved), *notes],
+    }  # fmt: skip
+
+
+_COUNTED = ("settings", "defenses", "attacks", "seeds")
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    """What is printed of a suite without a mistake."""
+    counts = [f"{facts[what]:,} {what[:-1] if facts[what] == 1 else what}" for what in _COUNTED]
+    return "; ".join([f"{facts['suite']}: ok: {', '.join(counts)}, up to {facts['most_cells']:,} cells", *facts["notes"]])
 
 
 def check(
@@ -115,16 +145,6 @@ def _groups(resolved: Resolved) -> Iterable[str]:
 
     several = (coalition for setting in resolved.settings for coalition in setting.coalitions if coalition.groups)
     return dict.fromkeys(f"coalition '{c.name}': {' and '.join(str(list(group)) for group in groups_of(c))}" for c in several)
-
-
-def _summary(loaded: LoadedSuite, resolved: Resolved) -> str:
-    spec = loaded.spec
-    parts = [
-        (len(spec.settings), "setting"), (len(resolved.defenses), "defense"), (len(resolved.attacks), "attack"),
-        (len(spec.all_seeds), "seed"),
-    ]  # fmt: skip
-    counts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in parts]
-    return f"{', '.join(counts)}, up to {spec.n_cells(len(resolved.floors)):,} cells"
 
 
 # -- schema -------------------------------------------------------------------------------------------------------------------

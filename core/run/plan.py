@@ -14,6 +14,7 @@ from fedbench.core.run.job import Job
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.store.plans import Asked
 from fedbench.core.store.stems import word
+from fedbench.core.words import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +79,13 @@ class Plan:
 def settings_asked(resolved: Resolved, only: Mapping[str, set[str]]) -> set[str] | None:
     """The settings in which something of ``only`` (kind -> names) runs, so that no data of the others has to be there; None: all.
 
-    An undefended run serves every coalition of its setting, under the name none.
+    An undefended run serves every coalition of its setting, under the name none. Raises ``UserError`` for names
+    that the suite does not have.
     """
+    for kind in only.keys() - {"seed"}:
+        known = set[str]().union(*(_runs(s, resolved, kind) for s in resolved.settings))
+        for name in sorted(only[kind] - known):
+            raise UserError(f"--only {kind}={name}: the suite has no such {kind}{did_you_mean(name, known)}")
     asked = {s.spec.name for s in resolved.settings if all(_runs(s, resolved, kind) & names for kind, names in only.items()
                                                            if kind != "seed")}  # fmt: skip
     return None if len(asked) == len(resolved.settings) else asked

@@ -71,8 +71,8 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
               help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01). May be given several times.")
 @click.option("--same-code", is_flag=True, help="Cells with changed code are not comparable; by default they are compared.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the table to this file.")
-@click.option("--json", "as_json", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Write everything to this file, for programs.")
+@click.option("--json", "as_json", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="[FILE]",
+              is_flag=False, flag_value="-", help="Write everything to this file, for programs; without one print it instead.")
 def command(
     results: Path, baseline: Path, side: str, fail_on: tuple[str, ...], floors: dict[str, float], same_code: bool,
     output: Path | None, as_json: Path | None,
@@ -101,8 +101,9 @@ def command(
     found = compare(snapshot_of(opened(results).root), old, side=chosen, floors=floors, same_code=same_code)
     gate = Gate(comparison=found, fail_on=fail_on)
     text = markdown(gate)
-    say(text.rstrip("\n"))
-    for path, content in ((output, text), (as_json, json_of(gate) if as_json else "")):
+    printed = as_json is not None and str(as_json) == "-"
+    say((json_of(gate) if printed else text).rstrip("\n"))
+    for path, content in ((output, text), (None if printed else as_json, json_of(gate) if as_json else "")):
         if path is not None:
             write_atomically(path.absolute(), content.encode())
     if gate.failed:
