@@ -19,6 +19,7 @@ from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.gate.file import read_baseline, write_baseline
 from fedbench.leaderboard.gate.measures import ACCURACY, Value
 from fedbench.leaderboard.gate.noise import Pairing, half_widths
+from fedbench.leaderboard.gate.report import Gate, markdown
 from fedbench.leaderboard.gate.snapshot import Cell, Key, Snapshot, snapshot_of
 from fedbench.leaderboard.gate.verdict import FALSE_ALARMS, compare
 
@@ -57,7 +58,7 @@ def snapshot(seeds=SEEDS, noise=0.0, draw=0, suite="demo"):
             key = Key("iid", "pair", defense, attack, "server" if attack else "")
             found = {"auc:ofl": values(0.6, 1, 0.03), "auc:ifl": values(0.55, 1, 0.03), "tf01:ofl": values(1.0, 10, None)}
             own = found if attack else {ACCURACY: values(0.9, 1, 0.01)}
-            cells[key] = Cell(key, {s: identity(defense, attack, s) for s in seeds}, own)
+            cells[key] = Cell(key, {s: identity(defense, attack, s) for s in seeds}, dict.fromkeys(seeds, "bits"), own)
     return Snapshot(suite=suite, made={"torch": ["2.11"]}, cells=cells)
 
 
@@ -79,8 +80,9 @@ def moved(made, by, measure="auc:ofl", key=KEY):
 
 
 def verdicts(found):
-    """(verdict, attack, measure) of every row that is not the same."""
-    return {(r.verdict, r.key.attack, r.measure.name if r.measure else None) for r in found.rows if r.verdict != "same"}
+    """(verdict, attack, measure) of every row that is neither identical nor the same."""
+    rows = (r for r in found.rows if r.verdict not in ("identical", "same"))
+    return {(r.verdict, r.key.attack, r.measure.name if r.measure else None) for r in rows}
 
 
 def row(found):
@@ -97,7 +99,7 @@ def values(numbers, error=None):
 
 def test_an_unchanged_tree_has_no_change():
     found = compare(snapshot(noise=0.02), snapshot(noise=0.02))
-    assert found.counts == {"same": NUMBERS}
+    assert found.counts == {"identical": NUMBERS}
     assert {r.change for r in found.rows} == {0.0}
     assert (found.compared, found.level) == (NUMBERS, FALSE_ALARMS / NUMBERS)
     assert not found.failing(())
@@ -117,14 +119,23 @@ def test_the_metric_and_the_side_decide_what_is_worse(measure, attack, by, defen
 def test_a_change_counts_beyond_its_floor_and_its_interval():
     old, worse = snapshot(), {("worse", "fta", "auc:ofl")}
     assert compare(old, old).floors == {"auc": 0.01, "tf01": 1.0, "accuracy": 0.01}
-    assert verdicts(compare(moved(old, 0.0099), old)) == set()
+    within = {("moved", "fta", "auc:ofl")}
+    assert verdicts(compare(moved(old, 0.0099), old)) == within
     assert verdicts(compare(moved(old, 0.0101), old)) == worse
-    assert verdicts(compare(moved(old, 0.0101), old, floors={"auc": 0.02})) == set()
+    assert verdicts(compare(moved(old, 0.0101), old, floors={"auc": 0.02})) == within
     old, new = snapshot(noise=0.02), snapshot(noise=0.02, draw=1)
     found = row(compare(new, old))
     assert found.tolerance == found.half_width > 0.03
-    assert verdicts(compare(moved(new, 1.01 * found.half_width - found.change), old)) == worse
-    assert verdicts(compare(moved(new, 0.99 * found.half_width - found.change), old)) == set()
+    assert row(compare(moved(new, 1.01 * found.half_width - found.change), old)).verdict == "worse"
+    assert row(compare(moved(new, 0.99 * found.half_width - found.change), old)).verdict == "moved"
+
+
+def test_scores_with_other_bits_are_moved_though_no_number_is():
+    old = snapshot()
+    new = replace(old, cells={**old.cells, KEY: replace(old.cells[KEY], digests={**old.cells[KEY].digests, 2: "other"})})
+    found = compare(new, old)
+    assert verdicts(found) == {("moved", "fta", name) for name in ("auc:ofl", "auc:ifl", "tf01:ofl")}
+    assert found.failing(("moved",)) and not found.failing(("worse", "better", "missing", "not-comparable", "new"))
 
 
 def test_cells_and_seeds_that_are_gone_or_new_are_named():
@@ -143,7 +154,7 @@ def test_cells_and_seeds_that_are_gone_or_new_are_named():
 @pytest.mark.parametrize(("seeds", "paired", "counted"), [((1, 3), True, (2, 2)), ((10, 11, 12), False, (5, 3))])
 def test_shared_seeds_are_compared_in_pairs_and_others_unpaired(seeds, paired, counted):
     found = compare(snapshot(seeds), snapshot())
-    assert found.counts == {"same": NUMBERS}
+    assert found.counts == {"identical" if paired else "same": NUMBERS}
     assert (row(found).paired, row(found).seeds) == (paired, counted)
     assert compare(made_of("run/model/params/hidden", 9, seeds), snapshot()).compared == 0
 
@@ -169,16 +180,21 @@ def test_another_protocol_is_not_comparable_and_fails_the_gate(path, value, reas
 def test_changed_code_is_compared_and_named_unless_it_must_be_the_same(path, said, cells):
     found = compare(made_of(path, "new"), snapshot())
     touched = {r.key for r in found.rows if any(said in what for what in r.changed)}
-    assert found.counts == {"same": NUMBERS}
+    assert found.counts == {"identical": NUMBERS}
     assert len(touched) == cells
-    strict = compare(made_of(path, "new"), snapshot(), same_code=True)
+    strict = compare(made_of(path, "new"), snapshot(), refuse_changed_code=True)
     assert {r.key for r in strict.rows if r.verdict == "not-comparable"} == touched
 
 
 def test_another_machine_is_compared_and_another_suite_is_not():
     old = snapshot()
-    found = compare(replace(made_of("run/device", "cuda"), made={"torch": ["2.12"]}), old)
-    assert (found.counts, found.machines) == ({"same": NUMBERS}, ("torch 2.11 -> 2.12",))
+    found = compare(replace(moved(made_of("run/device", "cuda"), 0.001), made={"torch": ["2.12"]}), old)
+    assert (found.counts, found.machines) == ({"identical": NUMBERS - 1, "same": 1}, ("torch 2.11 -> 2.12",))
+    assert "Bits cannot agree" in markdown(Gate(comparison=found, fail_on=()))
+    two = {"torch": ["2.11", "2.12"]}
+    assert not compare(replace(old, made=two), replace(old, made=two)).by_bits
+    other = compare(replace(old, made={**old.made, "fedbench": ["2"]}), old)
+    assert (other.by_bits, other.machines) == (True, ("fedbench none -> 2",))
     with pytest.raises(UserError, match="of suite 'other', the baseline is of 'demo'"):
         compare(snapshot(suite="other"), old)
 
@@ -242,8 +258,8 @@ def rewritten(path, place, value):
 
 
 @pytest.mark.parametrize(("place", "value", "message"), [
-    ("schema", 3, "a baseline of schema 3, this fedbench reads 2; upgrade fedbench"),
-    ("schema", 1, "a baseline of schema 1, this fedbench reads 2; make it anew"),
+    ("schema", 4, "a baseline of schema 4, this fedbench reads 3; upgrade fedbench"),
+    ("schema", 2, "a baseline of schema 2, this fedbench reads 3; make it anew"),
     ("kind", "fedbench record", "not a baseline of fedbench; `fedbench baseline RESULTS -o FILE` writes one"),
     ("cells/1/values/auc:ofl/0/0/0", None, "cells.1.values.auc:ofl.0.0.0: Input should be a valid number"),
     ("runs", {}, "a part is missing"), ("more", 1, "(more: Extra inputs are not permitted)"),
@@ -285,14 +301,14 @@ def test_the_values_are_those_of_the_scores(finished):
 
 def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(finished, baseline, tmp_path, call):
     status, words = call("compare", finished, baseline, "--fail-on", "any-change")
-    assert (status, "The gate **passed**: 10 same" in words) == (0, True)
+    assert (status, "The gate **passed**: 10 identical" in words) == (0, True)
     cells = json.loads(baseline.read_text())["cells"]
     at = next(i for i, c in enumerate(cells) if (c["defense"], c["attack"]) == ("grad-noise", "loss-series"))
     parts, error = cells[at]["values"]["auc:ofl"]["0"]
     rewritten(baseline, f"cells/{at}/values/auc:ofl/0", [[p - 0.3 for p in parts], error])
     status, words = call("compare", finished, baseline, "--json", tmp_path / "gate.json", "--output", tmp_path / "gate.md")
-    assert (status, "The gate **failed**: 1 worse, 9 same" in words) == (1, True)
-    assert "1 worse, 9 same" in (tmp_path / "gate.md").read_text()
+    assert (status, "The gate **failed**: 1 worse, 9 identical" in words) == (1, True)
+    assert "1 worse, 9 identical" in (tmp_path / "gate.md").read_text()
     first = json.loads((tmp_path / "gate.json").read_text())["rows"][0]
     named = [first[name] for name in ("verdict", "defense", "attack", "measure")]
     assert named == ["worse", "grad-noise", "loss-series", "auc:ofl"]

@@ -12,7 +12,7 @@ from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.output import opened, say
 from fedbench.core.words import did_you_mean
 
-_CHANGES = ("worse", "better", "missing", "not-comparable", "new")
+_CHANGES = ("worse", "better", "missing", "not-comparable", "moved", "new")
 _ANY = "any-change"
 
 
@@ -69,16 +69,18 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
               help=f"What exits with 1: {', '.join(_CHANGES)}; {_ANY} is all of them, nothing is none.")
 @click.option("--floor", "floors", multiple=True, callback=_floors, metavar="NAME=NUMBER",
               help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01). May be given several times.")
-@click.option("--same-code", is_flag=True, help="Cells with changed code are not comparable; by default they are compared.")
+@click.option("--refuse-changed-code", is_flag=True,
+              help="Cells with changed code are not comparable; by default they are compared.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the table to this file.")
 @click.option("--json", "as_json", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="[FILE]",
               is_flag=False, flag_value="-", help="Write everything to this file, for programs; without one print it instead.")
 def command(
-    results: Path, baseline: Path, side: str, fail_on: tuple[str, ...], floors: dict[str, float], same_code: bool,
-    output: Path | None, as_json: Path | None,
+    results: Path, baseline: Path, side: str, fail_on: tuple[str, ...], floors: dict[str, float],
+    refuse_changed_code: bool, output: Path | None, as_json: Path | None,
 ) -> None:  # fmt: skip
-    """Compare RESULTS with the file that `fedbench baseline` wrote: every cell is better, same, worse, missing, new or not
-    comparable, where data, split or protocol changed. Prints Markdown.
+    """Compare RESULTS with the file that `fedbench baseline` wrote: every number is identical (the scores are the same
+    bits), moved (within its tolerance), better or worse; every cell may be missing, new or not comparable, where data, split
+    or protocol changed. On another type of machine, where bits cannot agree, same stands for moved. Prints Markdown.
 
     Seeds that both have are compared in pairs. A change counts when it is larger than the floor and than its interval,
     which is corrected for the number of comparisons, so that an unchanged tree stays green.
@@ -98,7 +100,8 @@ def command(
     _require_other_files(results, baseline, output, as_json)
     old = read_baseline(baseline)
     chosen: Side = "attack" if side == "attack" else "defense"
-    found = compare(snapshot_of(opened(results).root), old, side=chosen, floors=floors, same_code=same_code)
+    new = snapshot_of(opened(results).root)
+    found = compare(new, old, side=chosen, floors=floors, refuse_changed_code=refuse_changed_code)
     gate = Gate(comparison=found, fail_on=fail_on)
     text = markdown(gate)
     printed = as_json is not None and str(as_json) == "-"

@@ -20,7 +20,7 @@ from fedbench.core.words import one_line
 from fedbench.leaderboard.gate.measures import MEASURES, Value
 from fedbench.leaderboard.gate.snapshot import Cell, Identity, Key, Snapshot
 
-SCHEMA = 2
+SCHEMA = 3
 KIND = "fedbench baseline"
 MAX_BYTES = 4 << 20
 ANEW = "make it anew: `fedbench baseline RESULTS -o FILE --force`"
@@ -42,6 +42,8 @@ class _Cell(_Part):
     adversary: str
     seeds: dict[int, list[str]]
     """seed -> hashes of its run and, where there is an attack, of attack and signals"""
+    digests: dict[int, str]
+    """seed -> digest of what the values are of"""
     values: dict[str, dict[int, tuple[Annotated[list[Number], Field(min_length=1)], Number | None]]]
     """measure -> seed -> (a value a target, the standard error of their mean)"""
 
@@ -86,6 +88,7 @@ def _content(snapshot: Snapshot) -> dict[str, Any]:
     cells = [
         {
             **cell.key._asdict(), "seeds": {str(seed): identity(of) for seed, of in sorted(cell.identities.items())},
+            "digests": {str(seed): digest for seed, digest in sorted(cell.digests.items())},
             "values": {
                 measure: {str(seed): [list(v.parts), v.error] for seed, v in sorted(found.items())}
                 for measure, found in cell.values.items()
@@ -145,5 +148,5 @@ def _snapshot(file: _File) -> Snapshot:
             name: {seed: Value(tuple(parts), error) for seed, (parts, error) in found.items()}
             for name, found in cell.values.items() if name in MEASURES
         }  # fmt: skip
-        cells[key] = Cell(key, identities, values)
+        cells[key] = Cell(key, identities, cell.digests, values)
     return Snapshot(suite=file.suite, made=file.made, cells=cells)

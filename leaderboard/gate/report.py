@@ -13,8 +13,8 @@ from fedbench.leaderboard.gate.verdict import FALSE_ALARMS, VERDICTS, Comparison
 from fedbench.leaderboard.markdown import paragraphs
 from fedbench.leaderboard.tables.common import joined
 
-JSON_SCHEMA = 1
-_FOLDED = ("same", "new")
+JSON_SCHEMA = 2
+_FOLDED = ("new", "same", "identical")
 _SAID = {"not-comparable": "not comparable"}
 _COLUMNS = (
     *(Column(name=Words(name), align="left") for name in ("verdict", "setting", "coalition", "defense", "attack", "measure")),
@@ -57,6 +57,7 @@ def as_json(gate: Gate) -> str:
     content = {
         "schema": JSON_SCHEMA, "kind": "fedbench comparison", "suite": c.suite, "for": c.side, "fail_on": list(gate.fail_on),
         "failed": gate.failed, "compared": c.compared, "level": c.level, "floors": dict(c.floors), "machines": list(c.machines),
+        "by_bits": c.by_bits,
         "counts": {v: c.counts[v] for v in VERDICTS}, "rows": [_plain(row) for row in c.rows],
     }  # fmt: skip
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -131,5 +132,6 @@ def _method(gate: Gate) -> Block:
     ]  # fmt: skip
     code = list(dict.fromkeys(what for row in c.rows for what in row.changed))
     lines += [(Words("Code that changed: "), *joined([*code], "; "))] if code else []
-    lines += [(Words("Computed elsewhere: "), *joined([*c.machines], "; "))] if c.machines else []
+    lines += [(Words("Other machine or versions: "), *joined([*c.machines], "; "))] if c.machines else []
+    lines += [] if c.by_bits else [(Words("Bits cannot agree: a number that moved within its tolerance is called the same."),)]
     return Bullets(tuple(lines))

@@ -7,16 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedbench.core import UserError
 from fedbench.core.run.resume import differences
 from fedbench.core.store.reading import LoadedRecord
+from fedbench.core.store.run_file import digest_of_arrays
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.gate.measures import ACCURACY, Values, accuracy_of, values_of
 from fedbench.leaderboard.statistics.rows import adversary_of
 
 Identity = dict[str, Any]
 """``run``, ``attack`` and ``signals`` of a record's identity, as JSON values; of a run alone without attack and signals"""
-_MADE = ("fedbench", "python", "torch", "numpy", "cpu_type", "device", "dtype", "threads", "deterministic")
+_MADE = (
+    "fedbench", "python", "torch", "numpy", "scipy", "scikit_learn", "cpu_type", "device", "dtype", "threads", "deterministic",
+)  # fmt: skip
 
 
 class Key(NamedTuple):
@@ -38,10 +43,11 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """``identities`` by seed."""
+    """``identities`` and ``digests`` by seed; digests are of the candidates and their scores, or of a run's test answers."""
 
     key: Key
     identities: Mapping[int, Identity]
+    digests: Mapping[int, str]
     values: Values
 
 
@@ -67,11 +73,15 @@ def snapshot_of(results: Path) -> Snapshot:
     if len(suites) > 1:
         raise UserError(f"{results}: holds records of the suites {', '.join(suites)}; a baseline is of one")
     scored = _by_key((r for r in records if r.record.outcome == "ok"), _key)
-    cells = {key: Cell(key, {seed: _identity(r) for seed, r in own.items()}, values_of(own)) for key, own in scored.items()}
+    cells = {
+        key: Cell(key, {s: _identity(r) for s, r in own.items()}, {s: _digest(r) for s, r in own.items()}, values_of(own))
+        for key, own in scored.items()
+    }
     runs = _by_key((r for own in scored.values() for r in own.values()), lambda r: _key(r)._replace(attack="", view=""))
     for key, own in runs.items():
         identities = {seed: {"run": _identity(r)["run"]} for seed, r in own.items()}
-        cells[key] = Cell(key, identities, {ACCURACY: {seed: accuracy_of(r) for seed, r in sorted(own.items())}})
+        answers = {seed: _short({"test_correct": r.test_correct()}) for seed, r in own.items()}
+        cells[key] = Cell(key, identities, answers, {ACCURACY: {seed: accuracy_of(r) for seed, r in sorted(own.items())}})
     unscored = _by_key((r for r in records if r.record.outcome != "ok"), _key)
     return Snapshot(
         suite=suites[0], cells=dict(sorted(cells.items())),
@@ -103,6 +113,16 @@ def _by_key(records: Iterable[LoadedRecord], key_of: Callable[[LoadedRecord], Ke
 def _identity(loaded: LoadedRecord) -> Identity:
     """What the scores of a cell depend on: not its analyses."""
     return loaded.record.identity.model_dump(exclude={"analyses"})
+
+
+def _digest(loaded: LoadedRecord) -> str:
+    """Unlike that of the record, not of its analyses and test answers, which are no part of the scores."""
+    by_target = loaded.candidates_of([t.target for t in loaded.record.targets])
+    return _short({f"{target}/{name}": a for target, c in by_target.items() for name, a in vars(c).items()})
+
+
+def _short(arrays: Mapping[str, np.ndarray]) -> str:
+    return digest_of_arrays(arrays)[:16]
 
 
 def _why(loaded: LoadedRecord) -> str:
