@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+HOME = "https://github.com/fedbench/fedbench"
 _BESIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # pages outside docs/, and the boards
 
 project = "fedbench"
@@ -34,7 +35,8 @@ def setup(app: Any) -> None:
 
 
 def with_paths(text: str, folder: Path) -> str:
-    """The text of a page in ``folder`` with links to files that are no pages as paths in code marks; blocks of code stay."""
+    """The text of a page in ``folder`` with links to files that are no pages as paths in code marks; blocks of code stay. The
+    README's links to the repository lead to the pages of the site."""
 
     def plain(found: re.Match[str]) -> str:
         shown, where = found.groups()
@@ -44,6 +46,7 @@ def with_paths(text: str, folder: Path) -> str:
         path = target.relative_to(ROOT).as_posix()
         return f"`{path}`" if shown.strip("`/") in path else f"{shown} (`{path}`)"
 
+    text = re.sub(rf"{HOME}/(?:blob|raw)/main/([^\s#]+)", lambda m: m[1] if _in_the_site(ROOT / m[1]) else m[0], text)
     parts = re.split(r"(^```.*?^```)", text, flags=re.DOTALL | re.MULTILINE)
     return "".join(p if p.startswith("```") else re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", plain, p) for p in parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 import shlex
 import shutil
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 DOCS, README = ROOT / "docs", (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SOURCE = PROJECT["urls"]["Source"]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 SOURCES = [
     path for folder in ("core", "plugins", "leaderboard", "suites", "testing", "tests")
@@ -66,8 +68,9 @@ def bad_mentions(text):
 
 def bad_links(text, folder):
     """Relative links, and files and folders in code marks, that lead nowhere; ``*`` stands for anything."""
-    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
-    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", prose) if not re.match(r"[a-z]+:", link)]
+    prose = re.sub(rf"^```.*?^```|`[^`\n]*`|{SOURCE}/(?:blob|raw)/main/", "", text, flags=re.DOTALL | re.MULTILINE)
+    links = re.findall(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)$", prose, re.MULTILINE)
+    links = [link for link in map("".join, links) if not re.match(r"[a-z]+:", link)]
     parts = [(link, *link.partition("#")[::2]) for link in links]
     found = [link for link, n, anchor in parts if (leads_nowhere(folder / n, anchor) if n else anchor not in anchors(text))]
     paths = re.findall(r"`((?:core|plugins|leaderboard|suites|tests|\.ci)/[^`\s]*)`", text)
@@ -92,6 +95,16 @@ def test_the_check_of_links_finds_each_kind_of_mistake():
     assert len(bad_links(bad, ROOT)) == 6
     good = "# A title, here\n[a](README.md#commands) [b](#a-title-here) [c](https://example.org) `[d](absent.md)` `core/metrics/`"
     assert bad_links(good, ROOT) == []
+    mine = f"[a]: {SOURCE}/blob/main/docs/gate.md#verdicts\n[b]: {SOURCE}/blob/main/docs/gate.md#gone\n[c]: {SOURCE}/raw/main/no"
+    assert bad_links(mine, ROOT) == ["docs/gate.md#gone", "no"]
+
+
+def test_the_readme_of_an_index_page_has_whole_addresses_and_every_label_has_one():
+    prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", README, flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"\]\((?!https:)|^\[[^]]+\]: (?!https:)", prose, re.MULTILINE) == []
+    labels = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", prose, re.MULTILINE))
+    assert {" ".join(label.split()) for label in re.findall(r"\[([^][]+)\](?![\[(:])", prose)} == set(labels)
+    assert all(url.startswith(f"{SOURCE}/") for url in [*labels.values(), *PROJECT["urls"].values()] if url != SOURCE)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -135,6 +148,17 @@ def test_ci_takes_its_commands_from_the_readme_and_they_start_from_nothing():
         assert f"readme {name}" in text
         call = ["bash", "-c", f"{function}\nreadme {name}"]
         assert subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout == marked + "\n"
+
+
+def test_the_image_runs_the_commands_of_the_readme():
+    image = (ROOT / "examples" / "docker" / "Dockerfile").read_text()
+    run, test = (re.search(rf"<!-- {name} -->\n```\n(.*)\n```", README)[1] for name in ("run-command", "test-command"))
+    set_up, _, tests = test.rpartition(" && ")
+    assert f"RUN {set_up}\n" in image
+    assert f"CMD {json.dumps(shlex.split(run.rpartition('/bin/')[2]))}\n" in image
+    assert f"docker run fedbench {tests.removeprefix('.venv/bin/')}\n" in (ROOT / "examples" / "README.md").read_text()
+    for copied in re.findall(r"^COPY (.*) \S+$", image, re.MULTILINE):
+        assert all((ROOT / name).exists() for name in copied.split())
 
 
 def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path):
