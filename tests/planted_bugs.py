@@ -43,15 +43,15 @@ OF_THE_ORACLE = {
     ),
 }  # fmt: skip
 
-# file of plugins/, what it says, what it says with the bug, the attacks that the gate is to name
+# the same of the gate, but its defenses
 OF_THE_GATE = {
-    "none": ("attacks/trajectory.py", "slope", "slope", set()),
-    "a sign dropped": ("attacks/trajectory.py", "return -slope(", "return slope(", {"fta-l"}),
+    "none": ("plugins/attacks/trajectory.py", "slope", "slope", set()),
+    "a sign dropped": ("plugins/attacks/trajectory.py", "return -slope(", "return slope(", {"fta-l"}),
     "the audit lists misaligned": (
-        "attacks/trajectory.py", SERIES, SERIES + MEASURED.format("[..., ::-1]"), {"loss-series"},
+        "plugins/attacks/trajectory.py", SERIES, SERIES + MEASURED.format("[..., ::-1]"), {"loss-series"},
     ),
     "a client off by one": (
-        "attacks/fedmia.py", "zip(of_target(measured, observations), of_others(measured, observations), strict=True)",
+        "plugins/attacks/fedmia.py", "zip(of_target(measured, observations), of_others(measured, observations), strict=True)",
         "zip(of_others(measured, observations)[:, 0], of_others(measured, observations), strict=True)",
         {"fedmia-i", "fedmia-ii"},
     ),
