@@ -125,9 +125,12 @@ def clean(results: Path, dry_run: bool) -> None:
 
     Without its cache, a run is trained again when a new attack is added to the suite.
     """
+    from fedbench.core.store.reading import IMPORTED
+
     store = opened(results)
     with store.lock():
-        files = [*sorted(store.cache.glob("*.npz")), *sorted(store.logs.glob("*.log"))]
+        places = [store.root, *sorted(store.root.glob(f"{IMPORTED}/*"))]
+        files = [f for place in places for kind in ("cache/*.npz", "logs/*.log") for f in sorted(place.glob(kind))]
         size = sum(f.stat().st_size for f in files)
         if not dry_run:
             for f in files:

@@ -24,6 +24,7 @@ COMMANDS = {
     "list": ("fedbench.core.cli.plugins:list_", "Defenses, attacks, analyses, datasets and more; suites."),
     "show": ("fedbench.core.cli.show:command", "Show the records of a result folder."),
     "leaderboard": ("fedbench.core.cli.leaderboard:command", "Turn results into a leaderboard or another report."),
+    "judge": ("fedbench.core.cli.judge:command", "Score kept observations by another attack; no training."),
     "plugins": ("fedbench.core.cli.plugins:plugins", "Every installed plugin, and why one does not work."),
     "doctor": ("fedbench.core.cli.machine:doctor", "Versions, devices and data folder of this machine."),
     "schema": ("fedbench.core.cli.suites:schema", "The JSON schema of suites, for editors."),
@@ -36,7 +37,7 @@ COMMANDS = {
 SECTIONS = {
     "Measure": ("list", "validate", "run", "show", "leaderboard"),
     "Watch for changes": ("baseline", "compare"),
-    "Share results": ("export", "import", "reproduce", "merge"),
+    "Share results": ("export", "import", "reproduce", "judge", "merge"),
     "Plugins of your own": ("new", "check", "plugins"),
     "This machine": ("doctor", "schema", "completion", "clean"),
 }

@@ -131,11 +131,11 @@ def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _
         )
     _print_stale(jobs, {state.stem for state in found}, store)
     store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
-    reported = _execute(jobs, executor, wanted, store.root, found)
+    reported = execute(jobs, executor, wanted, store.root, found)
     lost = {cell.stem for job in jobs for cell in job.cells if cell.key not in reported}  # its earlier record is no result of now
     states = recorded(wanted.jobs, store) if jobs else found
     ended = {state.stem: state for state in states if state.stem not in lost}
-    return _failures(wanted.jobs, ended, {cell.stem for job in jobs for cell in job.cells})
+    return failures_of(wanted.jobs, ended, {cell.stem for job in jobs for cell in job.cells})
 
 
 def _print_stale(jobs: Sequence[Any], found: Collection[str], store: Any) -> None:
@@ -193,7 +193,7 @@ def _print_plan(plan: Any, folder: Path) -> None:
     ])  # fmt: skip
 
 
-def _execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequence[Any]) -> set[str]:
+def execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequence[Any]) -> set[str]:
     """Returns the keys of the cells that were reported as done."""
     from rich.console import Console
 
@@ -254,7 +254,7 @@ class _Failures:
             say(f"cells without a score: {counts}. Fix the cause, then run again with --rerun failed{where}", failure=True)
 
 
-def _failures(jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collection[str]) -> _Failures:
+def failures_of(jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collection[str]) -> _Failures:
     found = _Failures()
     for job, cell in ((one, cell) for one in jobs for cell in one.cells):
         state = ended.get(cell.stem)

@@ -49,6 +49,11 @@ class RunArrays:
         """A defect of the file."""
         return UserError(f"{self._path}: {reason}; {self._remedy}")
 
+    @property
+    def names(self) -> list[str]:
+        """Of all arrays in the file."""
+        return list(self._names)
+
     def find(self, key: str, name: str) -> np.ndarray | None:
         """The array of the cell with this key: its own, else the one that all cells share."""
         if (own := member(key, name)) not in self._names:
@@ -84,13 +89,13 @@ def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     with z.open(info) as f:
         if npy.read_magic(f) != (1, 0):
             raise _Malformed(f"'{name}' is not a plain array")
-        shape, _, dtype = npy.read_array_header_1_0(f, max_header_size=_MAX_HEADER_BYTES)
+        shape, fortran, dtype = npy.read_array_header_1_0(f, max_header_size=_MAX_HEADER_BYTES)
         if dtype.kind not in "biuf":
             raise _Malformed(f"'{name}' is {dtype}, expected numbers")
         data = f.read()
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise _Malformed(f"'{name}' has {len(data)} bytes, its header says shape {list(shape)}")
-    return np.frombuffer(data, dtype=dtype).reshape(shape)
+    return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _content(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Zip files of results folders: the marker, records, arrays and suites of a folder, and nothing else."""
+"""Zip files of results folders: marker, records, arrays, suites and, where asked for, observations; nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -25,19 +25,21 @@ _MAX_DIRECTORY_BYTES = 16 << 20  # fifty thousand entries
 _MAX_BYTES = {".json": MAX_RECORD_BYTES, ".npz": 256 << 20, ".yaml": MAX_SUITE_BYTES}  # of an unpacked entry
 _MAX_NAME = 250
 _ENTRY = re.compile(
-    rf"{re.escape(MARKER)}|records/(?:{STEM.pattern})\.(?:json|npz)|suites/[0-9a-f]{{16}}(?:\.given\.yaml|\.yaml|\.json)",
+    rf"{re.escape(MARKER)}|records/(?:{STEM.pattern})\.(?:json|npz)|suites/[0-9a-f]{{16}}(?:\.given\.yaml|\.yaml|\.json)"
+    r"|cache/[0-9a-f]{32}\.npz",
     re.ASCII,
 )
 _WRITTEN = (2020, 1, 1, 0, 0, 0)
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError)
 
 
-def pack(folder: Path, out: Path) -> None:
-    """Write the files of a results folder to a zip file; equal files give equal bytes. Raises ``UserError`` for sizes that no
-    bundle may have."""
+def pack(folder: Path, out: Path, more: Mapping[str, Path]) -> None:
+    """Write the files of a results folder, and ``more`` by their names in it, to a zip file; equal files give equal bytes. Raises
+    ``UserError`` for sizes that no bundle may have."""
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()} | dict(more)
     with zipfile.ZipFile(out, "w") as z:
-        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-            info = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _WRITTEN)
+        for name, path in sorted(files.items()):
+            info = zipfile.ZipInfo(name, _WRITTEN)
             info.create_system, info.external_attr = 3, 0o100644 << 16
             info.compress_type = zipfile.ZIP_STORED if path.suffix == ".npz" else zipfile.ZIP_DEFLATED
             z.writestr(info, path.read_bytes(), compresslevel=9)

@@ -16,6 +16,7 @@ from fedbench.core import UserError
 from fedbench.core.spec.suite import PublishedNumbers
 from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.integrity import canonical
+from fedbench.core.store.observations import observations_of, require_observations
 from fedbench.core.store.plans import Asked, keep_plan, read_plan
 from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, load_records
 from fedbench.core.store.record import Record
@@ -23,7 +24,7 @@ from fedbench.core.store.results import Results, write_marker
 from fedbench.core.store.run_file import CellResult, write_run
 from fedbench.core.store.stems import stem_in_merged, stem_of_run, word
 from fedbench.core.words import bounded, one_line
-from fedbench.leaderboard.submissions.bundle import pack, unpack
+from fedbench.leaderboard.submissions.bundle import MAX_BUNDLE_BYTES, pack, unpack
 from fedbench.leaderboard.submissions.comparing import differing, reproductions
 from fedbench.leaderboard.submissions.recompute import disagreeing, other_draws, require_recomputed
 
@@ -43,10 +44,13 @@ class Exported:
     sha256: str
 
 
-def export(root: Path, out: Path, only: Mapping[str, set[str]] | None = None) -> Exported:
+def export(
+    root: Path, out: Path, only: Mapping[str, set[str]] | None = None, observations: Callable[[str], None] | None = None
+) -> Exported:
     """Write the records of the folder's last plan, or of ``only`` some of it (kind -> names), and its suites to a bundle.
 
-    The same folder gives the same bytes. Raises ``UserError`` for records that cannot be used, and for a file that exists.
+    ``observations``: take the kept ones along, and tell this how large they are before anything is written. The same folder
+    gives the same bytes. Raises ``UserError`` for records that cannot be used, and for a file that exists.
     """
     if out.exists():
         raise UserError(f"{out}: exists; nothing was overwritten - name another file with -o")
@@ -56,17 +60,29 @@ def export(root: Path, out: Path, only: Mapping[str, set[str]] | None = None) ->
         raise UserError(f"{root}: --only leaves no record; `fedbench show {root}` lists them")
     if apart := disagreeing(records):
         raise UserError(*bounded(f"{root}: {pair}; run them again with --rerun always" for pair in apart))
+    kept = _observations(records, observations) if observations else {}
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=out.parent) as aside:
         folder, made = Path(aside) / "folder", Path(aside) / "bundle.zip"
         _write_folder(folder, {"": records}, [source])
         try:
-            pack(folder, made)
+            pack(folder, made, kept)
         except UserError as error:
             raise UserError(*(f"{root}: {message}" for message in error.messages)) from error
         size, sha256 = made.stat().st_size, _sha256(made)
         os.replace(made, out)
     return Exported(len(records), size, sha256)
+
+
+def _observations(records: Sequence[LoadedRecord], tell: Callable[[str], None]) -> dict[str, Path]:
+    """Name in the bundle -> file. Raises ``UserError`` for more than a bundle may hold."""
+    files = dict.fromkeys(map(observations_of, records))
+    kept = {f"cache/{path.name}": path for path in files if path.is_file()}
+    size = sum(path.stat().st_size for path in kept.values())
+    tell(f"observations of {len(kept)} of {len(files)} runs: {size / 2**20:.1f} MiB")
+    if size > MAX_BUNDLE_BYTES:
+        raise UserError(f"a bundle holds at most {MAX_BUNDLE_BYTES >> 20} MiB: split it with --only")
+    return kept
 
 
 def _names(record: Record, kind: str) -> set[str]:
@@ -132,6 +148,7 @@ class _Source:
             unpack(path, aside)
             source = replace(cls.of_folder(path, aside), bundle=word(path.stem).lstrip(".") or "bundle")
             require_recomputed(source.records)
+            require_observations(aside, source.records)
             _require_published(source.marker)
         except UserError as error:  # the remedies, to delete a record and to run the suite again, do not apply to a bundle
             said = [message.replace(f"{aside}{os.sep}", "").partition("; delete ")[0] for message in error.messages]
@@ -170,6 +187,8 @@ def _merged(sources: Sequence[_Source], root: Path) -> Merged:
         if bundle := source.bundle_of(loaded):
             name = names.setdefault((source.path, bundle), _free(bundle, names.values()))
         folders.setdefault(f"{IMPORTED}/{name}" if bundle else "", []).append(loaded)
+        if source.bundle and (path := observations_of(loaded)).is_file():
+            os.renames(path, root / IMPORTED / name / "cache" / path.name)
     claimed = {loaded.record.key for source, loaded in kept if source.bundle_of(loaded)}
     again = (r for source in sources for r in reproductions(source.root).values())
     folders[REPRODUCED] = list({r.record.key: r for r in again if r.record.key in claimed}.values())
