@@ -12,6 +12,7 @@ from bundles import arrays_of, exported, files_of, levels, zipped
 from running import invoke
 
 from fedbench.core.cli.main import main
+from fedbench.core.store.arrays import RunArrays
 from fedbench.core.store.integrity import key_of
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.run_file import digest_of_arrays
@@ -66,6 +67,12 @@ def test_the_size_of_observations_is_said_and_limited_before_anything_is_written
     status, words = call("export", finished, "-o", tmp_path / "new" / "b.zip", "--observations")
     assert (status, "observations of 2 of 2 runs: 0." in words, "split it with --only" in words) == (2, True, True), words
     assert not (tmp_path / "new").exists()
+
+
+def test_arrays_are_read_in_the_order_of_their_memory(tmp_path):
+    made = np.arange(6.0).reshape(2, 3).T
+    np.savez(tmp_path / "a.npz", made=made)
+    assert np.array_equal(RunArrays(tmp_path / "a.npz", "").array("", "made"), made)
 
 
 # --- changed observations -------------------------------------------------------------------------------------------------
