@@ -61,3 +61,7 @@ def __getattr__(name: str) -> Any:
         if hasattr(found, name):
             return getattr(found, name)
     raise AttributeError(f"module 'fedbench.core' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -19,7 +19,7 @@ source_suffix = {".md": "markdown"}
 include_patterns = ["docs/**.md", "leaderboard/boards/*.md", *_BESIDE]
 # Not walked at all.
 exclude_patterns = [
-    ".*", "build", "results", "data", "tests", "core", "plugins", "suites", "testing", "examples",
+    ".*", "build", "results", "data", "tests", "api", "core", "plugins", "suites", "testing", "examples",
 ]  # fmt: skip
 myst_heading_anchors = 4
 html_theme = "furo"

@@ -26,3 +26,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fedbench.testing' has no attribute {name!r}")
     return getattr(import_module(f"fedbench.testing.{'subject' if name in ('Report', 'Result') else 'run'}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

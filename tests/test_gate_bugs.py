@@ -28,6 +28,8 @@ def fedbench(root, *args):
 def run_with(bug, folder):
     """A copy of this tree with a bug, which has run what `.ci/gate` runs."""
     package = folder / "fedbench"
+    package.mkdir(parents=True)
+    (package / "__init__.py").symlink_to(ROOT / "api" / "__init__.py")
     for name in ("core", "plugins", "leaderboard", "suites"):
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
     file, old, new = bug[:3]

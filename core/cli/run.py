@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,13 +68,24 @@ _LOST = "it has no new record: its process was ended, or the results folder was 
 @click.option("--dry-run", is_flag=True, help="Print the plan with the number of runs and cells; compute nothing.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
 @debug_and_quiet
-def command(
-    suite: str, overrides: tuple[str, ...], only: tuple[str, ...], results: Path | None, workers: int | None, device: str,
-    executor: str, ray_address: str | None, part: str | None, rerun: str, dry_run: bool, plots: bool,
-) -> None:  # fmt: skip
+def command(**asked: Any) -> None:
     """Train every defense x setting x seed of SUITE once, let every attack judge it, write the leaderboard.
 
     SUITE is a file, or the name of a shipped suite (`fedbench list suites`).
+    """
+    _, complete = run_suite(**asked)
+    if not complete:
+        sys.exit(1)
+
+
+def run_suite(
+    suite: str, overrides: tuple[str, ...] = (), only: tuple[str, ...] = (), results: Path | None = None, *,
+    workers: int | None = None, device: str = "auto", executor: str = LOCAL, ray_address: str | None = None,
+    part: str | None = None, rerun: str = "missing", dry_run: bool = False, plots: bool = True,
+) -> tuple[Path, bool]:  # fmt: skip
+    """Compute what is missing of a suite and write its board, as the options of `fedbench run` say. Prints what it does.
+
+    Returns (the results folder, whether no cell failed). Raises ``UserError``.
     """
     from fedbench.core.run.local import start_early
 
@@ -81,15 +94,12 @@ def command(
         raise UserError("--ray-address goes with --executor ray")
     if not dry_run and executor == LOCAL:
         start_early()  # it imports while the suite is planned
-    from fedbench.core.store.plans import only_of
     from fedbench.core.store.results import Results
 
-    if not only and (only := only_of(suite)):
-        said = " --only ".join(only)
+    plan, whole = plan_part(suite, overrides, only, results, device, executor)
+    if not only and plan.asked.only:
+        said = " --only ".join(plan.asked.only)
         say(f"note: the part that was run of this stored suite: --only {said}; a copy of the file elsewhere runs whole")
-    parts = parse_only(only)
-    plan = build_plan(suite, overrides, results, device, parts, executor)
-    whole = plan.only(**parts) if only else plan
     wanted = whole.part(*share) if share else whole
     folder = _folder(plan.suite, results)
     for note in plan.notes:
@@ -98,13 +108,12 @@ def command(
         say(f"part {part}: {len(wanted.jobs)} of {len(whole.jobs)} runs")
     if dry_run:
         _print_plan(wanted, folder)
-        return
+        return folder, True
     reports = reports_named()  # before hours of training
     store = Results.create(folder, plan.suite)
     with store.lock(share):
         if not share:  # temporary files of other parts stay
             store.sweep()
-        plan = replace(plan, asked=replace(plan.asked, only=only))
         failures = _compute(plan, wanted, store, rerun, executor_of(executor, workers, ray_address))
         missing = sum(len(job.cells) for job in whole.jobs if not store.path(job.stem).exists()) if share else 0
         del plan, whole, wanted  # of many cells they are large, and a board is made in a copy of this process
@@ -113,7 +122,7 @@ def command(
         elif any(store.records.glob("*.json")):
             write_reports(folder, reports, plots)
         failures.show(store.logs)
-        sys.exit(1 if failures.counts else 0)
+        return folder, not failures.counts
 
 
 def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _Failures:
@@ -144,6 +153,21 @@ def _print_stale(jobs: Sequence[Any], found: Collection[str], store: Any) -> Non
 
     if lines := why_stale(jobs, found, store):
         say("\n  ".join([f"note: {lines[0]}", *lines[1:]]))
+
+
+def plan_part(
+    suite: str, overrides: tuple[str, ...], only: tuple[str, ...], results: Path | None = None, device: str = "auto",
+    executor: str = LOCAL,
+) -> tuple[Any, Any]:  # fmt: skip
+    """(the plan of a suite, the part of it that ``only`` says); of a suite that a results folder stored, by default the part that
+    was run. Raises ``UserError``."""
+    from fedbench.core.store.plans import only_of
+
+    only = only or only_of(suite)
+    parts = parse_only(only)
+    plan = build_plan(suite, overrides, results, device, parts, executor)
+    plan = replace(plan, asked=replace(plan.asked, only=only))
+    return plan, plan.only(**parts) if only else plan
 
 
 def build_plan(
@@ -210,7 +234,7 @@ def execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequ
     say(f"{plan.suite}: {len(jobs)} runs with {display.cells} cells to compute, {side_by_side(executor)} -> {folder}{before}")
     done = "cells are done and kept"
     try:
-        with display:
+        with display, _without_main():
             executor.execute(jobs, display.watcher())
     except KeyboardInterrupt:
         say(f"interrupted: {display.done} of {display.cells} {done}; the same command goes on from here")
@@ -221,6 +245,17 @@ def execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequ
             "command goes on from here"
         ) from error
     return display.reported
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the module that was started: multiprocessing would run a user's script again in every worker."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @dataclass

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedbench.core import UserError
-from fedbench.core.cli.output import opened
+from fedbench.core.api import load
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.plans import ID, read_plan
@@ -51,15 +49,20 @@ def make_site(sources: Sequence[Path], folder: Path) -> dict[str, int]:
 
 
 def _board(source: Path) -> Board:
+    board = document_of(source)
+    if source.is_dir():
+        document = as_json(board.model_copy(update={"name": ""})).encode() + b"\n"
+        write_atomically(source.absolute() / "leaderboard" / DOCUMENT, document)
+    return board
+
+
+def document_of(source: Path) -> Board:
+    """The document of a results folder, of a bundle or of a board's file; nothing is written. Raises ``UserError``."""
     if source.is_file() and source.suffix == ".json":
         return read_board(source).model_copy(update={"name": _name(source)})
-    with _folder_of(source) as root:
-        found = source_of(root)
-        command = _command(root, found.plan, {r.record.suite for r in found.records})
-        board = board_of(found, _name(source), command)
-        if source.is_dir():
-            write_atomically(root / "leaderboard" / DOCUMENT, as_json(board.model_copy(update={"name": ""})).encode() + b"\n")
-        return board
+    results = load(source)
+    found = source_of(results.folder)
+    return board_of(found, _name(source), _command(results.folder, found.plan, {r.record.suite for r in found.records}))
 
 
 def _command(results: Path, plan: str | None, suites: set[str]) -> str:
@@ -75,20 +78,6 @@ def _command(results: Path, plan: str | None, suites: set[str]) -> str:
     if path is None or path.read_text(encoding="utf-8") != asked.given:
         return f"fedbench run RESULTS/suites/{plan}.yaml"
     return safe(shlex.join(["fedbench", "run", name, *(part for change in asked.overrides for part in ("--set", change))]))
-
-
-@contextmanager
-def _folder_of(source: Path) -> Iterator[Path]:
-    """A results folder, or a bundle's, unpacked and checked for the while."""
-    if not source.is_file():
-        yield opened(source).root
-        return
-    from fedbench.leaderboard.submissions.transfer import merge
-
-    with tempfile.TemporaryDirectory(prefix="fedbench-") as aside:
-        folder = Path(aside) / "results"
-        merge([source], folder)
-        yield folder
 
 
 def _name(source: Path) -> str:

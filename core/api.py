@@ -1,0 +1,263 @@
+"""The Python API: run a suite, load results of any origin, and read them as tables."""
+
+from __future__ import annotations
+
+import tempfile
+from base64 import urlsafe_b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from importlib.metadata import distribution
+from os import PathLike
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from fedbench.core.contract.errors import UserError
+
+if TYPE_CHECKING:
+    from fedbench.core.contract.attack import Attack
+    from fedbench.core.store.reading import Candidates, LoadedRecord
+    from fedbench.core.store.scores import TargetScores
+
+Table = Any
+"""A ``pandas.DataFrame``; a list of dicts where pandas is not installed."""
+Texts = str | Sequence[str]
+
+_CELL = (
+    "suite", "setting", "coalition", "defense", "attack", "view", "seed", "outcome", "reason", "auc", "tf01", "accuracy",
+    "train_cpu_s", "key",
+)  # fmt: skip
+_INTERVALS = ("worst", "mean", "tf01", "delta", "accuracy", "contribution", "runtime")
+
+
+def run(
+    suite: str | PathLike[str], *, results: str | PathLike[str] | None = None, set: Texts = (), only: Texts = (),
+    workers: int | None = None, device: str = "auto", rerun: str = "missing", plots: bool = True,
+) -> Results:  # fmt: skip
+    """Train and judge what is missing of a suite, write its board, and load the results: `fedbench run`.
+
+    ``suite``: a file, or the name of a shipped suite; ``results``: the folder, by default ``results/SUITE``; ``set``: changes
+    such as ``"seeds=[0]"``; ``only``: parts such as ``"defense=none"``; ``workers``: runs side by side, by default the cores.
+    A cell that fails raises nothing: its ``outcome`` says so. Raises ``UserError`` for a mistake in the suite or an argument.
+    """
+    from fedbench.core.cli.run import run_suite
+
+    folder, _ = run_suite(
+        str(suite), _texts(set), _texts(only), Path(results) if results else None, workers=workers, device=device, rerun=rerun,
+        plots=plots,
+    )  # fmt: skip
+    return load(folder)
+
+
+def plan(suite: str | PathLike[str], *, set: Texts = (), only: Texts = ()) -> Table:
+    """The cells of a suite, one a row, with the number of rounds and targets of their run; computes nothing. Raises
+    ``UserError`` as :func:`run`."""
+    from fedbench.core.cli.run import plan_part
+
+    return _table({
+        "suite": job.suite, "setting": job.setting.name, "coalition": job.coalition, "defense": job.defense.label,
+        "attack": cell.attack.label, "view": cell.look.view, "seed": job.seed, "rounds": job.setting.federation.rounds,
+        "targets": len(job.targets), "key": cell.key,
+    } for job in plan_part(str(suite), _texts(set), _texts(only))[1].jobs for cell in job.cells)  # fmt: skip
+
+
+def load(source: str | PathLike[str]) -> Results:
+    """Load a results folder, a bundle of `fedbench export`, which is checked as `fedbench import` does, or a board's
+    ``board.json``. Raises ``UserError`` for anything else."""
+    return Results(Path(source))
+
+
+class Results:
+    """The results in a folder, a bundle or a board. Everything is read when it is first asked for. ``folder``: where they are,
+    of a bundle a temporary folder.
+
+    The methods raise ``UserError`` for records that cannot be used, for a cell that is not there, and for what a board lacks:
+    scores and observations.
+    """
+
+    def __init__(self, source: Path) -> None:
+        from fedbench.core.cli.output import opened
+
+        self.source, self.folder = source, source.absolute()
+        if not source.is_file():
+            opened(source)
+        elif source.suffix != ".json":
+            self._aside = tempfile.TemporaryDirectory(prefix="fedbench-")  # lasts as long as this object
+            self.folder = Path(self._aside.name) / "results"
+            _leaderboard("merge")([source], self.folder)
+
+    def __repr__(self) -> str:
+        return f"Results({str(self.source)!r})"
+
+    @cached_property
+    def cells(self) -> Table:
+        """One attack on one run a row: suite, setting, coalition, defense, attack, view, seed, outcome, reason, auc, tf01 (in
+        percent), accuracy, train_cpu_s, key.
+
+        ``auc`` and ``tf01`` are means over the targets, against outside non-members where there are any. Of a folder the cells
+        of its last plan, with those of tuning seeds; of a board those it shows, with rounded numbers and short keys.
+        """
+        return _table(_cells_of(self.board()) if self.folder.is_file() else map(_cell, self._records))
+
+    @cached_property
+    def rows(self) -> Table:
+        """The ranked rows of the board, one a defense in each setting, coalition and view.
+
+        ``worst``, ``mean`` (AUC), ``tf01`` (percent), ``delta`` (test accuracy against the undefended run, a fraction),
+        ``accuracy``, ``contribution`` and ``runtime`` have the ends of their 95 % intervals in ``worst_low``, ``worst_high``
+        and so on. ``rank`` to ``rank_last``: the ranks that the tests cannot distinguish. ``front``: whether no other row is
+        better in both leakage and accuracy.
+        """
+        return _table(_row(self.board(), row) for row in self.board()["rows"])
+
+    def board(self) -> dict[str, Any]:
+        """The whole board as the JSON document that ``leaderboard/site/SCHEMA.md`` describes."""
+        return self._board
+
+    def scores(self, cell: str | Mapping[str, Any]) -> dict[int, Candidates]:
+        """Target -> its candidates, of a row of :attr:`cells` or a key, of which the first letters will do: ``scores`` [n],
+        ``kind`` [n] (``fedbench.core.MEMBER``, ``OFL``, ``IFL``, ``EXCLUDED``), ``ids``, ``in_mix``, ``canary``."""
+        key = cell if isinstance(cell, str) else cell["key"]
+        found = [loaded for loaded in self._records if loaded.record.key.startswith(key)]
+        if len(found) != 1:
+            raise UserError(f"{self.source}: {len(found)} cells with the key '{key}', expected one")
+        return found[0].candidates_of([t.target for t in found[0].record.targets])
+
+    def judge(self, attack: Attack) -> Table:
+        """Scores of any attack, such as a class in a notebook, on every run that the folder keeps observations of: a row a
+        run, with the columns of :attr:`cells`. Trains nothing and stores nothing.
+
+        It runs in this process, without limits. Raises ``UserError`` where no run has the signals that the attack needs.
+        """
+        from fedbench.core.cli.run import plan_part
+        from fedbench.core.store.plans import plan_files
+
+        jobs = [
+            job for stored in self._store.marker()["plans"][-1:]
+            for job in plan_part(str(plan_files(self.folder, stored)[-1]), (), (), self.folder)[1].jobs
+        ]  # fmt: skip
+        if not (rows := [row for job in jobs if (row := _judged(job, attack))]):
+            raise UserError(f"{self.source}: no run keeps observations with the signals that {type(attack).__name__} needs")
+        return _table(rows)
+
+    @cached_property
+    def _board(self) -> dict[str, Any]:
+        return dict(_leaderboard("board")(self.folder).model_dump(mode="json"))
+
+    @cached_property
+    def _records(self) -> list[LoadedRecord]:
+        from fedbench.core.store.reading import load_records
+
+        return self._store.planned(load_records(self.folder))[0]
+
+    @property
+    def _store(self) -> Any:
+        from fedbench.core.store.results import Results as Store
+
+        if self.folder.is_file():
+            raise UserError(f"{self.source}: a board has neither scores nor observations; load the results folder")
+        return Store(self.folder)
+
+
+def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
+    """The row of one run; None where its observations are not kept, or lack a signal."""
+    from fedbench.core.run.job import Look
+    from fedbench.core.run.judge import ask
+    from fedbench.core.run.trained_run import cached, made_of
+    from fedbench.core.run.verdict import verdict
+
+    name = type(attack).__name__
+    use = job.cells[0].attack.model_copy(update={"name": name, "label": name})
+    cell = replace(job.cells[0], attack=use, look=Look.of(attack))
+    job = replace(job, cells=(cell,), analyses=(), looks={})
+    packed, shadows = cached(job)
+    if packed is None:
+        return None
+    run = made_of(job, packed, shadows)
+    done = run.trained
+    scored = verdict(job, cell, run.scene, done, ask(job, attack, run.scene, done, shadows))
+    return _cells(
+        job.suite, job.setting.name, job.coalition, job.defense.label, name, attack.view, job.seed, "ok", "",
+        *_means(scored.targets), done.utility and done.utility.accuracy, done.measured["train_cpu_s"], "",
+    )  # fmt: skip
+
+
+# -- tables -------------------------------------------------------------------------------------------------------------------
+
+
+def _table(rows: Iterable[dict[str, Any]]) -> Table:
+    try:
+        import pandas
+    except ImportError:
+        return list(rows)
+    return pandas.DataFrame(list(rows))
+
+
+def _cells(*values: Any) -> dict[str, Any]:
+    return dict(zip(_CELL, values, strict=True))
+
+
+def _cell(loaded: LoadedRecord) -> dict[str, Any]:
+    r = loaded.record
+    return _cells(
+        r.suite, r.setting, r.coalition, r.defense.label, r.attack.label, r.view, r.seed, r.outcome, r.reason,
+        *_means(r.targets), r.utility and r.utility.accuracy, r.measured.train_cpu_s, r.key,
+    )  # fmt: skip
+
+
+def _means(targets: Sequence[TargetScores]) -> Iterator[float | None]:
+    """AUC and TF01 over the targets, against those non-members that boards compare."""
+    group = "ofl" if all("ofl" in t.groups for t in targets) else "mix"
+    for name in ("auc", "tf01"):
+        yield _mean(t.groups[group].value(name) for t in targets if group in t.groups)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _cells_of(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The cells that a board shows, from its columns."""
+    runs, cells, labels = board["runs"], board["cells"], [use["label"] for use in board["uses"]]
+    views = {i: board["sections"][r["section"]]["view"] for r in board["rows"] for e in r["entries"] for i in e["cells"]}
+    for i, at in enumerate(cells["run"]):
+        setting = board["settings"][runs["setting"][at]]
+        yield _cells(
+            setting["suite"], setting["name"], runs["coalition"][at], labels[runs["defense"][at]], labels[cells["attack"][i]],
+            views[i], runs["seed"][at], board["outcomes"][cells["outcome"][i]], board["reasons"][cells["reason"][i]],
+            _mean(_unpacked(cells["auc"][i])), _mean(cells["tf01"][i]), runs["accuracy"][at], runs["times"][at][0],
+            cells["key"][i],
+        )  # fmt: skip
+
+
+def _unpacked(text: str) -> Iterator[float | None]:
+    """Numbers of three digits to the base 64 each, in steps of 1e-5; the largest stands for none."""
+    for i in range(0, len(text), 3):
+        value = int.from_bytes(urlsafe_b64decode("A" + text[i : i + 3]))
+        yield value / 100_000 if value < 64**3 - 1 else None
+
+
+def _row(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    section = board["sections"][row["section"]]
+    setting, attack = board["settings"][section["setting"]], row["worst_attack"]
+    first, last = row["rank"] or (None, None)
+    found = {
+        "suite": setting["suite"], "setting": setting["name"], "coalition": section["coalition"], "view": section["view"],
+        "rank": first, "rank_last": last, "defense": row["label"],
+        "worst_attack": board["uses"][section["attacks"][attack]]["label"] if attack >= 0 else None,
+        **{name: row[name] for name in ("floor", "undefended", "complete", "front", "claims", "trust")},
+    }  # fmt: skip
+    for name in _INTERVALS:
+        found[name], found[f"{name}_low"], found[f"{name}_high"] = row[name] or (None, None, None)
+    return found
+
+
+def _texts(given: Texts) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _leaderboard(name: str) -> Any:
+    """A function that the leaderboard announces: core imports nothing of it."""
+    return distribution("fedbench").entry_points.select(group="fedbench.results")[name].load()

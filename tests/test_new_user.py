@@ -1,0 +1,125 @@
+"""`import fedbench` as a script and a notebook use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from running import suite
+
+import fedbench
+import fedbench.core
+import fedbench.testing
+from fedbench.core import MEMBER, OFL, Attack, UserError
+from fedbench.core.metrics import auc
+
+BOARD = Path(__file__).parents[1] / "leaderboard" / "boards" / "partial_defense.json"
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    """Tables as lists of dicts, as where pandas is not installed."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+
+class MeanLoss(Attack):
+    """What `loss-series` is, as a user writes it."""
+
+    needs = frozenset({"loss"})
+
+    def score(self, observations, audit):
+        return -observations.of_target("loss").mean(axis=0)
+
+
+@pytest.mark.parametrize("module", [fedbench, fedbench.core, fedbench.testing])
+def test_dir_lists_the_public_names_and_each_is_there(module):
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+def test_importing_fedbench_imports_nothing_else():
+    code = "import sys, fedbench; fedbench.__version__; print({'click', 'numpy', 'pydantic', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_a_board_has_the_numbers_of_its_document():
+    found, board = fedbench.load(BOARD), json.loads(BOARD.read_text())
+    assert [(r["defense"], r["worst"], r["worst_low"]) for r in found.rows] == [
+        (row["label"], *(row["worst"] or [None, None])[:2]) for row in board["rows"]
+    ]
+    assert [cell["key"] for cell in found.cells] == board["cells"]["key"]
+    means = {}
+    for cell in found.cells:
+        means.setdefault((cell["coalition"], cell["defense"], cell["attack"]), []).append(cell["auc"])
+    leaks = {
+        (row["coalition"], row["defense"], board["uses"][use]["label"]): entry["auc"][0]
+        for row, raw in zip(found.rows, board["rows"], strict=True) if not row["undefended"]
+        for use, entry in zip(board["sections"][raw["section"]]["attacks"], raw["entries"], strict=True)
+        if entry["auc"][0] > 0.6  # and so of one sign on every seed
+    }  # fmt: skip
+    assert len(leaks) > 30
+    assert leaks == {at: pytest.approx(sum(means[at]) / len(means[at]), abs=2e-4) for at in leaks}
+    with pytest.raises(UserError, match="a board has neither scores nor observations"):
+        found.scores(found.cells[0])
+
+
+@pytest.mark.slow
+def test_a_folder_its_board_and_its_bundle_say_the_same(finished, tmp_path, call):
+    folder = fedbench.load(finished)
+    (tmp_path / "board.json").write_text(json.dumps(folder.board()))
+    assert call("export", finished, "-o", tmp_path / "b.zip")[0] == 0
+    board, bundle = fedbench.load(tmp_path / "board.json"), fedbench.load(tmp_path / "b.zip")
+    assert bundle.cells == folder.cells
+    assert board.rows == folder.rows
+    exact = {cell.pop("key")[:12]: cell for cell in folder.cells}
+    for cell in board.cells:
+        same = exact[cell.pop("key")]
+        assert cell == {name: pytest.approx(v, abs=1e-2) if isinstance(v, float) else v for name, v in same.items()}
+
+
+@pytest.mark.slow
+def test_scores_and_an_attack_of_ones_own_give_the_recorded_numbers(finished):
+    found = fedbench.load(finished)
+    recorded = {cell["defense"]: cell for cell in found.cells if cell["attack"] == "loss-series"}
+    judged = {cell["defense"]: cell for cell in found.judge(MeanLoss())}
+    for defense, cell in recorded.items():
+        cpu_s = pytest.approx(cell["train_cpu_s"], abs=1e-3)
+        assert judged[defense] == cell | {"attack": "MeanLoss", "key": "", "train_cpu_s": cpu_s}
+        targets = found.scores(cell).values()
+        judgeable = [(t, np.isin(t.kind, [MEMBER, OFL])) for t in targets]
+        aucs = [auc(t.scores[known], t.kind[known] == MEMBER) for t, known in judgeable]
+        assert sum(aucs) / len(aucs) == pytest.approx(cell["auc"])
+    with pytest.raises(UserError, match="0 cells with the key 'none'"):
+        found.scores("none")
+
+
+def test_tables_are_data_frames_where_pandas_is_installed(monkeypatch):
+    monkeypatch.delitem(sys.modules, "pandas")
+    pandas = pytest.importorskip("pandas")
+    found = fedbench.load(BOARD)
+    assert isinstance(found.rows, pandas.DataFrame)
+    assert found.cells.query("defense == 'none'").auc.mean() > found.cells.query("defense == 'free-rider'").auc.mean()
+
+
+SCRIPT = """\
+import fedbench
+given = {"set": "seeds=[0, 1]", "only": ["defense=none", "seed=1"]}
+planned = fedbench.plan("tiny.yaml", **given)
+found = fedbench.run("tiny.yaml", results="r", workers=1, plots=False, **given)
+assert [c["key"] for c in planned] == [c["key"] for c in found.cells], planned
+print([(c["defense"], c["seed"], c["outcome"]) for c in found.cells])
+"""
+
+
+@pytest.mark.slow
+def test_a_script_runs_once_and_needs_no_guard_of_its_main_module(tmp_path):
+    suite(tmp_path, defenses=["none", "grad-noise"])
+    (tmp_path / "script.py").write_text("import sys; sys.modules['pandas'] = None\n" + SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.count("[('none', 1, 'ok')]") == 1, done.stdout + done.stderr
