@@ -54,7 +54,9 @@ CONTEXTS = {"Randomness": Randomness} | {
         "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge", "Probe", "Data",
         "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary",
     )
-} | {name: getattr(report, name) for name in ("Section", "Row", "Entry", "Sweep", "RowDifference", "RowSummary", "Figure", "Style")}  # fmt: skip
+} | {name: getattr(report, name) for name in (
+    "Section", "Row", "Entry", "Sweep", "RowDifference", "RowSummary", "Figure", "Style",
+)}  # fmt: skip
 _MODULES = (suite, setting, federation)
 SPECS = {name: cls for module in _MODULES for name, cls in vars(module).items()
          if isinstance(cls, type) and issubclass(cls, base.SpecModel) and cls is not base.SpecModel}  # fmt: skip

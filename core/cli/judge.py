@@ -49,7 +49,7 @@ def command(ctx: click.Context, source: Path, attacks: tuple[str, ...], output: 
         failures = _judge(store, attacks, workers)
     failures.show(store.logs)
     say(f"board: fedbench leaderboard {store.root}")
-    sys.exit(1 if failures.failed or failures.lost else 0)
+    sys.exit(1 if failures.counts else 0)
 
 
 def _folder(ctx: click.Context, source: Path, output: Path | None) -> Path:
