@@ -26,14 +26,14 @@ def test_a_run_that_loses_every_record_ends_with_the_table_and_a_failure(tmp_pat
     path, folder = suite(tmp_path), tmp_path / "r"
     from fedbench.core.cli import run
 
-    honest = run._execute
+    honest = run.execute
 
     def then_gone(*args):
         reported = honest(*args)
         shutil.rmtree(folder)
         return reported
 
-    monkeypatch.setattr(run, "_execute", then_gone)
+    monkeypatch.setattr(run, "execute", then_gone)
     said = " ".join(invoke(path, "--results", folder, status=1).split())
     assert "it has no new record: its process was ended, or the results folder was changed" in said
     assert not (folder / "records").exists()

@@ -16,7 +16,7 @@ from rich.console import Console
 from running import HANG_S, records, start, suite, wait_for
 
 from fedbench.core.cli.progress import Display
-from fedbench.core.cli.run import _failures, build_plan
+from fedbench.core.cli.run import build_plan, failures_of
 from fedbench.core.run.resume import CellState
 
 HOSTILE = "\x1b[31m[red]x[/red]\u202e\u05d0\u05d1 \u6f22\u5b57\n" + "n" * 500
@@ -145,7 +145,7 @@ def test_failures_are_a_row_a_cause_and_outcomes_are_counted_apart(plan, tmp_pat
         ended[cell.stem] = CellState(
             stem=cell.stem, outcome=outcome, reason=reason, by_adversary=False, complaints=(), cpu=None, auc=None
         )
-    _failures([job], ended, set()).show(tmp_path)
+    failures_of([job], ended, set()).show(tmp_path)
     title, _, first, second, counts = capsys.readouterr().out.splitlines()
     assert title == "cells without a score"
     assert first.split()[:2] == ["2", "failed"] and first.endswith(f"{why}3") and second.split()[:2] == ["1", "timeout"]
