@@ -17,7 +17,7 @@ Population = Literal["outside", "inside", "mix"]
 """which non-members: outside the federation, of other clients, or both in equal shares of all owners"""
 Measure = Literal[
     "worst-auc", "mean-auc", "auc", "worst-tf01", "mean-tf01", "tf01", "accuracy", "delta-accuracy", "runtime",
-    "attack-accuracy", "finding", "fact", "last-loss",
+    "attack-accuracy", "finding", "last-loss",
 ]  # fmt: skip
 RowLabel = Annotated[str, Field(min_length=1, max_length=120)]  # a grid's has brackets
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, max_length=80)]
@@ -74,7 +74,7 @@ class Quantity(SpecModel):
     attack: Label | None = Field(None, description="of auc, tf01, attack-accuracy; of a finding that differs by attack")
     group: Label | None = Field(None, description="attack-accuracy: of one group of clients")
     analysis: Label | None = Field(None, description="finding, last-loss: label of the analysis")
-    name: str | None = Field(None, description="finding, fact: its name; last-loss: of which samples")
+    name: str | None = Field(None, description="finding: its name; last-loss: of which samples")
     minus: str | None = Field(None, description="finding, last-loss: another name, subtracted")
 
 
@@ -88,7 +88,7 @@ class Contrast(Quantity):
     """A quantity against others of its kind."""
 
     than: Other = Field(description="the others: every one of them")
-    slack: float = Field(0.0, ge=0, description="how far on the wrong side still counts, from the paper's own numbers")
+    slack: float = Field(0.0, description="how far on the wrong side still counts; negative: least distance on the right side")
 
 
 class Undominated(Contrast):
@@ -140,6 +140,7 @@ class Printed(SpecModel):
     partition: str | None = Field(None, description="how samples are distributed")
     case: str | None = Field(None, description="the coalition; undefended rows are of every case")
     defenses: dict[RowLabel, str] = Field({}, description="names of our rows that this table alone has")
+    attacks: dict[Label, str] = Field({}, description="the same of attacks")
     than: dict[Column, str] = Field(
         {}, description="what differs where the other section of a comparison is printed"
     )

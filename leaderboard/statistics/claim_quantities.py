@@ -254,13 +254,6 @@ def _findings(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
     return found
 
 
-def _facts(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
-    values = {seed: loaded.record.facts.get(q.name or "") for seed, loaded in row.utility_records.items()}
-    return {
-        s: Measured(float(v), float("nan")) for s, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)
-    }
-
-
 def _last_losses(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
     """Mean loss in the last audited round that has one, of the clients that defend in any row, in the undefended row,
     too."""
@@ -273,7 +266,7 @@ def _last_losses(section: Section, row: Row, q: Quantity) -> dict[int, Measured]
 
 
 _SERIES: dict[str, Callable[[Section, Row, Quantity], dict[int, Measured]]] = {
-    "attack-accuracy": _decided, "finding": _findings, "fact": _facts, "last-loss": _last_losses,
+    "attack-accuracy": _decided, "finding": _findings, "last-loss": _last_losses,
 }  # fmt: skip
 BY_SEED = tuple(_SERIES)  # measures with one value a seed
 _MEASURES: dict[str, Callable[[Section, Row, Quantity], Interval | None]] = {

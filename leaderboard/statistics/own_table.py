@@ -74,6 +74,9 @@ class Sheet:
         if q.measure in ("accuracy", "delta-accuracy"):
             return self._utility(row, q)
         attack = plain(self.names.attacks.get(q.attack or "", q.attack or "") + (q.group or ""))
+        if q.measure == "finding":  # a spread over groups of one attack
+            found = [v for (r, m, a), v in self.cells.items() if (r, plain(m)) == (row, plain(q.analysis or "")) and attack in a]
+            return max(found) - min(found) if found and (q.name, q.minus) == ("highest", "lowest") else None
         known = {"runtime": 1.0} if q.row == "none" else {}
         cells = (self.cells.get((row, metric, attack)) for metric in _PRINTED.get(q.measure, ()))
         return next((v for v in cells if v is not None), known.get(q.measure))
@@ -93,15 +96,16 @@ class Sheet:
 
 def sheets(paper: Paper, printed: Printed, view: str) -> Iterator[Sheet]:
     """One for every data set, model, partition and case that ``printed`` leaves open."""
-    names = paper.names.model_copy(update={"defenses": paper.names.defenses | printed.defenses})
-    there = printed.model_copy(update={**printed.than, "than": {}}) if printed.than else None
-    rows = _where(comparable(published(paper.source)), printed.model_dump(exclude_none=True, exclude={"than", "defenses"}))
+    names = Names(defenses=paper.names.defenses | printed.defenses, attacks=paper.names.attacks | printed.attacks)
+    asked = printed.model_dump(exclude_none=True, exclude={"than", "defenses", "attacks"})
+    rows = _where(comparable(published(paper.source)), asked)
     groups = dict.fromkeys(tuple(r[c] for c in _SHEET) for r in rows)
     for group in [g for g in groups if g[-1] != "none"] or groups:  # undefended rows are of every case
-        own = _where(rows, dict(zip(_SHEET, group, strict=True)))
+        at = dict(zip(_SHEET, group, strict=True))
+        own, there = _where(rows, at), printed.model_copy(update={**at, **printed.than, "than": {}})
         cells = {(plain(r["defense"]), r["metric"], plain(r["attack"])): float(r["mean"]) for r in reversed(own)}
         place = ", ".join(part for part in (own[-1]["table"], *group) if part not in ("", "none"))
-        yield Sheet(place, cells, names, view, next(sheets(paper, there, view), None) if there else None)
+        yield Sheet(place, cells, names, view, next(sheets(paper, there, view), None) if printed.than else None)
 
 
 def _where(rows: list[dict[str, str]], asked: Mapping[str, str]) -> list[dict[str, str]]:
@@ -128,4 +132,5 @@ def _compared(sheet: Sheet, asked: Bound | Contrast) -> Iterator[tuple[str | Non
 def _said(sheet: Sheet, predicate: Predicate, other: str | None, one: float, value: float) -> str:
     asked, side = predicate.asked, "below" if predicate.direction < 0 else "above"
     own = " / ".join(part for part in (asked.row, asked.attack, asked.group) if part)
-    return f"{sheet.place}: {own} {one:.4g}, claimed {side} {other or 'the value'} {value:.4g}"
+    slack = f" {-predicate.direction * allowed:+g}" if (allowed := getattr(asked, "slack", 0.0)) else ""
+    return f"{sheet.place}: {own} {one:.4g}, claimed {side} {other or 'the value'} {value:.4g}{slack}"
