@@ -83,9 +83,8 @@ def paper_of(*holds, where=("here",), sections=None, text="It is so.", printed=(
     read = [YAML(typ="safe").load(text) for text in holds]
     claim = {"id": "so", "text": text, "place": "Table 1", "where": list(where), "holds": read, "printed": list(printed)}
     suites = {place["suite"] for place in places.values()}
-    return Paper.model_validate(
-        {"paper": "Demo", "sections": places, "differs": dict.fromkeys(suites, "size."), "claims": [claim]} | more
-    )
+    of_all = {"paper": "Demo", "nonmembers": "outside", "sections": places, "differs": dict.fromkeys(suites, "size.")}
+    return Paper.model_validate(of_all | {"claims": [claim]} | more)
 
 
 def judge(shown, *holds, **more):

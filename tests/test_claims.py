@@ -402,6 +402,7 @@ def test_tuned_defenses_are_compared_at_what_was_chosen_for_each(tmp_path, tuned
 
 
 GOOD = """paper: Demo
+nonmembers: outside
 sections:
   here: {suite: demo, setting: iid, coalition: pair, view: server}
 differs:
@@ -424,9 +425,10 @@ def written(folder, text, name="demo.yaml"):
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
-    (HOLDS, "lowest: {measure: worst-auc}", "12:9: claims[0].holds[0].lowest: unknown field - did you mean 'lower'?"),
+    (HOLDS, "lowest: {measure: worst-auc}", "13:9: claims[0].holds[0].lowest: unknown field - did you mean 'lower'?"),
     (HOLDS, "{}", "claims[0].holds[0]: takes one of below, above, lower, higher, undominated; found none"),
     ("rows: [none]", "rows: [none], groups: [a]", "takes one of rows, tuned, attacks, groups, section; found rows, groups"),
+    ("nonmembers: outside\n", "", "nonmembers: required field is missing"),
     ("It is so.", "!!python/object/apply:os.system [ls]", "not valid YAML"),
 ])  # fmt: skip
 def test_a_mistake_is_said_with_its_place(tmp_path, old, new, message):

@@ -169,7 +169,7 @@ class Paper(SpecModel):
     """All claims of one paper."""
 
     paper: str = Field(description="the paper's name of its method")
-    nonmembers: Population = Field("outside", description="which non-members its AUCs and rates are of")
+    nonmembers: Population = Field(description="which non-members its AUCs and rates are of")
     at_scale: list[Name] = Field([], description="suites with its data, model and rounds: absolute values hold there, too")
     names: Names = Field(Names(), description="what leaderboard/reference calls otherwise")
     sections: dict[str, Place] = Field(description="name -> where on which board")
