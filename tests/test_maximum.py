@@ -17,6 +17,8 @@ from fedbench.core.metrics.rounds import SHUFFLES, maximum, round_report
 from fedbench.core.population.audit import shuffle_rng
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.scores import MaximumScores, RoundScores
+from fedbench.leaderboard.claims.papers import Quantity
+from fedbench.leaderboard.statistics.claim_quantities import measured
 from fedbench.leaderboard.statistics.maximum import null_of_mean, row_maximum
 from fedbench.leaderboard.submissions.recompute import recompute
 
@@ -207,6 +209,7 @@ def test_a_row_has_the_maximum_over_attacks_beside_the_same_maximum_of_every_shu
     loud = row_maximum(row_of(section, "none"))
     assert found.auc.within and found.advantage.within and not loud.auc.within
     assert loud.auc.p == loud.advantage.p == pytest.approx(1 / (1 + SHUFFLES))
+    assert measured(section, Quantity(measure="max-advantage", row="none")) == loud.advantage.found
 
 
 def test_it_appears_where_two_attacks_score_every_round(tmp_path):

@@ -17,7 +17,7 @@ Population = Literal["outside", "inside", "mix"]
 """which non-members: outside the federation, of other clients, or both in equal shares of all owners"""
 Measure = Literal[
     "worst-auc", "mean-auc", "auc", "worst-tf01", "mean-tf01", "tf01", "accuracy", "delta-accuracy", "runtime",
-    "attack-accuracy", "finding", "last-loss",
+    "attack-accuracy", "max-advantage", "finding", "last-loss",
 ]  # fmt: skip
 RowLabel = Annotated[str, Field(min_length=1, max_length=120)]  # a grid's has brackets
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, max_length=80)]
@@ -63,6 +63,7 @@ class Other(SpecModel):
 class Quantity(SpecModel):
     """A number of a board's row. AUCs and rates are against the claim's non-members; TF01, accuracy and delta-accuracy in percent
     or percentage points, attack accuracy (last round, the attack's own threshold) and AUC as fractions, runtime relative.
+    ``max-advantage``: the largest TPR - FPR over the view's attacks and rounds, against the records' own non-members.
     ``last-loss``: of the analysis ``loss-trajectories``, mean loss (nats) in the last audited round that has one, over the
     clients that the section is about; its name is ``clean`` or ``canary``, then ``members``, ``inside`` or ``outside``."""
 

@@ -13,6 +13,7 @@ from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.report import Courses, Strengths
 from fedbench.leaderboard.claims.papers import Other, Quantity
 from fedbench.leaderboard.statistics.intervals import Measured, over_units, p_value
+from fedbench.leaderboard.statistics.maximum import row_maximum
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import PairTests, Rival
@@ -277,6 +278,7 @@ _MEASURES: dict[str, Callable[[Section, Row, Quantity], Interval | None]] = {
     "accuracy": lambda section, row, q: _percent(row.accuracy),
     "delta-accuracy": lambda section, row, q: _percent(section.summaries[row.label].delta_accuracy),
     "runtime": lambda section, row, q: section.summaries[row.label].runtime,
+    "max-advantage": lambda section, row, q: found.advantage.found if (found := row_maximum(row)) else None,
     **dict.fromkeys(BY_SEED, _over_seeds),
 }  # fmt: skip
 _RIVALS: dict[str, Callable[[Section, Quantity], Rival]] = {

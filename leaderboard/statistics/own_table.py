@@ -13,6 +13,7 @@ from fedbench.leaderboard.statistics.published import AVERAGE, comparable, plain
 ADVERSARY = {"server": "globaladversary", "client": "localadversary"}  # view -> the adversary of the printed maxima
 _PRINTED = {
     "auc": ("auc", "auc_max"), "tf01": ("tf01",), "attack-accuracy": ("attack_accuracy", "mia_accuracy"), "runtime": ("runtime",),
+    "max-advantage": ("advantage_max",),
 }  # fmt: skip
 _SHEET = ("dataset", "model", "partition", "case")
 _ROUNDING = 1e-9
@@ -74,6 +75,7 @@ class Sheet:
         if q.measure in ("accuracy", "delta-accuracy"):
             return self._utility(row, q)
         attack = plain(self.names.attacks.get(q.attack or "", q.attack or "") + (q.group or ""))
+        attack = ADVERSARY[self.view] if q.measure == "max-advantage" else attack
         if q.measure == "finding":  # a spread over groups of one attack
             found = [v for (r, m, a), v in self.cells.items() if (r, plain(m)) == (row, plain(q.analysis or "")) and attack in a]
             return max(found) - min(found) if found and (q.name, q.minus) == ("highest", "lowest") else None
