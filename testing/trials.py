@@ -106,6 +106,8 @@ def _share(subject: Subject) -> None:
         _records()
     elif subject.kind in ("defense", "attack"):
         train_defense(Defense())  # the first training of a process takes five times as long
+    elif subject.kind == "dataset":
+        import sklearn.datasets  # noqa: F401 - as the processes of runs do, see core/run/preload.py
 
 
 def _pass(subject: Subject, i: int) -> dict[str, str]:
