@@ -78,8 +78,9 @@ class Source:
 
     @property
     def trust(self) -> ranking.Trust:
-        """The trust mark of a row, where some record is imported."""
-        return self.marks.of_row if self.marks is not None and any(r.bundle for r in self.newest[0]) else None
+        """The trust mark of a row, where some record is imported or not repeatable."""
+        marked = self.marks is not None and any(self.marks.level(r) != "measured here" for r in self.newest[0])
+        return self.marks.of_row if self.marks is not None and marked else None
 
 
 def source_of(results: Path) -> Source:

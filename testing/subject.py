@@ -82,7 +82,7 @@ def _escaped(text: str) -> str:
 class Subject:
     """A component and the parameter values for the checks. ``found``: its announcement, None for a bare class (``given``).
 
-    ``notes``: values that several checks share, such as the answers of the first run.
+    ``notes``: values that several checks share, such as the answers of the first passes.
     """
 
     name: str

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -32,7 +34,7 @@ from fedbench.core import (
 from fedbench.core.models.sequential import MLP
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.process.ask import ask
-from fedbench.core.process.channel import pass_on_interrupt
+from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.analyse import checked, finished, own_judgement
@@ -40,6 +42,7 @@ from fedbench.core.run.checks import require_data
 from fedbench.core.run.job import Job, Look
 from fedbench.core.run.judge import Answers
 from fedbench.core.run.judge import ask as ask_attack
+from fedbench.core.run.scene import Scene
 from fedbench.core.run.train import Trained, train
 from fedbench.core.run.trained_run import Run
 from fedbench.core.run.verdict import verdict
@@ -48,37 +51,89 @@ from fedbench.core.signals.measure import GRADIENT_SIGNALS
 from fedbench.core.signals.probes import SignalCall
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.results import Results
+from fedbench.core.words import describe_error
 from fedbench.testing.observe import digests_of, seed_globals
 from fedbench.testing.subject import Failed, Skipped, Subject
 from fedbench.testing.worlds import PlainLoss, TinyData, World, given_use, job_of, setting_of, world
 
 
-def trial(subject: Subject, made: Any = None, seed: int = 1) -> dict[str, Any]:
-    """Name -> value of everything that ``made``, by default a fresh instance, answers. ``seed``: of the global generators.
+def trial(subject: Subject, made: Any = None, turned: bool = False) -> dict[str, Any]:
+    """Name -> value of everything that ``made``, by default a fresh instance, answers. ``turned``: about the last target first.
 
     Raises :class:`Skipped` where it does not apply to the small run, and the engine's errors.
     """
-    seed_globals(seed)
+    seed_globals(1)
+    made = subject.make() if made is None else made
     try:
-        return _TRIALS[subject.kind](subject, subject.make() if made is None else made)
+        return _attack(made, turned) if subject.kind == "attack" else _TRIALS[subject.kind](subject, made)
     except SkipCell as why:
         raise Skipped(f"it does not apply to the small federation of the checks: {why}") from why
 
 
-def reference(subject: Subject) -> dict[str, str]:
-    """Digests of the answers of a first run, made once for all checks. Raises :class:`Skipped` where that run fails."""
-    if "reference" not in subject.notes:
+_AHEAD_S = 1_000_003.0  # the clock of the second pass is so far ahead, for components that read whole seconds
+
+
+def passes(subject: Subject) -> list[dict[str, str]]:
+    """Digests of the answers of two runs and, of a passive attack, of a third that asks about the targets in reverse order.
+
+    Made once for all checks, each in a fork of this process, in which the component has served no run yet. Raises
+    :class:`Skipped` and ``UserError``.
+    """
+    if "passes" not in subject.notes:
         try:
-            subject.notes["reference"] = digests_of(trial(subject))
+            _share(subject)
+            n = 3 if "passive attack" in subject.kinds else 2
+            subject.notes["passes"] = [ask(partial(_pass, subject, i)) for i in range(n)]
+        except (Skipped, UserError) as error:
+            subject.notes["passes"] = error
         except BaseException as error:
             pass_on_interrupt(error)
-            subject.notes["reference"] = error
-    found = subject.notes["reference"]
-    if isinstance(found, Skipped):
-        raise Skipped(str(found))
-    if isinstance(found, BaseException):
-        raise Skipped(f"the small run fails, see `runs` ({type(found).__name__})")
+            subject.notes["passes"] = UserError(located(error))
+    if isinstance(found := subject.notes["passes"], BaseException):
+        raise found
+    if found[0].get("skipped"):
+        raise Skipped(found[0]["skipped"])
     return found  # type: ignore[no-any-return]
+
+
+def _share(subject: Subject) -> None:
+    """Compute here what the forks share and the component takes no part in."""
+    if "passive attack" in subject.kinds:
+        world(subject.make().needs)
+    elif subject.kind == "analysis" and subject.cls.analyse is not Analysis.analyse:
+        finished_run(subject.make())
+    elif subject.kind == "report":
+        _records()
+    elif subject.kind in ("defense", "attack"):
+        train_defense(Defense())  # the first training of a process takes five times as long
+    elif subject.kind == "dataset":
+        import sklearn.datasets  # noqa: F401 - as the processes of runs do, see core/run/preload.py
+
+
+def _pass(subject: Subject, i: int) -> dict[str, str]:
+    ahead, now, now_ns = _AHEAD_S * (i == 1), time.time, time.time_ns
+    clock = {"time": lambda: now() + ahead, "time_ns": lambda: now_ns() + int(ahead * 1e9)}
+    with at_work(f"{subject}: runs"), patch.multiple(time, **clock):
+        try:
+            return digests_of(trial(subject, turned=i == 2))
+        except Skipped as why:
+            return {"skipped": str(why)}
+        except BaseException as error:
+            pass_on_interrupt(error)
+            raise UserError(located(error)) from error
+
+
+def located(error: BaseException) -> str:
+    """The error's message, with the plugin's line where the engine has not added it."""
+    return str(error) if isinstance(error, UserError | RuntimeError | Failed) and str(error) else describe_error(error)
+
+
+def reference(subject: Subject) -> dict[str, str]:
+    """Digests of the answers of the first pass. Raises :class:`Skipped` where a pass fails."""
+    try:
+        return passes(subject)[0]
+    except UserError as error:
+        raise Skipped("the small run fails, see `runs`") from error
 
 
 # --- defenses ---------------------------------------------------------------------------------------------------------
@@ -140,18 +195,27 @@ def trained_with(
     return World(job=job, parts=parts, scene=scene, trained=train(job, parts, scene, [made], lambda t: None))
 
 
-def _attack(made: Attack) -> dict[str, Any]:
+def _attack(made: Attack, turned: bool) -> dict[str, Any]:
     """Scores of every target, and what an active attack did to the federation. Raises ``UserError`` for invalid scores."""
+    if turned:
+        seen = world(made.needs)
+        scene = replace(seen.scene, audits=seen.scene.audits[::-1])
+        return _by_target(scene, answers_of(made, replace(seen, scene=scene)))
     found, seen = asked(made)
     verdict(seen.job, seen.job.cells[0], seen.scene, seen.trained, found)
     for scores, rounds in zip(found.scores, found.by_round, strict=True):
         if rounds is not None and not np.array_equal(rounds[-1].argsort(kind="stable"), scores.argsort(kind="stable")):
             raise UserError("the last row of score_rounds ranks the candidates otherwise than score; expected the same order")
-    said: dict[str, Any] = found.packed()[1]
+    said = _by_target(seen.scene, found)
     if isinstance(made, ActiveAttack):
         said["the signals of its training"] = seen.trained.signals
         said["the predictions of the final model"] = seen.trained.predicted
     return said
+
+
+def _by_target(scene: Scene, found: Answers) -> dict[str, Any]:
+    answers = zip(scene.audits, found.scores, found.by_round, strict=True)
+    return {f"the score of {audit.target.words()}": [scores, rounds] for audit, scores, rounds in answers}
 
 
 # --- data sets, models, signals ---------------------------------------------------------------------------------------
@@ -264,7 +328,7 @@ def _report(made: Report) -> dict[str, Any]:
 
 
 _TRIALS: dict[str, Callable[[Subject, Any], dict[str, Any]]] = {
-    "defense": _defense, "attack": lambda subject, made: _attack(made),
+    "defense": _defense,
     "dataset": lambda subject, made: vars(loaded(subject, made)), "model": _model, "signal": measure, "analysis": _analysis,
     "report": lambda subject, made: _report(made),
 }  # fmt: skip

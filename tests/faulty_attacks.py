@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
+import time
+from pathlib import Path
 
 import numpy as np
 
@@ -53,6 +57,54 @@ class OneAndManyTargets(SoundAttack):
         scores = super().score(observations, audit)
         self.seen += float(scores.mean())
         return scores * (1 + self.seen**2)
+
+
+class AsksTheClock(SoundAttack):
+    """One generator a second."""
+
+    def score(self, observations, audit):
+        return super().score(observations, audit) + np.random.default_rng(int(time.time())).random()
+
+
+class AsksForItsProcess(SoundAttack):
+    """One generator a process."""
+
+    def score(self, observations, audit):
+        return super().score(observations, audit) + np.random.default_rng(os.getpid()).random()
+
+
+class CountsInAFile(SoundAttack):
+    """Finds what earlier processes wrote."""
+
+    path = Path(tempfile.mkdtemp()) / "count"
+
+    def score(self, observations, audit):
+        with self.path.open("a") as file:
+            file.write(".")
+        return super().score(observations, audit) * self.path.stat().st_size
+
+
+SERVED: list[int] = []
+
+
+class CountsInAGlobal(SoundAttack):
+    """Finds what earlier runs left in its module."""
+
+    def score(self, observations, audit):
+        SERVED.append(len(audit.ids))
+        return super().score(observations, audit) * len(SERVED)
+
+
+LARGEST = [0.0]
+
+
+class KeepsTheMaximum(SoundAttack):
+    """Divides by the largest loss of this target and those before it, which lie in its module."""
+
+    def score(self, observations, audit):
+        scores = super().score(observations, audit)
+        LARGEST[0] = max(LARGEST[0], float(-scores.min()))
+        return scores / LARGEST[0]
 
 
 class ScoresOrRefuses(SoundAttack):

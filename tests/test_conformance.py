@@ -18,7 +18,7 @@ from PIL import Image
 
 from fedbench.core.cli.main import cli
 from fedbench.core.registry.kinds import KINDS
-from fedbench.testing.run import cases_of, run_check
+from fedbench.testing.run import cases_of, check_component, run_check
 from fedbench.testing.subject import Report, Result, subject_of
 from fedbench.testing.table import CHECKS, checks_of
 
@@ -103,6 +103,16 @@ def test_a_check_finds_the_mistake_that_it_is_for(module):
     assert {n: r for n, r in results.items() if r.outcome != "failed"} == {}
     said = {n: r.message for n, r in results.items()}
     assert {n: m for n, m in said.items() if "\n" in m or len(m) <= 40 or SAID.get(n, "") not in m} == {}
+
+
+@pytest.mark.parametrize(("cls", "check"), [
+    (faulty_attacks.AsksTheClock, "deterministic_under_seed"), (faulty_attacks.AsksForItsProcess, "deterministic_under_seed"),
+    (faulty_attacks.CountsInAFile, "deterministic_under_seed"), (faulty_attacks.CountsInAGlobal, "no_state_between_runs"),
+    (faulty_attacks.KeepsTheMaximum, "one_and_many_targets"),
+])  # fmt: skip
+def test_state_outside_the_instance_is_found_by_all_checks_in_their_order(cls, check):
+    found = {r.name: r.outcome for r in check_component(cls).results}
+    assert (found["runs"], found[check]) == ("passed", "failed")
 
 
 def test_every_check_has_a_mistake_that_it_finds():

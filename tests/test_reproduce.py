@@ -21,6 +21,8 @@ from bundles import (
     scores_of,
     unscored,
 )
+from fake_packages import install
+from running import suite
 
 from fedbench.core.cli.main import main
 from fedbench.core.store.reading import load_records, read_run
@@ -180,6 +182,37 @@ def test_a_reproduced_folder_is_claimed_again_elsewhere_and_measured_here_when_r
     suite = next(p for p in (claims / "suites").glob("*.yaml") if "given" not in p.name)
     assert call("run", suite, "--results", claims, "--no-plots", "--rerun", "always", "--only", "defense=none")[0] == 0
     assert {d: level for (d, _), level in levels(claims).items()} == {"none": "measured here", "grad-noise": "reproduced"}
+
+
+UNREPEATABLE = """
+    import os
+    import numpy as np
+    from fedbench.core import Attack, Component, hookimpl
+
+    class ByProcess(Attack):
+        '''Another score in another process.'''
+        needs = frozenset({"loss"})
+
+        def score(self, observations, audit):
+            return np.random.default_rng(os.getpid()).normal(size=len(audit.ids))
+
+    @hookimpl
+    def fedbench_attacks():
+        yield Component("by-process", "unrepeatable:ByProcess", "noise of its process")
+"""
+
+
+def test_verify_trains_runs_a_second_time_and_the_board_marks_rows_that_are_not_repeatable(tmp_path, site, call):
+    install(site, "unrepeatable", UNREPEATABLE)
+    path = suite(tmp_path, attacks=["loss-series", "by-process"])
+    status, words = call("run", path, "--results", tmp_path / "r", "--verify", 1, "--no-plots")
+    mark = "not repeatable: 1 of 2 cells run twice"
+    assert (status, "1 cells bit for bit; 1 cells not repeatable" in words, mark in words) == (1, True, True), words
+    source = source_of(tmp_path / "r")
+    (front,), (page,) = rows_of(render(document(source, plots=False)), "**At a glance**"), board_of(source, "b", "").rows
+    assert front["trust"] == page.trust == mark
+    status, words = call("run", path, "--results", tmp_path / "r", "--verify", 9, "--no-plots", "--only", "attack=loss-series")
+    assert (status, "1 cells bit for bit" in words) == (0, True), words
 
 
 # --- what is installed ------------------------------------------------------------------------------------------------

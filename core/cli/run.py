@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.metadata import distribution
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -30,11 +31,12 @@ Examples:
   fedbench run partial_defense --only defense=none,defense=cofedmid,attack=fedmia-ii
   fedbench run partial_defense --executor ray --ray-address head:6379     runs on the machines of a Ray cluster
   fedbench run partial_defense --results /shared/partial --part 3/8       the third of eight jobs on one folder
+  fedbench run partial_defense --verify 5                                 train five runs twice and compare
 
 \b
 The same command again computes what is missing and redoes nothing.
-Exit status: 0 fine, 1 some cell failed, 2 your mistake, 130 interrupted. A federation that an adversary inside
-made diverge is a result: status 0."""
+Exit status: 0 fine, 1 some cell failed or is not repeatable, 2 your mistake, 130 interrupted. A federation that an
+adversary inside made diverge is a result: status 0."""
 
 LOCAL, RAY = "local", "ray"
 _MOST_PARTS = 100_000
@@ -66,6 +68,9 @@ _LOST = "it has no new record: its process was ended, or the results folder was 
 @click.option("--rerun", type=click.Choice(["missing", "failed", "always", "never"]), default="missing", show_default=True,
               help="Which cells to compute: those without a record, also failed ones, all of them again, or none.")
 @click.option("--dry-run", is_flag=True, help="Print the plan with the number of runs and cells; compute nothing.")
+@click.option("--verify", type=click.IntRange(1), metavar="N",
+              help="Then train N runs of the plan, chosen by their keys, a second time and compare the bits; the board marks "
+                   "rows that are not repeatable.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
 @debug_and_quiet
 def command(**asked: Any) -> None:
@@ -81,11 +86,11 @@ def command(**asked: Any) -> None:
 def run_suite(
     suite: str, overrides: tuple[str, ...] = (), only: tuple[str, ...] = (), results: Path | None = None, *,
     workers: int | None = None, device: str = "auto", executor: str = LOCAL, ray_address: str | None = None,
-    part: str | None = None, rerun: str = "missing", dry_run: bool = False, plots: bool = True,
+    part: str | None = None, rerun: str = "missing", dry_run: bool = False, verify: int | None = None, plots: bool = True,
 ) -> tuple[Path, bool]:  # fmt: skip
     """Compute what is missing of a suite and write its board, as the options of `fedbench run` say. Prints what it does.
 
-    Returns (the results folder, whether no cell failed). Raises ``UserError``.
+    Returns (the results folder, whether no cell failed and those verified are repeatable). Raises ``UserError``.
     """
     from fedbench.core.run.local import start_early
 
@@ -114,7 +119,9 @@ def run_suite(
     with store.lock(share):
         if not share:  # temporary files of other parts stay
             store.sweep()
-        failures = _compute(plan, wanted, store, rerun, executor_of(executor, workers, ray_address))
+        runs_on = executor_of(executor, workers, ray_address)
+        failures = _compute(plan, wanted, store, rerun, runs_on)
+        repeatable = verify is None or _verifier()(folder, wanted.jobs, verify, runs_on)
         missing = sum(len(job.cells) for job in whole.jobs if not store.path(job.stem).exists()) if share else 0
         del plan, whole, wanted  # of many cells they are large, and a board is made in a copy of this process
         if missing:
@@ -122,7 +129,12 @@ def run_suite(
         elif any(store.records.glob("*.json")):
             write_reports(folder, reports, plots)
         failures.show(store.logs)
-        return folder, not failures.counts
+        return folder, not failures.counts and repeatable
+
+
+def _verifier() -> Any:
+    """The function that the leaderboard, which compares records, announces as an entry point."""
+    return distribution("fedbench").entry_points.select(group="fedbench.results")["verify"].load()
 
 
 def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _Failures:
@@ -234,7 +246,7 @@ def execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequ
     say(f"{plan.suite}: {len(jobs)} runs with {display.cells} cells to compute, {side_by_side(executor)} -> {folder}{before}")
     done = "cells are done and kept"
     try:
-        with display, _without_main():
+        with display, without_main():
             executor.execute(jobs, display.watcher())
     except KeyboardInterrupt:
         say(f"interrupted: {display.done} of {display.cells} {done}; the same command goes on from here")
@@ -248,7 +260,7 @@ def execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequ
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Hide the module that was started: multiprocessing would run a user's script again in every worker."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

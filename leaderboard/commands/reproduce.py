@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +18,8 @@ from fedbench.core.cli.output import say
 from fedbench.core.contract.errors import UserError
 
 if TYPE_CHECKING:
+    from fedbench.core.run.job import Job
+    from fedbench.core.run.local import Executor
     from fedbench.leaderboard.submissions.reproducing import Sample
 
 _EPILOG = """\b
@@ -67,8 +72,29 @@ def command(
         _show(again)
         return
     if again.jobs:
-        _run(folder, again, workers)
-    sys.exit(_report(folder, again))
+        from fedbench.core.cli.run import LOCAL, executor_of
+
+        _run(folder, again, executor_of(LOCAL, workers, None), "failed")
+    status = _report(folder, again)
+    say(f"board: fedbench leaderboard {folder}")
+    sys.exit(status)
+
+
+def verify(folder: Path, jobs: Sequence[Job], n: int, executor: Executor) -> bool:
+    """Train ``n`` of the jobs a second time, those with the smallest keys, and compare with the records of the folder. Returns
+    whether they agree; prints the cells that do not."""
+    from fedbench.core.store.reading import REPRODUCED
+    from fedbench.core.store.results import Results
+    from fedbench.leaderboard.submissions.reproducing import CLAIMS, Sample
+
+    chosen = sorted(jobs, key=lambda job: job.run_key)[:n]  # keys are hashes: a random choice, the same each time
+    keys = {cell.key for job in chosen for cell in job.cells}
+    records = [r for stem in dict.fromkeys(job.stem for job in chosen) for r in Results(folder).cells(stem)]
+    mine = [r for r in records if r.record.key in keys and r.record.outcome in CLAIMS]
+    again = Sample(mine, [replace(job, results=str(folder / REPRODUCED)) for job in chosen])
+    shutil.rmtree(folder / REPRODUCED / "cache", ignore_errors=True)  # a training of an earlier time would be taken from it
+    _run(folder, again, executor, "always")
+    return _report(folder, again) == 0
 
 
 def _show(again: Sample) -> None:
@@ -79,13 +105,13 @@ def _show(again: Sample) -> None:
         say(f"stale: {stem}: {why}")
 
 
-def _run(folder: Path, again: Sample, workers: int | None) -> None:
-    """What is missing of the sample, by the executor of `fedbench run`, in a results folder of its own."""
+def _run(folder: Path, again: Sample, executor: Executor, rerun: str) -> None:
+    """The cells of the sample that ``rerun`` asks for, in a results folder of its own."""
     from rich.console import Console
 
-    from fedbench.core.cli.machine import usable_cores
+    from fedbench.core.cli.output import quiet
     from fedbench.core.cli.progress import Display
-    from fedbench.core.run.local import LocalProcesses
+    from fedbench.core.cli.run import without_main
     from fedbench.core.run.resume import pending, recorded
     from fedbench.core.store.reading import REPRODUCED
     from fedbench.core.store.results import Results
@@ -93,10 +119,10 @@ def _run(folder: Path, again: Sample, workers: int | None) -> None:
     store = Results.create(folder / REPRODUCED, Results.open(folder).marker()["suite"])
     with store.lock():
         store.sweep()
-        jobs: list[Any] = pending(again.jobs, recorded(again.jobs, store), "failed")
+        jobs = pending(again.jobs, recorded(again.jobs, store), rerun)
         store.set_manifest([cell.stem for job in again.jobs for cell in job.cells])
-        with Display(Console(soft_wrap=True), jobs, "reproduce") as display:
-            LocalProcesses(workers or usable_cores()).execute(jobs, display.watcher())
+        with Display(Console(soft_wrap=True, quiet=quiet()), jobs, "reproduce") as display, without_main():
+            executor.execute(jobs, display.watcher())
 
 
 def _report(folder: Path, again: Sample) -> int:
@@ -107,9 +133,10 @@ def _report(folder: Path, again: Sample) -> int:
 
     found = results(folder, again)
     rows = [(r.verdict, r.stem, one_line(r.how, 400)) for r in found if r.verdict != "bit for bit"]
-    if rows:
-        show_table(["verdict", "cell", "how"], rows)
     counts = Counter(r.verdict for r in found)
-    say("; ".join(f"{n} cells {verdict}" for verdict, n in sorted(counts.items())))
-    say(f"board: fedbench leaderboard {folder}")
-    return 0 if set(counts) <= {"bit for bit", "within tolerance"} else 1
+    same = set(counts) <= {"bit for bit", "within tolerance"}
+    if rows:
+        show_table(["verdict", "cell", "how"], rows, failure=not same)
+    said = "; ".join(f"{n} cells {verdict}" for verdict, n in sorted(counts.items()))
+    say(said or "no cell with a result to compare", failure=not same)
+    return 0 if same else 1

@@ -22,7 +22,7 @@ FLOOR = 0.005  # of an AUC, and of the test accuracy: smaller differences change
 _LEVEL = 0.05  # chance of refusing an honest cell by its intervals, over all comparisons of the cell
 _NAMES = ("suite", "setting", "coalition")  # for people: a cell may stand in several suites
 _MAY_DIFFER = ("measured", "provenance")  # of two runs of one cell
-Verdict = Literal["bit for bit", "within tolerance", "not reproduced"]
+Verdict = Literal["bit for bit", "within tolerance", "not reproduced", "not repeatable"]
 
 
 def reproductions(root: Path) -> dict[str, LoadedRecord]:
@@ -76,6 +76,17 @@ def compare(claimed: LoadedRecord, again: LoadedRecord) -> Compared:
             return Compared("within tolerance", f"'{one.outcome}' here, too, but not {fields[0]}")
         return Compared("not reproduced", f"the scores are the same, but not {fields[0]}")
     return _of_scores(claimed, again)
+
+
+def judged(loaded: LoadedRecord, again: LoadedRecord) -> Compared:
+    """:func:`compare`; a record that was measured here is not repeatable where one type of processor gave other bits, or any type
+    a result outside the tolerance."""
+    said = compare(loaded, again)
+    one, other = loaded.record.provenance, again.record.provenance
+    alike = (one.cpu_type, one.device) == (other.cpu_type, other.device)
+    if loaded.bundle or said.verdict == "bit for bit" or (said.verdict == "within tolerance" and not alike):
+        return said
+    return Compared("not repeatable", said.how)
 
 
 @dataclass(frozen=True)

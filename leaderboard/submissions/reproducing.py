@@ -18,12 +18,12 @@ from fedbench.core.store.plans import SUITES
 from fedbench.core.store.reading import REPRODUCED, LoadedRecord, load_records
 from fedbench.core.store.record import Record
 from fedbench.core.store.results import DRAW, Results
-from fedbench.leaderboard.submissions.comparing import compare
+from fedbench.leaderboard.submissions.comparing import judged
 from fedbench.leaderboard.submissions.trust import missing, pip_command, why_stale
 
 Planner = Callable[[Path, Path], Any]
 """(suite, results folder) -> the plan of `fedbench run`"""
-_CLAIMS = ("ok", "diverged", "skipped")  # outcomes: a cell that failed claims nothing
+CLAIMS = ("ok", "diverged", "skipped")  # outcomes: a cell that failed claims nothing
 
 
 # -- the sample -------------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def sampled(records: Sequence[LoadedRecord], draw: Draw) -> list[LoadedRecord]:
     Without ``seed`` the runs cannot be predicted.
     """
     rows: dict[tuple[str, ...], set[str]] = {}
-    claims = [r for r in records if r.record.outcome in _CLAIMS]
+    claims = [r for r in records if r.record.outcome in CLAIMS]
     for loaded in claims:
         rows.setdefault(_row(loaded.record), set()).add(loaded.record.run_key)
     chosen: set[str] = set()
@@ -142,7 +142,7 @@ def _names(stem: str) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """One cell of the sample: ``stem``, ``verdict`` (of ``compare``, or ``stale``) and ``how``."""
+    """One cell of the sample: ``stem``, ``verdict`` (of ``judged``, or ``stale``) and ``how``."""
 
     stem: str
     verdict: str
@@ -162,5 +162,5 @@ def _result(loaded: LoadedRecord, again: LoadedRecord | None, stale: dict[str, s
         return Result(stem, "stale", stale[stem])
     if again is None:
         return Result(stem, "not reproduced", "it gave no record here; the same command tries again")
-    said = compare(loaded, again)
+    said = judged(loaded, again)
     return Result(stem, said.verdict, said.how)

@@ -189,9 +189,9 @@ def _merged(sources: Sequence[_Source], root: Path) -> Merged:
         folders.setdefault(f"{IMPORTED}/{name}" if bundle else "", []).append(loaded)
         if source.bundle and (path := observations_of(loaded)).is_file():
             os.renames(path, root / IMPORTED / name / "cache" / path.name)
-    claimed = {loaded.record.key for source, loaded in kept if source.bundle_of(loaded)}
+    keys = {loaded.record.key for _, loaded in kept}
     again = (r for source in sources for r in reproductions(source.root).values())
-    folders[REPRODUCED] = list({r.record.key: r for r in again if r.record.key in claimed}.values())
+    folders[REPRODUCED] = list({r.record.key: r for r in again if r.record.key in keys}.values())
     _write_folder(root, folders, sources)
     return Merged(len(kept), sum(other_draws(r) for s in sources if s.bundle for r in s.records), notes)
 

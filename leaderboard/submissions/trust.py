@@ -1,7 +1,7 @@
 """Levels of trust of records and rows: measured here, claimed, reproduced or not; and whether their code is installed here.
 
 The level follows from where a record lies: those in ``imported/`` are claimed, and reproduced where ``reproduced/`` has a record
-of the same key that agrees.
+of the same key that agrees. Those measured here are not repeatable where `fedbench run --verify` put one there that does not.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from fedbench.core.registry.digest import engine_digest, source_digest
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
 from fedbench.leaderboard.statistics.rows import Row
-from fedbench.leaderboard.submissions.comparing import compare, reproductions
+from fedbench.leaderboard.submissions.comparing import judged, reproductions
 from fedbench.leaderboard.tables.common import joined
 
-Level = Literal["measured here", "claimed", "reproduced", "not reproduced"]
+Level = Literal["measured here", "not repeatable", "claimed", "reproduced", "not reproduced"]
 _MOST_REASONS = 4
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
@@ -42,13 +42,12 @@ class Marks:
 
     def level(self, loaded: LoadedRecord) -> Level:
         """The level of one record."""
-        if not loaded.bundle:
-            return "measured here"
         known = self._levels.setdefault(loaded.path, {})
         if (key := loaded.record.key) not in known:
             again = self._again.get(key)
-            refuted = again is not None and compare(loaded, again).verdict == "not reproduced"
-            known[key] = "claimed" if again is None else "not reproduced" if refuted else "reproduced"
+            said = None if again is None else judged(loaded, again).verdict
+            good: tuple[Level, Level] = ("claimed", "reproduced") if loaded.bundle else ("measured here", "measured here")
+            known[key] = said if said in ("not reproduced", "not repeatable") else good[said is not None]
         return known[key]
 
     def refuted(self, loaded: LoadedRecord) -> bool:
@@ -69,6 +68,9 @@ class Marks:
             words = [f"refuted: {wrong} of {wrong + levels['reproduced']} cells not reproduced"]
         elif levels["claimed"]:
             words = ["claimed", *([f"{levels['reproduced']} of {len(row.records)} reproduced"] if levels["reproduced"] else [])]
+        elif wrong := levels["not repeatable"]:
+            twice = sum(r.record.key in self._again for r in row.records)
+            words = [f"not repeatable: {wrong} of {twice} cells run twice"]
         else:
             words = [level for level in ("reproduced", "measured here") if levels[level]]
         return Words(", ".join([*words, *(["stale"] if any(map(self.stale, row.records)) else [])]))

@@ -14,8 +14,9 @@ from fedbench.core import EXCLUDED, MEMBER
 from fedbench.core.metrics import auc
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.testing.checks.component import result_or_reason
+from fedbench.testing.observe import difference
 from fedbench.testing.subject import Subject
-from fedbench.testing.trials import answers_of, asked, trained_with
+from fedbench.testing.trials import answers_of, asked, passes, trained_with
 from fedbench.testing.worlds import NormedNet, World, world
 
 
@@ -43,14 +44,12 @@ def _permuted(seen: World, orders: list[np.ndarray]) -> World:
 
 def one_and_many_targets(subject: Subject) -> None:
     """The scores of a target do not depend on the targets before it."""
-    answers, seen = asked(subject.make())
-    again = answers_of(subject.make(), replace(seen, scene=replace(seen.scene, audits=seen.scene.audits[::-1])))
-    for audit, one, two in zip(seen.scene.audits, answers.scores, again.scores[::-1], strict=True):
-        if not np.array_equal(one, two):
-            raise subject.failed(
-                f"the scores of {audit.target.words()} depend on whether another target came before it; expected the same bits: "
-                "keep nothing of a target on self"
-            )
+    one, _, turned = passes(subject)
+    if name := difference(one, turned):
+        raise subject.failed(
+            f"{name} depends on whether another target came before it; expected the same bits: keep nothing of a target on self, "
+            "in a global or in a file"
+        )
 
 
 def scores_or_refuses(subject: Subject) -> None:
