@@ -102,13 +102,11 @@ class Results:
 
     @cached_property
     def rows(self) -> Table:
-        """The ranked rows of the board, one a defense in each setting, coalition and view.
-
-        ``worst``, ``mean`` (AUC), ``tf01`` (percent), ``delta`` (test accuracy against the undefended run, a fraction),
-        ``accuracy``, ``contribution`` and ``runtime`` have the ends of their 95 % intervals in ``worst_low``, ``worst_high``
-        and so on. ``rank`` to ``rank_last``: the ranks that the tests cannot distinguish. ``front``: whether no other row is
-        better in both leakage and accuracy.
-        """
+        """The ranked rows of the board, one a defense in each setting, coalition and view: ``worst``, ``mean`` (AUC), ``tf01``
+        (percent), ``delta`` (test accuracy against the undefended run, a fraction), ``accuracy``, ``contribution`` and
+        ``runtime`` with the ends of their 95 % intervals in ``worst_low``, ``worst_high`` and so on, the ranks that the tests
+        cannot distinguish from ``rank`` to ``rank_last``, and in ``front`` whether no other row is better in both leakage and
+        accuracy."""
         return _table(_row(self.board(), row) for row in self.board()["rows"])
 
     def board(self) -> dict[str, Any]:
