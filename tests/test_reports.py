@@ -71,7 +71,9 @@ def test_a_report_of_another_package_is_called_by_its_name_beside_ours(results, 
     assert status == 0 and "html: " in said and f"board: {results / 'leaderboard' / 'board.md'}" in said
     assert "pages " + "x" * 150 in said and "worst AUC" in said
     assert out.read_text().startswith("<h2>At a glance</h2><h2>Ranking</h2>")
-    assert (results / "leaderboard" / "board.md").read_text().startswith("# T\n")
+    board = (results / "leaderboard" / "board.md").read_text()
+    assert board.startswith("# T\n")
+    assert "placebo" not in board + said  # it has none
 
 
 @pytest.mark.parametrize(("name", "asked", "said"), [
