@@ -30,7 +30,7 @@ SOURCES = [
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in (".py", ".yaml", ".md", ".toml") and path != Path(__file__)
 ]  # fmt: skip
-NAMES = {p.name for p in [*DOCUMENTS, *SOURCES]} | {"board.md", "report.md"}  # a run writes the last two
+NAMES = {p.name for p in [*DOCUMENTS, *SOURCES]} | {"board.md", "comment.md", "report.md"}  # written by commands
 
 
 def script(name, folder=DOCS):
