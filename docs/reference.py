@@ -30,9 +30,8 @@ from typing import Any
 import torch
 from records import meanings
 
-import fedbench
 import fedbench.core
-from fedbench.core import report, toolkit
+from fedbench.core import api, report, toolkit
 from fedbench.core.contract.contexts import Randomness
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.hooks import Hooks
@@ -48,7 +47,7 @@ BLOCK = re.compile(r"(<!-- made: (\w+)(?: ([\w./-]+))? -->\n)(.*?)(<!-- end -->)
 
 HOOKS = {name: f for name, f in vars(Hooks).items() if not name.startswith("_")}
 BASES = {name: getattr(fedbench.core, name) for name in [*dict.fromkeys(n for _, n in _BASES.values()), "ActiveAttack"]}
-CONTEXTS = {"Randomness": Randomness, "Results": fedbench.Results} | {
+CONTEXTS = {"Randomness": Randomness, "Results": api.Results} | {
     name: getattr(fedbench.core, name)
     for name in (
         "Federation", "MemberData", "Batch", "Selection", "MemberContext", "CoalitionContext", "Layer", "ServerContext",
@@ -98,7 +97,7 @@ def method_block(name: str) -> str:
 
 def function_block(name: str) -> str:
     """Signature and docstring of a function of the Python API or the toolkit."""
-    function = _named(vars(toolkit) | {n: getattr(fedbench, n) for n in fedbench.__all__}, name, "function")
+    function = _named(vars(toolkit) | vars(api), name, "function")
     return f"{_code(_signature(function, name))}\n\n{_prose(function)}"
 
 
