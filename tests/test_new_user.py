@@ -85,8 +85,10 @@ def test_a_folder_its_board_and_its_bundle_say_the_same(finished, tmp_path, call
 
 
 @pytest.mark.slow
-def test_scores_and_an_attack_of_ones_own_give_the_recorded_numbers(finished):
+def test_scores_and_an_attack_of_ones_own_give_the_recorded_numbers(finished, tmp_path, call):
     found = fedbench.load(finished)
+    assert call("export", finished, "--observations", "-o", tmp_path / "b.zip")[0] == 0
+    assert fedbench.load(tmp_path / "b.zip").judge(MeanLoss()) == found.judge(MeanLoss())
     recorded = {cell["defense"]: cell for cell in found.cells if cell["attack"] == "loss-series"}
     judged = {cell["defense"]: cell for cell in found.judge(MeanLoss())}
     for defense, cell in recorded.items():
