@@ -102,13 +102,11 @@ class Results:
 
     @cached_property
     def rows(self) -> Table:
-        """The ranked rows of the board, one a defense in each setting, coalition and view.
-
-        ``worst``, ``mean`` (AUC), ``tf01`` (percent), ``delta`` (test accuracy against the undefended run, a fraction),
-        ``accuracy``, ``contribution`` and ``runtime`` have the ends of their 95 % intervals in ``worst_low``, ``worst_high``
-        and so on. ``rank`` to ``rank_last``: the ranks that the tests cannot distinguish. ``front``: whether no other row is
-        better in both leakage and accuracy.
-        """
+        """The ranked rows of the board, one a defense in each setting, coalition and view: ``worst``, ``mean`` (AUC), ``tf01``
+        (percent), ``delta`` (test accuracy against the undefended run, a fraction), ``accuracy``, ``contribution`` and
+        ``runtime`` with the ends of their 95 % intervals in ``worst_low``, ``worst_high`` and so on, the ranks that the tests
+        cannot distinguish from ``rank`` to ``rank_last``, and in ``front`` whether no other row is better in both leakage and
+        accuracy."""
         return _table(_row(self.board(), row) for row in self.board()["rows"])
 
     def board(self) -> dict[str, Any]:
@@ -125,7 +123,7 @@ class Results:
         return found[0].candidates_of([t.target for t in found[0].record.targets])
 
     def judge(self, attack: Attack) -> Table:
-        """Scores of any attack, such as a class in a notebook, on every run that the folder keeps observations of: a row a
+        """Scores of any attack, such as a class in a notebook, on every run that observations are kept of: a row a
         run, with the columns of :attr:`cells`. Trains nothing and stores nothing.
 
         It runs in this process, without limits. Raises ``UserError`` where no run has the signals that the attack needs.
@@ -133,12 +131,18 @@ class Results:
         from fedbench.core.cli.run import plan_part
         from fedbench.core.store.plans import plan_files
 
+        runs = {loaded.path.stem: loaded for loaded in self._records}
         jobs = [
-            job for stored in self._store.marker()["plans"][-1:]
+            replace(job, results=str(run.path.parents[1]), provenance=run.record.provenance)  # those of an imported run
+            for stored in self._store.marker()["plans"][-1:]
             for job in plan_part(str(plan_files(self.folder, stored)[-1]), (), (), self.folder)[1].jobs
+            if (run := runs.get(job.stem))
         ]  # fmt: skip
         if not (rows := [row for job in jobs if (row := _judged(job, attack))]):
-            raise UserError(f"{self.source}: no run keeps observations with the signals that {type(attack).__name__} needs")
+            raise UserError(
+                f"{self.source}: no run keeps observations, of the code and data that are here, with the signals that "
+                f"{type(attack).__name__} needs"
+            )
         return _table(rows)
 
     @cached_property

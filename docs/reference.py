@@ -5,7 +5,7 @@ A page is prose with blocks between ``<!-- made: KIND NAME -->`` and ``<!-- end 
 
 * ``hook NAME``: signature, summary and base class; ``phase NAME``: signature, row of the table of phases, docstring, and the
   answers that the engine accepts; ``method CLASS.NAME``: signature and docstring;
-* ``function NAME``: signature and docstring of a function of ``fedbench.core.toolkit``;
+* ``function NAME``: signature and docstring of a function of ``fedbench`` or ``fedbench.core.toolkit``;
 * ``class CLASS``: docstring, a table of its fields, and a table of its properties and methods;
 * ``spec MODEL``: the fields of a part of a suite, from its pydantic model; ``recipes``;
 * ``pages FOLDER``: the pages of a folder of docs/reference/, a line each.
@@ -31,7 +31,7 @@ import torch
 from records import meanings
 
 import fedbench.core
-from fedbench.core import report, toolkit
+from fedbench.core import api, report, toolkit
 from fedbench.core.contract.contexts import Randomness
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.hooks import Hooks
@@ -47,7 +47,7 @@ BLOCK = re.compile(r"(<!-- made: (\w+)(?: ([\w./-]+))? -->\n)(.*?)(<!-- end -->)
 
 HOOKS = {name: f for name, f in vars(Hooks).items() if not name.startswith("_")}
 BASES = {name: getattr(fedbench.core, name) for name in [*dict.fromkeys(n for _, n in _BASES.values()), "ActiveAttack"]}
-CONTEXTS = {"Randomness": Randomness} | {
+CONTEXTS = {"Randomness": Randomness, "Results": api.Results} | {
     name: getattr(fedbench.core, name)
     for name in (
         "Federation", "MemberData", "Batch", "Selection", "MemberContext", "CoalitionContext", "Layer", "ServerContext",
@@ -96,8 +96,8 @@ def method_block(name: str) -> str:
 
 
 def function_block(name: str) -> str:
-    """Signature and docstring of a function of the toolkit."""
-    function = _named(vars(toolkit), name, "function of the toolkit")
+    """Signature and docstring of a function of the Python API or the toolkit."""
+    function = _named(vars(toolkit) | vars(api), name, "function")
     return f"{_code(_signature(function, name))}\n\n{_prose(function)}"
 
 
@@ -181,7 +181,7 @@ def _signature(function: Any, name: str, skip_self: bool = False) -> str:
     """As it is written, without the quotes of annotations."""
     given = inspect.signature(function)
     parameters = [p for p in given.parameters.values() if not (skip_self and p.name in ("self", "cls"))]
-    return name + str(given.replace(parameters=parameters)).replace("'", "")
+    return name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(given.replace(parameters=parameters)))
 
 
 def _code(text: str) -> str:
@@ -193,7 +193,7 @@ def _prose(documented: Any) -> str:
     text = inspect.getdoc(documented)
     if not text:
         raise Mistake(f"{documented} has no docstring")
-    return re.sub(r":class:`(\w+)`", r"`\1`", text).replace("``", "`").replace("[n, *input", r"[n, \*input")
+    return re.sub(r":(?:class|func|attr):`(\w+)`", r"`\1`", text).replace("``", "`").replace("[n, *input", r"[n, \*input")
 
 
 def _first(documented: Any) -> str:

@@ -19,8 +19,8 @@ from fedbench.leaderboard.tables.common import amount, plain_text
 from fedbench.leaderboard.tables.ranking import Trust, claimed, front_table
 
 _READING = (
-    "with 95 % intervals; delta-accuracy in points, against the undefended run; runtime over that of the row with 1, the placebo "
-    "or else the undefended run; all else on the board"
+    "with 95 % intervals; delta-accuracy in points, against the undefended run; runtime over that of the row with 1; "
+    "all else on the board"
 )
 _HEADERS = ("#", "defense", "worst AUC", "by", "mean AUC", "TF01 %", "delta-acc", "runtime")
 

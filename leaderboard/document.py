@@ -42,11 +42,10 @@ READING = Note(sentence(
     "that beat chance on the undefended run count. `±` and brackets are 95 % intervals: the widest of resampling the\n"
     "candidates, Student's t over seeds x targets and over seeds; none is too narrow for the largest of all attacks. Lower is "
     "better; **bold** is lower than every other defense with\nsignificance. A range lists the ranks the tests cannot distinguish "
-    "(paired, Holm); a row with scores missing or refuted has no rank. `free-rider` (members upload nothing) and `placebo` "
-    "(members train plainly in another\norder) are floors: a defense that does not differ from them has no effect. "
+    "(paired, Holm); a row with scores missing or refuted has no rank. Floors are rows for comparison, not defenses. "
     "Delta-accuracy is paired with the undefended run of the same\nseed, in percentage points of test accuracy, with the "
-    "variance of training; runtime is training CPU time over\nthe placebo's where it can be compared, else over the undefended "
-    "run's (n/a across machines and on busy ones). docs/method.md has the definitions."
+    "variance of training; runtime is training CPU time over\nthat of the row with 1 (n/a across "
+    "machines and on busy ones). docs/method.md has the definitions."
 ))  # fmt: skip
 
 _LENGTH = 12  # hex digits of an id: two of a million boards have the same with a chance below one in 500

@@ -10,8 +10,8 @@ MEASURED = "\n    def _measured(self, observations):\n        return super()._me
 # name: (file, what it says, what it says with the bug, the defenses and the attacks with other scores)
 OF_THE_ORACLE = {
     "one shuffle off by one": (
-        "core/federation/local.py", "index[torch.randperm(len(index), generator=shuffle).to(index.device)]",
-        "index[torch.randperm(len(index) - 1, generator=shuffle).to(index.device)]", EVERYTHING, EVERY_ATTACK,
+        "core/federation/local.py", "torch.randperm(n, generator=shuffle)", "torch.randperm(n - 1, generator=shuffle)",
+        EVERYTHING, EVERY_ATTACK,
     ),
     "server weights divided by their maximum": (
         "core/federation/loop.py", "weights = weights / weights.sum()", "weights = weights / weights.max()", EVERYTHING,

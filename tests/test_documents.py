@@ -26,11 +26,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCE = PROJECT["urls"]["Source"]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 SOURCES = [
-    path for folder in ("core", "plugins", "leaderboard", "suites", "testing", "tests")
+    path for folder in ("api", "core", "plugins", "leaderboard", "suites", "testing", "tests")
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in (".py", ".yaml", ".md", ".toml") and path != Path(__file__)
 ]  # fmt: skip
-NAMES = {p.name for p in [*DOCUMENTS, *SOURCES]} | {"board.md", "report.md"}  # a run writes the last two
+NAMES = {p.name for p in [*DOCUMENTS, *SOURCES]} | {"board.md", "comment.md", "report.md"}  # written by commands
 
 
 def script(name, folder=DOCS):
@@ -157,8 +157,9 @@ def test_the_image_runs_the_commands_of_the_readme():
     assert f"RUN {set_up}\n" in image
     assert f"CMD {json.dumps(shlex.split(run.rpartition('/bin/')[2]))}\n" in image
     assert f"docker run fedbench {tests.removeprefix('.venv/bin/')}\n" in (ROOT / "examples" / "README.md").read_text()
-    for copied in re.findall(r"^COPY (.*) \S+$", image, re.MULTILINE):
-        assert all((ROOT / name).exists() for name in copied.split())
+    copied = {name for names in re.findall(r"^COPY (.*) \S+$", image, re.MULTILINE) for name in names.split()}
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"].values()
+    assert set(packages) <= copied and all((ROOT / name).exists() for name in copied)
 
 
 def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path):

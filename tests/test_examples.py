@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -138,6 +139,24 @@ def test_example_packages_use_the_public_contract_and_their_suites_are_valid(sit
     assert [str(p) for p in Registry.discover().broken] == []
     status, words = call("validate", "--no-data", *(p for p in EXAMPLES.rglob("*.yaml") if p.parent.name != "cluster"))
     assert status == 0, words
+
+
+@pytest.mark.slow
+def test_runs_are_event_files_of_tensorboard(site, finished, tmp_path, call):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (site / "fedbench_tensorboard").symlink_to(EXAMPLES / "tensorboard" / "src" / "fedbench_tensorboard")
+    described(site, "fedbench-tensorboard", "fedbench_tensorboard", "0.1.0")
+    results = shutil.copytree(finished, tmp_path / "r")
+    status, words = call("leaderboard", results, "--report", "tensorboard")
+    assert status == 0, words
+    for path in (results / "records").glob("*.json"):
+        record = json.loads(path.read_text())
+        events = EventAccumulator(str(results / "leaderboard" / "tensorboard" / path.stem)).Reload()
+        history = [(row["round"], pytest.approx(row["accuracy"])) for row in record["run"]["history"]]
+        assert [(e.step, e.value) for e in events.Scalars("accuracy")] == history
+        auc = record["cells"][0]["pooled"]["ofl"]["values"]["auc"]["value"]
+        assert events.Scalars(f"AUC ofl/{record['cells'][0]['attack']['label']}")[0].value == pytest.approx(auc)
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from running import suite
+from running import HANG_S, suite
 
 import fedbench
 import fedbench.core
@@ -17,7 +17,8 @@ import fedbench.testing
 from fedbench.core import MEMBER, OFL, Attack, UserError
 from fedbench.core.metrics import auc
 
-BOARD = Path(__file__).parents[1] / "leaderboard" / "boards" / "partial_defense.json"
+ROOT = Path(__file__).parents[1]
+BOARD = ROOT / "leaderboard" / "boards" / "partial_defense.json"
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +85,10 @@ def test_a_folder_its_board_and_its_bundle_say_the_same(finished, tmp_path, call
 
 
 @pytest.mark.slow
-def test_scores_and_an_attack_of_ones_own_give_the_recorded_numbers(finished):
+def test_scores_and_an_attack_of_ones_own_give_the_recorded_numbers(finished, tmp_path, call):
     found = fedbench.load(finished)
+    assert call("export", finished, "--observations", "-o", tmp_path / "b.zip")[0] == 0
+    assert fedbench.load(tmp_path / "b.zip").judge(MeanLoss()) == found.judge(MeanLoss())
     recorded = {cell["defense"]: cell for cell in found.cells if cell["attack"] == "loss-series"}
     judged = {cell["defense"]: cell for cell in found.judge(MeanLoss())}
     for defense, cell in recorded.items():
@@ -123,3 +126,17 @@ def test_a_script_runs_once_and_needs_no_guard_of_its_main_module(tmp_path):
     (tmp_path / "script.py").write_text("import sys; sys.modules['pandas'] = None\n" + SCRIPT)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.count("[('none', 1, 'ok')]") == 1, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_is_committed_without_outputs(tmp_path):
+    import nbformat
+    from nbclient import NotebookClient
+
+    book = nbformat.read(ROOT / "examples" / "from_python.ipynb", as_version=4)
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in code)
+    NotebookClient(book, timeout=HANG_S, resources={"metadata": {"path": tmp_path}}).execute()
+    found = {name: text for cell in code for out in cell.outputs for name, text in out.get("data", {}).items()}
+    assert {"text/html", "image/png"} <= set(found)
+    assert ["none", "LossDrop"] in [line.split()[1:3] for line in found["text/plain"].splitlines()]

@@ -47,7 +47,7 @@ def test_a_bundle_is_checked_and_published(finished, tmp_path):
     run("./results.sh", "check", "origin/main")
     said = (here / "work" / "comment.md").read_text()
     assert "not new bundles:\n\n    more.txt\n" in said
-    assert "    2 cells bit for bit\n" in said and "**passed**: 3 new, 5 same" in said
+    assert "    2 cells bit for bit\n" in said and "**passed**: 3 new, 5 identical" in said
     marks = dict(re.findall(r"  (grad-noise|none) .* (\w+)$", said, re.MULTILINE))
     assert marks == {"grad-noise": "reproduced", "none": "claimed"}
 

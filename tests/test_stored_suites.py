@@ -15,6 +15,7 @@ from edits import put
 from fake_packages import ANNOUNCE, DEFENSE, described, install
 from running import changed, fingerprint, invoke, suite
 
+import fedbench
 from fedbench.core import UserError
 from fedbench.core.cli.run import build_plan
 from fedbench.core.registry.use import ComponentUse
@@ -131,6 +132,7 @@ def now(tmp_path_factory):
     return identity_of_cell(job, job.cells[0])
 
 
+HERE = f"fedbench {fedbench.__version__}"
 # what an earlier identity said at a path, and what is said of the difference
 CHANGES = [
     ("run/digests/engine", "x", "the engine's code changed"),
@@ -142,11 +144,11 @@ CHANGES = [
     ("run/setting/federation/optimizer/lr", 0.5, "federation.optimizer.lr 0.5 -> 0.2"),
     ("run/members", [0, 1, 2], "members [0,1,2] -> [0,1]"),
     ("run/model/name", "cnn", "model 'cnn' -> 'mlp'"),
-    ("attack/digest", "x", "the code of attack 'loss-series' changed (fedbench 0.1.0)"),
-    ("attack/target", "x", "the code of attack 'loss-series' changed (fedbench 0.1.0)"),
+    ("attack/digest", "x", f"the code of attack 'loss-series' changed ({HERE})"),
+    ("attack/target", "x", f"the code of attack 'loss-series' changed ({HERE})"),
     ("attack/name", "x", "attack 'x' -> 'loss-series'"),
     ("attack/params/k", 1, "attack 'loss-series': k 1 -> null"),
-    ("run/defense/distribution", "other 3", "the package of defense 'grad-noise': other 3 -> fedbench 0.1.0"),
+    ("run/defense/distribution", "other 3", f"the package of defense 'grad-noise': other 3 -> {HERE}"),
     ("run/defense/params/sigma", 0.5, "defense 'grad-noise': sigma 0.5 -> 0.01"),
     ("run/defense/then", [{"name": "hamp"}], "after defense 'grad-noise', defense 'hamp' -> none"),
     ("signals/loss", ..., "signal 'loss' none -> 'loss'"),

@@ -218,6 +218,8 @@ def test_the_settings_in_which_something_of_a_part_runs(parts, registry):
     assert asked() is asked(coalition="none") is asked(defense="kd") is None  # some of each setting
     with pytest.raises(UserError, match="--only defense=mixupp: the suite has no such defense - did you mean 'mixup'"):
         asked(defense="mixupp")
+    with pytest.raises(UserError, match="no such coalition; it has half, none, pair"):
+        asked(coalition="xyz")
 
 
 def test_a_run_of_a_part_needs_the_data_of_that_part_alone(parts, tmp_path, call):

@@ -85,7 +85,8 @@ def settings_asked(resolved: Resolved, only: Mapping[str, set[str]]) -> set[str]
     for kind in only.keys() - {"seed"}:
         known = set[str]().union(*(_runs(s, resolved, kind) for s in resolved.settings))
         for name in sorted(only[kind] - known):
-            raise UserError(f"--only {kind}={name}: the suite has no such {kind}{did_you_mean(name, known)}")
+            right = did_you_mean(name, known) or f"; it has {', '.join(sorted(known))}"
+            raise UserError(f"--only {kind}={name}: the suite has no such {kind}{right}")
     asked = {s.spec.name for s in resolved.settings if all(_runs(s, resolved, kind) & names for kind, names in only.items()
                                                            if kind != "seed")}  # fmt: skip
     return None if len(asked) == len(resolved.settings) else asked

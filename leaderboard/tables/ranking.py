@@ -42,7 +42,7 @@ MOST_SECTIONS = 5  # in one table across settings, with the sums: eight columns
 READING = Note(sentence(
     "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Rows that share places (#) are statistically tied, whatever their "
     "order; `±` and brackets are 95 %.\nAccuracy is against the undefended run of the same seed; runtime is over plain "
-    "training, as each table says. `free-rider` and `placebo` are floors, not defenses."
+    "training, as each table says. Floors are rows for comparison, not defenses."
 ))  # fmt: skip
 
 
@@ -57,10 +57,7 @@ COLUMNS = {
     "accuracy": numbers("accuracy", unit="%", direction="higher", digits=1, scale=100),
     "contribution": numbers("members' share", **_POINTS), "runtime": numbers("runtime", direction="lower", digits=2),
 }  # fmt: skip
-PLAIN = (
-    "Runtime is over plain training: the placebo's where its times can be compared, since that is what the engine charges a "
-    "defense that changes nothing, else the undefended run's."
-)
+PLAIN = "Runtime is over plain training's, that of the row with 1."
 
 
 def row_numbers(of: RowSummary) -> dict[str, Interval | None]:
