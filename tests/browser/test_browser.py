@@ -47,7 +47,7 @@ def test_rows_of_the_main_board_are_seen_without_scrolling(visit, tmp_path, widt
     assert len(boxes) == 11
     assert sum(box["y"] + box["height"] <= 900 for box in boxes) >= least
     assert seen.page.evaluate("document.documentElement.scrollWidth") == width
-    seen.page.locator("#ranking th[data-key=defense] button").focus()
+    seen.page.locator("#ranking thead th[data-key=defense] button").focus()
     seen.page.keyboard.press("Tab")
     assert seen.page.locator("[role=tooltip]:visible").all_inner_texts() == [seen.page.locator("#help-worst").text_content()]
 
