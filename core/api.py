@@ -107,7 +107,7 @@ class Results:
         ``runtime`` with the ends of their 95 % intervals in ``worst_low``, ``worst_high`` and so on, the ranks that the tests
         cannot distinguish from ``rank`` to ``rank_last``, and in ``front`` whether no other row is better in both leakage and
         accuracy."""
-        return _table(_row(self.board(), row) for row in self.board()["rows"])
+        return _table(row_of(self.board(), row) for row in self.board()["rows"])
 
     def board(self) -> dict[str, Any]:
         """The whole board as the JSON document that ``leaderboard/site/SCHEMA.md`` describes."""
@@ -243,7 +243,8 @@ def _unpacked(text: str) -> Iterator[float | None]:
         yield value / 100_000 if value < 64**3 - 1 else None
 
 
-def _row(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a board's document as a row of :attr:`Results.rows`."""
     section = board["sections"][row["section"]]
     setting, attack = board["settings"][section["setting"]], row["worst_attack"]
     first, last = row["rank"] or (None, None)

@@ -17,7 +17,7 @@ WIDTH = 1320
 
 
 def main() -> None:
-    """From the title to the figures; the sentences above the table are left out, so that it is seen."""
+    """From the title to the figures."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         site = Path(folder) / "site"
         subprocess.run([sys.executable, "-m", "fedbench.core.cli.main", "leaderboard", BOARD, "--html", site], check=True)
@@ -26,7 +26,6 @@ def main() -> None:
         page.goto((site / f"{BOARD.stem}.html").as_uri() + SEEN)
         page.locator("#roc canvas").first.wait_for()
         page.wait_for_timeout(1000)  # figures are drawn in steps
-        page.locator("#answers").evaluate("answers => answers.remove()")
         end = page.locator("#plane-section").bounding_box()
         page.screenshot(path=TARGET, full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"]})
         browser.close()

@@ -4,7 +4,7 @@ bytes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tabulate import tabulate
 
@@ -27,6 +27,7 @@ from fedbench.core.words import one_line
 from fedbench.leaderboard.tables.common import amount
 
 NOT_APPLICABLE = "n/a"
+Write = Callable[[Text], str]
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!])")
 _SPECIAL_IN_WORDS = re.compile(r"([\\`*\[\]|])")
 _SPECIAL_IN_HTML = re.compile(r"""[&<>"'\\`*_\[\]|~#!{}$^=@]""")
@@ -64,28 +65,32 @@ def paragraphs(block: Block) -> list[str]:
 
 def grid(table: Table) -> str:
     """The rows under their headers, without title and footnotes."""
-    headers = [inline(c.name) + (f" ({inline(Words(c.unit))})" if c.unit else "") for c in table.columns]
-    rows = [[content(c, column) for c, column in zip(row, table.columns, strict=True)] for row in table.rows]
+    headers, *rows = places(table, inline)
     align = [column.align for column in table.columns]
     return str(tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align if rows else None))
 
 
-def content(value: Content, column: Column) -> str:
-    """One place of a table."""
+def places(table: Table, say: Write) -> list[list[str]]:
+    """The headers and the rows as ``say`` writes the texts in them."""
+    headers = [say(c.name) + (f" ({say(Words(c.unit))})" if c.unit else "") for c in table.columns]
+    return [headers, *([_place(c, column, say) for c, column in zip(row, table.columns, strict=True)] for row in table.rows)]
+
+
+def _place(value: Content, column: Column, say: Write) -> str:
     if value is None:
         return NOT_APPLICABLE
-    return _value(value, column) if isinstance(value, Value) else inline(value)
+    return _value(value, column, say) if isinstance(value, Value) else say(value)
 
 
-def _value(value: Value, column: Column) -> str:
+def _value(value: Value, column: Column, say: Write) -> str:
     """By the digits of its column, the best in bold, with its interval and the outcomes of seeds without a score."""
-    outcomes = [f"{inline(o.outcome)} ({o.n}/{o.of})" for o in value.outcomes]
+    outcomes = [f"{say(o.outcome)} ({o.n}/{o.of})" for o in value.outcomes]
     if value.mean is None:
         scored = sum(o.n for o in value.outcomes) < max((o.of for o in value.outcomes), default=1)
         return ", ".join([*([NOT_APPLICABLE] if scored else []), *outcomes])
-    shown = inline(Words(amount(value, column), "strong" if value.best else "plain"))
+    shown = say(Words(amount(value, column), "strong" if value.best else "plain"))
     shown += f" (n={value.n})" if value.n is not None else ""
-    return ", ".join([shown + inline(value.suffix), *outcomes])
+    return ", ".join([shown + say(value.suffix), *outcomes])
 
 
 # -- text -------------------------------------------------------------------------------------------------------------------

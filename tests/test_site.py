@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
 import shutil
+from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
 from boards import LEAK, Folder, sections_of
+from claim_boards import Cells
 from edits import put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from site_boards import HOSTILE, cells_of, hostile, marked, site
 
+from fedbench.core.api import load
 from fedbench.core.cli.options import parse_only
+from fedbench.core.contract.board import Table
 from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.site.data import only_of
+from fedbench.leaderboard.document import document, source_of
+from fedbench.leaderboard.markdown import places
+from fedbench.leaderboard.site.data import only_of, plain
 from fedbench.leaderboard.statistics.roc import roc_band
+from fedbench.leaderboard.tables.common import TITLE
 
 BOARDS = Path(__file__).parents[1] / "leaderboard" / "boards"
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -37,6 +45,11 @@ def folder(tmp_path_factory):
     folder = Folder(tmp_path_factory.mktemp("demo") / "demo", LEAK).fill()
     marked(folder)
     return folder
+
+
+def kept(folder):
+    """The document that a site keeps in the folder."""
+    return json.loads((folder.root / "leaderboard" / "board.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +89,9 @@ def test_no_page_has_an_inline_script_a_handler_a_style_or_an_address_outside(ma
         assert not {tag for tag, _ in page.tags} & {"style", "iframe", "object", "embed", "base", "img", "svg", "math"}
         assert all(s.get("src") for s in page.all("script") if s.get("type") != "application/json")
         assert len(page.scripts) <= 1  # the document
-        links = [a[name] for _, a in page.tags for name in ("href", "src") if name in a]
-        assert [link for link in links if re.match(r"[a-z]+:|//", link)] == []
+        links = [(tag, a, a[name]) for tag, a in page.tags for name in ("href", "src") if name in a]
+        leaving = [(tag, a.get("rel"), link.partition("/")[0]) for tag, a, link in links if re.match(r"[a-z]+:|//", link)]
+        assert set(leaving) == {("a", "noreferrer", "https:")}
 
 
 def test_hostile_names_are_text_on_the_page_and_data_in_its_block(odd):
@@ -147,6 +161,25 @@ def test_a_cell_holds_the_auc_and_the_histogram_of_its_record(made, folder):
             assert np.abs(plain - counts).sum() <= 2  # the ends are written with four digits
 
 
+def test_the_folds_hold_every_table_of_the_markdown_board(made, folder):
+    blocks = [b for b in document(source_of(folder.root), plots=False) if isinstance(b, Table) and b.title != TITLE]
+    shown = [b for fold in kept(folder)["folds"] for b in fold["blocks"] if isinstance(b, dict)]
+    assert [(t["title"], [t["columns"], *t["rows"]]) for t in shown] == [(b.title, places(b, plain)) for b in blocks]
+    assert len(made["demo.html"].all("table")) == len(shown) + 1 > 5
+    cells = {" ".join(cell.split()) for table in shown for row in table["rows"] for cell in row}
+    assert cells <= set(map(unescape, re.findall(r"<td(?: class=\"mean\")?>([^<]*)</td>", made["demo.html"].source)))
+
+
+def test_the_row_within_one_point_that_leaks_least_is_marked_and_leads_to_its_paper(tmp_path):
+    rows = {"none": (1.0, 0.8), "hamp": (0.0, 0.78), "mixup": (0.3, 0.795), "grad-sparse": (0.9, 0.8)}
+    page = site(tmp_path / "site", marked(Cells(tmp_path / "demo", {"iid": rows})))["demo.html"]
+    assert {row["label"] for row in page.board["rows"] if row["within"]} == {"mixup", "grad-sparse"}
+    assert [row["label"] for row in page.board["rows"] if row["winner"]] == ["mixup"]
+    assert page.text.count("★") == 2  # the legend's and the row's
+    assert "scholar?q=Zhang+et+al.%2C+ICLR+2018+mixup" in page.source
+    assert page.source.count('href="https://github.com/fedbench/fedbench"') == page.source.count(">home</a>") > 0
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +190,10 @@ def test_a_document_gives_the_same_site_as_its_records(folder, tmp_path):
         site(tmp_path / name, source)
         found.append({p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()})
     assert found[0] == found[1] == found[2]
+    assert found[0][Path("demo.json")] == kept.read_bytes()
+    with (tmp_path / "a" / "demo.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["worst"]) for row in rows] == [row["worst"] for row in load(folder.root).rows.to_dict("records")]
 
 
 def test_a_site_has_a_page_for_each_board_and_leaves_other_files_alone(folder, tmp_path):
@@ -201,15 +238,15 @@ def test_the_command_of_a_cell_computes_that_cell(finished, tmp_path, call):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "value", "said"), [
-    ("rows", ..., "rows: Field required"), ("fedbench_board", 2, "a board of version 2, this fedbench reads version 1"),
+    ("rows", ..., "rows: Field required"), ("fedbench_board", 1, "a board of version 1, this fedbench reads version 2"),
     ("more", 1, "more: Extra inputs"), ("command", "fedbench run x; reboot", "command: String should match"),
     ("command", "fedbench run $(reboot)", "command: String should match"),
     ("command", "curl run x", "command: String should match"), ("onlys/0", "defense=x --set y=z", "onlys.0: String should match"),
     ("rows/0/worst_attack", 9, "a position is out of range"), ("cells/run/0", -1, "cells.run.0"),
     ("rows/0/entries/0/roc", "<b>", "rows.0.entries.0.roc"),
 ])  # fmt: skip
-def test_a_changed_document_is_refused_with_the_place(made, place, value, said, tmp_path, call):
-    path, content = tmp_path / "demo.json", made["demo.html"].board
+def test_a_changed_document_is_refused_with_the_place(folder, made, place, value, said, tmp_path, call):
+    path, content = tmp_path / "demo.json", kept(folder)
     put(content, place, value)
     path.write_text(json.dumps(content))
     status, words = call("leaderboard", path, "--html", tmp_path / "site")

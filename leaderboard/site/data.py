@@ -11,30 +11,29 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.core import MEMBER, OFL, UserError
+from fedbench.core import MEMBER, OFL
 from fedbench.core.cli.options import parse_only
-from fedbench.core.contract.board import Block, Bullets, Note, Text
+from fedbench.core.contract.board import Block, Bullets, Fold, Heading, Note, Table, Text, Value, opened
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import Group, Interval
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.core.words import one_line, printable
-from fedbench.leaderboard.document import Source, board_id, setting_of
+from fedbench.leaderboard.document import Source, board_id, document
+from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site import schema
-from fedbench.leaderboard.statistics.published import Match, Ours, match
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import Row, adversary_of, outcome_of
 from fedbench.leaderboard.statistics.sections import Section, of_tuning
-from fedbench.leaderboard.tables.papers import NAMES
-from fedbench.leaderboard.tables.provenance import mixed_note, origin, provenance_blocks
-from fedbench.leaderboard.tables.ranking import Trust, claimed, references, row_numbers, sentences
+from fedbench.leaderboard.tables.provenance import mixed_note, origin
+from fedbench.leaderboard.tables.ranking import Trust, answer, claimed, references, row_numbers, sentences
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 BINS = 20
 BEYOND = 0.005  # share of the scores at either end that the outer bins take in
 DECADES = 4  # of the rates that a curve holds: 1e-4 to 1
 FPR = np.geomspace(10.0**-DECADES, 1, 8 * DECADES + 1)  # 0.1 % among them
-LONGEST, PARAGRAPH = 200, 1_000  # characters of a name or a value, of a sentence
+LONGEST, PARAGRAPH = 200, 2_000  # characters of a name or a value, of a sentence
 _KEY = 12  # hex digits of a key or a digest
 _MOST_FACTS, _MOST_PARAMS, _MOST_VALUES, _MOST_REMARKS = 40, 60, 4, 4
 _DIGITS = np.array(list("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"))
@@ -45,7 +44,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
 
     Raises UserError if two records of one target have different candidates.
     """
-    current, old = source.newest
+    (current, old), folds = source.newest, _folds(source)
     settings = list({(s.suite, s.setting): s for s in reversed(source.sections)}.values())[::-1]
     cells = Cells({(s.suite, s.setting): i for i, s in enumerate(settings)})
     sections: list[dict[str, Any]] = []
@@ -54,20 +53,15 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
         sections.append(_section(section, len(rows), cells))
         rows += _rows(section, i, cells, source.trust)
         section.comparison.forget_scores()
-    blocks = provenance_blocks(current, source.marks.lines(current) if source.marks is not None else ())
     shared = {name: list(map(json.loads, known)) for name, known in cells.shared.items()}
     return schema.validated({
         "fedbench_board": schema.VERSION, "id": board_id(current), "name": name, "title": text(source.title, 300),
         "records": len(current), "left_out": source.superseded + len(old), "tuning": sum(map(of_tuning, current)),
-        "notes": _notes(source), "provenance": lines(blocks), "command": command, "fpr": [float(f"{rate:.4g}") for rate in FPR],
-        "settings": [_setting(s, source.sections) for s in settings], **shared, "runs": cells.runs, "cells": cells.cells,
-        "sections": sections, "rows": rows, "published": _published(source),
+        "notes": _notes(source), "command": command, "fpr": [float(f"{rate:.4g}") for rate in FPR],
+        "settings": [{"suite": text(s.suite), "name": text(s.setting)} for s in settings], **shared,
+        "runs": cells.runs, "cells": cells.cells,
+        "sections": sections, "rows": rows, "folds": folds,
     }, name)  # fmt: skip
-
-
-def _setting(section: Section, sections: Sequence[Section]) -> dict[str, Any]:
-    described = [list(line.partition(": "))[::2] for line in lines([setting_of(section, sections)])]
-    return {"suite": text(section.suite), "name": text(section.setting), "described": described}
 
 
 def _notes(source: Source) -> list[str]:
@@ -79,28 +73,31 @@ def _notes(source: Source) -> list[str]:
     return found
 
 
-def _published(source: Source) -> list[dict[str, Any]]:
-    """Every entry of the suite that fits a paper; the Markdown board names the others."""
-    matches: list[Match] = []
-    for entry in source.published:
-        try:
-            matches += match(entry, source.sections)
-        except UserError:
-            continue
-    run = {s.setting for s in source.sections}
-    return [{
-        "source": text(m.source), "table": text(m.table), "setting": text(m.setting), "coalition": text(m.coalition),
-        "run": m.setting in run, "differs": text(m.differs, 1_000), "unlike": [text(clause, 400) for clause in m.unlike],
-        "pairs": [{
-            "quantity": NAMES[p.quantity], "defense": text(p.defense), "attack": text(p.attack), "group": text(p.group),
-            "paper": number(p.paper), "spread": number(p.paper_std), "ours": _ours(p.ours), "difference": number(p.difference),
-        } for p in m.pairs if m.setting in run],
-    } for m in matches]  # fmt: skip
+# -- the tables of the Markdown board -----------------------------------------------------------------------------------------
 
 
-def _ours(found: Ours | None) -> list[float | int | None] | None:
-    half = float("nan") if found is None or found.half_width is None else found.half_width
-    return None if found is None else [number(found.value), number(found.value - half), number(found.value + half)]
+def _folds(source: Source) -> list[dict[str, Any]]:
+    """The folds of the Markdown board, without figures, each with the headings above it."""
+    place: list[str] = []
+    found: list[dict[str, Any]] = []
+    for block in document(source, plots=False, folds=True):
+        if isinstance(block, Heading):
+            place = [*place[: block.level - 2], plain(block.text)] if block.level > 1 else []
+        elif isinstance(block, Fold):
+            found.append({"place": place, "summary": plain(block.summary), "blocks": list(map(_block, opened(block.blocks)))})
+    return found
+
+
+def _block(block: Block) -> str | list[str] | dict[str, Any]:
+    """A paragraph, a list, or a table with the positions of its best numbers."""
+    if isinstance(block, Table):
+        headers, *rows = places(block, plain)
+        best = [[i, j] for i, row in enumerate(block.rows) for j, c in enumerate(row) if isinstance(c, Value) and c.best]
+        return {
+            "title": block.title, "caption": plain(block.caption), "columns": headers, "rows": rows, "best": best,
+            "footnotes": list(map(plain, block.footnotes)),
+        }  # fmt: skip
+    return plain(block.text) if isinstance(block, Heading | Note) else lines([block])
 
 
 # -- sections and rows --------------------------------------------------------------------------------------------------------
@@ -111,11 +108,9 @@ def _section(section: Section, first: int, cells: Cells) -> dict[str, Any]:
     attacks = [next(r for row in section.rows for r in row.entries[a].records.values()) for a in section.attacks]
     return {
         "setting": cells.settings[section.suite, section.setting], "coalition": text(section.coalition),
-        "view": text(section.view), "seeds": list(section.seeds), "units": len(section.units),
-        "attacks": [cells.use(loaded.record.attack) for loaded in attacks],
-        "eligible": [i for i, attack in enumerate(section.attacks) if attack in section.comparison.eligible],
-        "fpr_from": _from(section), "power": number(section.smallest_difference),
-        "sentences": list(map(plain, sentences(section))), "rows": list(range(first, first + len(section.rows))),
+        "view": text(section.view), "seeds": list(section.seeds),
+        "attacks": [cells.use(loaded.record.attack) for loaded in attacks], "fpr_from": _from(section),
+        "sentence": plain(sentences(section)[0]), "rows": list(range(first, first + len(section.rows))),
     }  # fmt: skip
 
 
@@ -126,12 +121,14 @@ def _from(section: Section) -> int:
 
 def _rows(section: Section, at: int, cells: Cells, trust: Trust) -> list[dict[str, Any]]:
     """The rows of the section at position ``at``, in the board's order."""
-    front, start = trade_off(section), _from(section)
+    front, start, found = trade_off(section), _from(section), answer(section)
+    first = found.defense if found.outcome == "found" else None
     return [
         {
             "section": at, "label": text(row.label), "floor": row.floor, "undefended": row.undefended, "complete": row.complete,
             "remarks": [text(said, 400) for said in row.remarks[:_MOST_REMARKS]], "claims": text(plain(claimed(row))),
             "trust": trust(row).text if trust else "", "front": front.on_front.get(row.label) if front else None,
+            "within": row.label in found.within, "winner": first is not None and row.label == first.label,
             "defense": cells.use(use := row.records[0].record.defense), "packages": packages(use),
             "outcomes": [[cells.at("outcomes", what), n] for what, n in sorted(row.outcomes.items()) if n],
             **_numbers(section, row), "entries": [_entry(section, row, attack, start, cells) for attack in section.attacks],
@@ -142,11 +139,10 @@ def _rows(section: Section, at: int, cells: Cells, trust: Trust) -> list[dict[st
 
 def _numbers(section: Section, row: Row) -> dict[str, Any]:
     summary, place = section.summaries[row.label], {attack: i for i, attack in enumerate(section.attacks)}
-    rank, (largest_attack, largest) = section.comparison.ranks.get(row.label), summary.largest or ("", None)
+    rank = section.comparison.ranks.get(row.label)
     return {
-        "rank": None if rank is None else list(rank), "largest": number(largest),
-        "worst_attack": place.get(summary.attack, -1), "largest_attack": place.get(largest_attack, -1),
-        "tf01_attack": place.get(summary.tf01_attack, -1),
+        "rank": None if rank is None else list(rank),
+        "worst_attack": place.get(summary.attack, -1), "tf01_attack": place.get(summary.tf01_attack, -1),
         **{key: interval(found) for key, found in row_numbers(summary).items()},
         **{key: [one] * 3 for key, one in references(section, row).items()},
     }  # fmt: skip

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_plus
 
 from fedbench.core import UserError
+from fedbench.core.api import row_of
 from fedbench.core.contract.board import Column
-from fedbench.leaderboard.site.schema import Board, Interval, PublishedPair, Row, as_json, not_a_board
+from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.registry.components import Registry
+from fedbench.leaderboard.site.schema import Board, Interval, Row, Use, as_json, not_a_board
 from fedbench.leaderboard.tables import ranking
-from fedbench.leaderboard.tables.common import number, numbers, plain_text, span
+from fedbench.leaderboard.tables.common import number, plain_text, span
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -23,11 +30,21 @@ if TYPE_CHECKING:
 INTERVALS = ("worst", "mean", "tf01", "delta", "accuracy", "runtime", "contribution")
 AS = ranking.COLUMNS | {"runtime": replace(ranking.COLUMNS["runtime"], unit="×")}  # noqa: RUF001
 COLUMNS = {
-    **{name: name for name in ("setting", "coalition", "view", "rank", "defense")},
-    **{key: plain_text(AS[key].name) for key in INTERVALS}, "cells": "cells",
-}  # fmt: skip
+    "setting": "Data, model and federation.", "coalition": "The clients that defend.", "view": "What the adversary sees.",
+    "rank": "The ranks that the tests cannot distinguish; floors are for comparison and have none.",
+    "defense": "Open a row by its name: its cells, parameters and remarks.",
+    "worst": "AUC of an adversary who picks attack and sign on the other seeds. 0.5 is guessing, lower is better.",
+    "mean": "AUC over all attacks that beat chance on the undefended run. Lower is better.",
+    "tf01": "Share of members found while 0.1 % of the non-members are called members. Lower is better.",
+    "delta": "Test accuracy minus that of the undefended run of the same seed.", "accuracy": "Test accuracy of the final model.",
+    "runtime": "Training CPU time over that of the row with 1.00 ×.",  # noqa: RUF001
+    "contribution": "Test accuracy minus that with members that upload nothing.",
+    "cells": "Records, by outcome: one attack on one run each.",
+}
+"""key -> what the column means; brackets are 95 % intervals"""
 STATIC, STYLES = "static", ("site.css",)
 _ORDER = "scripts.txt"  # what each kind of page loads, in its order
+SEARCH = "https://scholar.google.com/scholar?q="
 INSTALL = "pip install 'fedbench[html]'"
 
 
@@ -49,6 +66,7 @@ def pages(boards: Sequence[Board]) -> dict[str, bytes]:
             made[f"{board.name}.html"] = _board_page(board)
         except IndexError as error:
             raise not_a_board(f"{board.name}.html", "a position is out of range") from error
+        made |= {f"{board.name}.json": document_file(board), f"{board.name}.csv": _csv(board)}
     made["index.html"] = _page("index", boards=[_entry(board) for board in boards])
     made["licences.html"] = _page("licences", parts=[
         _licence("fedbench", "These pages, their scripts and their styles."),
@@ -93,26 +111,46 @@ def _licence(distribution: str, what: str) -> dict[str, str]:
     return {"name": about["Name"], "version": found.version, "what": what, "licence": licence.splitlines()[0], "text": shown}
 
 
+@cache
+def _urls(distribution: str) -> dict[str, str]:
+    """What an installed package calls its addresses -> address."""
+    given = metadata.metadata(distribution).get_all("Project-URL") or []
+    return {name: url for name, _, url in (one.partition(", ") for one in given) if url.startswith("https://")}
+
+
+def document_file(board: Board) -> bytes:
+    """The document as it is kept in a file."""
+    return as_json(board.model_copy(update={"name": ""})).encode() + b"\n"
+
+
+def _csv(board: Board) -> bytes:
+    """The rows as ``fedbench.load(...).rows`` has them. A text that a spreadsheet would compute is led by an apostrophe."""
+    content, out = board.model_dump(mode="json"), io.StringIO()
+    rows = [row_of(content, row) for row in content["rows"]]
+    writer = csv.DictWriter(out, rows[0] if rows else (), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: f"'{v}" if isinstance(v, str) and v[:1] in tuple("=+-@") else v for k, v in row.items()} for row in rows)
+    return out.getvalue().encode()
+
+
 def _page(kind: str, secret: str = "", **content: Any) -> bytes:
     """A page of that template. ``secret``: what of it is too long to be hashed with the rest."""
     digest = hashlib.sha256(repr((kind, sorted(content.items()), secret)).encode()).digest()
     nonce = base64.urlsafe_b64encode(digest[:18]).decode()
-    page = (
-        _environment()
-        .get_template(f"{kind}.html")
-        .render(policy=policy(nonce), nonce=nonce, styles=STYLES, scripts=_scripts(kind), **content)
-    )
+    content |= {"policy": policy(nonce), "nonce": nonce, "styles": STYLES, "scripts": _scripts(kind)}
+    page = _environment().get_template(f"{kind}.html").render(documents=_urls(PROJECT).get("Documentation"), **content)
     return page.encode()
 
 
 def _board_page(board: Board) -> bytes:
     from markupsafe import Markup
 
-    data = as_json(board)
+    data = as_json(board, {"folds"})
+    commits = {value for machine in board.machines for name, value in machine if name == "git commit"}
     described = {
-        "board": board, "columns": COLUMNS.items(), "rows": [_row(board, row) for row in board.rows], "choices": _choices(board),
-        "answers": [(_where(board, s.setting, s.coalition, s.view), s.sentences) for s in board.sections if s.sentences],
-        "published": [{**vars(entry), "pairs": [_pair(p) for p in entry.pairs]} for entry in board.published],
+        "board": board, "columns": [(key, _title(key), said) for key, said in COLUMNS.items()],
+        "rows": [_row(board, row) for row in board.rows],
+        "date": _date(board), "commits": sorted(commits),
     }  # fmt: skip
     return _page("board", secret=data, data=Markup(inert(data)), **described)
 
@@ -125,28 +163,22 @@ def inert(data: str) -> str:
     return data
 
 
-def _where(board: Board, setting: int, coalition: str, view: str) -> str:
-    return f"{board.settings[setting].name}, coalition {coalition}, {view} view"
+def _title(key: str) -> str:
+    return plain_text(AS[key].name) if key in INTERVALS else key
 
 
-def _choices(board: Board) -> dict[str, list[str]]:
-    """What each filter offers, each value once."""
-    sections, rows = board.sections, board.rows
-    attacks = [board.uses[use] for s in sections for use in s.attacks]
-    packages = [p for row in rows for p in row.packages] + [use.package for use in attacks]
-    found = {
-        "setting": [board.settings[s.setting].name for s in sections], "coalition": [s.coalition for s in sections],
-        "view": [s.view for s in sections], "attack": [use.label for use in attacks], "defense": [row.label for row in rows],
-        "package": sorted(packages),
-    }  # fmt: skip
-    return {key: list(dict.fromkeys(names)) for key, names in found.items()}
+def _date(board: Board) -> str:
+    """Of the last run."""
+    return max(board.runs.started, default="")[:10]
 
 
 def _row(board: Board, row: Row) -> dict[str, Any]:
     section = board.sections[row.section]
     names = [board.uses[use].label for use in section.attacks]
     return {
-        **{name: getattr(row, name) for name in ("section", "label", "floor", "undefended", "trust", "claims", "remarks")},
+        **{name: getattr(row, name) for name in ("section", "label", "trust", "claims", "remarks", "winner")},
+        "classes": [name for name in ("floor", "undefended", "within", "winner") if getattr(row, name)],
+        "papers": _papers(board.uses[row.defense]), "packages": [(name, _home(name)) for name in row.packages],
         **{key: shown(getattr(row, key), AS[key]) for key in INTERVALS},
         "setting": board.settings[section.setting].name, "coalition": section.coalition, "view": section.view,
         "rank": _rank(row), "worst_by": names[row.worst_attack] if row.worst_attack >= 0 else "",
@@ -155,29 +187,36 @@ def _row(board: Board, row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _papers(use: Use) -> list[tuple[str, str]]:
+    """(citation, address) of the paper of each defense of an installed package: the citation's own, else a search for it."""
+    cited = [(paper, name) for name in use.name.split("+") if (paper := _cited().get(name))]
+    return [(paper, (re.findall(r"https://\S+", paper) or [SEARCH + quote_plus(f"{paper} {name}")])[0]) for paper, name in cited]
+
+
+@cache
+def _cited() -> dict[str, str]:
+    return {found.name: found.component.paper for found in Registry.discover().components("defense")}
+
+
+def _home(package: str) -> str:
+    """The address that an installed package gives as its home or its source; "" of others."""
+    try:
+        urls = _urls(package.partition(" ")[0])
+    except (metadata.PackageNotFoundError, ValueError):
+        return ""
+    return next((urls[name] for name in ("Homepage", "Source", "Repository") if name in urls), "")
+
+
 def _rank(row: Row) -> str:
     return "floor" if row.rank is None and row.floor else span(row.rank).replace("-", "–")  # noqa: RUF001
 
 
-def _pair(pair: PublishedPair) -> dict[str, Any]:
-    how = numbers("", digits=2 if "%" in pair.quantity else 3)
-    spread = "" if pair.spread is None else f" ± {written(pair.spread, how)}"
-    difference = "" if pair.difference is None else written(pair.difference, replace(how, signed=True))
-    return {
-        **vars(pair), "ours": shown(pair.ours, how), "paper": written(pair.paper, how) + spread, "difference": difference,
-    }  # fmt: skip
-
-
 def _entry(board: Board) -> dict[str, Any]:
     """A board on the index page."""
-    settings = ", ".join(dict.fromkeys(setting.name for setting in board.settings))
     defenses = len({row.label for row in board.rows if not row.undefended and not row.floor})
     attacks = len({board.uses[use].label for s in board.sections for use in s.attacks})
-    what = f"{settings or 'no setting'}: {defenses} defenses, {attacks} attacks, {len(board.cells.key):,} cells"
-    first = next((s for s in board.sections if s.sentences), None)
-    where = _where(board, first.setting, first.coalition, first.view) if first else ""
-    found = first.sentences if first else []
-    return {"name": board.name, "title": board.title, "what": what, "where": where, "sentences": found}
+    what = f"{defenses} defenses, {attacks} attacks, {len(board.cells.key):,} cells, {_date(board)}"
+    return {"name": board.name, "title": board.title, "what": what}
 
 
 # -- numbers as the table prints them -----------------------------------------------------------------------------------------
@@ -188,7 +227,7 @@ def shown(found: Interval, how: Column) -> dict[str, str] | None:
     if found is None:
         return None
     mean, low, high = found
-    ends = "" if low is None or high is None else f"[{written(low, how)}, {written(high, how)}]"
+    ends = "" if low is None or high is None or low == high else f"[{written(low, how)}, {written(high, how)}]"
     return {"mean": written(mean, how) + (how.unit and f" {how.unit}"), "interval": ends}
 
 

@@ -13,18 +13,18 @@ from fedbench.core import UserError
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.words import one_line
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 32 << 20
 REMEDY = "make it again: `fedbench leaderboard RESULTS --html DIR` writes RESULTS/leaderboard/board.json"
 _MOST = 200_000  # of anything
-_LONGEST = 1_000
+_LONGEST = 2_000
 # people paste commands into a shell: words as shlex.quote writes them, without characters that a terminal acts on or hides
 _QUOTED = r"""'[^'\p{C}\p{Zl}\p{Zp}]*'|"'\""""
 _WORD = rf"(?:[A-Za-z0-9_@%+=:,./]|{_QUOTED})(?:[A-Za-z0-9_@%+=:,./-]|{_QUOTED})*"
 
 
 Text = Annotated[str, StringConstraints(max_length=4 * _LONGEST), AfterValidator(lambda given: one_line(given, _LONGEST))]
-Packed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]*$", max_length=3 * _LONGEST)]
+Packed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]*$", max_length=3_000)]
 Number = int | FiniteFloat
 Interval = tuple[Number, Number | None, Number | None] | None
 Index = Annotated[int, Field(ge=0, lt=_MOST)]
@@ -43,7 +43,6 @@ class Part(BaseModel):
 class Setting(Part):
     suite: Text
     name: Text
-    described: list[Pair]
 
 
 class Use(Part):
@@ -94,12 +93,9 @@ class Section(Part):
     coalition: Text
     view: Text
     seeds: list[int]
-    units: int
     attacks: list[Index]
-    eligible: list[Index]
     fpr_from: Index
-    power: Number | None
-    sentences: list[Text]
+    sentence: Text
     rows: list[Index]
 
 
@@ -120,11 +116,11 @@ class Row(Part):
     floor: bool
     undefended: bool
     complete: bool
+    within: bool
+    winner: bool
     front: bool | None
     worst: Interval
     worst_attack: OrNone
-    largest: Number | None
-    largest_attack: OrNone
     mean: Interval
     tf01: Interval
     tf01_attack: OrNone
@@ -139,32 +135,25 @@ class Row(Part):
     entries: list[Entry]
 
 
-class PublishedPair(Part):
-    quantity: Text
-    defense: Text
-    attack: Text
-    group: Text
-    paper: Number
-    spread: Number | None
-    ours: Interval
-    difference: Number | None
+class Table(Part):
+    title: Text
+    caption: Text
+    columns: list[Text]
+    rows: list[list[Text]]
+    best: list[tuple[Index, Index]]
+    footnotes: list[Text]
 
 
-class Published(Part):
-    source: Text
-    table: Text
-    setting: Text
-    coalition: Text
-    run: bool
-    differs: Text
-    unlike: list[Text]
-    pairs: list[PublishedPair]
+class Fold(Part):
+    place: list[Text]
+    summary: Text
+    blocks: list[Text | list[Text] | Table]
 
 
 class Board(Part):
     """The fields are described in ``SCHEMA.md``."""
 
-    fedbench_board: Literal[1]
+    fedbench_board: Literal[2]
     id: Text
     name: Text
     title: Text
@@ -172,7 +161,6 @@ class Board(Part):
     left_out: int
     tuning: int
     notes: list[Text]
-    provenance: list[Text]
     command: Command
     fpr: list[Number]
     settings: list[Setting]
@@ -189,7 +177,7 @@ class Board(Part):
     cells: Cells
     sections: list[Section]
     rows: list[Row]
-    published: list[Published]
+    folds: list[Fold]
 
 
 def validated(content: Any, name: str) -> Board:
@@ -215,6 +203,6 @@ def read_board(path: Path) -> Board:
     return validated(parse_json(path, MAX_BYTES, REMEDY), str(path))
 
 
-def as_json(board: Board) -> str:
-    """In one line, only ASCII, always the same."""
-    return json.dumps(board.model_dump(mode="json"), separators=(",", ":"), allow_nan=False)
+def as_json(board: Board, without: set[str] | None = None) -> str:
+    """In one line, only ASCII, always the same; ``without`` these fields."""
+    return json.dumps(board.model_dump(mode="json", exclude=without), separators=(",", ":"), allow_nan=False)

@@ -16,13 +16,13 @@ from fedbench.core.store.plans import ID, read_plan
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.figures import slug
 from fedbench.leaderboard.site.data import board_of, safe
-from fedbench.leaderboard.site.pages import pages
-from fedbench.leaderboard.site.schema import Board, as_json, read_board
+from fedbench.leaderboard.site.pages import document_file, pages
+from fedbench.leaderboard.site.schema import Board, read_board
 from fedbench.suites import shipped_suites
 
 MARKER, VERSION = "site.json", 1
 DOCUMENT = "board.json"
-_TAKEN = ("index", "licences")
+_TAKEN = ("index", "licences", "site")
 _OURS = re.compile(r"(static/)?[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 
 
@@ -51,8 +51,7 @@ def make_site(sources: Sequence[Path], folder: Path) -> dict[str, int]:
 def _board(source: Path) -> Board:
     board = document_of(source)
     if source.is_dir():
-        document = as_json(board.model_copy(update={"name": ""})).encode() + b"\n"
-        write_atomically(source.absolute() / "leaderboard" / DOCUMENT, document)
+        write_atomically(source.absolute() / "leaderboard" / DOCUMENT, document_file(board))
     return board
 
 

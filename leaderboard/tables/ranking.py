@@ -135,14 +135,15 @@ class Answer:
     leaks``), or there is no undefended run.
 
     ``difference``: the defense's worst case minus the undefended one's. ``unsure``: whether the interval of its
-    delta-accuracy holds a loss of one point. ``tied``: the other rows within one point that are statistically tied
-    with it, the lowest first."""
+    delta-accuracy holds a loss of one point. ``within``: the rows within one point; ``tied``: those of them but the
+    defense that are statistically tied with it; both the lowest first."""
 
     outcome: Outcome
     undefended: RowSummary | None = None
     defense: RowSummary | None = None
     difference: Difference | None = None
     unsure: bool = False
+    within: tuple[str, ...] = ()
     tied: tuple[str, ...] = ()
     seeds: int = 0
 
@@ -166,7 +167,7 @@ def answer(section: Section) -> Answer:
     apart = set(map(frozenset, significant(comparison.tests_among(comparison.ranked))))
     return Answer(
         outcome="found" if less else "none lower" if within else "none within", undefended=undefended,
-        defense=section.summaries[first], difference=against.get(first), seeds=len(section.seeds),
+        defense=section.summaries[first], difference=against.get(first), seeds=len(section.seeds), within=tuple(within),
         unsure=not (costs[first].low >= -WITHIN or costs[first].high < -WITHIN),
         tied=tuple(label for label in within if label != first and frozenset((label, first)) not in apart),
     )  # fmt: skip

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from site_boards import site
 from visits import opened
 
 pytestmark = pytest.mark.slow
+MAIN = Path(__file__).parents[2] / "leaderboard" / "boards" / "partial_defense.json"
 RANKED = ["cofedmid", "grad-sparse", "mixup", "none", "placebo"]
 CURVE = """() => {
   const row = fedbenchSite.board.rows.find(r => r.label === "grad-sparse");
@@ -33,6 +37,19 @@ def test_the_index_leads_to_a_board_in_the_order_of_its_ranks(visit, shown):
     assert seen.text("#f-count") == "5 of 10 rows shown."
     assert seen.text("#ranking tr.floor:not([hidden]) [data-key=rank]") == "floor"
     assert seen.rows("worst") == [f"{row['worst'][0]:.3f}" for row in first_section(seen)]
+
+
+@pytest.mark.parametrize(("width", "least"), [(1280, 11), (400, 5)])
+def test_rows_of_the_main_board_are_seen_without_scrolling(visit, tmp_path, width, least):
+    site(tmp_path, MAIN)
+    seen = visit(tmp_path / "partial_defense.html", viewport={"width": width, "height": 900})
+    boxes = [row.bounding_box() for row in seen.page.locator("#ranking tbody tr:not([hidden])").all()]
+    assert len(boxes) == 11
+    assert sum(box["y"] + box["height"] <= 900 for box in boxes) >= least
+    assert seen.page.evaluate("document.documentElement.scrollWidth") == width
+    seen.page.locator("#ranking thead th[data-key=defense] button").focus()
+    seen.page.keyboard.press("Tab")
+    assert seen.page.locator("[role=tooltip]:visible").all_inner_texts() == [seen.page.locator("#help-worst").text_content()]
 
 
 @pytest.mark.nightly

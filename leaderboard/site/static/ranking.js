@@ -7,10 +7,9 @@
   const body = table.tBodies[0];
   const rows = new Map([...body.rows].map((tr) => [Number(tr.dataset.row), tr]));
   const heads = new Map([...table.querySelectorAll("th[data-key]")].filter((th) => th.scope === "col").map((th) => [th.dataset.key, th]));
-  const titles = new Map([...heads].map(([key, th]) => [key, th.textContent.trim()]));
+  const titles = new Map([...heads].map(([key, th]) => [key, th.querySelector("button").textContent]));
   const ranked = board.sections.map((s) => Math.max(1, ...s.rows.map((i) => (board.rows[i].rank || [0, 0])[1])));
   const looks = board.sections.map(site.looks);
-  const INTERVALS = ["worst", "mean", "tf01", "delta", "accuracy", "contribution", "runtime"];
   const FALLING = ["accuracy", "contribution", "cells"];  // the first click shows the largest: there more is better
 
   const cell = (tr, key) => tr.querySelector(`:scope > [data-key="${key}"]`);
@@ -32,28 +31,17 @@
     if (below.some(Boolean)) td.append(site.el("div", { class: "below" }, ...below));
   }
 
-  function writeRank(td, row) {
-    if (row.rank) {
-      const [best, worst] = row.rank;
-      td.replaceChildren(site.el("span", { class: "mean" }, best === worst ? `${best}` : `${best}\u2013${worst}`), site.rankBar(row.rank, ranked[row.section]));
-    } else td.replaceChildren(row.floor ? "floor" : "n/a");
-  }
-
-  /** What never changes: shapes, marks, ranks, and the numbers that no attack changes. */
+  /** What never changes: shapes and the strips of ranks. */
   function prepare() {
     for (const [i, tr] of rows) {
       const row = board.rows[i];
-      tr.classList.toggle("undefended", row.undefended);
-      tr.classList.toggle("floor", row.floor);
-      tr.classList.toggle("front", row.front === true);
-      const th = cell(tr, "defense");
-      th.prepend(site.swatch(looks[row.section].get(i)));
-      writeRank(cell(tr, "rank"), row);
-      for (const key of INTERVALS) if (cell(tr, key)) writeInterval(cell(tr, key), row, key, { attack: "" });
+      cell(tr, "defense").prepend(site.swatch(looks[row.section].get(i)));
+      if (row.rank) cell(tr, "rank").append(site.rankBar(row.rank, ranked[row.section]));
     }
+    writeAttack({ attack: "" });
   }
 
-  let attackShown = "";
+  let attackShown = null;
   function writeAttack(state) {
     if (state.attack === attackShown) return;
     attackShown = state.attack;
@@ -88,7 +76,7 @@
   }
 
   function say(state, found) {
-    const by = state.sort && heads.has(state.sort) ? `, by ${heads.get(state.sort).textContent.trim()}, ${state.dir === "desc" ? "descending" : "ascending"}` : "";
+    const by = state.sort && heads.has(state.sort) ? `, by ${heads.get(state.sort).querySelector("button").textContent}, ${state.dir === "desc" ? "descending" : "ascending"}` : "";
     const none = found.length ? "" : " No row has all of these: choose \u201call\u201d somewhere, or reset.";
     site.at("f-count").textContent = `${found.length} of ${board.rows.length} rows shown${by}.${none}`;
   }
@@ -122,7 +110,7 @@
   body.addEventListener("click", (event) => {
     const tr = event.target.closest("tr[data-row]");
     const selecting = String(getSelection()) !== "";  // whoever copies a number opens nothing
-    if (tr && (event.target.closest("button.open") || !selecting)) site.toggleRow(Number(tr.dataset.row));
+    if (tr && !event.target.closest("a") && (event.target.closest("button.open") || !selecting)) site.toggleRow(Number(tr.dataset.row));
   });
 
   site.rowElement = (i) => rows.get(i);

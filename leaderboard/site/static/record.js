@@ -102,7 +102,6 @@
     const r = cells.run[c];
     const reason = board.reasons[cells.reason[c]];
     const facts = runs.facts[r].map((f) => board.facts[f]);
-    const settings = board.settings[runs.setting[r]];
     site.at("record-title").replaceChildren("Record: ", site.name(board.uses[cells.attack[c]].label), " against ", site.name(board.uses[runs.defense[r]].label), `, seed ${runs.seed[r]}`);
     const [scores, history] = [site.el("div", { id: "scores", class: "plot" }), site.el("div", { id: "history", class: "plot" })];
     const hasScores = cells.scores[c] && cells.range[c];
@@ -112,7 +111,7 @@
       reason ? site.el("p", { class: "remark" }, `${board.outcomes[cells.outcome[c]]}: `, site.name(reason)) : "",
       site.el("div", { class: "figures" }, part("Scores", ...(hasScores ? [sides(), scores] : [site.el("p", {}, "No scores are stored.")])), part("Over the rounds", hasHistory ? history : site.el("p", {}, "No history is stored."))),
       perTarget(c) || "", part("Parameters", site.facts(parameters(c, r))),
-      facts.length ? part("What the defense says of the run", site.facts(facts)) : "", part("Setting", site.facts(settings.described)), part("Provenance", site.facts(provenance(c, r))));
+      facts.length ? part("What the defense says of the run", site.facts(facts)) : "", part("Provenance", site.facts(provenance(c, r))));
     if (hasScores) drawScores(scores, c);
     if (hasHistory) drawHistory(history, r);
   }
