@@ -122,7 +122,8 @@ def test_a_known_layer_needs_no_per_sample_gradients(kind, way, data):
     """Whatever its options, what is frozen, the activation behind it, and how much is held in memory at once."""
     views = data.draw(st.integers(1, 3)) if way == "clipped" else 1
     layer, x, second = of_kind(kind, data.draw, views * data.draw(st.integers(1, 4)))
-    model = filled(Flat(layer, data.draw(st.sampled_from([nn.Tanh(), nn.ReLU(inplace=True)])), second))
+    view = kind == "linear" and x.dim() > 2  # a view of a product: once overwritten, autograd has no gradient for it
+    model = filled(Flat(layer, data.draw(st.sampled_from([nn.Tanh(), nn.ReLU(inplace=not view)])), second))
     for p in layer.parameters():
         p.requires_grad_(data.draw(st.integers(0, 3)) < 3)
     held = {"KEPT": data.draw(st.sampled_from([sums.KEPT, 1])), "DEAR": data.draw(st.sampled_from([sums.DEAR, 0, 1e9]))}
