@@ -276,8 +276,8 @@ _MEASURES: dict[str, Callable[[Section, Row, Quantity], Interval | None]] = {
     "auc": lambda section, row, q: section.comparison.signed(row.label, q.attack or ""),
     "tf01": lambda section, row, q: section.comparison.tf01(row.label, q.attack or ""),
     "accuracy": lambda section, row, q: _percent(row.accuracy),
-    "delta-accuracy": lambda section, row, q: _percent(section.summaries[row.label].delta_accuracy),
-    "runtime": lambda section, row, q: section.summaries[row.label].runtime,
+    "delta-accuracy": lambda section, row, q: _percent(section.delta_accuracy(row)),
+    "runtime": lambda section, row, q: section.runtime(row),
     "max-advantage": lambda section, row, q: found.advantage.found if (found := row_maximum(row)) else None,
     **dict.fromkeys(BY_SEED, _over_seeds),
 }  # fmt: skip

@@ -138,14 +138,13 @@ class Section:
     def _summary(self, row: Row) -> RowSummary:
         label, comparison = row.label, self.comparison
         worst, rate = comparison.worst(label), comparison.worst_tf01(label)
-        others = (self.base, self.free_rider, self.plain)
-        base, floor, plain = ([] if other is row else _run_pairs(row, other) for other in others)
+        base, floor = ([] if other is row else _run_pairs(row, other) for other in (self.base, self.free_rider))
         deltas = [float(a.test_correct().mean() - b.test_correct().mean()) for a, b in base]
         return RowSummary(
             label=label, complete=row.complete, worst=worst.found if worst else None, attack=worst.attack if worst else "",
             largest=worst.largest if worst else None, mean=comparison.mean(label), tf01=rate.found if rate else None,
-            tf01_attack=rate.attack if rate else "", accuracy=row.accuracy, runtime=_runtime(plain),
-            delta_accuracy=self._difference(base, "delta-accuracy", label),
+            tf01_attack=rate.attack if rate else "", accuracy=row.accuracy, runtime=self.runtime(row),
+            delta_accuracy=self.delta_accuracy(row),
             deviation=float(np.std(deltas, ddof=1)) if len(deltas) > 1 else None,
             contribution=self._difference(floor, "contribution", label),
         )  # fmt: skip
@@ -153,6 +152,14 @@ class Section:
     def summary(self, label: str) -> RowSummary | None:
         """Of the row of that label; None where there is no such row."""
         return self.summaries.get(label)
+
+    def delta_accuracy(self, row: Row) -> Interval | None:
+        """Test accuracy minus that of the undefended row; None for that row."""
+        return None if row is self.base else self._difference(_run_pairs(row, self.base), "delta-accuracy", row.label)
+
+    def runtime(self, row: Row) -> Interval | None:
+        """Training CPU time over that of the row with the plain training; None for that row."""
+        return _runtime([] if row is self.plain else _run_pairs(row, self.plain))
 
     def accuracy_difference(self, one: Row, other: Row) -> Interval | None:
         """Test accuracy of one row minus another's, seed by seed."""

@@ -114,8 +114,12 @@ def low_rate(samples: Sequence[Sample]) -> float:
 
 def aligned_rate(samples: Sequence[Sample], fpr: float = TF01_FPR) -> float:
     """The same of aligned units; 0 of none with enough non-members to be aligned."""
-    usable = [s for s in samples if len(s.nonmember) >= ALIGNED_OF_ONE]
-    return _aligned(usable, fpr).value if usable else 0.0
+    usable = [s.aligned for s in samples if len(s.nonmember) >= ALIGNED_OF_ONE]
+    if not usable:
+        return 0.0
+    others = np.sort(np.concatenate([unit.nonmember for unit in usable]))[::-1]
+    one = np.zeros(1, int)  # one threshold for all: what only the interval needs is not computed
+    return Ranks([np.concatenate([unit.member for unit in usable])], [others], one, one, fpr).value
 
 
 def enough(sizes: Sequence[int], fpr: float = TF01_FPR) -> bool:
