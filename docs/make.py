@@ -9,8 +9,6 @@
 * ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board.
 * ``{{verdict: board | claim}}`` is that board's verdict on a claim, by its id.
 * ``[[A < B ? words : other words]]`` (or ``>``; A and B numbers or braces) takes the words that follow from the numbers.
-* ``<!-- needs: board | ... | column -->`` on a line of its own leaves out what follows, up to the next heading ``##``, where the
-  committed board does not have that place yet, and says so.
 * ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims (``leaderboard/claims/paper.yaml``) with the
   verdicts of the committed boards.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a condition that must hold, and is not
@@ -49,14 +47,9 @@ class Mistake(Exception):
 
 def rendered(template: str, where: str) -> str:
     """The document of a template; raises :class:`Mistake` with everything that is wrong."""
-    lines, problems, base, lacks = [], [], (), []
+    lines, problems, base = [], [], ()
     for number, line in enumerate(template.splitlines(), 1):
         try:
-            if found := re.fullmatch(r"<!-- needs: (.*) -->", line):
-                lines += (lacks := lacking(found[1]))
-                continue
-            if lacks := [] if line.startswith("## ") else lacks:
-                continue
             if found := re.fullmatch(r"<!-- from: (.*) -->", line):
                 base = parts(found[1])
                 continue
@@ -73,15 +66,6 @@ def rendered(template: str, where: str) -> str:
     if problems:
         raise Mistake("\n".join(problems))
     return "\n".join(lines) + "\n"
-
-
-def lacking(place: str) -> list[str]:
-    """What to print where a committed board does not have that place; nothing where it has."""
-    try:
-        value(place, ())
-    except Mistake:
-        return [f"Left out until the board is made again with its present suite: it has no {place.replace('|', '/')}.", ""]
-    return []
 
 
 def claims(paper: str) -> list[str]:

@@ -33,7 +33,8 @@ Verdict = Literal[
 ]  # fmt: skip
 """of a claim, the first that applies to it or to one of its comparisons"""
 UNLEARNED = "is beside an undefended model that is right less than three times as often as by chance"
-NULLS = dict.fromkeys(("auc", "worst-auc", "mean-auc", "attack-accuracy"), 0.5) | {"runtime": 1.0, "delta-accuracy": 0.0}
+NULLS = dict.fromkeys(("auc", "worst-auc", "mean-auc", "attack-accuracy"), 0.5) | {"delta-accuracy": 0.0}
+"""values of no effect, which travel; not that of a runtime: of a small network's most is the engine's cost of a step"""
 MINOR = dict.fromkeys(("auc", "worst-auc", "mean-auc"), 0.03) | dict.fromkeys(("accuracy", "delta-accuracy"), 1.0)
 """differences that a comparison must be able to show where the paper prints none: CoFedMID, section 5.3"""
 
