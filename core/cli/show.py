@@ -50,7 +50,7 @@ def find(root: Path, cell: str | None) -> list[LoadedRecord]:
     """The records with ``cell`` in their name or, if there are none, at the start of their key. Raises ``UserError`` for none."""
     from fedbench.core.store.reading import load_records
 
-    everything = load_records(opened(root).root)
+    everything = load_records(opened(root).root, arrays=False)  # only the records are shown
     found = [r for r in everything if cell is None or cell in r.stem]
     found = found or [r for r in everything if r.record.key.startswith(cell or "")]
     if not found:

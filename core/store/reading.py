@@ -125,15 +125,16 @@ def _null_maxima(arrays: RunArrays, key: str, target: int) -> tuple[np.ndarray, 
     return auc.astype(np.float64), advantage.astype(np.float64)
 
 
-def load_records(folder: Path | str) -> list[LoadedRecord]:
+def load_records(folder: Path | str, arrays: bool = True) -> list[LoadedRecord]:
     """The records of all cells in a results folder: those that were measured there, then imported ones of other keys.
+    ``arrays``: with a check of their arrays.
 
     UserError that names every file that cannot be used, with reason and remedy.
     """
     paths = all_paths(Path(folder))
     if not paths:
         raise UserError(f"{Path(folder) / 'records'}: no records found; `fedbench run SUITE` writes them")
-    loaded = read_all(paths)
+    loaded = read_all(paths, read_run if arrays else read_bare)
     own = [r for r in loaded if not r.bundle]
     known = {(r.record.suite, r.record.key) for r in own}
     imported = {(r.record.suite, r.record.key): r for r in loaded if r.bundle}
