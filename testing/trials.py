@@ -112,8 +112,9 @@ def _share(subject: Subject) -> None:
 
 def _pass(subject: Subject, i: int) -> dict[str, str]:
     ahead, now, now_ns = _AHEAD_S * (i == 1), time.time, time.time_ns
-    clock = {"time": lambda: now() + ahead, "time_ns": lambda: now_ns() + int(ahead * 1e9)}
-    with at_work(f"{subject}: runs"), patch.multiple(time, **clock):
+    later = patch.object(time, "time", lambda: now() + ahead)
+    later_ns = patch.object(time, "time_ns", lambda: now_ns() + int(ahead * 1e9))
+    with at_work(f"{subject}: runs"), later, later_ns:
         try:
             return digests_of(trial(subject, turned=i == 2))
         except Skipped as why:
