@@ -32,9 +32,17 @@ from fedbench.core.metrics import Interval
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.store.record import Found as Recorded
-from fedbench.leaderboard.claims.papers import load_paper, shipped_papers
+from fedbench.leaderboard.claims.papers import Quantity, load_paper, shipped_papers
 from fedbench.leaderboard.markdown import render
-from fedbench.leaderboard.statistics.claim_quantities import Found, measured, p_of_interval, power, separate, undominated
+from fedbench.leaderboard.statistics.claim_quantities import (
+    Found,
+    at_floor,
+    measured,
+    p_of_interval,
+    power,
+    separate,
+    undominated,
+)
 from fedbench.leaderboard.statistics.own_table import own_table
 from fedbench.leaderboard.statistics.sections import family
 from fedbench.leaderboard.tables.papers import claims_blocks
@@ -146,6 +154,14 @@ def test_a_rival_at_the_floor_cannot_lose(labels, expected):
     world = section_of(np.array([[means[label] + WIGGLE * (1 if i % 2 else -1)] for i, label in enumerate(labels)]), labels)
     found = judge([world], LOWER.format("high", labels[2]))
     assert (found.verdict, found.comparisons[0].bar) == (expected, "is at the floor" if expected == HERE else "")
+
+
+@pytest.mark.parametrize(("rival", "expected"), [(0.42, True), (0.6, False)])
+def test_what_is_below_guessing_finds_nothing_though_the_free_rider_is_lower(rival, expected):
+    world = section_of(np.array([[0.8 + WIGGLE], [rival - WIGGLE], [0.3 + WIGGLE]]), ("none", "rival", "free-rider"))
+    world.comparison.population = "mix"  # where an attack keeps its own sign
+    q = Quantity(measure="auc", row="rival", attack=world.attacks[0])
+    assert [at_floor(world, q), at_floor(world, q, 0.03)] == [expected] * 2
 
 
 @pytest.mark.parametrize(("floor", "expected"), [(0.5, NO), (0.6, HERE)])

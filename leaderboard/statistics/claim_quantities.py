@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,18 +136,15 @@ def power(found: Interval, distance: float, claimed: int, seeds: int, level: flo
 
 
 def at_floor(section: Section, q: Quantity, slack: float = 0.0) -> bool:
-    """Whether a leak is not significantly above the free-rider's or, where the section has none, chance: then no other row
-    can be below it. With ``slack``, whether even the leak plus ``slack`` is not above."""
+    """Whether a leak is not significantly above chance, or above the free-rider's where the section has one: then it finds
+    nothing, and no other row can be below it. With ``slack``, whether even the leak plus ``slack`` is not above."""
     if q.measure not in _CHANCE or ((floor := section.free_rider) is not None and floor.label == q.row):
         return False
-    try:
-        if floor is None:
-            raise Missing("no row")
-        above, bound = contrasted((section, q), (section, q.model_copy(update={"row": floor.label}))), 0.0
-    except Missing:
-        bound = _CHANCE[q.measure]
-        above = compared_with_value(section, q, bound)
-    return above.interval.mean + slack <= bound or (not slack and above.p > 1 - LEVEL)
+    bars = [(compared_with_value(section, q, _CHANCE[q.measure]), _CHANCE[q.measure])]
+    if floor is not None:
+        with suppress(Missing):
+            bars.append((contrasted((section, q), (section, q.model_copy(update={"row": floor.label}))), 0.0))
+    return any(above.interval.mean + slack <= bar or (not slack and above.p > 1 - LEVEL) for above, bar in bars)
 
 
 def learned(section: Section) -> bool:
