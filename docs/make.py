@@ -84,7 +84,7 @@ def claims(paper: str) -> list[str]:
                 not_run[suite] = None
         if suites:
             found = "; ".join(f"*{verdict}*: {', '.join(boards)}" for verdict, boards in suites.items())
-            rows.append(f"* {escape(claim.text, len(claim.text))} ({escape(claim.place)}) {found}")
+            rows.append(f"* {escape(claim.text, len(claim.text))} {found}")
     summary = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0])))
     missing = f" Other claims need boards that have not been made: {', '.join(map(escape, not_run))}." if not_run else ""
     return [
