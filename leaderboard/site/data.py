@@ -110,7 +110,7 @@ def _section(section: Section, first: int, cells: Cells) -> dict[str, Any]:
         "setting": cells.settings[section.suite, section.setting], "coalition": text(section.coalition),
         "view": text(section.view), "seeds": list(section.seeds),
         "attacks": [cells.use(loaded.record.attack) for loaded in attacks], "fpr_from": _from(section),
-        "sentence": plain(sentences(section)[0]), "rows": list(range(first, first + len(section.rows))),
+        "sentence": " ".join(map(plain, sentences(section))), "rows": list(range(first, first + len(section.rows))),
     }  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def measured(section: Section, q: Quantity) -> Interval:
     not have it."""
     row = row_of(section, q.row)
     _require_scores(section, row, q)
-    if q.measure in _CHANCE and not section.comparison.parts:
+    if q.measure in _OF_POPULATION and not section.comparison.parts:
         raise Missing(f"no candidates with non-members of this population: {section.comparison.population}")
     found = _MEASURES[q.measure](section, row, q)
     if found is None:
@@ -138,9 +138,9 @@ def power(found: Interval, distance: float, claimed: int, seeds: int, level: flo
 def at_floor(section: Section, q: Quantity, slack: float = 0.0) -> bool:
     """Whether a leak is not significantly above chance, or above the free-rider's where the section has one: then it finds
     nothing, and no other row can be below it. With ``slack``, whether even the leak plus ``slack`` is not above."""
-    if q.measure not in _CHANCE or ((floor := section.free_rider) is not None and floor.label == q.row):
+    if q.measure not in CHANCE or ((floor := section.free_rider) is not None and floor.label == q.row):
         return False
-    bars = [(compared_with_value(section, q, _CHANCE[q.measure]), _CHANCE[q.measure])]
+    bars = [(compared_with_value(section, q, CHANCE[q.measure]), CHANCE[q.measure])]
     if floor is not None:
         with suppress(Missing):
             bars.append((contrasted((section, q), (section, q.model_copy(update={"row": floor.label}))), 0.0))
@@ -284,7 +284,8 @@ _RIVALS: dict[str, Callable[[Section, Quantity], Rival]] = {
     "mean-auc": lambda section, q: section.comparison.mean_rival(q.row),
     "auc": lambda section, q: section.comparison.cell_rival(q.row, q.attack or ""),
 }
-_CHANCE = dict.fromkeys(("worst-auc", "mean-auc", "auc"), 0.5) | dict.fromkeys(("worst-tf01", "mean-tf01", "tf01"), 0.1)
+_OF_POPULATION = ("worst-auc", "mean-auc", "auc", "worst-tf01", "mean-tf01", "tf01")
+CHANCE = dict.fromkeys(("worst-auc", "mean-auc", "auc", "attack-accuracy"), 0.5) | dict.fromkeys(_OF_POPULATION[3:], 0.1)
 _OVER_ATTACKS = ("worst-auc", "mean-auc", "worst-tf01", "mean-tf01")
 _WHY = {
     **dict.fromkeys(("worst-tf01", "mean-tf01", "tf01"), "too few non-members for TF01 of"),

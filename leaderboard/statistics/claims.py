@@ -11,6 +11,7 @@ from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.claims.papers import Bound, Claim, Contrast, Paper, Place, Predicate, Quantity, Undominated
 from fedbench.leaderboard.statistics.claim_quantities import (
     BY_SEED,
+    CHANCE,
     Found,
     Missing,
     at_floor,
@@ -33,8 +34,10 @@ Verdict = Literal[
 ]  # fmt: skip
 """of a claim, the first that applies to it or to one of its comparisons"""
 UNLEARNED = "is beside an undefended model that is right less than three times as often as by chance"
+FLOOR = "is at the floor"
 NULLS = dict.fromkeys(("auc", "worst-auc", "mean-auc", "attack-accuracy"), 0.5) | {"delta-accuracy": 0.0}
-"""values of no effect, which travel; not that of a runtime: of a small network's most is the engine's cost of a step"""
+"""values of no effect, which mean the same at every scale; a runtime has none, since much of a small network's is the
+engine's cost of a step"""
 MINOR = dict.fromkeys(("auc", "worst-auc", "mean-auc"), 0.03) | dict.fromkeys(("accuracy", "delta-accuracy"), 1.0)
 """differences that a comparison must be able to show where the paper prints none: CoFedMID, section 5.3"""
 
@@ -43,8 +46,8 @@ MINOR = dict.fromkeys(("auc", "worst-auc", "mean-auc"), 0.03) | dict.fromkeys(("
 class ClaimTest:
     """One number against a value or another number. ``value``: the number itself; ``found``: the number or its
     difference from ``other``, which is tested against ``bound``; ``claimed``: -1 below, +1 above; ``p``: two-sided;
-    ``distance``: how far beyond the bound the paper has it, ``power`` to show that; ``bar``: why it cannot be decided;
-    ``absolute``: a value that says nothing at other scales."""
+    ``distance``: how far beyond the bound the paper has it, ``power`` to show that, 0 if not known; ``bar``: why it
+    cannot be decided; ``absolute``: a value that says nothing at other scales."""
 
     place: Place
     quantity: Quantity
@@ -126,9 +129,19 @@ def _judge(paper: Paper, claim: Claim, places: Sequence[Place], sections: Sequen
         for place in places for i, predicate in enumerate(claim.holds) for one in _tests(place, predicate, sections)
     ]  # fmt: skip
     tests, lacks = [x for x in found if isinstance(x, ClaimTest)], [x for x in found if isinstance(x, Lack)]
+    tests = [replace(test, bar=FLOOR) if not test.bar and _cannot_fail(test, tests) else test for test in tests]
     adjusted = holm({i: test.p for i, test in enumerate(tests) if not (test.absolute or test.bar)})
     comparisons = tuple(replace(test, p=min(1.0, boards * adjusted.get(i, 1.0))) for i, test in enumerate(tests))
     return Judged(claim=claim, own=own, comparisons=comparisons, lacks=tuple(dict.fromkeys(lacks)))
+
+
+def _cannot_fail(test: ClaimTest, tests: Sequence[ClaimTest]) -> bool:
+    """Whether it claims no more than a slack below a number from which chance is no farther; a slack on both sides can fail."""
+    lowest = test.value.mean - test.found.mean + test.bound
+    if test.other is None or test.claimed < 0 or test.bound >= 0 or lowest > CHANCE.get(test.quantity.measure, -1.0):
+        return False
+    at = test.place, test.quantity, test.other
+    return all(other.claimed > 0 for other in tests if (other.place, other.quantity, other.other) == at)
 
 
 def _weighed(test: ClaimTest, distance: float | None, paper: Paper, sections: Sequence[Section], level: float) -> ClaimTest:
@@ -137,7 +150,7 @@ def _weighed(test: ClaimTest, distance: float | None, paper: Paper, sections: Se
     distance = distance or (abs(test.bound) if test.other else 0.0) or MINOR.get(q.measure)
     null = NULLS.get(q.measure, 0.0 if q.measure in BY_SEED else None)
     return replace(
-        test, distance=distance, power=power(test.found, distance, test.claimed, seeds, level) if distance else 1.0,
+        test, distance=distance, power=power(test.found, distance, test.claimed, seeds, level) if distance else 0.0,
         absolute=test.other is None and test.bound != null and test.place.suite not in paper.at_scale,
     )  # fmt: skip
 
@@ -187,8 +200,7 @@ def _against(
         margin = -test.claimed * asked.slack
         found: Found = contrasted((section, own), (_section(other.place, sections, other.name), theirs), margin)
         unfair = test.claimed < 0 and own.row != theirs.row and at_floor(section, theirs, asked.slack)
-        bar = "is at the floor" if unfair else ""
-        return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p, bar=bar)
+        return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p, bar=FLOOR if unfair else "")
     accuracies = [Quantity(measure="accuracy", row=q.row) for q in (own, theirs)]
     leak = contrasted((section, own), (section, theirs))
     by_accuracy, found = undominated(leak, contrasted((section, accuracies[0]), (section, accuracies[1])))

@@ -174,7 +174,7 @@ _HOW = (
     "What the papers claim, tested on the rows above with the papers' non-members; all comparisons of a claim, on all of its "
     "boards, are tested together at 95 % (Holm). Supported: each is significant as claimed; contradicted: one is significant "
     "the other way; cannot decide: a rival cannot lose, the undefended model has not learned, or the power to show the paper's "
-    "own difference is below 80 %. Found: how many comparisons of a section are significant, and the one that decides most "
+    "own difference is below 80 % or not known. Found: how many comparisons of a section are significant, and the one that decides most "
     "against the claim. "
     f"{PLAIN} docs/method.md has the definitions."
 )
@@ -230,8 +230,10 @@ def _why(c: ClaimTest) -> tuple[Part, ...]:
     """Why the comparison cannot be decided."""
     if c.bar:
         return sentence(f"which cannot decide: {{}} {c.bar}", c.other or "")
+    if c.distance is None:
+        return sentence("which cannot decide: nothing says how large a difference it must show")
     unit = " pp" if c.quantity.measure in _PERCENT else _UNITS.get(c.quantity.measure, "")
-    return sentence(f"which cannot decide: the power to show {c.distance or 0:.2g}{unit} is {100 * c.power:.0f} %")
+    return sentence(f"which cannot decide: the power to show {c.distance:.2g}{unit} is {100 * c.power:.0f} %")
 
 
 def _said(c: ClaimTest) -> tuple[Part, ...]:
