@@ -34,6 +34,7 @@ DOCS = Path(__file__).resolve().parent
 BOARDS = DOCS.parent / "leaderboard" / "boards"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
 
+OWN = "the text says so, its own table does not"
 CLAIM_COLUMNS = ["id", "claim", "place", "verdict", "found"]
 
 Table = dict[str, dict[str, str]]
@@ -69,11 +70,11 @@ def rendered(template: str, where: str) -> str:
 
 
 def claims(paper: str) -> list[str]:
-    """Number of verdicts of each kind, and a line for each claim."""
+    """Number of verdicts of each kind, and a line for each claim; last those that the paper's own tables do not hold."""
     papers = shipped_papers()
     if paper not in papers:
         raise Mistake(f"no claims of {paper}; there are claims of {', '.join(papers)}")
-    rows, counted, not_run = [], Counter[str](), dict[str, None]()
+    rows, refuted, counted, not_run = [], [], Counter[str](), dict[str, None]()
     for claim in papers[paper].claims:
         suites: dict[str, list[str]] = {}
         for suite in papers[paper].suites(claim):
@@ -82,14 +83,16 @@ def claims(paper: str) -> list[str]:
                 counted[verdict] += 1
             else:
                 not_run[suite] = None
-        if suites:
+        if OWN in suites:
+            refuted.append(f"* {escape(claim.text, len(claim.text))}")
+        elif suites:
             found = "; ".join(f"*{verdict}*: {', '.join(boards)}" for verdict, boards in suites.items())
             rows.append(f"* {escape(claim.text, len(claim.text))} {found}")
     summary = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0])))
     missing = f" Other claims need boards that have not been made: {', '.join(map(escape, not_run))}." if not_run else ""
     return [
         f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.{missing}", "",
-        *rows,
+        *rows, *(["", f"{OWN.capitalize()}:", "", *refuted] if refuted else []),
     ]  # fmt: skip
 
 
