@@ -174,8 +174,8 @@ _HOW = (
     "What the papers claim, tested on the rows above with the papers' non-members; all comparisons of a claim, on all of its "
     "boards, are tested together at 95 % (Holm). Supported: each is significant as claimed; contradicted: one is significant "
     "the other way; cannot decide: a rival cannot lose, the undefended model has not learned, or the power to show the paper's "
-    "own difference is below 80 % or not known. Found: how many comparisons of a section are significant, and the one that decides most "
-    "against the claim. "
+    "own difference is below 80 % or not known. Found: how many comparisons of a section are significant, and the one that "
+    "decides most against the claim. "
     f"{PLAIN} docs/method.md has the definitions."
 )
 _LONGEST = 400
