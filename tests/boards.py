@@ -225,7 +225,7 @@ class Poisoned(Folder):
         rng = np.random.default_rng([seed, *defense.encode(), *attack.encode()])
         for t in scored:
             member = arrays[f"t{t.target}_kind"] == 0
-            shift = {"atm": 0.3}.get(defense, 1.0) * np.where(member, 1, -1)
+            shift = {"atm": 0.3, "krum": 0.0}.get(defense, 1.0) * np.where(member, 1, -1)
             by_round = rng.normal(size=(self.rounds, len(member))) + shift
             t.decision = decision_of(by_round, member, rng)
         accuracy = ACCURACY[attack if attack in ACTIVE else None] - 0.1 * (defense != "none")

@@ -178,7 +178,8 @@ def test_with_slack_a_rival_is_at_the_floor_where_the_slack_does_not_lift_it_abo
 def test_what_may_lie_below_a_number_by_a_slack_that_reaches_chance_cannot_fail(mean, sides, expected):
     world = section_of(np.array([[0.8 - WIGGLE], [mean + WIGGLE / 9], [mean - WIGGLE / 9]]), ("none", "one", "other"))
     asked = [f"{side}: {{measure: mean-auc, row: one, than: {{rows: [other]}}, slack: 0.03}}" for side in sides.split()]
-    assert judge([world], *asked).verdict == expected
+    found = judge([world], *asked)
+    assert (found.verdict, found.comparisons[0].bar != "") == (expected, expected == HERE)
 
 
 @pytest.mark.parametrize(("dataset", "expected"), [("cifar10", HERE), ("location30", YES), ("unknown", YES)])
@@ -379,6 +380,14 @@ def grouped(tmp_path_factory):
 def test_groups_decisions_and_findings_are_compared_seed_by_seed(grouped, holds, expected):
     place = {"coalition": "none", "view": "client"} if "atm" in holds else {"coalition": "uniform", "view": "external"}
     assert judge(grouped, holds, sections={"here": place}).verdict == expected
+
+
+@pytest.mark.parametrize(("rival", "expected"), [("krum", HERE), ("none", YES)])
+def test_decisions_no_better_than_guessing_are_at_the_floor(tmp_path, rival, expected):
+    sections = sections_of(Poisoned(tmp_path / "p", rules=("none", "atm", "krum")).fill(range(4)))
+    holds = f"lower: {{measure: attack-accuracy, row: atm, attack: fedpoisonmia, than: {{rows: [{rival}]}}}}"
+    found = judge(sections, holds, sections={"here": {"coalition": "none", "view": "client"}})
+    assert (found.verdict, found.comparisons[0].bar) == (expected, "is at the floor" if expected == HERE else "")
 
 
 @pytest.mark.parametrize(("what", "expected"), [

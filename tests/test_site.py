@@ -125,6 +125,7 @@ def test_the_command_line_reads_what_a_command_says(wanted):
 def test_the_table_shows_the_numbers_of_the_section(made, folder):
     (section,) = sections_of(folder)
     page = made["demo.html"]
+    assert "a power of 80 % takes a difference of" in page.board["sections"][0]["sentence"]
     rates = np.array(page.board["fpr"])[page.board["sections"][0]["fpr_from"] :]
     assert [row["label"] for row in page.board["rows"]] == [row.label for row in section.rows]
     for shown, row in zip(page.board["rows"], section.rows, strict=True):

@@ -34,7 +34,6 @@ Verdict = Literal[
 ]  # fmt: skip
 """of a claim, the first that applies to it or to one of its comparisons"""
 UNLEARNED = "is beside an undefended model that is right less than three times as often as by chance"
-FLOOR = "is at the floor"
 NULLS = dict.fromkeys(("auc", "worst-auc", "mean-auc", "attack-accuracy"), 0.5) | {"delta-accuracy": 0.0}
 """values of no effect, which mean the same at every scale; a runtime has none, since much of a small network's is the
 engine's cost of a step"""
@@ -129,14 +128,15 @@ def _judge(paper: Paper, claim: Claim, places: Sequence[Place], sections: Sequen
         for place in places for i, predicate in enumerate(claim.holds) for one in _tests(place, predicate, sections)
     ]  # fmt: skip
     tests, lacks = [x for x in found if isinstance(x, ClaimTest)], [x for x in found if isinstance(x, Lack)]
-    tests = [replace(test, bar=FLOOR) if not test.bar and _cannot_fail(test, tests) else test for test in tests]
+    tests = [replace(t, bar="less the slack is at chance") if not t.bar and _cannot_fail(t, tests) else t for t in tests]
     adjusted = holm({i: test.p for i, test in enumerate(tests) if not (test.absolute or test.bar)})
     comparisons = tuple(replace(test, p=min(1.0, boards * adjusted.get(i, 1.0))) for i, test in enumerate(tests))
     return Judged(claim=claim, own=own, comparisons=comparisons, lacks=tuple(dict.fromkeys(lacks)))
 
 
 def _cannot_fail(test: ClaimTest, tests: Sequence[ClaimTest]) -> bool:
-    """Whether it claims no more than a slack below a number from which chance is no farther; a slack on both sides can fail."""
+    """Whether it claims only that a number lies no more than a slack below another, and chance does not lie lower either. With
+    a slack above the other number, too, the claim can fail."""
     lowest = test.value.mean - test.found.mean + test.bound
     if test.other is None or test.claimed < 0 or test.bound >= 0 or lowest > CHANCE.get(test.quantity.measure, -1.0):
         return False
@@ -200,7 +200,8 @@ def _against(
         margin = -test.claimed * asked.slack
         found: Found = contrasted((section, own), (_section(other.place, sections, other.name), theirs), margin)
         unfair = test.claimed < 0 and own.row != theirs.row and at_floor(section, theirs, asked.slack)
-        return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p, bar=FLOOR if unfair else "")
+        bar = "is at the floor" if unfair else ""
+        return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p, bar=bar)
     accuracies = [Quantity(measure="accuracy", row=q.row) for q in (own, theirs)]
     leak = contrasted((section, own), (section, theirs))
     by_accuracy, found = undominated(leak, contrasted((section, accuracies[0]), (section, accuracies[1])))
