@@ -8,6 +8,7 @@
   and ``{{row | column}}`` then is enough. A last part ``±`` adds the interval, ``text`` takes the place as it is.
 * ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board.
 * ``{{verdict: board | claim}}`` is that board's verdict on a claim, by its id.
+* ``{{rivals: board | setting | coalition | view | chosen}}`` lists the rivals of a tuned defense by what the pairwise tests say.
 * ``[[A < B ? words : other words]]`` (or ``>``; A and B numbers or braces) takes the words that follow from the numbers.
 * ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims (``leaderboard/claims/paper.yaml``) with the
   verdicts of the committed boards.
@@ -38,8 +39,8 @@ OWN = "the text says so, its own table does not"
 CLAIM_COLUMNS = ["id", "claim", "place", "verdict", "found"]
 
 Table = dict[str, dict[str, str]]
-"""row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``, a second column of one name
-is called ``name (2)``"""
+"""row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``, one that compares has rows
+``chosen / rival``, a second column of one name is called ``name (2)``"""
 
 
 class Mistake(Exception):
@@ -132,6 +133,8 @@ def value(text: str, base: tuple[str, ...]) -> str:
         if claim not in verdicts(board):
             raise Mistake(f"{board}.md has no verdict on '{claim}'; it has them on {', '.join(verdicts(board)) or 'no claim'}")
         return verdicts(board)[claim]
+    if text.startswith("rivals:"):
+        return rivals(*parts(text.removeprefix("rivals:")))
     wanted = parts(text)
     form = wanted[-1:] if wanted[-1] in ("±", "text") else ()
     wanted = wanted[: len(wanted) - len(form)]
@@ -144,6 +147,21 @@ def value(text: str, base: tuple[str, ...]) -> str:
         near = sorted({t for s in tables(board) for t in s[3:] if s[:3] == section}) or sorted({s[:3] for s in tables(board)})
         raise Mistake(f"{board}.md has no table '{table}' under {' / '.join(section)}; there are {near}")
     return number(place(found, row, column, f"{board}.md, {table}"), form)
+
+
+def rivals(board: str, setting: str, coalition: str, view: str, chosen: str) -> str:
+    """The rivals of a tuned defense that it leaks more than, is tied with, and leaks less than, with the differences."""
+    section = (setting, coalition, view, "One tuned defense against the others")
+    if section not in tables(board):
+        raise Mistake(f"{board}.md compares no tuned defense under {' / '.join(section[:3])}")
+    groups: dict[str, list[str]] = {"MORE": [], "no difference shown": [], "less": []}
+    for row, cells in tables(board)[section].items():
+        if row.startswith(f"{chosen} / "):
+            difference = number(cells["worst case AUC"], ("±",))
+            groups[cells["it leaks"]].append(f"{cells['minus']} ({difference})")
+    words = ("leaks more than", "is tied with", "leaks less than")
+    sentences = [f"{w} {', '.join(names)}" for w, names in zip(words, groups.values(), strict=True) if names]
+    return "; ".join(sentences)
 
 
 def place(table: Table, row: str, column: str, where: str) -> str:
@@ -231,7 +249,8 @@ def grid(lines: list[str]) -> Table:
     for row in rows[2:]:
         cells = dict(zip(header, row, strict=True))
         name = row[named].removesuffix(" (undefended)")
-        found[f"{name} / {cells['attack']}" if named == 0 and "attack" in cells and "defense" in cells else name] = cells
+        second = cells.get("minus") or (cells.get("attack") if named == 0 and "defense" in cells else None)
+        found[f"{name} / {second}" if second else name] = cells
     return found
 
 
