@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("fedbench")
+        return version("fedbench-privacy")
     if name not in __all__:
         raise AttributeError(f"module 'fedbench' has no attribute {name!r}")
     from fedbench.core import api

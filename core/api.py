@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.hooks import DISTRIBUTION
 
 if TYPE_CHECKING:
     from fedbench.core.contract.attack import Attack
@@ -265,4 +266,4 @@ def _texts(given: Texts) -> tuple[str, ...]:
 
 def _leaderboard(name: str) -> Any:
     """A function that the leaderboard announces: core imports nothing of it."""
-    return distribution("fedbench").entry_points.select(group="fedbench.results")[name].load()
+    return distribution(DISTRIBUTION).entry_points.select(group="fedbench.results")[name].load()

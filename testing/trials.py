@@ -31,6 +31,7 @@ from fedbench.core import (
     SkipCell,
     UserError,
 )
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.models.sequential import MLP
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.process.ask import ask
@@ -267,7 +268,7 @@ def _model(subject: Subject, made: Model) -> dict[str, Any]:
 
 def measure(subject: Subject, made: Signal, chunk: int = 23) -> dict[str, Any]:
     """[23] or [23, d] numbers, asked for ``chunk`` samples at a time. Raises :class:`Skipped` for signals of the engine."""
-    if subject.found is not None and subject.found.distribution == "fedbench" and subject.name in GRADIENT_SIGNALS:
+    if subject.found is not None and subject.found.distribution == DISTRIBUTION and subject.name in GRADIENT_SIGNALS:
         raise Skipped("the engine measures this signal for all clients at once")
     data = TinyData(train=23).load(0)
     x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)

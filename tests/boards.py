@@ -30,7 +30,7 @@ N_MEMBERS, N_OFL, N_IFL, N_TEST = 40, 60, 100, 400
 
 
 def use(label, name=None):
-    return {"name": name or label, "label": label, "params": {}, "distribution": "fedbench 0.1.0", "digest": "ab"}
+    return {"name": name or label, "label": label, "params": {}, "distribution": "fedbench-privacy 0.1.0", "digest": "ab"}
 
 
 PROVENANCE = {

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import click
 import pytest
 from click.shell_completion import get_completion_class
-from fake_packages import ANNOUNCE, BROKEN, DEFENSE, install
+from fake_packages import ANNOUNCE, BROKEN, DEFENSE, described, install
 from good_suite import edited as edited_spec
 
 from fedbench.core import UserError
@@ -85,12 +85,31 @@ def test_other_packages_of_the_distribution_announce_commands_and_a_broken_one_l
         """Weigh a federation."""
 
     monkeypatch.setitem(sys.modules, "weighing", SimpleNamespace(command=command))
-    monkeypatch.setattr(cli_main, "distribution", {"fedbench": Distribution}.__getitem__)
+    monkeypatch.setattr(cli_main, "distribution", {"fedbench-privacy": Distribution}.__getitem__)
     monkeypatch.setattr(cli_main, "commands", cli_main.commands.__wrapped__)
     text = fedbench("--help")[1]
     assert "weigh        Weigh a federation." in text and "the command 'gone' cannot be loaded" in text and "unasked" not in text
     assert fedbench("weigh")[0] == fedbench("list", "models")[0] == 0
     assert fedbench("gone") == (2, "", "the command 'gone' cannot be loaded: No module named 'no_such'\n")
+
+
+@pytest.mark.parametrize(("name", "record", "refused"), [
+    ("fedbench", "fedbench/__init__.py,,\n", True), ("their_tool", "a.py,,\nfedbench/core/cli/main.py,,\n", True),
+    ("fedbench", "../../../bin/fedbench,,\n", True),
+    ("fedbench_privacy", "../../../bin/fedbench,,\nfedbench/__init__.py,,\n", False),
+    ("fedbench_shield", "fedbench_shield/__init__.py,,\ntests/fedbench/a.py,,\n../../../bin/fedbench-shield,,\n", False),
+])  # fmt: skip
+def test_a_command_beside_files_of_another_package_says_so_and_stops(name, record, refused, tmp_path, monkeypatch, fedbench):
+    described(tmp_path, name, "a")
+    (tmp_path / f"{name}-1.0.dist-info" / "RECORD").write_text(record)
+    monkeypatch.syspath_prepend(tmp_path)
+    cli_main.intruders.cache_clear()
+    status, _, message = fedbench("schema")
+    cli_main.intruders.cache_clear()
+    assert status == 2 * refused
+    called = name.replace("_", "-")
+    remedy = f"run `pip uninstall {called}`, then `pip install --force-reinstall --no-deps fedbench-privacy`\n"
+    assert message.endswith(f": {called}; {remedy}") if refused else message == ""
 
 
 @pytest.mark.parametrize(("error", "status", "message"), [

@@ -20,6 +20,7 @@ from PIL import Image
 from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
 from fedbench.core import Data, UserError
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.arrays import check_data
 from fedbench.plugins.datasets.cifar import Cifar10, Cifar100, Stl10
@@ -364,7 +365,7 @@ def test_more_samples_than_there_are_is_refused(test_y, wanted, told):
 
 
 def test_every_built_in_data_set_says_what_it_is_and_whether_it_is_here():
-    found = {c.component.name: c.load() for c in Registry.discover().components("dataset") if c.distribution == "fedbench"}
+    found = {c.component.name: c.load() for c in Registry.discover().components("dataset") if c.distribution == DISTRIBUTION}
     assert found.keys() >= {name.partition(",")[0] for name in SETS}
     for name, cls in found.items():
         assert cls.licence != "unknown" and cls.citation, name

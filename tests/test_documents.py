@@ -162,6 +162,47 @@ def test_the_image_runs_the_commands_of_the_readme():
     assert set(packages) <= copied and all((ROOT / name).exists() for name in copied)
 
 
+# the author of each is known; a name that is in none of these sets could be registered by a stranger
+THEIRS = {
+    "bokeh", "build", "click", "codespell", "cosmic-ray", "coverage", "furo", "hypothesis", "ipykernel", "jinja2", "jsonschema",
+    "kubernetes-validate", "matplotlib", "mypy", "myst-parser", "nbclient", "numpy", "opacus", "pandas", "pfl", "pillow",
+    "playwright", "pluggy", "psutil", "pydantic", "pytest", "pytest-xdist", "ray", "rich", "ruamel.yaml", "ruff", "scikit-learn",
+    "scipy", "setuptools", "sphinx", "tabulate", "tensorboard", "threadpoolctl", "torch", "torchvision", "twine",
+}  # fmt: skip
+OF_THE_TEXT = {"$distribution", "fedbench-sign-update"}  # the package that a reader has just written
+FOUND_BY_CI = {"fedbench-memory-top-k", "fedbench-merlin", "fedbench-control-charts"}  # without an index
+
+
+def installed_names(path):
+    """Names of packages that the commands and requirements of a file give to pip; paths and computed names are none."""
+    text = path.read_text()
+    word = r"'[^']*'|[^\s'\",;`&|#()]+"
+    commands = re.findall(rf"pip (?:install|download)((?: +(?:{word}))+)", text)
+    words = [w for command in commands for w in re.findall(word, command)]
+    if path.name.startswith("requirements"):
+        words += re.sub(r"#.*", "", text).split()
+    if path.name.startswith("pyproject.toml"):
+        project = tomllib.loads(re.sub(r'^\$name|\$author_quoted', '""', text, flags=re.M))
+        lists = [project["build-system"]["requires"], *project["project"].get("optional-dependencies", {}).values()]
+        words += [word for one in [project["project"].get("dependencies", []), *lists] for word in one]
+    names = (re.match(r"\$?\w[\w.-]*(?=$|[\[<>=!~$ ])", w.strip("'")) for w in words if "/" not in w)
+    return {name[0] for name in names if name and not name[0].endswith(".txt")}
+
+
+def test_every_package_that_a_text_installs_is_ours_or_of_a_known_author():
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    outside = re.compile(r"tests/(?!plugin_example/)|leaderboard/boards/|.*\.(png|npz)$|$")
+    names = {name: installed_names(ROOT / name) for name in tracked if not outside.match(name)}
+    known = THEIRS | OF_THE_TEXT | {PROJECT["name"]}
+    names[".ci/examples"] -= FOUND_BY_CI
+    assert {name: found - known for name, found in names.items() if found - known} == {}
+    workflow = "core/scaffold/templates/package/dot_github/workflows/test.yml.in"
+    assert names[workflow] == {"torch", "torchvision"} and names["docs/site.md"] == {PROJECT["name"]}
+    template = names["core/scaffold/templates/package/pyproject.toml.in"]
+    requirements = names["examples/results-repository/requirements.txt"]
+    assert template == {PROJECT["name"], "setuptools", "pytest", "ruff"} and requirements == {PROJECT["name"]}
+
+
 def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path):
     asked = {re.match(r"[\w.-]+", text).group() for text in PROJECT["dependencies"]}
     table = re.findall(r"^\| ([^|]+) \|", README.split("## Dependencies")[1], re.MULTILINE)

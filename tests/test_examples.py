@@ -173,5 +173,5 @@ def test_kubernetes_accepts_the_job_and_each_pod_has_its_part():
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
     assert shown[:2] == ["fedbench", "run"]
     assert shown[shown.index("--part") + 1] == "8/8"
-    validate = pytest.importorskip("kubernetes_validate", reason="not installed: pip install 'fedbench[clusters]'")
+    validate = pytest.importorskip("kubernetes_validate", reason="not installed: pip install 'fedbench-privacy[clusters]'")
     assert validate.validate(job, "1.31", strict=True) is not None

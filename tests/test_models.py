@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, group_norm, linear, relu
 
 from fedbench.core import Data, Model, UserError
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.numerics import gradients
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import gradient_rows
@@ -35,7 +36,7 @@ ANNOUNCED = {
     "vgg19": ((3, 32, 32), (3, 224, 224), 1000, 143_667_240),
 }  # fmt: skip
 NARROW = {"vgg16": {"divide": 16}, "vgg19": {"divide": 16}}  # where 30 million parameters would show nothing more
-MODELS = {c.name: c for c in Registry.discover().components("model") if c.distribution == "fedbench"}
+MODELS = {c.name: c for c in Registry.discover().components("model") if c.distribution == DISTRIBUTION}
 
 
 def built(name: str, shape: tuple[int, ...], classes: int = CLASSES, seed: int = 0, **params) -> nn.Module:

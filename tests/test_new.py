@@ -52,7 +52,7 @@ def test_a_bad_name_is_refused_with_a_good_one(tmp_path, given, words):
 
 
 @pytest.mark.parametrize(("kind", "name", "who"), [
-    ("defense", "grad-noise", "there is the defense 'grad-noise' (fedbench "),
+    ("defense", "grad-noise", "there is the defense 'grad-noise' (fedbench-privacy "),
     ("model", "shield", "there is the defense 'shield' (other-dist 1.0)"),
     ("model", "armour", "a package 'fedbench_armour' 1.0 is installed already"),
     ("defence", "any", "'defence' is not one of 'defense', 'attack'"),
@@ -80,7 +80,7 @@ def test_an_accepted_name_gives_modules_that_compile_and_lines_that_fit(kind, na
             compile(text, path, "exec")
             assert max(map(len, text.splitlines())) <= 130, path
     project = tomllib.loads(written["pyproject.toml"])["project"]
-    assert project["authors"] == [{"name": 'Jo "the \\ cat" Ünal'}] and project["dependencies"] == ["fedbench>=0.3,<1"]
+    assert project["authors"] == [{"name": 'Jo "the \\ cat" Ünal'}] and project["dependencies"] == ["fedbench-privacy>=0.3,<1"]
     assert project["entry-points"]["fedbench"] == {names.name: names.module}
     assert f"src/{names.module}/{names.method}.py" in written
 

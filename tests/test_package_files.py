@@ -9,6 +9,7 @@ import pytest
 from fake_packages import ANNOUNCE
 
 from fedbench.core import UserError
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry import digest
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import UseMaker
@@ -123,7 +124,7 @@ def test_a_built_in_methods_digest_follows_its_imports_alone(site, monkeypatch):
 
 def test_built_in_digests_differ_and_a_missing_module_is_an_error(registry):
     targets = [c.component.target.split(":")[0] for c in registry.components("defense")]
-    assert len({digest.source_digest(t, "fedbench") for t in targets}) == len(set(targets))
+    assert len({digest.source_digest(t, DISTRIBUTION) for t in targets}) == len(set(targets))
     for name in ("fedbench.plugins.defenses.no_such", "no_such_package.x"):
         with pytest.raises(UserError, match=f"no source file of the module '{name}' was found"):
             digest.source_digest(name)

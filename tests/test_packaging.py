@@ -25,7 +25,7 @@ def test_the_wheel_holds_every_file_but_plots(tmp_path):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(tree)], check=True)
-    (wheel,) = tmp_path.glob("fedbench-*.whl")
+    (wheel,) = tmp_path.glob("fedbench_privacy-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         held = {name.removeprefix("fedbench/"): archive.read(name) for name in archive.namelist()}
     files = {str(p.relative_to(tree)).removeprefix("api/"): p for top in TOPS for p in (tree / top).rglob("*") if p.is_file()}

@@ -11,7 +11,7 @@ from fake_packages import install
 from ray_nodes import AUTHENTICATION, Node
 from running import HANG_S, fingerprint, invoke, outcomes, start, suite, wait_for
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedbench[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedbench-privacy[ray]'")
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 TOYS = '''

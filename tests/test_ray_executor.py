@@ -204,7 +204,7 @@ def of_other_data(job):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("made", "needs", "why"), [
-    (lambda job: job, {"core": "0" * 64}, "the package 'fedbench': version "),
+    (lambda job: job, {"core": "0" * 64}, "the package 'fedbench-privacy': version "),
     (lambda job: job, {"uses": [["toys 1.0", "toys", "toy", "0", {}]]}, "the package 'toys' 1.0, of 'toy': not installed"),
     (of_other_data, {}, "the data of 'digits', seed 0, are not those that the suite was planned with"),
 ], ids=["engine", "package", "data"])  # fmt: skip

@@ -9,6 +9,7 @@ import torch
 from fake_packages import ANNOUNCE, BROKEN, DEFENSE, install
 
 from fedbench.core import ActiveAttack, Analysis, Attack, Dataset, Defense, Model, Params, Report, Signal, UserError
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.contract.phases import PHASES
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.hooks_of import hooks_of, unknown_methods
@@ -111,7 +112,7 @@ def test_unknown_names_list_the_good_ones_nearest_first(registry):
 
 
 def test_every_built_in_component_loads_and_has_no_method_that_is_never_called(registry):
-    assert not [p for p in registry.broken if p.distribution == "fedbench"] and not registry.clashes
+    assert not [p for p in registry.broken if p.distribution == DISTRIBUTION] and not registry.clashes
     loaded = {str(found): found.load() for kind in KINDS for found in registry.own(kind)}
     assert len(loaded) > 60 and {name: said for name, cls in loaded.items() if (said := unknown_methods(cls))} == {}
 

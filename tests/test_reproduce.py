@@ -243,7 +243,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(of_another
 @pytest.mark.slow
 @pytest.mark.parametrize(("change", "reason"), [
     (lambda run: run["digests"].update(engine="x"), "the engine's code changed"),
-    (lambda run: run["defense"].update(distribution="fedbench 0.0.1"), "is of fedbench 0.0.1, here "),
+    (lambda run: run["defense"].update(distribution="fedbench-privacy 0.0.1"), "is of fedbench-privacy 0.0.1, here "),
 ], ids=["engine", "version"])  # fmt: skip
 def test_a_cell_of_other_code_is_stale_and_explained(of_another, change, reason, call):
     status, words = call("reproduce", of_another(change))

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from fedbench.core import UserError
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.document import MAX_BYTES
 from fedbench.core.spec.federation import FederationSpec, Schedule, recipe_names
@@ -409,7 +410,7 @@ def test_resolved_uses_hold_every_parameter_and_expand_grids(tmp_path, registry)
     assert [d.params.get("sigma") for d in resolved.defenses] == [None, 0.01, 0.1, 0.01]
     assert [(d.name, d.params) for d in resolved.defenses[0].then] == [("grad-noise", {"sigma": 1.0})]
     assert [d.params.sigma for d in resolved.defenses[2].make()] == [0.1]
-    assert resolved.defenses[1].distribution == f"fedbench {metadata.version('fedbench')}"
+    assert resolved.defenses[1].distribution == f"{DISTRIBUTION} {metadata.version(DISTRIBUTION)}"
     assert [resolved.positions["defense", label] for label in labels] == [(16, 5), (17, 5), (17, 5), (18, 5)]
     setting = resolved.settings[0]
     assert setting.dataset.params == setting.dataset.load().Params().model_dump(mode="json")

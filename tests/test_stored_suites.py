@@ -132,7 +132,7 @@ def now(tmp_path_factory):
     return identity_of_cell(job, job.cells[0])
 
 
-HERE = f"fedbench {fedbench.__version__}"
+HERE = f"fedbench-privacy {fedbench.__version__}"
 # what an earlier identity said at a path, and what is said of the difference
 CHANGES = [
     ("run/digests/engine", "x", "the engine's code changed"),

@@ -16,7 +16,7 @@ from fedbench.core.cli import complete
 from fedbench.core.cli.options import debug_and_quiet, examples
 from fedbench.core.cli.output import opened, say, show_table
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.process.ask import Ended, ask_each, long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.words import explain, one_line
@@ -48,7 +48,7 @@ Written = tuple[str, list[str], list[list[str]], list[str], list[str]]
               help="Also write the (first) report to this file; of several RESULTS, with its images beside it.")
 @click.option("--html", "site", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Write a static site to DIR instead: a page a board, one for each of RESULTS, that opens from disk without a "
-                   "network. A board.json that such a run kept is a RESULTS, too. Needs pip install 'fedbench[html]'.")
+                   "network. A board.json that such a run kept is a RESULTS, too. Needs pip install 'fedbench-privacy[html]'.")
 @click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
 @debug_and_quiet
 @click.pass_context
@@ -86,7 +86,7 @@ def _site(ctx: click.Context, results: tuple[Path, ...], folder: Path) -> None:
     given = [option for name, option in others.items() if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if given:
         raise UserError(f"--html goes without {' and '.join(given)}: make the site and the report one after the other")
-    found = next(iter(distribution("fedbench").entry_points.select(group="fedbench.site")), None)
+    found = next(iter(distribution(DISTRIBUTION).entry_points.select(group="fedbench.site")), None)
     if found is None:
         raise UserError("this installation of fedbench makes no site: use --report or --output")
     files = found.load()(results, folder)
@@ -125,7 +125,7 @@ def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComp
     registry = Registry.discover()
     found = {name: registry.get("report", name) for name in dict.fromkeys(names)}
     for report in found.values():
-        if report.distribution == PROJECT:
+        if report.distribution == DISTRIBUTION:
             report.load()  # built-in: imported once for all processes
     for answer in ask_each(list(found.values()), lambda report: _made(report) is None):
         answer.get()
@@ -177,7 +177,7 @@ def _write(found: RegisteredComponent, folder: Path, plots: bool) -> tuple[Writt
     """(what was written, why not): a report that fails does not stop others."""
     report = _made(found)
     try:
-        with at_work(str(found), None if found.distribution == PROJECT else long_plugin_limits()):
+        with at_work(str(found), None if found.distribution == DISTRIBUTION else long_plugin_limits()):
             path = _path(report, folder, plots)
             return (path, *_plain(report.summary(folder))), ""
     except (UserError, OSError):

@@ -13,10 +13,11 @@ import click
 
 from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.output import opened, say, show_table
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.toolkit.download import data_folder
 
 _PACKAGES = (
-    "fedbench", "torch", "torchvision", "numpy", "scikit-learn", "pydantic", "pluggy", "ruamel.yaml", "click", "rich",
+    DISTRIBUTION, "torch", "torchvision", "numpy", "scikit-learn", "pydantic", "pluggy", "ruamel.yaml", "click", "rich",
 )  # fmt: skip
 
 Row = tuple[str, str]

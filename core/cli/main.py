@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import distribution
+from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
 
 from fedbench.core.cli.output import say
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.words import did_you_mean
 
 COMMANDS = {
@@ -66,7 +68,7 @@ _OF_THE_MACHINE = {
 def commands() -> dict[str, str]:
     """Name -> "module:attribute" of every command: those of core, then those of the group ``fedbench.commands`` of fedbench's own
     distribution. Other packages announce reports instead: their code never runs in the user's process."""
-    announced = sorted(distribution("fedbench").entry_points.select(group="fedbench.commands"), key=lambda point: point.name)
+    announced = sorted(distribution(DISTRIBUTION).entry_points.select(group="fedbench.commands"), key=lambda point: point.name)
     found = {name: where for name, (where, _) in COMMANDS.items()} | {point.name: point.value for point in announced}
     return {name: found[name] for names in sections(found).values() for name in names}
 
@@ -137,7 +139,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="fedbench", message="fedbench %(version)s")
+@click.version_option(package_name=DISTRIBUTION, message="fedbench %(version)s")
 def cli() -> None:
     """Measure privacy leaks in federated learning: train federations under a defense, attack them, rank the results.
 
@@ -162,11 +164,27 @@ def interruptible() -> Iterator[None]:
             signal.signal(s, before[s])
 
 
+@cache
+def intruders() -> list[str]:
+    """Distributions other than fedbench's own that installed files in ``fedbench/`` or the command `fedbench`."""
+    found: set[str] = set()
+    for record in (record for folder in sys.path for record in Path(folder).glob("*.dist-info/RECORD")):
+        files = record.read_bytes()
+        if files.startswith(b"fedbench/") or b"\nfedbench/" in files or b"/bin/fedbench," in files:
+            found.add(record.parent.name.partition("-")[0].replace("_", "-"))
+    return sorted(found - {DISTRIBUTION})
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status. A user's mistake is a message, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that has no letter for "±" shows a question mark
+    if names := intruders():
+        words = " ".join(names)
+        say(f"other packages have files in fedbench/ or its command, so that this may be their code: {words}; run `pip uninstall "
+            f"{words}`, then `pip install --force-reinstall --no-deps {DISTRIBUTION}`", err=True)  # fmt: skip
+        return 2
     try:
         with interruptible():
             status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)

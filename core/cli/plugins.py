@@ -13,7 +13,7 @@ import click
 
 from fedbench.core.cli.options import NearChoice, examples, json_option
 from fedbench.core.cli.output import say, say_json, show_table
-from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.kinds import PLURAL
@@ -211,7 +211,7 @@ def new(kind: str, name: str, into: Path, author: str | None, dry_run: bool) -> 
 
     names = names_of(kind, name)
     target = into.expanduser() / names.distribution
-    written = package_files(names, author_of(author), version(PROJECT))
+    written = package_files(names, author_of(author), version(DISTRIBUTION))
     refuse_existing(target)
     refuse_taken(names, Registry.discover())
     if not dry_run:

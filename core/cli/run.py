@@ -19,6 +19,7 @@ from fedbench.core.cli.leaderboard import reports_named, write_reports
 from fedbench.core.cli.options import ONLY, debug_and_quiet, overrides_option, parse_only, suite_argument
 from fedbench.core.cli.output import cause, clipped, counted, quiet, say, show_table
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.hooks import DISTRIBUTION
 
 if TYPE_CHECKING:
     from fedbench.core.run.local import Executor
@@ -57,8 +58,8 @@ _LOST = "it has no new record: its process was ended, or the results folder was 
 @click.option("--device", default="auto", show_default=True,
               help="auto, cpu, cuda or cuda:N; with ray, auto is cuda where limits.gpus is above 0.")
 @click.option("--executor", type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
-              help="The executor of the runs: this machine, or a Ray cluster (pip install 'fedbench[ray]'), where each takes "
-                   "limits.cpus, limits.gpus and limits.memory_gb of a node; same results.")
+              help="The executor of the runs: this machine, or a Ray cluster (pip install 'fedbench-privacy[ray]'), where each "
+                   "takes limits.cpus, limits.gpus and limits.memory_gb of a node; same results.")
 @click.option("--ray-address", metavar="HOST:PORT",
               help="The cluster's head; auto: one on this machine.  [default: RAY_ADDRESS, else a cluster that runs here, else "
                    "one for this command alone]")
@@ -134,7 +135,7 @@ def run_suite(
 
 def _verifier() -> Any:
     """The function that the leaderboard, which compares records, announces as an entry point."""
-    return distribution("fedbench").entry_points.select(group="fedbench.results")["verify"].load()
+    return distribution(DISTRIBUTION).entry_points.select(group="fedbench.results")["verify"].load()
 
 
 def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _Failures:

@@ -20,7 +20,7 @@ from fedbench.core.cli.options import (
 )
 from fedbench.core.cli.output import say, say_json
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.process.ask import Ended, plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.component import is_here
@@ -181,7 +181,7 @@ def schema_text(registry: Registry, built_in: bool) -> str:
     from fedbench.core.spec.suite import SuiteSpec
 
     described: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {kind: {} for kind in KINDS}
-    wanted = [c for kind in KINDS for c in registry.components(kind) if c.distribution == PROJECT or not built_in]
+    wanted = [c for kind in KINDS for c in registry.components(kind) if c.distribution == DISTRIBUTION or not built_in]
     for found, answer in zip(wanted, ask_each(wanted, _params), strict=True):
         if answer.error is not None:
             say(f"{answer.error}: any parameters will do", err=True)

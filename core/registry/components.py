@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.discovery import PluginStatus, RegisteredComponent, discover_plugins
 from fedbench.core.registry.kinds import KINDS, PLURAL
 from fedbench.core.words import by_nearness, did_you_mean
@@ -78,7 +78,7 @@ class Registry:
 
     def own(self, kind: str) -> list[RegisteredComponent]:
         """Those that come with the harness: what a suite has without naming it."""
-        return [c for c in self.components(kind) if c.distribution == PROJECT]
+        return [c for c in self.components(kind) if c.distribution == DISTRIBUTION]
 
     def floors(self) -> list[RegisteredComponent]:
         """The defenses that every board has as rows: nothing but what comes with the harness."""

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.hooks import DISTRIBUTION, PROJECT
 
-_PROJECT = "fedbench"
 # Folders and files of core that decide results. `tests/test_house.py` refuses an import from them into any other file that is
 # not known to decide nothing.
 ENGINE = (
@@ -33,7 +33,7 @@ def source_digest(module_name: str, package: str = "") -> str:
     of the module's top-level package. Raises ``UserError`` if there is no such file.
     """
     top = module_name.partition(".")[0]
-    if top == _PROJECT:
+    if top == PROJECT:
         return _closure_digest(module_name)
     files = _files_of(package) if package else {}
     if not any(name.partition("/")[0] in (top, f"{top}.py") for name in files):
@@ -47,12 +47,12 @@ def requirements_of(package: str) -> dict[str, str]:
     """Name -> installed version of every package that a distribution other than fedbench requires, without its extras."""
     found: dict[str, str] = {}
     try:
-        declared = [] if package == _PROJECT else distribution(package).requires or []
+        declared = [] if package == DISTRIBUTION else distribution(package).requires or []
     except (PackageNotFoundError, ValueError):
         return {}
     for text in declared:
         name = re.match(r"[\w.-]+", text)
-        if name and name[0] != _PROJECT and "extra ==" not in text:
+        if name and name[0].replace("_", "-").lower() != DISTRIBUTION and "extra ==" not in text:
             try:
                 found[name[0]] = distribution(name[0]).version
             except PackageNotFoundError:  # under a marker that does not hold here
@@ -168,7 +168,7 @@ def _imports(path: Path, module_name: str) -> Iterator[str]:
 def _locate(module_name: str) -> Path | None:
     """The file of a module of fedbench, or None."""
     part, inner = module_name.split(".")[:2], module_name.split(".")[2:]
-    if part[0] != _PROJECT or len(part) < 2 or (root := _folder(".".join(part))) is None:
+    if part[0] != PROJECT or len(part) < 2 or (root := _folder(".".join(part))) is None:
         return None
     path = root.joinpath(*inner)
     found = path / "__init__.py" if path.is_dir() else path.with_name(f"{path.name}.py")

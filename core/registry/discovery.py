@@ -13,7 +13,7 @@ from typing import Any
 
 import pluggy
 
-from fedbench.core.contract.hooks import PROJECT, Component, Hooks
+from fedbench.core.contract.hooks import DISTRIBUTION, PROJECT, Component, Hooks
 from fedbench.core.process.ask import ask_each, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.component import RegisteredComponent, describe
@@ -50,7 +50,7 @@ def discover_plugins(foreign: bool = True) -> list[PluginStatus]:
             continue
         name, version = _identity(dist)
         key = re.sub(r"[-_.]+", "-", name).lower()
-        if key not in found and (foreign or name == PROJECT):  # Python imports the first copy on sys.path
+        if key not in found and (foreign or name == DISTRIBUTION):  # Python imports the first copy on sys.path
             found[key] = [_status(e, said, name, version) for e, said in zip(entries, _ask(entries, name), strict=True)]
     return sorted((p for plugins in found.values() for p in plugins), key=lambda p: (p.distribution, p.entry_point))
 
@@ -74,7 +74,7 @@ def _entries(dist: Distribution) -> list[EntryPoint | Exception]:
 
 
 def _ask(entries: list[EntryPoint | Exception], distribution: str) -> Iterator[Announced]:
-    if distribution == PROJECT:
+    if distribution == DISTRIBUTION:
         yield from map(_announced, entries)
         return
     for answer in ask_each(entries, _announced, quiet=True):

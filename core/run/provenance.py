@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.process.ask import ask
 from fedbench.core.registry.digest import core_digest, requirements_of, source_digest
 from fedbench.core.registry.use import ComponentUse
@@ -30,7 +30,7 @@ def gather(device: str, dtype: str) -> Provenance:
     commit, dirty = _git()
     libraries = {name: metadata.version(name.replace("_", "-")) for name in ("torch", "numpy", "scipy", "scikit_learn")}
     return Provenance(
-        fedbench=metadata.version("fedbench"), python=platform.python_version(), **libraries, git_commit=commit,
+        fedbench=metadata.version(DISTRIBUTION), python=platform.python_version(), **libraries, git_commit=commit,
         git_dirty=dirty, platform=_platform(), cpu=_cpu(), cpu_capability=_capability(), device=_device_name(device), dtype=dtype,
         threads=1, deterministic=True,
     )  # fmt: skip
@@ -102,15 +102,16 @@ def _device_name(device: str) -> str:
 def needs_of(job: Job) -> dict[str, Any]:
     """What a node must have, as JSON values: versions and digests of the code, and versions of what it requires."""
     uses = {(u.distribution, u.target.partition(":")[0]): [u.name, u.digest, u.requires] for u in _uses(job)}
-    return {"fedbench": metadata.version(PROJECT), "core": core_digest(), "uses": [[*at, *what] for at, what in uses.items()]}
+    version = metadata.version(DISTRIBUTION)
+    return {"fedbench": version, "core": core_digest(), "uses": [[*at, *what] for at, what in uses.items()]}
 
 
 def lacking(needs: dict[str, Any]) -> list[str]:
     """What this machine lacks of it: every package with another version or other code."""
     found: list[str] = []
-    here = metadata.version(PROJECT)
+    here = metadata.version(DISTRIBUTION)
     if core_digest() != needs["core"]:
-        found.append(f"the package 'fedbench': {_versions(here, needs['fedbench'])}")
+        found.append(f"the package '{DISTRIBUTION}': {_versions(here, needs['fedbench'])}")
     for distribution, module, name, digest, requires in needs["uses"]:
         found += _of_package(distribution, module, name, digest, requires)
     return list(dict.fromkeys(found))

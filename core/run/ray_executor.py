@@ -60,7 +60,7 @@ class RayExecutor:
         if not (wanted := list(jobs)):
             return
         if find_spec("ray") is None:
-            raise UserError("--executor ray: Ray is not installed here; pip install 'fedbench[ray]', on every node")
+            raise UserError("--executor ray: Ray is not installed here; pip install 'fedbench-privacy[ray]', on every node")
         address = self.address or os.environ.get("RAY_ADDRESS") or ""
         _require_answer(address)
         drive = partial(_drive, wanted, address, self.workers or _MOST_WAITING)

@@ -15,6 +15,7 @@ from fedbench.core.contract.attack import ANSWERS, EXCLUDED, LEVELS, ActiveAttac
 from fedbench.core.contract.components import Data, Model
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.errors import Diverged, SkipCell
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.guard import Checks, PhaseError
 from fedbench.core.federation.loop import Training, answered, answers
@@ -83,7 +84,7 @@ def train(job: Job, parts: Parts, scene: Scene, attacks: Sequence[Attack | Look]
         rows=needed_rows(job, len(setup.initial), attacks), coalitions=job.coalitions or (job.averaged,), sizes=setup.weighing,
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0,
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
-        | {n: f"'{n}' (fedbench {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
+        | {n: f"'{n}' ({DISTRIBUTION} {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
         on_failure=log_failure, rounds=len(job.audited_rounds),
     )  # fmt: skip
     recorder.failed |= failed

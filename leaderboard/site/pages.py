@@ -18,7 +18,7 @@ from urllib.parse import quote_plus
 from fedbench.core import UserError
 from fedbench.core.api import row_of
 from fedbench.core.contract.board import Column
-from fedbench.core.contract.hooks import PROJECT
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.components import Registry
 from fedbench.leaderboard.site.schema import Board, Interval, Row, Use, as_json, not_a_board
 from fedbench.leaderboard.tables import ranking
@@ -45,7 +45,7 @@ COLUMNS = {
 STATIC, STYLES = "static", ("site.css",)
 _ORDER = "scripts.txt"  # what each kind of page loads, in its order
 SEARCH = "https://scholar.google.com/scholar?q="
-INSTALL = "pip install 'fedbench[html]'"
+INSTALL = "pip install 'fedbench-privacy[html]'"
 
 
 def policy(nonce: str) -> str:
@@ -69,7 +69,7 @@ def pages(boards: Sequence[Board]) -> dict[str, bytes]:
         made |= {f"{board.name}.json": document_file(board), f"{board.name}.csv": _csv(board)}
     made["index.html"] = _page("index", boards=[_entry(board) for board in boards])
     made["licences.html"] = _page("licences", parts=[
-        _licence("fedbench", "These pages, their scripts and their styles."),
+        _licence(DISTRIBUTION, "These pages, their scripts and their styles."),
         _licence("bokeh", "The interactive figures: its JavaScript is in static/, as its Python package has it."),
     ])  # fmt: skip
     return made
@@ -138,7 +138,7 @@ def _page(kind: str, secret: str = "", **content: Any) -> bytes:
     digest = hashlib.sha256(repr((kind, sorted(content.items()), secret)).encode()).digest()
     nonce = base64.urlsafe_b64encode(digest[:18]).decode()
     content |= {"policy": policy(nonce), "nonce": nonce, "styles": STYLES, "scripts": _scripts(kind)}
-    page = _environment().get_template(f"{kind}.html").render(documents=_urls(PROJECT).get("Documentation"), **content)
+    page = _environment().get_template(f"{kind}.html").render(documents=_urls(DISTRIBUTION).get("Documentation"), **content)
     return page.encode()
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from fedbench.core import UserError
 from fedbench.core.contract.board import Quote, Text, Words
-from fedbench.core.contract.hooks import CONTRACT_VERSION
+from fedbench.core.contract.hooks import CONTRACT_VERSION, DISTRIBUTION, PROJECT
 from fedbench.core.registry.digest import engine_digest, source_digest
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
@@ -122,7 +122,7 @@ def _uses_of(record: Record) -> Iterator[tuple[str, _Use]]:
 
 def _package_of(use: _Use) -> tuple[str, str]:
     name, _, version = str(use["distribution"]).rpartition(" ")
-    return name, version
+    return DISTRIBUTION if name == PROJECT else name, version  # records from before the distribution had a name of its own
 
 
 def _versions(run: Mapping[str, Any]) -> Iterator[str]:

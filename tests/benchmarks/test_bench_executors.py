@@ -60,7 +60,7 @@ def test_two_local_workers_beside_one(path, tmp_path):
 
 
 def test_one_ray_node_beside_local(path, tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedbench[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedbench-privacy[ray]'")
     from ray_nodes import AUTHENTICATION, Node
 
     for name, value in AUTHENTICATION.items():

@@ -17,7 +17,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 @pytest.fixture(scope="session")
 def browser():
     """Debian's Chromium, driven by Playwright; the tests are skipped where either is missing."""
-    sync = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'fedbench[test]'")
+    sync = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'fedbench-privacy[test]'")
     program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("needs Chromium: apt-get install chromium")
