@@ -13,8 +13,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedbench.core import Defense, MemberData, Selection
+from fedbench.core.federation.loop import Training
 from fedbench.core.federation.optimizer import lr_at
 from fedbench.core.numerics.rng import key_for
+from fedbench.core.signals.builtin import Loss
+from fedbench.core.signals.measure import COALITION, GLOBAL, Recorder
 
 
 def slow_fedavg(setup, sent: list[tuple[int, ...]]) -> list[torch.Tensor]:
@@ -112,6 +115,64 @@ def test_buffers_are_averaged_and_dropout_does_not_depend_on_earlier_draws():
     assert result.uploads.updates.shape[1] == 4 * 6 + 6 + 12 + 6 * 3 + 3
     drawn = 17
     assert torch.equal(federation.models, trained()[0].models)
+
+
+class Counting(nn.Module):
+    """Trains and answers by integer buffers: batches seen, a switch, and constants that no float32 holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.scale = tiny_module(), nn.Parameter(torch.tensor(1.5))
+        self.norm = nn.BatchNorm1d(4, momentum=None)
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int32))
+        self.register_buffer("odd", torch.tensor([False, True]))
+        self.register_buffer("large", torch.tensor([2**62 + 1, -3]))
+
+    def forward(self, x):
+        if self.training:
+            self.batches += 1
+            self.odd.logical_not_()
+        return self.net(self.norm(x)) * self.scale * (1 + 0.1 * self.batches + self.odd[0])
+
+
+def mean_of(states: list[dict[str, torch.Tensor]], sizes: list[int]) -> dict[str, torch.Tensor]:
+    """The states weighed by ``sizes``, integers rounded; what all agree on as it is."""
+    mean, shares = {}, torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
+    for name, first in states[0].items():
+        stacked = torch.stack([state[name] for state in states])
+        mean[name] = torch.einsum("k,k...->...", shares, stacked.double())
+        if not first.is_floating_point():
+            mean[name] = first if bool((stacked == first).all()) else mean[name].round().to(first.dtype)
+    return mean
+
+
+def test_every_buffer_starts_each_client_as_received_and_integers_are_averaged_to_the_nearest():
+    setup = tiny_setup(module=Counting(), clients=uneven(), members=(), momentum=0.0, weight_decay=0.0, batch_size=4)
+    x, y, sizes = torch.randn(5, 4), torch.arange(5) % 3, [10, 8, 6, 4]
+    recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, False, [0, 1, 2, 3, GLOBAL, COALITION], ((0, 1),), sizes)
+    server = Counting()
+    for result in Training(setup).rounds():
+        t, states = result.uploads.round, []
+        for k, data in enumerate(setup.clients):
+            local, shuffle = deepcopy(server).train(), torch.Generator().manual_seed(key_for(0, "shuffle", t, k) >> 1)
+            optimizer = torch.optim.SGD(local.parameters(), lr=0.1)
+            for _ in range(2):
+                order = data.trainable[torch.randperm(len(data.trainable), generator=shuffle)]
+                for pick in order.split(4):
+                    optimizer.zero_grad()
+                    cross_entropy(local(data.x[pick]), data.y[pick]).backward()
+                    optimizer.step()
+            states.append(local.state_dict())
+        assert len({int(state["batches"]) for state in states}) == 3
+        recorder.record(result)
+        states += [mean_of(states, sizes), mean_of(states[:2], sizes[:2])]
+        for state, losses in zip(states, recorder.arrays()["loss"][-1], strict=True):
+            server.load_state_dict(state)
+            expected = cross_entropy(server.eval()(x), y, reduction="none").detach()
+            torch.testing.assert_close(torch.from_numpy(losses), expected, rtol=1e-4, atol=1e-5)
+        server.load_state_dict(states[4])
+        integers = [b.reshape(-1).long() for b in server.buffers() if not b.is_floating_point()]
+        assert torch.equal(result.counts[0], torch.cat(integers))
 
 
 def test_learning_rate_schedules():

@@ -16,20 +16,22 @@ _MOST_BYTES = 4 * 2**30
 
 
 class Bench:
-    """Trainer from the parameters ``start`` [P] and ``buffers`` [B] in one round.
+    """Trainer from the parameters ``start`` [P], ``buffers`` [B] and ``counts`` [I] in one round, by default the present counts.
 
     Every update is parameters after minus ``start``, with a fresh optimiser; the engine overwrites the module's
     parameters before the next client trains. The caller seeds torch's global generators (dropout).
     """
 
-    def __init__(self, setup: Setup, start: torch.Tensor, buffers: torch.Tensor, round: int) -> None:
+    def __init__(
+        self, setup: Setup, start: torch.Tensor, buffers: torch.Tensor, round: int, counts: torch.Tensor | None = None
+    ) -> None:
         self._setup, self._flat, self._start, self._buffers = setup, setup.flat, start, buffers
+        self._counts = setup.flat.counts if counts is None else counts
         self._lr = lr_at(setup.config, round)
         self._optimizer = make_optimizer(setup.config.optimizer, setup.flat.params[None], setup.flat.grad[None])
 
     def _load(self, training: bool) -> None:
-        self._flat.params.copy_(self._start)
-        self._flat.buffers.copy_(self._buffers)
+        self._flat.load(self._start, self._buffers, self._counts)
         self._flat.bind_grad()
         self._flat.module.train(training)
         self._optimizer.reset()
@@ -76,4 +78,4 @@ class Bench:
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """[n, C] of the received model in eval mode."""
-        return self._flat.logits(self._start, self._buffers, x)
+        return self._flat.logits(self._start, self._buffers, x, self._counts)

@@ -159,9 +159,9 @@ def picks(selection: Selection, size: int, shuffle: torch.Generator) -> list[tor
 
 @dataclass(kw_only=True, eq=False)
 class Turn:
-    """The local training of one client in round ``round``. ``row``: its row among the round's updates; ``start`` [P] and
-    ``buffers`` [B]: what it received. ``context``: makes its context for phases of the round; None where the engine trains it
-    plainly.
+    """The local training of one client in round ``round``. ``row``: its row among the round's updates;
+    ``start`` [P], ``buffers`` [B] and ``counts`` [I]: what it received. ``context``: makes its
+    context for phases of the round; None where the engine trains it plainly.
 
     Set by ``LocalTrainer.begin``: ``ctx``, that context; ``selection``: what it trains on; ``shuffle``: its generator of
     batches; ``used``: its samples; ``watch``: of what the phases of its batches are handed."""
@@ -172,6 +172,7 @@ class Turn:
     data: MemberData
     start: torch.Tensor
     buffers: torch.Tensor
+    counts: torch.Tensor
     context: Callable[[], MemberContext] | None = None
     ctx: MemberContext | None = None
     watch: Watch | None = None
@@ -216,8 +217,7 @@ class LocalTrainer:
 
     def _load(self, turn: Turn) -> None:
         """The received model, which stays unchanged."""
-        self.flat.params.copy_(turn.start)
-        self.flat.buffers.copy_(turn.buffers)
+        self.flat.load(turn.start, turn.buffers, turn.counts)
 
     def _restart(self, turn: Turn) -> None:
         self._load(turn)

@@ -23,7 +23,7 @@ from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import PhaseError, call, call_for_rows, call_phase, require_nothing, where_of
 from fedbench.core.federation.local import Turn
 from fedbench.core.federation.setup import Parties, RoundResult, Setup, Uploads
-from fedbench.core.numerics.flat import EVALUATION_CHUNK
+from fedbench.core.numerics.flat import EVALUATION_CHUNK, mean_counts
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.numerics.wrappers import matmuls
 
@@ -55,12 +55,11 @@ def global_logits(training: Training, k: int) -> Callable[[torch.Tensor], torch.
 
     def ask(x: torch.Tensor) -> torch.Tensor:
         j, training_mode = training.assignment[k], flat.module.training
-        params, buffers = flat.params.clone(), flat.buffers.clone()
+        before = flat.params.clone(), flat.buffers.clone(), flat.counts
         try:
-            return flat.logits(training.models[j], training.buffers[j], x)
+            return flat.logits(training.models[j], training.buffers[j], x, training.counts[j])
         finally:
-            flat.params.copy_(params)
-            flat.buffers.copy_(buffers)
+            flat.load(*before)
             flat.module.train(training_mode)
 
     return ask
@@ -70,35 +69,37 @@ def global_logits(training: Training, k: int) -> Callable[[torch.Tensor], torch.
 
 
 class StaleModels:
-    """The models a round's clients start from. ``past``: (models [s, P], buffers [s, B]) of the last rounds, newest last.
+    """The models a round's clients start from. ``past``: (models [s, P], buffers [s, B], counts [s, I]) of the last rounds,
+    newest last.
 
     ``of``: [n] index among ``stacked()`` for every client in the order of ``pick``.
     """
 
-    def __init__(self, past: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    def __init__(self, past: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
         self._past = past
         self._n_models = len(past[-1][0])
         self._older: list[tuple[int, int]] = []
         self.of: list[int] = []
 
-    def pick(self, delay: int, model: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """([P], [B]) of the global model ``model`` as it was ``delay`` rounds ago."""
+    def pick(self, delay: int, model: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """([P], [B], [I]) of the global model ``model`` as it was ``delay`` rounds ago."""
         if delay == 0:
             self.of.append(model)
         else:
             if (delay, model) not in self._older:
                 self._older.append((delay, model))
             self.of.append(self._n_models + self._older.index((delay, model)))
-        models, buffers = self._past[-1 - delay]
-        return models[model], buffers[model]
+        models, buffers, counts = self._past[-1 - delay]
+        return models[model], buffers[model], counts[model]
 
-    def stacked(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """([S, P], [S, B]): the current models first, then the older ones in use."""
-        models, buffers = self._past[-1]
-        if not self._older:
-            return models, buffers
-        old = [[self._past[-1 - d][kind][m] for d, m in self._older] for kind in (0, 1)]
-        return torch.cat([models, torch.stack(old[0])]), torch.cat([buffers, torch.stack(old[1])])
+    def stacked(self) -> list[torch.Tensor]:
+        """[S, P], [S, B] and [S, I]: the current models first, then the older ones in use."""
+        stacked = list(self._past[-1])
+        if self._older:
+            for kind, current in enumerate(self._past[-1]):
+                older = [self._past[-1 - delay][kind][model] for delay, model in self._older]
+                stacked[kind] = torch.cat([current, torch.stack(older)])
+        return stacked
 
 
 # --- rounds -----------------------------------------------------------------------------------------------------------
@@ -117,12 +118,13 @@ class Training:
         self.trainer = self.cohort.trainer
         self.models, self.round = setup.initial.clone(), 0
         self.buffers = setup.flat.buffers.repeat(len(self.models), 1)
+        self.counts = setup.flat.counts.repeat(len(self.models), 1)
         own = setup.defense.n_models == 0  # a model for every client, whether it defends or not
         self.assignment = {k: k if own else 0 for k in range(len(setup.clients))}
-        self._past: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=setup.config.max_delay + 1)
+        self._past: deque[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = deque(maxlen=setup.config.max_delay + 1)
         self.parties, self.causes = Parties(setup), Causes(setup)
         self._rooms: dict[str, torch.Tensor] = {}
-        self._trained: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+        self._trained: dict[int, tuple[torch.Tensor, ...]] = {}
         self._weighing = torch.tensor(setup.weighing, device=setup.device)
         for group in setup.coalitions:  # the coordinator's key of round 0
             call_phase(self.defense, "begin", self.parties.coalition("coordinate", 0, group, group), where="before round 1")
@@ -133,7 +135,7 @@ class Training:
         if k not in self.setup.members or not overrides(self.defense, "prepare"):
             return data
         ctx = self.parties.member("prepare", 0, k, data, self.models[0])
-        self.setup.flat.params.copy_(self.models[0])
+        self.setup.flat.load(self.models[0], self.buffers[0], self.counts[0])
         prepared = call_phase(self.defense, "prepare", data, ctx, where=f"client {k}, before round 1")
         if len(prepared.y) != len(data.y) or len(prepared.x) != len(data.y):
             # membership is by position: a sample dropped here would still count as a member
@@ -158,7 +160,7 @@ class Training:
     def _round(self, t: int) -> RoundResult:
         cohort = self._cohort(t)
         starts = self.models.clone()
-        self._past.append((starts, self.buffers.clone()))
+        self._past.append((starts, self.buffers.clone(), self.counts.clone()))
         with matmuls(self.setup.config.precision):
             uploads = self._train_cohort(t, cohort, starts)
         self._coordinate(t, uploads)
@@ -171,8 +173,8 @@ class Training:
         self._after_round(t)
         assignment = tuple(self.assignment[k] for k in range(len(self.clients)))
         return RoundResult(
-            uploads=uploads, models=self.models, buffers=self.buffers.clone(), steps=steps, rejected=rejected,
-            assignment=assignment,
+            uploads=uploads, models=self.models, buffers=self.buffers.clone(), counts=self.counts.clone(), steps=steps,
+            rejected=rejected, assignment=assignment,
         )  # fmt: skip
 
     def _cohort(self, t: int) -> tuple[int, ...]:
@@ -186,6 +188,7 @@ class Training:
         flat, trainer = self.setup.flat, self.trainer
         updates = self._room("updates", len(cohort), flat.params.numel())
         buffers = torch.empty(len(cohort), flat.buffers.numel(), device=self.setup.device)
+        counts = flat.counts.repeat(len(cohort), 1)
         keep = self.setup.keep_unprotected
         unprotected = self._room("unprotected", len(cohort), flat.params.numel()) if keep else None
         sent = StaleModels(self._past)
@@ -193,28 +196,31 @@ class Training:
         for turn in self.cohort.train(turns):
             row, k, start = turn.row, turn.client, turn.start
             torch.sub(flat.params, start, out=updates[row])
-            buffers[row] = flat.buffers
+            buffers[row], counts[row] = flat.buffers, flat.counts
             if unprotected is not None:
                 unprotected[row] = updates[row]
             if k in self.setup.members:
                 if trainer.phases["after_round"]:
-                    self._trained[k] = flat.params.clone(), flat.buffers.clone(), start.clone()
+                    self._trained[k] = start.clone(), flat.params.clone(), flat.buffers.clone(), flat.counts
                 if trainer.of_upload:
                     updates[row] = trainer.upload(updates[row].clone(), partial(self._context, t, k, start), self.causes)
         model_of = [self.assignment[k] for k in cohort]
-        stacked, stacked_buffers = sent.stacked()
+        stacked, stacked_buffers, stacked_counts = sent.stacked()
         return Uploads(
-            round=t, participants=cohort, updates=updates, buffers=buffers, model_of=model_of, start_of=sent.of,
-            starts=stacked, start_buffers=stacked_buffers, unprotected=unprotected,
+            round=t, participants=cohort, updates=updates, buffers=buffers, counts=counts, model_of=model_of,
+            start_of=sent.of, starts=stacked, start_buffers=stacked_buffers, start_counts=stacked_counts,
+            unprotected=unprotected,
         )  # fmt: skip
 
     def _turn(self, t: int, row: int, k: int, starts: torch.Tensor, sent: StaleModels) -> Turn:
         defends = k in self.setup.members
         if defends and len(starts) > 1:
             self.assignment[k] = self._assign(t, k, starts)
-        start, buffer = sent.pick(self._delay(t, k), self.assignment[k])
+        start, buffer, counts = sent.pick(self._delay(t, k), self.assignment[k])
         context = partial(self._context, t, k, start, "round") if defends and self.trainer.defended else None
-        return Turn(round=t, row=row, client=k, data=self.clients[k], start=start, buffers=buffer, context=context)
+        return Turn(
+            round=t, row=row, client=k, data=self.clients[k], start=start, buffers=buffer, counts=counts, context=context
+        )
 
     def _context(self, t: int, k: int, start: torch.Tensor, phase: str) -> MemberContext:
         return self.parties.member(phase, t, k, self.clients[k], start)
@@ -235,9 +241,9 @@ class Training:
         return room
 
     def _assign(self, t: int, k: int, starts: torch.Tensor) -> int:
-        self.setup.flat.params.copy_(starts[self.assignment[k]])
-        self.setup.flat.buffers.copy_(self.buffers[self.assignment[k]])
-        ctx = self.parties.member("assign", t, k, self.clients[k], starts[self.assignment[k]])
+        j = self.assignment[k]
+        self.setup.flat.load(starts[j], self.buffers[j], self.counts[j])
+        ctx = self.parties.member("assign", t, k, self.clients[k], starts[j])
         return call_phase(self.defense, "assign", starts, ctx, where=where_of(ctx))
 
     def _coordinate(self, t: int, uploads: Uploads) -> None:
@@ -261,7 +267,7 @@ class Training:
         j = uploads.model_of[rows[0]]
         # a copy: the adversary may write to it
         start, key = uploads.starts[j].clone(), key_for(self.setup.seed, "adversary", t)
-        bench = Bench(self.setup, uploads.starts[j], uploads.start_buffers[j], t)
+        bench = Bench(self.setup, uploads.starts[j], uploads.start_buffers[j], t, uploads.start_counts[j])
         self.trainer.key_module(t, rows[0], "adversary module")
         knowledge = Knowledge(
             key=key, device=self.setup.device, federation=self.setup.facts, round=t,
@@ -302,7 +308,7 @@ class Training:
             params=uploads.starts[j],
             participants=rows, memory=memory, model_index=j, assumed_malicious=max(0, facts.assumed_malicious - rejected),
             layers=self.setup.flat.layers, input_shape=self.setup.clients[0].x.shape[1:], root=self.setup.root,
-            logits=lambda params, x: self.setup.flat.logits(params, self.buffers[j], x),
+            logits=lambda params, x: self.setup.flat.logits(params, self.buffers[j], x, self.counts[j]),
         )  # fmt: skip
         ctx = replace(ctx, train=lambda params, x, y, epochs: self._server_train(ctx, params, x, y, epochs))
         return call_phase(self.defense, "aggregate", updates, weights, ctx, where=where_of(ctx))
@@ -310,8 +316,9 @@ class Training:
     def _server_train(
         self, ctx: ServerContext, params: torch.Tensor, x: torch.Tensor, y: torch.Tensor, epochs: int
     ) -> torch.Tensor:
-        bench = Bench(self.setup, params, self.buffers[ctx.model_index], ctx.round)
-        self.trainer.key_module(ctx.round, ctx.model_index, "server module")
+        j = ctx.model_index
+        bench = Bench(self.setup, params, self.buffers[j], ctx.round, self.counts[j])
+        self.trainer.key_module(ctx.round, j, "server module")
         return params + bench.train(x, y, epochs, ctx.generator)
 
     def _aggregate(self, t: int, uploads: Uploads, rejected: int) -> torch.Tensor:
@@ -330,6 +337,7 @@ class Training:
             # a copy of the weights: the buffers are averaged by them below
             steps[j] = self._rule(t, mine, weights.clone(), uploads, j, "aggregate", self.parties.memory(("server", j)), rejected)
             self.buffers[j] = weights @ uploads.buffers[rows]
+            self.counts[j] = mean_counts(weights, uploads.counts[rows])
         return steps
 
     def _weight_order(self, t: int, rows: list[int]) -> list[int]:
@@ -340,9 +348,8 @@ class Training:
         return [rows[i] for i in numpy_rng(self.setup.seed, "weight-order", t).permutation(len(rows))]
 
     def _after_round(self, t: int) -> None:
-        for k, (params, buffers, start) in self._trained.items():
-            self.setup.flat.params.copy_(params)
-            self.setup.flat.buffers.copy_(buffers)
+        for k, (start, *trained) in self._trained.items():
+            self.setup.flat.load(*trained)
             ctx = self.parties.member("after_round", t, k, self.clients[k], start)
             call_phase(self.defense, "after_round", replace(ctx, ask_global=global_logits(self, k)), where=where_of(ctx))
         self._trained.clear()

@@ -123,33 +123,37 @@ class Setup:
 class Uploads:
     """The uploads of a round, before aggregation.
 
-    ``participants``: ids in row order; ``updates``: [n, P] as uploaded; ``buffers``: [n, B] client buffers as uploaded;
-    ``model_of``: [n] index of the global model each one contributes to; ``start_of``: [n] index of the model it started
-    from among ``starts`` [S, P] (``start_buffers`` [S, B]): first the current global models, then the older ones that
-    delayed clients still had. ``unprotected``: [n, P] the updates before any protection, if requested.
+    ``participants``: ids in row order; ``updates``: [n, P] as uploaded; ``buffers``: [n, B] client
+    buffers as uploaded, ``counts``: [n, I] the integer ones; ``model_of``: [n] index of the global
+    model each one contributes to; ``start_of``: [n] index of the model it started from among
+    ``starts`` [S, P] (``start_buffers`` [S, B], ``start_counts`` [S, I]): first the current global
+    models, then the older ones that delayed clients still had. ``unprotected``: [n, P] the
+    updates before any protection, if requested.
     """
 
     round: int
     participants: tuple[int, ...]
     updates: torch.Tensor
     buffers: torch.Tensor
+    counts: torch.Tensor
     model_of: list[int]
     start_of: list[int]
     starts: torch.Tensor
     start_buffers: torch.Tensor
+    start_counts: torch.Tensor
     unprotected: torch.Tensor | None = None
 
     def keep(self, rows: list[int]) -> None:
         """Leave only these rows."""
         self.participants = tuple(self.participants[r] for r in rows)
-        self.updates, self.buffers = self.updates[rows], self.buffers[rows]
+        self.updates, self.buffers, self.counts = self.updates[rows], self.buffers[rows], self.counts[rows]
         self.model_of, self.start_of = [self.model_of[r] for r in rows], [self.start_of[r] for r in rows]
         self.unprotected = None if self.unprotected is None else self.unprotected[rows]
 
 
 @dataclass(kw_only=True)
 class RoundResult:
-    """A finished round: the uploads, and the new global models [s, P], buffers [s, B] and steps [s, P].
+    """A finished round: the uploads, and the new global models [s, P], buffers [s, B] with counts [s, I], and steps [s, P].
 
     ``rejected``: malicious clients with non-finite rows, which the server dropped from the uploads.
     ``assignment``: [K] the global model of every client.
@@ -158,6 +162,7 @@ class RoundResult:
     uploads: Uploads
     models: torch.Tensor
     buffers: torch.Tensor
+    counts: torch.Tensor
     steps: torch.Tensor
     rejected: tuple[int, ...] = ()
     assignment: tuple[int, ...] = ()

@@ -60,6 +60,13 @@ def _exactly(rows: torch.Tensor) -> torch.Tensor:
     return total.sqrt_()
 
 
+def mean_counts(weights: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """[I] int64: the mean of integer ``counts`` [n, I] by ``weights`` [n], which sum to 1, rounded to the nearest integer;
+    exact where all rows agree."""
+    first = counts[0]
+    return first + (weights.double() @ (counts - first).double()).round().long()
+
+
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
@@ -72,7 +79,8 @@ class FlatModel:
     clients train together the module shows one of them at a time (:meth:`show`).
 
     Order: ``module.parameters()`` with ``requires_grad``. Floating-point buffers (running statistics) travel with a
-    client's update but are not part of P, so noise and gradient features act on trainable parameters only.
+    client's update but are not part of P, so noise and gradient features act on trainable parameters only; ``counts`` [I],
+    the elements of all other buffers (batch counters, masks), travel as int64.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -84,28 +92,47 @@ class FlatModel:
             Layer(name, end - p.numel(), end, tuple(p.shape)) for (name, p), end in zip(named, ends, strict=True)
         )
         self._floating = [b for b in module.buffers() if b.is_floating_point()]
+        self._integers = [b for b in module.buffers() if not b.is_floating_point()]
         with torch.no_grad():
             self.params = torch.cat([p.reshape(-1) for p in self.trainable])
             self.buffers = torch.cat([b.reshape(-1) for b in self._floating] or [self.params.new_zeros(0)])
         self.grad = torch.zeros_like(self.params)
         for b, part in zip(self._floating, self.buffers.split([b.numel() for b in self._floating]), strict=True):
             b.data = part.view_as(b)
+        for b in self._integers:  # one that is expanded, or another module's too, could not be written to
+            b.data = b.clone(memory_format=torch.contiguous_format)
         self._own = self.params, self.views(self.params)
         self.gradients = tuple(self.views(self.grad))
         self.show_own()
 
+    @property
+    def counts(self) -> torch.Tensor:
+        """[I] int64, a copy."""
+        parts = [b.detach().reshape(-1).long() for b in self._integers]
+        return torch.cat(parts or [torch.zeros(0, dtype=torch.int64, device=self.params.device)])
+
     @torch.no_grad()
-    def logits(self, params: torch.Tensor, buffers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """[n, C] at ``params`` [P] and ``buffers`` [B] in eval mode; leaves both loaded and eval mode on."""
+    def load(self, params: torch.Tensor, buffers: torch.Tensor, counts: torch.Tensor) -> None:
+        """Let the module hold ``params`` [P], ``buffers`` [B] and ``counts`` [I], which stay unchanged."""
         self.params.copy_(params)
         self.buffers.copy_(buffers)
+        for b, part in zip(self._integers, counts.split([b.numel() for b in self._integers]), strict=True):
+            b.copy_(part.view_as(b))
+
+    @torch.no_grad()
+    def logits(
+        self, params: torch.Tensor, buffers: torch.Tensor, x: torch.Tensor, counts: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """[n, C] at ``params`` [P], ``buffers`` [B] and ``counts`` [I], by default the present ones, in eval mode; leaves all
+        loaded and eval mode on."""
+        self.load(params, buffers, self.counts if counts is None else counts)
         self.module.eval()
         return torch.cat([self.module(part) for part in x.split(EVALUATION_CHUNK)])
 
     def views(self, rows: torch.Tensor) -> list[torch.Tensor]:
         """Each trainable tensor in ``rows`` [..., P], as [..., *shape]."""
         parts = rows.split([p.numel() for p in self.trainable], dim=-1)
-        return [part.view(*rows.shape[:-1], *p.shape) for p, part in zip(self.trainable, parts, strict=True)]
+        return [part.view(rows.shape[:-1] + p.shape) for p, part in zip(self.trainable, parts, strict=True)]
 
     def show(self, params: torch.Tensor, views: Sequence[torch.Tensor]) -> None:
         """Let the module hold ``params`` [P], live, in place of its own vector; ``views``: of :meth:`views`. Its gradients are

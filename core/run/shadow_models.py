@@ -81,14 +81,14 @@ def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
         config=job.setting.federation, seed=job.seed, flat=flat, clients=[MemberData(x, y)], n_classes=scene.data.n_classes,
         defense=Defense(), members=(), initial=initial,
     )  # fmt: skip
-    buffers, logits, members = flat.buffers.clone(), [], []
+    buffers, counts, logits, members = flat.buffers.clone(), flat.counts, [], []
     for m in range(spec.models):
         member = np.zeros(len(y), bool)
         member[numpy_rng(job.seed, "shadow half", client=m).permutation(len(y))[: len(y) // 2]] = True
         own = torch.from_numpy(np.flatnonzero(member)).to(device)
         torch.random.default_generator.manual_seed(key_for(job.seed, "shadow module", client=m) >> 1)
         shuffle = torch.Generator().manual_seed(key_for(job.seed, "shadow shuffle", client=m) >> 1)
-        Bench(setup, initial[m], buffers, 1).train(x[own], y[own], spec.epochs, shuffle)
+        Bench(setup, initial[m], buffers, 1, counts).train(x[own], y[own], spec.epochs, shuffle)
         logits.append(flat.logits(flat.params.clone(), flat.buffers.clone(), everything).float().cpu().numpy())
         members.append(member)
     return ShadowLogits(np.stack(logits), np.stack(members))

@@ -277,4 +277,4 @@ def _answers(training: Training, j: int, x: torch.Tensor) -> torch.Tensor:
 
 
 def _logits(training: Training, j: int, x: torch.Tensor) -> torch.Tensor:
-    return training.setup.flat.logits(training.models[j], training.buffers[j], x)
+    return training.setup.flat.logits(training.models[j], training.buffers[j], x, training.counts[j])

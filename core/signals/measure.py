@@ -13,7 +13,7 @@ from fedbench.core.contract.components import Signal
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.federation.loop import Answer
 from fedbench.core.federation.setup import RoundResult, Uploads
-from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.flat import FlatModel, mean_counts
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.process.library_state import kept
@@ -200,8 +200,8 @@ class Recorder:
 
     def _rows(
         self, present: list[int], uploads: Uploads, sent: torch.Tensor, result: RoundResult
-    ) -> tuple[list[torch.Tensor], torch.Tensor, list[int]]:
-        """(m updates [P], [m, B] buffers, [m] index of the model each starts from) of the present rows.
+    ) -> tuple[list[torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]], list[int]]:
+        """(m updates [P], m pairs of buffers [B] and counts [I], [m] index of the model each starts from) of the present rows.
 
         ``sent``: [n, P] the clients' updates, as uploaded or before protection; the rows are views, not copies.
         """
@@ -210,7 +210,7 @@ class Recorder:
         for row in present:
             if (j := model_of_row(row)) is not None:
                 updates.append(result.steps[j])
-                buffers.append(result.buffers[j])
+                buffers.append((result.buffers[j], result.counts[j]))
                 starts.append(j)
             elif (g := coalition_of_row(row)) is not None:  # A_t = sum n_k L_k / sum n_k over it (docs/methods/signals.md#rows)
                 mine = [k for k in self.coalitions[g] if k in position]
@@ -221,13 +221,13 @@ class Recorder:
                 if len(set(begun)) > 1:  # they trained on different models: what is averaged is where they ended
                     mean += share @ uploads.starts[begun] - uploads.starts[begun[0]]
                 updates.append(mean)
-                buffers.append(share @ uploads.buffers[at])
+                buffers.append((share @ uploads.buffers[at], mean_counts(share, uploads.counts[at])))
                 starts.append(begun[0])
             else:
                 updates.append(sent[position[row]])
-                buffers.append(uploads.buffers[position[row]])
+                buffers.append((uploads.buffers[position[row]], uploads.counts[position[row]]))
                 starts.append(uploads.start_of[position[row]])
-        return updates, torch.stack(buffers), starts
+        return updates, buffers, starts
 
     def _put(self, name: str, rows: int, where: list[int], values: torch.Tensor) -> None:
         column = np.full((rows, *values.shape[1:]), np.nan, np.float32)
@@ -261,17 +261,17 @@ class Recorder:
 
     @torch.no_grad()
     def _forward(
-        self, signals: dict[str, SignalCall], where: list[int], updates: list[torch.Tensor], buffers: torch.Tensor,
-        starts: list[int], uploads: Uploads, answered: bool = True,
+        self, signals: dict[str, SignalCall], where: list[int], updates: list[torch.Tensor],
+        buffers: list[tuple[torch.Tensor, torch.Tensor]], starts: list[int], uploads: Uploads, answered: bool = True,
     ) -> None:  # fmt: skip
         measured: dict[str, list[torch.Tensor]] = {name: [] for name in signals}
         chunk = chunk_of(self.x, _FORWARD_BYTES)
         samples = list(zip(self.x.split(chunk), self.y.split(chunk), strict=True))
-        for row, update, buffer, j in zip(where, updates, buffers, starts, strict=True):
+        for row, update, of_row, j in zip(where, updates, buffers, starts, strict=True):
             if not measured:
                 return
             torch.add(uploads.starts[j], update, out=self.flat.params)
-            self.flat.buffers.copy_(buffer)  # running statistics are part of what was uploaded
+            self.flat.load(self.flat.params, *of_row)  # running statistics are part of what was uploaded
             model, logits = model_of_row(self.rows[row]), [self.flat.module(x) for x, _ in samples]
             answer = partial(self.answer, model) if answered and self.answer is not None and model is not None else None
             logits = logits if answer is None else [answer(z) for z in logits]
@@ -306,8 +306,7 @@ class Recorder:
         norm = torch.full((len(updates), 1), torch.nan, device=self.x.device)
         sq = torch.full((len(updates), n), torch.nan, device=self.x.device)
         for j, rows in groups.items():
-            self.flat.params.copy_(uploads.starts[j])
-            self.flat.buffers.copy_(uploads.start_buffers[j])
+            self.flat.load(uploads.starts[j], uploads.start_buffers[j], uploads.start_counts[j])
             # the pseudo-gradient is received minus uploaded: the sign is turned on the results, not on [m, P]
             features = gradient_features(
                 self.flat.module, self.x, self.y, torch.stack([updates[r] for r in rows]), chunk_of(self.x, GRADIENT_BYTES)
