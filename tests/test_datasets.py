@@ -436,6 +436,8 @@ def test_a_damaged_file_is_refused_with_its_place(name, file, change, told, inst
     ({"test_y": np.zeros(6)}, "test labels are float64: make them int64"),
     ({"test_x": np.zeros((6, 3, 5, 4), np.uint8)}, r"test samples are \[3, 5, 4\] uint8, train samples \[3, 4, 4\]"),
     ({"std": (0.5,)}, "need 'mean' and 'std' with 3 values each"),
+    ({"std": (0.5, float("inf"), 0.5)}, r"std is \(0.5, inf, 0.5\), expected finite numbers"),
+    ({"mean": (0.5, 0.5, float("nan"))}, r"mean is \(0.5, 0.5, nan\), expected finite numbers"),
 ], ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")  # fmt: skip
 def test_the_data_of_any_data_set_are_checked(changes, told):
     x, y = np.zeros((6, 3, 4, 4), np.uint8), np.arange(6) % 3

@@ -177,6 +177,11 @@ MISTAKEN = '''
             x, y = np.full((900, 8), np.nan, np.float32), np.arange(900) % 2
             return Data(train_x=x, train_y=y, test_x=x, test_y=y, holdout_x=x, holdout_y=y, n_classes=2)
 
+    class Waves(Dataset):
+        def load(self, seed):
+            x, y = np.ones((900, 8), np.complex64), np.arange(900) % 2
+            return Data(train_x=x, train_y=y, test_x=x, test_y=y, holdout_x=x, holdout_y=y, n_classes=2)
+
     class Narrow(Model):
         def build(self, shape, n_classes):
             return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, n_classes))
@@ -199,7 +204,7 @@ MISTAKEN = '''
 
     @hookimpl
     def fedbench_datasets():
-        return announced(Fails, Nothing, Nans)
+        return announced(Fails, Nothing, Nans, Waves)
 
     @hookimpl
     def fedbench_models():
@@ -214,6 +219,7 @@ REFUSED = {
     "data raises": ({"dataset": "fails", "model": "mlp"}, "dataset 'fails' (mistaken 1.0): ValueError: disk on fire"),
     "no data": ({"dataset": "nothing", "model": "mlp"}, "load returned NoneType, expected fedbench.core.Data"),
     "not finite": ({"dataset": "nans", "model": "mlp"}, "train_x holds values that are not finite"),
+    "complex": ({"dataset": "waves", "model": "mlp"}, "train_x is complex64, expected float32"),
     "narrow model": ({"model": "narrow"}, "Narrow does not take samples of shape [1, 8, 8]"),
     "wide model": ({"model": "wide"}, "Wide answers 2 samples with [2, 11], expected [2, 10]"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import fields, replace
 from typing import Any
@@ -20,14 +21,27 @@ from fedbench.core.signals.builtin import Loss
 from fedbench.core.signals.measure import COALITION, GLOBAL, Recorder
 
 
-def slow_fedavg(setup, sent: list[tuple[int, ...]]) -> list[torch.Tensor]:
-    """FedAvg the obvious way, round by round: an optimiser of torch's and a module for each client, parameters averaged."""
-    c, rule, module, kept = setup.config, setup.config.optimizer, tiny_module(), {}
-    models = []
+def mean_of(states: list[dict[str, torch.Tensor]], sizes: list[int]) -> dict[str, torch.Tensor]:
+    """The states weighed by ``sizes``, integers rounded; what all agree on as it is."""
+    mean, shares = {}, torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
+    for name, first in states[0].items():
+        stacked = torch.stack([state[name] for state in states])
+        mean[name] = torch.einsum("k,k...->...", shares, stacked.double())
+        if not first.is_floating_point():
+            mean[name] = first if bool((stacked == first).all()) else mean[name].round().to(first.dtype)
+    return mean
+
+
+def slow_fedavg(
+    setup, sent: list[tuple[int, ...]], make: Callable[[], nn.Module] = tiny_module
+) -> Iterator[list[dict[str, torch.Tensor]]]:
+    """FedAvg the obvious way, round by round: an optimiser of torch's and a module for each client. Yields the states of the
+    clients and, last, their mean."""
+    c, rule, module, kept = setup.config, setup.config.optimizer, make(), {}
     for t, cohort in enumerate(sent, 1):
         ends, weights = [], []
         for k in cohort:
-            data, local = setup.clients[k], kept[k][0] if k in kept else tiny_module()
+            data, local = setup.clients[k], kept[k][0] if k in kept else make()
             local.load_state_dict(module.state_dict())
             if k in kept:
                 optimizer = kept[k][1]
@@ -47,10 +61,9 @@ def slow_fedavg(setup, sent: list[tuple[int, ...]]) -> list[torch.Tensor]:
                     optimizer.step()
             ends.append(deepcopy(local.state_dict()))
             weights.append(1 if c.weights == "equal" else len(data.trainable))
-        mean = {n: sum(s[n] * w for s, w in zip(ends, weights, strict=True)) / sum(weights) for n in ends[0]}
-        module.load_state_dict(mean)
-        models.append(nn.utils.parameters_to_vector(module.parameters()).detach())
-    return models
+        ends.append(mean_of(ends, weights))
+        module.load_state_dict(ends[-1])
+        yield ends
 
 
 def uneven() -> list[MemberData]:
@@ -88,8 +101,9 @@ def test_training_is_fedavg_for_members_and_plain_clients(recipe):
     sent = [r.uploads.participants for r in results]
     cohort = 2 if "participation" in RECIPES[recipe] else 4
     assert {len(c) for c in sent} == {cohort} and (len(set(sent)) > 1) == (cohort == 2)
-    for result, expected in zip(results, slow_fedavg(setup, sent), strict=True):
-        torch.testing.assert_close(result.models[0], expected, rtol=1e-4, atol=1e-5)
+    for result, states in zip(results, slow_fedavg(setup, sent), strict=True):
+        expected = torch.cat([state.flatten() for state in states[-1].values()])
+        torch.testing.assert_close(result.models[0], expected.float(), rtol=1e-4, atol=1e-5)
 
 
 def test_the_same_seed_gives_the_same_bits_whether_members_do_nothing_or_are_none():
@@ -135,43 +149,22 @@ class Counting(nn.Module):
         return self.net(self.norm(x)) * self.scale * (1 + 0.1 * self.batches + self.odd[0])
 
 
-def mean_of(states: list[dict[str, torch.Tensor]], sizes: list[int]) -> dict[str, torch.Tensor]:
-    """The states weighed by ``sizes``, integers rounded; what all agree on as it is."""
-    mean, shares = {}, torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
-    for name, first in states[0].items():
-        stacked = torch.stack([state[name] for state in states])
-        mean[name] = torch.einsum("k,k...->...", shares, stacked.double())
-        if not first.is_floating_point():
-            mean[name] = first if bool((stacked == first).all()) else mean[name].round().to(first.dtype)
-    return mean
-
-
 def test_every_buffer_starts_each_client_as_received_and_integers_are_averaged_to_the_nearest():
-    setup = tiny_setup(module=Counting(), clients=uneven(), members=(), momentum=0.0, weight_decay=0.0, batch_size=4)
+    setup = tiny_setup(module=Counting(), clients=uneven(), members=(), batch_size=4)
     x, y, sizes = torch.randn(5, 4), torch.arange(5) % 3, [10, 8, 6, 4]
-    recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, False, [0, 1, 2, 3, GLOBAL, COALITION], ((0, 1),), sizes)
-    server = Counting()
-    for result in Training(setup).rounds():
-        t, states = result.uploads.round, []
-        for k, data in enumerate(setup.clients):
-            local, shuffle = deepcopy(server).train(), torch.Generator().manual_seed(key_for(0, "shuffle", t, k) >> 1)
-            optimizer = torch.optim.SGD(local.parameters(), lr=0.1)
-            for _ in range(2):
-                order = data.trainable[torch.randperm(len(data.trainable), generator=shuffle)]
-                for pick in order.split(4):
-                    optimizer.zero_grad()
-                    cross_entropy(local(data.x[pick]), data.y[pick]).backward()
-                    optimizer.step()
-            states.append(local.state_dict())
-        assert len({int(state["batches"]) for state in states}) == 3
+    rows = [0, 1, 2, 3, GLOBAL, COALITION]
+    recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, False, rows, ((0, 1),), sizes)
+    rounds = slow_fedavg(setup, [(0, 1, 2, 3)] * 3, Counting)
+    for result, states in zip(Training(setup).rounds(), rounds, strict=True):
+        assert len({int(state["batches"]) for state in states[:4]}) == 3
         recorder.record(result)
-        states += [mean_of(states, sizes), mean_of(states[:2], sizes[:2])]
+        states.append(mean_of(states[:2], sizes[:2]))
         for state, losses in zip(states, recorder.arrays()["loss"][-1], strict=True):
-            server.load_state_dict(state)
-            expected = cross_entropy(server.eval()(x), y, reduction="none").detach()
+            module = Counting().eval()
+            module.load_state_dict(state)
+            expected = cross_entropy(module(x), y, reduction="none").detach()
             torch.testing.assert_close(torch.from_numpy(losses), expected, rtol=1e-4, atol=1e-5)
-        server.load_state_dict(states[4])
-        integers = [b.reshape(-1).long() for b in server.buffers() if not b.is_floating_point()]
+        integers = [b.reshape(-1).long() for b in states[4].values() if not b.is_floating_point()]
         assert torch.equal(result.counts[0], torch.cat(integers))
 
 

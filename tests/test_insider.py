@@ -187,11 +187,20 @@ def breaks(rows, weights, ctx):
     return rows[0] / 0
 
 
+class Logarithm(nn.Module):
+    def forward(self, x):
+        return x.log()
+
+
 DIVERGE: dict[str, Any] = {"lr": 1e6, "local_epochs": 20}
 ORDINARY = "the aggregated model is not finite: Toy.aggregate made such a step of rows of an ordinary size; fix the rule"
 CASES: dict[str, tuple[Defense | None, dict[str, Any], type[Diverged], str]] = {
     "a learning rate": (
         None, DIVERGE, Diverged, "round 1: the local training of client 0, 1, 2, 3 is not finite; lower the learning rate",
+    ),
+    "a model and samples before any training": (
+        None, {"members": (), "module": nn.Sequential(Logarithm(), tiny_module())}, Diverged,
+        "round 1: the outputs of the initial model for client 0 are not finite, before any training; fix",
     ),
     "a loss": (
         acting("loss", lambda logits, batch, ctx: logits.sum() * 1e38), {"members": (2,)}, Diverged,

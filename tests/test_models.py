@@ -15,10 +15,11 @@ from layered import CLASSES, SEQUENCES, WIDTH, Recurrent, Steps, one_backward_a_
 from running import changed, invoke, records
 from scipy.stats import truncnorm
 from torch import nn
-from torch.nn.functional import avg_pool2d, batch_norm, conv2d, group_norm, linear, relu
+from torch.nn.functional import avg_pool2d, batch_norm, conv2d, dropout, group_norm, linear, relu
 
 from fedbench.core import Data, Model, UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
+from fedbench.core.federation.local import LocalTrainer
 from fedbench.core.numerics import gradients
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import gradient_rows
@@ -241,11 +242,110 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+class Part(Steps):
+    """With an attribute, a buffer, a 0-dimensional parameter and a layer that is not registered."""
+
+    calls = 0
+
+    def __init__(self, forward):
+        super().__init__(lambda net, x: forward(net, rows(net, x) * net.scale, x))
+        self.scale, self.first, self.hidden = nn.Parameter(torch.tensor(2.0)), None, [nn.BatchNorm1d(CLASSES)]
+        self.register_buffer("seen", torch.zeros(()))
+
+
+def counts(net, out, x):
+    net.calls += 1
+    return out
+
+
+def counts_for_the_class(net, out, x):
+    type(net).calls += 1
+    return out
+
+
+def remembers(net, out, x):
+    net.last = x
+    return out
+
+
+def centres_on_the_first_batch(net, out, x):
+    net.first = x.mean() if net.first is None else net.first
+    return out * (1 + net.first.to(out))
+
+
+def replaces(net, out, x):
+    net.seen = net.seen + x.mean().to(net.seen) * net.training
+    return out
+
+
+def writes(net, out, x):
+    if net.training:
+        net.seen += x.detach().mean()
+    return out * (1 + net.seen)
+
+
+def normalises_in_a_list(net, out, x):
+    return net.hidden[0].to(out).train(net.training)(out)
+
+
+def caches(net, out, x):
+    net.first = torch.eye(CLASSES) if net.first is None else net.first
+    return out @ net.first.to(out)
+
+
+def in_training(change):
+    return lambda net, out, x: change(net, out) if net.training else out
+
+
+def low() -> nn.Module:
+    model = Steps(lambda net, x: rows(net, x.to(net.head.weight)).float())
+    return model.bfloat16()
+
+
+def hollow() -> nn.Module:
+    model = Steps(rows)
+    nn.init.constant_(model.head.weight, torch.nan)
+    return model
+
+
+SHARED = "keeps something outside of parameters and buffers, .*: '{}' changes in `forward`"
+APART = "trains otherwise beside another client than alone with plain autograd"
+UNTRAINABLE = {
+    "a counter": (lambda: Part(counts), SHARED.format("calls")),
+    "a counter of the class": (lambda: Part(counts_for_the_class), SHARED.format("calls")),
+    "the last batch": (lambda: Part(remembers), SHARED.format("last")),
+    "the first batch": (lambda: Part(centres_on_the_first_batch), APART),
+    "a buffer in another's place": (lambda: Part(replaces), SHARED.format("_buffers")),
+    "a layer that is not registered": (lambda: Part(normalises_in_a_list), SHARED.format("output in eval mode")),
+    "numpy's random numbers": (lambda: Part(in_training(lambda net, out: out * np.random.random())), APART),
+    "no finite parameters": (hollow, "cannot be trained: its output is not finite before any training"),
+    "no finite output": (
+        lambda: Part(in_training(lambda net, out: out / 0)), "cannot be trained: its output in training mode is not finite",
+    ),
+    "no finite gradient": (
+        lambda: Part(in_training(lambda net, out: out + (net.scale - 2).abs().sqrt())), "cannot be trained: its gradient is not",
+    ),
+    "bfloat16": (low, "trainable parameters of bfloat16; expected float32 or float64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *UNTRAINABLE])
 def test_a_model_that_breaks_the_contract_is_refused(name):
-    make, told = REFUSED[name]
+    make, told = (REFUSED | UNTRAINABLE)[name]
     with pytest.raises(UserError, match=f"^the model Mine .*{told}"):
         try_model(builder(make), data_of())
+
+
+@pytest.mark.parametrize("forward", [writes, caches, in_training(lambda net, out: dropout(out))])
+def test_buffers_constants_and_torchs_random_numbers_are_no_shared_state(forward):
+    assert try_model(builder(lambda: Part(forward)), data_of()) == size_of(Steps(rows)) + 1
+
+
+def test_an_engine_that_lets_a_client_start_from_the_last_ones_buffers_trains_no_model_that_reads_them(monkeypatch):
+    kept = lambda self, turn: self.flat.load(turn.start, self.flat.buffers, turn.counts)  # noqa: E731
+    monkeypatch.setattr(LocalTrainer, "_load", kept)
+    with pytest.raises(UserError, match=APART):
+        try_model(builder(lambda: Part(writes)), data_of())
 
 
 # -- in a run ----------------------------------------------------------------------------------------------------------

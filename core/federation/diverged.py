@@ -41,7 +41,7 @@ class Causes:
     rows."""
 
     def __init__(self, setup: Setup) -> None:
-        self._setup = setup
+        self._setup, self._started = setup, (setup.flat.buffers.clone(), setup.flat.counts)
         self._spoilt: dict[int, str] = {}  # client -> the phase that made its row what it is
         self._since: dict[int, int] = {}  # global model -> the first round in which it took rows of the adversary's that count
 
@@ -59,6 +59,14 @@ class Causes:
         bad = [(k, j) for (k, j), row in zip(who, uploads.updates, strict=True) if not finite(row)]
         trained = [(k, j) for k, j in bad if k not in self._spoilt]
         if trained:
+            buffers, counts = self._started
+            for k, j in trained:
+                x, flat = self._setup.clients[k].x, self._setup.flat
+                if not finite(flat.logits(self._setup.initial[j], buffers, x, counts)):
+                    raise Diverged(
+                        f"round {uploads.round}: the outputs of the initial model for client {k} are not "
+                        "finite, before any training; fix the model or the data"
+                    )
             text = f"round {uploads.round}: the local training of client {_list(k for k, _ in trained)} is not finite"
             if poisoned := [self._since[j] for _, j in trained if j in self._since]:
                 raise DivergedByAdversary(f"{text}, from a model that took {self._adversary()} since round {min(poisoned)}")

@@ -80,7 +80,7 @@ def require_data(data: Any, name: str) -> Data:
             raise UserError(f"dataset '{name}': {split}_x and {split}_y must be numpy arrays of numbers")
         if y.dtype != np.int64 or y.ndim != 1:
             raise UserError(f"dataset '{name}': {split}_y is {y.dtype} {list(y.shape)}, expected int64 [n]")
-        if np.issubdtype(x.dtype, np.floating) and x.dtype != np.float32:
+        if x.dtype.kind not in "biu" and x.dtype != np.float32:
             raise UserError(f"dataset '{name}': {split}_x is {x.dtype}, expected float32, which models train in, or integers")
         if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             raise UserError(f"dataset '{name}': {split}_x holds values that are not finite")

@@ -1,17 +1,28 @@
-"""Does an architecture do what the contract of `Model` says? Asked before anything is trained."""
+"""Does an architecture do what the contract of `Model` says, and does the engine train it as plain
+autograd does? Asked before anything is trained."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from fedbench.core.contract.components import Data, Model
+from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.samples import MemberData
+from fedbench.core.federation.loop import Training
+from fedbench.core.federation.setup import Setup
+from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.per_sample import refuse_batch_statistics
+from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.tape import drawn_parameters
 from fedbench.core.numerics.wrappers import as_floats, wrap
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.spec.federation import FederationSpec, Optimizer
 from fedbench.core.store.integrity import key_of
 from fedbench.core.words import explain
 
@@ -40,13 +51,8 @@ class TriedModels:
 
 
 def try_model(model: Model, data: Data) -> int:
-    """Number of trainable parameters of what :func:`tried_model` builds."""
-    return sum(p.numel() for p in tried_model(model, data).parameters() if p.requires_grad)
-
-
-def tried_model(model: Model, data: Data) -> nn.Module:
-    """What an architecture builds that takes the data set's samples, gives one logit a class, and keeps the samples apart in eval
-    mode, behind the data's normalisation and in eval mode, where its parameters may have been moved; ``UserError`` otherwise."""
+    """Number of trainable parameters of what an architecture builds. ``UserError`` unless it takes the data set's samples, gives
+    one logit a class, keeps the samples apart in eval mode, and trains."""
     name = type(model).__name__
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = model.build(data.input_shape, data.n_classes)
@@ -61,23 +67,36 @@ def tried_model(model: Model, data: Data) -> nn.Module:
         if not isinstance(out, torch.Tensor) or tuple(out.shape) != (len(pair), classes):
             found = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
             raise UserError(f"the model {name} answers {len(pair)} samples with {found}, expected [{len(pair)}, {classes}]")
+        _require_finite(name, "output", out)
         try:
             refuse_batch_statistics(net)
         except ValueError as error:
             raise UserError(f"the model {name} mixes samples in eval mode: {error}") from error
         twin = wrap(model.build(data.input_shape, data.n_classes), data).eval()
         _require_apart(name, *_telling(net, twin, as_floats(net, x)))
-        return net
+        with torch.enable_grad():
+            _require_training(name, model, data)
+        return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
 def _require_one_dtype(name: str, module: nn.Module) -> None:
     """They lie in one vector each, the trained parameters and the statistics that travel with them."""
     trained = {p.dtype for p in module.parameters() if p.requires_grad}
-    kept = {b.dtype for b in module.buffers() if b.is_floating_point()}
+    kept = {b.dtype for b in module.buffers() if b.is_floating_point() or b.is_complex()}
     for what, dtypes in (("trainable parameters", trained), ("floating-point buffers", kept)):
-        if len(dtypes) > 1 or any(dtype.is_complex for dtype in dtypes):
+        if len(dtypes) > 1 or not dtypes <= {*_ROUNDING}:
             found = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-            raise UserError(f"the model {name} has {what} of {found}; expected one real dtype: convert inside `forward`")
+            raise UserError(
+                f"the model {name} has {what} of {found}; expected float32 or float64: convert inside `forward`"
+            )
+
+
+def _require_finite(name: str, what: str, values: torch.Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise UserError(
+            f"the model {name} cannot be trained: its {what} is not finite before any training; look at "
+            "its initial parameters, the samples, and divisions, roots and logarithms in `forward`"
+        )
 
 
 def _different(data: Data) -> torch.Tensor:
@@ -141,3 +160,86 @@ def _require_apart(name: str, net: nn.Module, x: torch.Tensor) -> None:
     require(net(x[order])[1:], out[1:], f"mixes samples: changing one sample changes other rows of its logits; {_REMEDY}")
     alone = _answer(name, net, x[:1], "does not take a sample alone")
     require(alone, out[:1], f"mixes samples: it answers a sample alone otherwise than among others; {_REMEDY}")
+
+
+# --- one step of training ---------------------------------------------------------------------------------------------
+
+_BATCH = 2  # samples of a client
+
+
+def _require_training(name: str, model: Model, data: Data) -> None:
+    """Raise ``UserError`` unless two clients with a batch each, trained by the engine in both
+    orders, end where each ends alone with plain autograd."""
+    x, y = (torch.from_numpy(a[: 2 * _BATCH].copy()) for a in (data.train_x, data.train_y))
+    first, last = slice(None, _BATCH), slice(-_BATCH, None)
+    clients = [MemberData(x[part], y[part]) for part in (first, last)]
+    config = FederationSpec(
+        clients=2, rounds=1, local_epochs=1, batch_size=_BATCH, optimizer=Optimizer(lr=1.0)
+    )
+    for pair in (clients, clients[::-1]):
+        flat = _fresh(model, data)
+        start = flat.params.clone(), flat.buffers.clone(), flat.counts
+        expected = torch.stack([
+            _alone(name, _fresh(model, data).module, k, client, start[0]) for k, client in enumerate(pair)
+        ])  # fmt: skip
+        setup = Setup(
+            config=config, seed=0, flat=flat, clients=pair, n_classes=data.n_classes,
+            defense=Defense(), members=(), initial=start[0][None],
+        )  # fmt: skip
+        before = _kept(flat, start, pair[1].x, pair[0].x)
+        uploads = next(Training(setup).rounds()).uploads
+        for path, value in _kept(flat, start, pair[1].x).items():
+            if before.get(path) != value:
+                raise UserError(
+                    f"the model {name} keeps something outside of parameters and buffers, which all "
+                    f"clients of a round would share: '{path}' changes in `forward`; register a "
+                    "buffer, and write to it in place"
+                )
+        sent = torch.cat([uploads.updates, uploads.buffers, uploads.counts], 1).to(expected)
+        rounding = 1e-6 * float(start[0].abs().max() + uploads.updates.abs().max())
+        if not bool(torch.isclose(sent, expected, rtol=1e-4, atol=rounding, equal_nan=True).all()):
+            raise UserError(
+                f"the model {name} trains otherwise beside another client than alone with plain "
+                "autograd: keep nothing between batches but parameters and buffers, write to these "
+                "in place, and draw from torch's global generator only"
+            )
+
+
+def _fresh(model: Model, data: Data) -> FlatModel:
+    torch.random.default_generator.manual_seed(0)
+    net = wrap(model.build(data.input_shape, data.n_classes), data)
+    return FlatModel(net.train(), torch.device("cpu"))
+
+
+def _alone(
+    name: str, net: nn.Module, k: int, client: MemberData, start: torch.Tensor
+) -> torch.Tensor:
+    """The update, buffers and counts of client ``k`` after one step from ``start`` [P], with its
+    samples in the engine's order and the engine's random numbers."""
+    shuffle = torch.Generator().manual_seed(key_for(0, "shuffle", 1, k) >> 1)
+    order = torch.randperm(len(client.y), generator=shuffle)
+    torch.random.default_generator.manual_seed(key_for(0, "module", 1, k) >> 1)
+    logits = net(as_floats(net, client.x[order]))
+    _require_finite(name, "output in training mode", logits)
+    cross_entropy(logits, client.y[order]).backward()
+    torch.optim.SGD(net.parameters(), lr=1.0).step()
+    flat = FlatModel(net, torch.device("cpu"))  # of the buffers that `forward` may have replaced
+    _require_finite(name, "gradient", flat.params)
+    return torch.cat([flat.params - start, flat.buffers, flat.counts])
+
+
+@torch.no_grad()
+def _kept(
+    flat: FlatModel, start: tuple[torch.Tensor, torch.Tensor, torch.Tensor], *batches: torch.Tensor
+) -> dict[str, str]:
+    """The output for the first batch at ``start``, and each attribute of the module's parts and
+    their classes, by its path, after evaluations of all."""
+    flat.load(*start)  # what a layer computes of parameters and buffers is alike then
+    outputs = [flat.module.eval()(as_floats(flat.module, x)) for x in batches]
+    kept: dict[str, Any] = {"output in eval mode": outputs[0]}
+    for path, part in flat.module.named_modules():
+        for attribute, value in {**vars(type(part)), **vars(part)}.items():
+            kept[f"{path}.{attribute}".lstrip(".")] = value
+    for path, value in kept.items():
+        kept[path] = repr(float(value.double().sum()) if isinstance(value, torch.Tensor) else value)
+    return kept

@@ -83,6 +83,9 @@ def _split_problems(data: Data, split: str) -> list[str]:
 
 
 def _normalisation_problems(data: Data) -> list[str]:
+    for name, values in (("mean", data.mean), ("std", data.std)):
+        if not np.isfinite(values or ()).all():
+            return [f"{name} is {values}, expected finite numbers (of an empty or constant channel there are none)"]
     if data.train_x.dtype != np.uint8:
         return []
     channels = data.train_x.shape[1] if data.train_x.ndim == 4 else None
