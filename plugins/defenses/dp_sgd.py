@@ -23,10 +23,10 @@ from fedbench.core import (
     norm,
 )
 from fedbench.plugins.defenses.augmentation import shift_and_flip
-from fedbench.plugins.defenses.dp_accounting import Steps, epsilon_after, if_replaced, least_epsilon, noise_for, out_of_reach
+from fedbench.plugins.defenses.dp_accounting import Steps, accountant_used, epsilon_after, noise_for
 
 SIGMA = 0.1  # where neither sigma nor epsilon is given
-_ACCOUNTANTS = {"gaussian": "Gaussian composition", "prv": "prv of Opacus", "rdp": "rdp of Opacus"}
+_ACCOUNTANTS = {"gaussian": "Gaussian composition", "prv": "PLD of dp-accounting", "rdp": "RDP of dp-accounting"}
 _NEIGHBOURS = {"example": "example without its gradient", "client": "client without its update"}
 
 class DPSGD(Defense):
@@ -74,7 +74,7 @@ class DPSGD(Defense):
             "shuffled", description="`shuffled`: each sample once an epoch; `poisson`: in each batch with probability B/n"
         )
         accountant: Literal["prv", "rdp"] = Field(
-            "prv", description="of Opacus, for sampling poisson; shuffled batches have Gaussian composition; all are upper bounds"
+            "prv", description="for sampling poisson (shuffled batches have Gaussian composition); all are upper bounds"
         )
         clip: float = Field(1.0, gt=0, description="C, largest L2 norm of one example's gradient (mode example)")
         clip_update: Annotated[float, Field(gt=0)] | Literal["median"] = Field(
@@ -116,13 +116,8 @@ class DPSGD(Defense):
     def check(self, federation: Federation) -> None:
         """An epsilon must be in reach; what depends on a member's number of samples is asked in its first round."""
         p = self.params
-        if p.epsilon is None:
-            return
-        if p.sampling == "shuffled":
+        if p.epsilon is not None and p.sampling == "shuffled":
             noise_for(p.epsilon, self._steps(federation, 0), p.delta)
-        elif (least := least_epsilon(p.accountant, p.delta)) > p.epsilon:
-            passes = self._rounds(federation) * federation.local_epochs  # at least so many steps
-            raise out_of_reach(p.epsilon, Steps(passes, accountant=p.accountant), p.delta, least)
 
     def select(self, ctx: MemberContext) -> Selection | None:
         """All samples, to be drawn as ``sampling`` says. The noise is kept for the report."""
@@ -171,28 +166,35 @@ class DPSGD(Defense):
         noises = [m["noise multiplier"] for m in seen] or [self._noise(ctx.federation, 0)]
         name = "epsilon" if p.clip_unit == "example" else "claimed epsilon (batch clipped)"
         name = name if p.account == "all" else "claimed epsilon (one round)"
-        found, accountant = self._claim(ctx.federation, seen), self._steps(ctx.federation, 1).accountant
-        facts: dict[str, FactValue] = {name: found, "delta": p.delta}
-        if name == "epsilon" and accountant == "gaussian":
-            facts["epsilon if replaced"] = if_replaced(found, p.delta)
-        facts |= {"unit of privacy": p.mode, "neighbours": _NEIGHBOURS[p.mode]}
+        facts: dict[str, FactValue] = {name: self._claim(ctx.federation, seen), "delta": p.delta}
+        terms = min(noises), self._steps(ctx.federation, 1), p.delta
+        neighbours, accountant = _NEIGHBOURS[p.mode], _ACCOUNTANTS[accountant_used(*terms)]
+        if name == "epsilon":
+            facts["epsilon if replaced"] = self._claim(ctx.federation, seen, replaced=True)
+            neighbours += f" (if replaced: another {p.mode})"
+            other = _ACCOUNTANTS[accountant_used(*terms, replaced=True)]
+            accountant += f" (if replaced: {other})" if other != accountant else ""
+        facts |= {"unit of privacy": p.mode, "neighbours": neighbours}
         facts["noise multiplier"] = noises[0] if len(set(noises)) == 1 else noises
         if p.mode == "example":
             facts["sampling"] = p.sampling
-        facts["accountant"] = f"{_ACCOUNTANTS[accountant]}, upper bound"
+        facts["accountant"] = f"{accountant}, upper bound"
         at_risk = p.delta * max((m["samples"] for m in seen if "samples" in m), default=0)
         return facts | ({"delta times samples": at_risk} if at_risk > 0.1 else {})  # publishing a sample at random has delta 1/n
 
-    def _claim(self, federation: Federation, seen: Sequence[Mapping[str, Any]]) -> float:
+    def _claim(self, federation: Federation, seen: Sequence[Mapping[str, Any]], replaced: bool = False) -> float:
         """The epsilon of the member that it costs most: of the steps that were planned or, where another defense trained
-        longer, of those that were taken."""
-        found = [0.0 if self.params.epsilon is None else self.params.epsilon]
+        longer, of those that were taken. ``replaced``: against another example (or update) in that place."""
+        target, epsilons = self.params.epsilon, []
         for memory in seen or [{}]:
-            planned = self._steps(federation, memory.get("samples", 0))
+            samples = memory.get("samples", 0)
+            planned = self._steps(federation, samples)
             steps = replace(planned, count=max(planned.count, self._taken(memory)))
-            if self.params.epsilon is None or steps != planned:
-                found.append(epsilon_after(self._noise(federation, memory.get("samples", 0)), steps, self.params.delta))
-        return max(found)
+            if target is not None and steps == planned and not replaced:
+                epsilons.append(target)
+            else:
+                epsilons.append(epsilon_after(self._noise(federation, samples), steps, self.params.delta, replaced))
+        return max(epsilons)
 
     def _count(self, batch: Batch, ctx: MemberContext) -> None:
         """How often each example has been in a step: squared copies, as their noise counts; and the steps."""
