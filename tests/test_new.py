@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from click.testing import CliRunner
 from fake_packages import ANNOUNCE, install
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from public_names import private_imports
+from public_names import PUBLIC, private_imports
 from running import records
 
 from fedbench.core import UserError
@@ -144,6 +146,32 @@ def test_packages_of_every_kind_use_the_public_contract_alone():
         private |= {(kind, path): imports for path, imports in found.items() if imports}
         assert len(found) == 4 and files["suites/shield.yaml"].startswith("# yaml-language-server: $schema=suite.schema.json\n")
     assert private == {}
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_data_files_beside_the_modules(tmp_path):
+    new("dataset", "rings", "--into", tmp_path)
+    folder = tmp_path / "fedbench-rings"
+    given = {"points.npz", "data/a.csv", "data/deep/b", "__pycache__/rings.cpython-311.pyc"}
+    for name in given:
+        (folder / "src/fedbench_rings" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "src/fedbench_rings" / name).write_text("x")
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, folder]
+    subprocess.run(build, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = {n.partition("/")[2] for n in ZipFile(wheel).namelist() if n.startswith("fedbench_rings/")}
+    assert held == {"__init__.py", "rings.py", "points.npz", "data/a.csv", "data/deep/b"}
+
+
+def test_names_that_templates_say_a_module_has_are_there():
+    """``module``: name, name -- in docstrings of templates."""
+    listed = {}
+    for kind in KINDS:
+        for path, text in package_files(names_of(kind, "shield"), "Jo Doe", "0.1.0").items():
+            for module, names in re.findall(r"``(fedbench[\w.]*)``: ((?:\w+, )*\w+)", text):
+                listed[kind, path, module] = set(names.split(", "))
+    assert {module for _, _, module in listed} == {"fedbench.core.toolkit"}
+    assert [where for where, names in listed.items() if not names <= set(PUBLIC[where[2]])] == []
 
 
 @pytest.mark.slow
