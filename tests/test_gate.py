@@ -319,6 +319,15 @@ def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(finished, basel
     assert call("compare", finished, baseline, "--floor", "auc=0.5")[0] == 0
 
 
+def test_a_defense_with_another_default_fails_the_gate(finished, baseline, call):
+    parts = json.loads(baseline.read_text())["parts"]
+    (part,) = (n for n, part in parts.items() if isinstance(part, dict) and part.get("name") == "grad-noise")
+    rewritten(baseline, f"parts/{part}/params/sigma", 0.5)
+    status, words = call("compare", finished, baseline)
+    assert (status, "The gate **failed**: 3 not comparable, 5 identical" in words, "sigma 0.5 -" in words) == (1, True, True)
+    assert call("compare", finished, baseline, "--fail-on", "worse,missing")[0] == 0
+
+
 @pytest.mark.parametrize(("option", "value", "message"), [
     ("--fail-on", "wrose", "'wrose' is none of worse, better, missing"), ("--floor", "auc=nan", "a floor is 0 or more"),
     ("--json", "baseline.json", "is what is compared"),

@@ -65,7 +65,7 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
 @click.option("--for", "side", type=click.Choice(["defense", "attack"]), default="defense", show_default=True,
               help="Who reads it: an AUC that rises is worse for a defense, one that falls is worse for an attack. A loss of "
               "test accuracy is worse for both.")
-@click.option("--fail-on", callback=_verdicts, default="worse,missing", show_default=True, metavar="VERDICT,...",
+@click.option("--fail-on", callback=_verdicts, default="worse,missing,not-comparable", show_default=True, metavar="VERDICT,...",
               help=f"What exits with 1: {', '.join(_CHANGES)}; {_ANY} is all of them, nothing is none.")
 @click.option("--floor", "floors", multiple=True, callback=_floors, metavar="NAME=NUMBER",
               help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01). May be given several times.")

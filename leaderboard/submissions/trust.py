@@ -107,7 +107,7 @@ def missing(record: Record) -> dict[str, str]:
 def pip_command(packages: Mapping[str, str]) -> str:
     """What installs them; a name or a version that pip would not take is left out, since the record may have any origin."""
     good = [f"'{n}=={v}'" for n, v in sorted(packages.items()) if _PACKAGE.fullmatch(n) and _VERSION.fullmatch(v)]
-    return " ".join(["pip install", *good])
+    return f"pip install {' '.join(good)}"
 
 
 def _uses_of(record: Record) -> Iterator[tuple[str, _Use]]:
