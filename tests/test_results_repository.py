@@ -1,7 +1,8 @@
-"""The template of examples/results-repository: its steps, with a git remote in a folder."""
+"""The workflows of examples/: their steps, with a git remote in a folder."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,7 +14,8 @@ import pytest
 from bundles import exported
 from ruamel.yaml import YAML
 
-TEMPLATE = Path(__file__).parents[1] / "examples" / "results-repository"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+TEMPLATE, GATE = EXAMPLES / "results-repository", EXAMPLES / "ci" / "fedbench-gate.yml"
 
 
 @pytest.mark.slow
@@ -42,11 +44,18 @@ def test_a_bundle_is_checked_and_published(finished, tmp_path):
 
     run("git", "switch", "-q", "-c", "more")
     Path(exported(finished, tmp_path, "--only", "defense=grad-noise")).rename(here / "bundles" / "noise.zip")
-    (here / "more.txt").write_text("x")
+    strange = ("more.txt", "bundles/deep/noise.zip", "bundles/*.zip", "bundles/a.zip\nb.zip", "bundles/:(top)c.zip")
+    (here / "bundles" / "deep").mkdir()
+    for name in strange:
+        (here / name).write_text("x")
     commit("another bundle")
     run("./results.sh", "check", "origin/main")
     said = (here / "work" / "comment.md").read_text()
-    assert "not new bundles:\n\n    more.txt\n" in said
+    listed = said.partition("not new bundles:\n\n")[2].partition("\n\n")[0].splitlines()
+    assert sorted(listed) == sorted([
+        "    bundles/\\*.zip", "    bundles/:\\(top\\)c.zip", "    $'bundles/a.zip\\nb.zip'", "    bundles/deep/noise.zip",
+        "    more.txt",
+    ])  # fmt: skip
     assert "    2 cells bit for bit\n" in said and "**passed**: 3 new, 5 identical" in said
     marks = dict(re.findall(r"  (grad-noise|none) .* (\w+)$", said, re.MULTILINE))
     assert marks == {"grad-noise": "reproduced", "none": "claimed"}
@@ -54,7 +63,9 @@ def test_a_bundle_is_checked_and_published(finished, tmp_path):
     run("git", "switch", "-q", "main")
     run("git", "merge", "-q", "more")
     env["SAMPLE"] = "0"
-    run("./results.sh", "publish")
+    run("./results.sh", "site")
+    assert run("git", "ls-remote", "origin", "gh-pages") == ""
+    run("./results.sh", "push", "work/site")
     assert {"index.html", ".nojekyll"} <= set(run("git", "ls-tree", "--name-only", "origin/gh-pages").split())
 
     run("git", "push", "-q", "origin", "main")
@@ -64,10 +75,70 @@ def test_a_bundle_is_checked_and_published(finished, tmp_path):
     assert "No new bundle was taken" in run("./results.sh", "check", "origin/main", status=1)
 
 
-def test_the_workflows_call_the_steps_and_only_those_that_run_nothing_of_a_pull_request_may_write():
+def jobs_of(*paths):
+    """Name -> job of the workflows."""
     jobs = {}
-    for path in sorted((TEMPLATE / ".github" / "workflows").iterdir()):
+    for path in paths:
         jobs |= YAML(typ="safe").load(path)["jobs"]
-    steps = {name: " ".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
-    assert {name for name, text in steps.items() if f"./results.sh {name}" in text} == {"check", "publish"}
-    assert jobs["check"]["permissions"] == {"contents": "read"} and "results.sh" not in steps["comment"]
+    return jobs
+
+
+def script(job):
+    """What the job's steps run."""
+    return " ".join(step.get("run", "") for step in job["steps"])
+
+
+def test_the_workflows_call_the_steps_and_only_those_that_run_no_package_may_write():
+    jobs = jobs_of(*(TEMPLATE / ".github" / "workflows").iterdir())
+    steps = {name: script(job) for name, job in jobs.items()}
+    assert {name for name, text in steps.items() if f"./results.sh {name}" in text} == {"check", "site", "push"}
+    assert "results.sh" not in steps["comment"]
+    jobs |= {f"gate {name}": job for name, job in jobs_of(GATE).items()}
+    assert YAML(typ="safe").load(GATE)["permissions"] == {"contents": "read"}
+    writes = {name for name, job in jobs.items() if "write" in job.get("permissions", {}).values()}
+    assert writes == {"push", "comment", "gate comment"}
+    for name in writes:
+        assert not re.search(r"\b(pip|python|fedbench)\b(?! (gate|results) -->)", script(jobs[name])), name
+        assert not any("setup-python" in step.get("uses", "") for step in jobs[name]["steps"])
+    for name in ("check", "site"):
+        (checkout,) = (step for step in jobs[name]["steps"] if "checkout" in step.get("uses", ""))
+        assert checkout["with"]["persist-credentials"] is False
+
+
+GH = """\
+#!/bin/sh
+# `gh` with the comments of a file: prints what a filter leaves of them, keeps what is sent
+case "$*" in
+  "pr list"*) echo 7 ;;
+  *--paginate*) while [ "$1" != --jq ]; do shift; done; jq -r "$2" comments.json ;;
+  *) echo "$*" >> sent ;;
+esac
+"""
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.parametrize("path", [GATE, TEMPLATE / ".github" / "workflows" / "comment.yml"], ids=lambda path: path.stem)
+def test_a_workflow_edits_only_the_comment_that_it_made(path, tmp_path):
+    job = jobs_of(path)["comment"]
+    mark = job["env"]["MARK"]
+    text = (job["steps"][-1])["run"]
+    (tmp_path / "gate").mkdir()
+    for name in ("comment.md", "gate/gate.md"):
+        (tmp_path / name).write_text("the table")
+    (tmp_path / "gh").write_text(GH)
+    (tmp_path / "gh").chmod(0o755)
+    others = [(1, "a-person", mark), (2, "github-actions[bot]", "of another workflow"), (3, "github-actions[bot]", f"> {mark}")]
+
+    def sent(*comments):
+        content = [{"id": n, "user": {"login": login}, "body": f"{body}\nx"} for n, login, body in comments]
+        (tmp_path / "comments.json").write_text(json.dumps(content))
+        (tmp_path / "sent").unlink(missing_ok=True)
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MARK": mark, "PR": "7", "GITHUB_REPOSITORY": "us/it"}
+        subprocess.run(["bash", "-e", "-c", text], cwd=tmp_path, env=env, check=True)
+        return (tmp_path / "sent").read_text().split(" --field")[0]
+
+    assert sent(*others) == "api --method POST repos/us/it/issues/7/comments"
+    mine = (4, "github-actions[bot]", mark)
+    assert sent(*others, mine, (5, "a-person", mark)) == "api --method PATCH repos/us/it/issues/comments/4"
+    (written,) = {p.read_text() for p in tmp_path.glob("*.md") if p.read_text().startswith(mark)}
+    assert written == f"{mark}\nthe table"
