@@ -56,6 +56,13 @@ def invoke(*args: object, status: int = 0) -> str:
     return output
 
 
+def finish(folder: Path) -> Path:
+    """The results that many tests share: two defenses, two attacks, one seed."""
+    path = suite(folder, defenses=["none", "grad-noise"], attacks=["loss-series", "fedmia-ii"])
+    invoke(path, "--results", folder / "results", "--workers", "1")
+    return folder / "results"
+
+
 def called(*args: object) -> tuple[int, str]:
     """(exit status, output) of the same, however it ends."""
     result = CliRunner().invoke(run, [*map(str, args), "--no-plots"])
