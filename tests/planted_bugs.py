@@ -56,3 +56,14 @@ OF_THE_GATE = {
         {"fedmia-i", "fedmia-ii"},
     ),
 }  # fmt: skip
+
+# of `tests/test_cohort.py`: neither the oracle's suites nor the gate's keep moments
+OF_THE_QUICK_TESTS = {
+    "Adam's kept moments by row": (
+        "core/federation/optimizer.py", "[self._kept[k] for k in clients]",
+        "[self._kept.setdefault(row, self._new()) for row in range(len(clients))]",
+    ),
+    "Adam's moments by place among the active rows": (
+        "core/federation/optimizer.py", "(self._state[i] for i in rows)", "(self._state[n] for n, _ in enumerate(rows))",
+    ),
+}  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny import train_all
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
@@ -15,7 +16,7 @@ from fedbench.core import Defense, MemberData, Selection
 from fedbench.core.federation import cohort, local
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.loop import Training
-from fedbench.core.federation.setup import Setup
+from fedbench.core.federation.setup import Setup, Uploads
 from fedbench.core.numerics import gradients
 from fedbench.core.numerics.chain import Chain
 from fedbench.core.numerics.flat import FlatModel
@@ -92,14 +93,16 @@ def drawn_clients(rng: np.random.Generator, shape: tuple[int, ...], classes: int
         n = int(rng.integers(least, 14))
         y = torch.from_numpy(rng.integers(0, classes, n))
         soft = torch.from_numpy(rng.dirichlet(np.ones(classes), n)) if rng.random() < 0.2 else None
-        held = torch.from_numpy(rng.random(n) < 0.3) if n > 4 and rng.random() < 0.3 else None
-        held = None if held is None or bool(held[:2].any()) else held
+        held = torch.from_numpy(rng.random(n) < 0.5) if rng.random() < 0.4 else None
+        if held is not None:
+            held[:2] = False  # two to train on
         clients.append(MemberData(torch.from_numpy(rng.normal(size=(n, *shape))), y, soft, held))
     return clients
 
 
 def drawn_setup(case: int, defense: Defense | None = None) -> tuple[str, Setup]:
-    """The kind of the ``case``-th random model, and a federation that trains it for two rounds; all are members."""
+    """The kind of the ``case``-th random model, and a federation that trains it for three rounds, in some cases with a part of
+    the clients in each; all are members."""
     rng = np.random.default_rng(case)
     torch.manual_seed(case)
     kind, classes = KINDS[case % len(KINDS)], int(rng.integers(2, 5))
@@ -108,10 +111,11 @@ def drawn_setup(case: int, defense: Defense | None = None) -> tuple[str, Setup]:
     sgd = {"name": "sgd", "lr": 0.1, "momentum": float(rng.choice([0, 0.9])), "weight_decay": float(rng.choice([0, 0.01]))}
     # a bias before a mean has no gradient but rounding, of which Adam makes a step
     adam = {"name": "adam", "lr": 0.01, "keep_state": bool(rng.random() < 0.5)}
-    optimizer = sgd if rng.random() < 0.6 or kind in ("batch norm", "mixing") else adam
+    optimizer = sgd if rng.random() < 0.5 or kind in ("batch norm", "mixing") else adam
     config = FederationSpec(
-        clients=len(clients), rounds=2, local_epochs=int(rng.integers(1, 3)), batch_size=int(rng.integers(2, 6)),
+        clients=len(clients), rounds=3, local_epochs=int(rng.integers(1, 3)), batch_size=int(rng.integers(2, 6)),
         local_batches=int(rng.integers(1, 4)) if rng.random() < 0.2 else None, optimizer=optimizer,
+        participation=float(rng.choice([0.5, 0.7, 1])),
     )  # fmt: skip
     flat = FlatModel(module, CPU)
     return kind, Setup(
@@ -125,42 +129,55 @@ def ends(setup: Setup) -> list[torch.Tensor]:
     return [result.uploads.updates.clone() for result in Training(setup).rounds()]
 
 
-def by_hand(setup: Setup, before: Setup) -> torch.Tensor:
-    """[K, P]: the first round with autograd and torch's optimisers, from the setup ``before`` it was trained in."""
-    c, rule, rows = setup.config, setup.config.optimizer, []
-    for k, data in enumerate(setup.clients):
-        local = deepcopy(before.flat.module).train()
-        make = torch.optim.Adam if rule.name == "adam" else torch.optim.SGD
-        more = {} if rule.name == "adam" else {"momentum": rule.momentum}
-        optimizer = make(local.parameters(), lr=rule.lr, weight_decay=rule.weight_decay, **more)
-        torch.manual_seed(key_for(setup.seed, "module", 1, k) >> 1)
-        shuffle = torch.Generator().manual_seed(key_for(setup.seed, "shuffle", 1, k) >> 1)
-        for _ in range(c.local_epochs):
-            order = data.trainable[torch.randperm(len(data.trainable), generator=shuffle)]
-            for pick in order.split(c.batch_size)[: c.local_batches]:
-                for p in local.parameters():
-                    p.grad = torch.zeros_like(p)  # torch's optimisers pass over a parameter without one
-                cross_entropy(local(data.x[pick]), (data.y if data.soft is None else data.soft)[pick]).backward()
-                optimizer.step()
-        rows.append(nn.utils.parameters_to_vector(local.parameters()).detach() - setup.initial[0])
-    return torch.stack(rows)
+def by_hand(setup: Setup, before: Setup, rounds: list[Uploads]) -> list[torch.Tensor]:
+    """The updates [n, P] of each round with autograd and torch's optimisers, from the setup ``before``
+    it was trained in, for the clients and from the models of ``rounds``."""
+    c, rule, updates = setup.config, setup.config.optimizer, []
+    kept: dict[int, tuple[nn.Module, torch.optim.Optimizer]] = {}
+    for uploads in rounds:
+        rows = []
+        for k in uploads.participants:
+            if k not in kept or not rule.keep_state:
+                local = deepcopy(before.flat.module).train()
+                make = torch.optim.Adam if rule.name == "adam" else torch.optim.SGD
+                more = {} if rule.name == "adam" else {"momentum": rule.momentum}
+                kept[k] = local, make(local.parameters(), lr=rule.lr, weight_decay=rule.weight_decay, **more)
+            local, optimizer = kept[k]
+            nn.utils.vector_to_parameters(uploads.starts[0].clone(), local.parameters())
+            torch.manual_seed(key_for(setup.seed, "module", uploads.round, k) >> 1)
+            shuffle = torch.Generator().manual_seed(key_for(setup.seed, "shuffle", uploads.round, k) >> 1)
+            data = setup.clients[k]
+            for _ in range(c.local_epochs):
+                order = data.trainable[torch.randperm(len(data.trainable), generator=shuffle)]
+                for pick in order.split(c.batch_size)[: c.local_batches]:
+                    for p in local.parameters():
+                        p.grad = torch.zeros_like(p)  # torch's optimisers pass over a parameter without one
+                    targets = data.y if data.soft is None else data.soft
+                    cross_entropy(local(data.x[pick]), targets[pick]).backward()
+                    optimizer.step()
+            rows.append(nn.utils.parameters_to_vector(local.parameters()).detach() - uploads.starts[0])
+        updates.append(torch.stack(rows))
+    return updates
 
 
 @pytest.mark.parametrize("cases", [range(52), pytest.param(range(52, 1000), marks=pytest.mark.slow)])
 def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases, monkeypatch):
     monkeypatch.setattr(cohort, "_STEPS", 3)
-    together = 0
+    together = several = 0
     for case in cases:
         kind, setup = drawn_setup(case)
-        expected = by_hand(setup, drawn_setup(case)[1])
         chain = Chain.of(setup.flat, setup.clients[0].x)
         stacks = chain is not None and chain.stackable and len(setup.clients) > 1
         assert (kind in ("plain", "images")) == (chain is not None and chain.stackable), (case, kind)
-        torch.testing.assert_close(ends(setup)[0], expected, rtol=1e-9, atol=1e-11, msg=lambda m, c=case: f"case {c}: {m}")
+        rounds = [result.uploads for result in train_all(setup)[1]]
+        for uploads, expected in zip(rounds, by_hand(setup, drawn_setup(case)[1], rounds), strict=True):
+            told = lambda m, c=case, t=uploads.round: f"case {c}, round {t}: {m}"  # noqa: E731
+            torch.testing.assert_close(uploads.updates, expected, rtol=1e-9, atol=1e-11, msg=told)
+        several += setup.config.optimizer.keep_state and len({u.participants for u in rounds}) > 1
         noted = kind in ("dropout", "batch norm", "gelu", "mixing", "hook", "tied") and len(setup.clients) > 1
         assert bool(cohort.Cohort(setup).note) == noted, (case, kind)
         together += stacks
-    assert together > len(cases) / 4
+    assert together > len(cases) / 4 and several > len(cases) / 30
 
 
 def test_a_model_that_cannot_be_stacked_is_named():

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from planted_bugs import OF_THE_GATE, OF_THE_ORACLE  # noqa: E402
+from planted_bugs import OF_THE_GATE, OF_THE_ORACLE, OF_THE_QUICK_TESTS  # noqa: E402
 
 
 def found(file: str, old: str, new: str) -> bool:
@@ -31,5 +31,6 @@ def found(file: str, old: str, new: str) -> bool:
 if __name__ == "__main__":
     bugs = {name: bug[:3] for name, bug in OF_THE_ORACLE.items()}
     bugs |= {f"{name} (gate)": bug[:3] for name, bug in OF_THE_GATE.items() if bug[-1]}
+    bugs |= OF_THE_QUICK_TESTS
     for name, bug in bugs.items():
         print("found   " if found(*bug) else "MISSED  ", name, flush=True)
