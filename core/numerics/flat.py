@@ -99,8 +99,6 @@ class FlatModel:
         self.grad = torch.zeros_like(self.params)
         for b, part in zip(self._floating, self.buffers.split([b.numel() for b in self._floating]), strict=True):
             b.data = part.view_as(b)
-        for b in self._integers:  # one that is expanded, or another module's too, could not be written to
-            b.data = b.clone(memory_format=torch.contiguous_format)
         self._own = self.params, self.views(self.params)
         self.gradients = tuple(self.views(self.grad))
         self.show_own()

@@ -3,8 +3,6 @@ autograd does? Asked before anything is trained."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import nn
@@ -238,10 +236,10 @@ def _kept(
     their classes, by its path, after evaluations of all."""
     flat.load(*start)  # what a layer computes of parameters and buffers is alike then
     outputs = [flat.module.eval()(as_floats(flat.module, x)) for x in batches]
-    kept: dict[str, Any] = {"output in eval mode": outputs[0]}
+    kept = {"output in eval mode": repr(outputs[0])}
     for path, part in flat.module.named_modules():
         for attribute, value in {**vars(type(part)), **vars(part)}.items():
-            kept[f"{path}.{attribute}".lstrip(".")] = value
-    for path, value in kept.items():
-        kept[path] = repr(float(value.double().sum()) if isinstance(value, torch.Tensor) else value)
+            if isinstance(value, torch.Tensor):
+                value = value.double().sum()  # of a large one, only the first and last elements are shown
+            kept[f"{path}.{attribute}".lstrip(".")] = repr(value)
     return kept
