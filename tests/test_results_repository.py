@@ -90,19 +90,14 @@ def script(job):
 
 def test_the_workflows_call_the_steps_and_only_those_that_run_no_package_may_write():
     jobs = jobs_of(*(TEMPLATE / ".github" / "workflows").iterdir())
-    steps = {name: script(job) for name, job in jobs.items()}
-    assert {name for name, text in steps.items() if f"./results.sh {name}" in text} == {"check", "site", "push"}
-    assert "results.sh" not in steps["comment"]
-    jobs |= {f"gate {name}": job for name, job in jobs_of(GATE).items()}
+    assert {name for name, job in jobs.items() if f"./results.sh {name}" in script(job)} == {"check", "site", "push"}
     assert YAML(typ="safe").load(GATE)["permissions"] == {"contents": "read"}
+    jobs |= {f"gate {name}": job for name, job in jobs_of(GATE).items()}
     writes = {name for name, job in jobs.items() if "write" in job.get("permissions", {}).values()}
     assert writes == {"push", "comment", "gate comment"}
-    for name in writes:
-        assert not re.search(r"\b(pip|python|fedbench)\b(?! (gate|results) -->)", script(jobs[name])), name
-        assert not any("setup-python" in step.get("uses", "") for step in jobs[name]["steps"])
+    assert [name for name in writes if re.search(r"pip|python|fedbench", script(jobs[name]))] == []
     for name in ("check", "site"):
-        (checkout,) = (step for step in jobs[name]["steps"] if "checkout" in step.get("uses", ""))
-        assert checkout["with"]["persist-credentials"] is False
+        assert jobs[name]["steps"][0]["with"]["persist-credentials"] is False
 
 
 GH = """\
