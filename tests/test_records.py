@@ -82,7 +82,7 @@ def test_a_run_writes_records_of_every_outcome_with_digest_and_identity(folder):
         assert keys_of(r.record.identity.model_dump()) == (r.record.run_key, r.record.key)
         used = [r.record.components.dataset, r.record.components.model, *r.record.components.signals.values()]
         assert [use.name for use in used] == ["digits", "mlp", *r.record.identity.signals]
-        assert {use.distribution for use in used} == {f"fedbench {r.record.provenance.fedbench}"}
+        assert {use.distribution for use in used} == {f"fedbench-privacy {r.record.provenance.fedbench}"}
 
 
 def test_spaces_the_order_of_fields_and_the_program_that_packed_the_scores_do_not_count(record):
