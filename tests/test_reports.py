@@ -85,7 +85,7 @@ def test_a_report_that_cannot_be_told_is_refused_before_anything_is_written(resu
     provide(name)
     status, output = call("leaderboard", results, "--report", asked)
     assert status == 2 and said in output and not (results / "leaderboard").exists()
-    assert (f"fedbench {fedbench.__version__}" in output and "my_report 1.0" in output) == (name == "board")
+    assert (f"fedbench-privacy {fedbench.__version__}" in output and "my_report 1.0" in output) == (name == "board")
 
 
 @pytest.mark.parametrize(("old", "new", "why"), [
