@@ -251,8 +251,8 @@ def fairness_of(defense, seed):
 class Clustered(Folder):
     """A folder of a clustered federation: an attack that decides and one that does not, asked about two groups."""
 
-    def __init__(self, root, attacks=("rmia", "shadow"), targets=(-10, -11)):
-        self.targets = targets
+    def __init__(self, root, attacks=("rmia", "shadow"), targets=(-10, -11), purity=1.0):
+        self.targets, self.purity = targets, purity
         super().__init__(root, dict(CLUSTERED), attacks)
 
     def parties(self, defense):
@@ -261,12 +261,14 @@ class Clustered(Folder):
     def add(self, defense, attack, seed, outcome="ok", **change):
         groups = [{"name": n, "fraction": None, "rotation": [0.0, 25.0], "brightness": None} for n in GROUPS]
         own = {"view": "external", "described": {"groups": groups, "thresholds": [0.5, 0.8]}}
+        own["arrays"] = {"group-fairness:models": np.array([2.0, seed % 2, 1.0, 1 - seed % 2])}
         if outcome == "ok":
             own |= {"analyses": self.analyses(defense, attack, seed), "history": self.history(defense, seed)}
         return super().add(defense, attack, seed, outcome, **{**own, **change})
 
     def analyses(self, defense, attack, seed):
-        found = {"group-fairness": Found(numbers=fairness_of(defense, seed))}
+        numbers = fairness_of(defense, seed) | ({} if self.purity is None else {"purity": Number(self.purity, 0.0)})
+        found = {"group-fairness": Found(numbers=numbers, arrays={"models": "clients"})}
         violated = Number(10 * seed, count_error(10 * seed, 200))
         bounds = {"violations": Found(numbers={"violated": violated, "clients": Number(200)})}
         return found | (bounds if attack == "shadow" else {})

@@ -13,7 +13,7 @@ from fedbench.leaderboard.statistics.sections import Section
 
 N_TEST = 2000
 YES, NO, OPEN, NONE = "supported", "contradicted", "not decided by these intervals", "not tested at this scale"
-HERE, SCALE, OWN = "cannot decide here", "not comparable at this scale", "the text says so, its own table does not"
+HERE, SCALE, OWN = "cannot decide here", "not comparable at this scale", "the paper contradicts itself"
 WIGGLE = np.array([-0.01, 0.0, 0.01, -0.005, 0.005])  # of an AUC from seed to seed
 
 
@@ -75,13 +75,14 @@ def section_around(contest, setting="iid", coalition="pair", suite="demo"):
     )  # fmt: skip
 
 
-def paper_of(*holds, where=("here",), sections=None, text="It is so.", printed=(), **more):
+def paper_of(*holds, where=("here",), sections=None, text="It is so.", printed=(), share=1, **more):
     """A paper with one claim, and ``more``; ``holds`` as in a file. Sections are ``iid, pair, server`` of ``demo`` unless told
     otherwise."""
     here = {"suite": "demo", "setting": "iid", "coalition": "pair", "view": "server"}
     places = {name: {**here, **change} for name, change in (sections or {"here": {}}).items()}
     read = [YAML(typ="safe").load(text) for text in holds]
     claim = {"id": "so", "text": text, "place": "Table 1", "where": list(where), "holds": read, "printed": list(printed)}
+    claim["share"] = share
     suites = {place["suite"] for place in places.values()}
     of_all = {"paper": "Demo", "nonmembers": "outside", "sections": places, "differs": dict.fromkeys(suites, "size.")}
     return Paper.model_validate(of_all | {"claims": [claim]} | more)

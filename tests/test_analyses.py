@@ -28,7 +28,7 @@ from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.plugins.analyses import fedbench_analyses
 from fedbench.plugins.analyses.clients import count_error
 from fedbench.plugins.analyses.common import interval_of
-from fedbench.plugins.analyses.groups import fairness_report
+from fedbench.plugins.analyses.groups import clusters, fairness_report
 
 K, T, ROUNDS = 3, 12, np.array([4, 8, 12])
 POOL = np.repeat([0, 1, 2, -1, -2], [60, 60, 60, 90, 30])  # owners; outsiders; held out
@@ -186,9 +186,12 @@ def test_group_fairness_finds_the_accuracy_of_each_group_and_the_gaps():
     predicted = np.where(rng.random(60) < 0.7, y, (y + 1) % 3)
     run = finished_run(
         test_y=y, predicted=predicted, test_group=group, group_names=("a", "b"), group_of=np.array([0, 1, 0, 0]),
-        rng=lambda purpose: np.random.default_rng(5),
+        rng=lambda purpose: np.random.default_rng(5), assignment=np.array([[0, 0, 0, 0], [1, 0, 1, 0]]),
     )  # fmt: skip
-    found = analysis("group-fairness").analyse(run, None).numbers
+    every = analysis("group-fairness").analyse(run, None)
+    assert every.arrays["models"].tolist() == [2, 0, 1, 1]  # of the last audited round, a's model first
+    assert every.numbers["purity"].value == pytest.approx((2 / 3 + 1) / 2)
+    found = every.numbers
     for g, name in enumerate(("a", "b")):
         right = (predicted == y)[group == g]
         seen = [found[f"{what}:{name}"].value for what in ("accuracy", "n_test", "clients")]
@@ -196,6 +199,20 @@ def test_group_fairness_finds_the_accuracy_of_each_group_and_the_gaps():
     fair = fairness_report(predicted, y, group, np.random.default_rng(5))
     gaps = {name: (n.value, n.error) for name, n in found.items() if name in fair}
     assert len(gaps) == 3 and gaps == fair
+
+
+@pytest.mark.parametrize(("assignment", "models", "purity"), [
+    ([0] * 34 + [1] * 6, [[34, 0], [0, 6]], 1.0), ([1] * 34 + [0] * 6, [[34, 0], [0, 6]], 1.0),
+    ([0] * 40, [[34, 6], [0, 0]], 0.5),  # one model for all
+    ([0] * 19 + [1] * 15 + [0] * 3 + [1] * 3, [[19, 3], [15, 3]], (19 / 34 + 0.5) / 2),  # locked to the first choice
+    ([0] * 13 + [1] * 21 + [1] * 6, [[13, 0], [21, 6]], (13 / 34 + 1) / 2),
+    ([0] * 20 + [1] * 14 + [2] * 6, [[20, 0], [0, 6]], (20 / 34 + 1) / 2),  # more models than groups
+    (list(range(40)), None, (1 / 34 + 1 / 6) / 2),  # a model each
+])  # fmt: skip
+def test_clusters_by_group_and_their_purity(assignment, models, purity):
+    by_group, found = clusters(np.repeat([0, 1], [34, 6]), np.array(assignment))
+    assert found == pytest.approx(purity) and by_group.shape == (2, 2)
+    assert models is None or by_group.tolist() == models
 
 
 def said(rng, n=40):
@@ -260,8 +277,9 @@ def test_groups_stand_side_by_side_with_intervals_over_seeds(clustered):
         values = [numbers[f"accuracy:{name}"].value for numbers in every]
         expected = combined_interval(values, [np.sqrt(v * (1 - v) / (100 * GROUPS[name])) for v in values])
         assert rows["ifca"][f"accuracy {name}"] == shown(expected, 1, 100)
-    # models have no name over seeds, so that clusters are sorted; moves are means of (0+1+2+3+4)
-    assert rows["ifca"]["clients of each model"] == "3 / 1" and rows["ifca"]["moves"] == "2.0"
+    # models have no name over seeds, so that they are matched with the groups; moves are means of (0+1+2+3+4)
+    assert rows["ifca"]["clients of each model"] == "2 + 0.4 / 1 + 0.6" and rows["ifca"]["moves"] == "2.0"
+    assert rows["ifca"]["purity"].startswith("1.000") and rows["local-only"]["clients of each model"] == "n/a"
     attacked = {r["defense"]: r for r in rows_of(text, "**MIA accuracy by group**")}["ifca"]
     (section,) = sections_of(clustered)
     cell = row_of(section, "ifca").entries["shadow"]

@@ -16,8 +16,8 @@ from fedbench.core.spec.document import read
 Population = Literal["outside", "inside", "mix"]
 """which non-members: outside the federation, of other clients, or both in equal shares of all owners"""
 Measure = Literal[
-    "worst-auc", "mean-auc", "auc", "worst-tf01", "mean-tf01", "tf01", "accuracy", "delta-accuracy", "runtime",
-    "attack-accuracy", "max-advantage", "finding", "last-loss",
+    "worst-auc", "mean-auc", "auc", "mean-tf01", "tf01", "accuracy", "delta-accuracy", "runtime", "attack-accuracy",
+    "max-advantage", "finding", "last-loss",
 ]  # fmt: skip
 RowLabel = Annotated[str, Field(min_length=1, max_length=120)]  # a grid's has brackets
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, max_length=80)]
@@ -49,7 +49,6 @@ class Other(SpecModel):
     """What a row is compared with: the same quantity of other rows, attacks or groups, or in another section."""
 
     rows: list[RowLabel] | None = Field(None, description="labels of other rows")
-    tuned: Literal[True] | None = Field(None, description="of a quantity with chosen: every other tuned defense of the section")
     attacks: list[Label] | None = Field(None, description="other attacks on the same row")
     groups: list[Label] | None = Field(None, description="other groups of clients")
     section: Elsewhere | None = Field(None, description="the same row in another section")
@@ -68,10 +67,7 @@ class Quantity(SpecModel):
     clients that the section is about; its name is ``clean`` or ``canary``, then ``members``, ``inside`` or ``outside``."""
 
     measure: Measure = Field(description="which number")
-    row: RowLabel = Field(description="label of the row; with chosen, name of the defense")
-    chosen: Literal["matched", "best"] | None = Field(
-        None, description="rows are defenses, each at the strength that the tuning seeds choose, as in the analysis tuned"
-    )
+    row: RowLabel = Field(description="label of the row")
     attack: Label | None = Field(None, description="of auc, tf01, attack-accuracy; of a finding that differs by attack")
     group: Label | None = Field(None, description="attack-accuracy: of one group of clients")
     analysis: Label | None = Field(None, description="finding, last-loss: label of the analysis")
@@ -92,20 +88,13 @@ class Contrast(Quantity):
     slack: float = Field(0.0, description="how far on the wrong side still counts; negative: least distance on the right side")
 
 
-class Undominated(Contrast):
-    """A leak compared with others together with accuracy: none of them has the lower leak and the higher accuracy at once."""
-
-
 class Predicate(SpecModel):
-    """One of five comparisons."""
+    """One of four comparisons."""
 
     below: Bound | None = Field(None, description="the quantity is below a value")
     above: Bound | None = Field(None, description="the quantity is above a value")
     lower: Contrast | None = Field(None, description="the quantity is lower than all others, or above by less than the slack")
     higher: Contrast | None = Field(None, description="the quantity is higher than all others, or below by less than the slack")
-    undominated: Undominated | None = Field(
-        None, description="against each other row the quantity, a leak, is lower or accuracy is higher: the row is on their front"
-    )
 
     @model_validator(mode="after")
     def _is_one(self) -> Predicate:
@@ -115,7 +104,7 @@ class Predicate(SpecModel):
     @property
     def asked(self) -> Bound | Contrast:
         """The one that is given."""
-        return next(q for q in (self.below, self.above, self.lower, self.higher, self.undominated) if q is not None)
+        return next(q for q in (self.below, self.above, self.lower, self.higher) if q is not None)
 
     @property
     def direction(self) -> int:
@@ -164,6 +153,10 @@ class Claim(SpecModel):
     holds: list[Predicate] = Field(min_length=1, description="what must hold: all of it")
     nonmembers: Population | None = Field(None, description="of AUCs and rates, where not the paper's")
     printed: list[Printed] = Field([], description="where its numbers are printed; empty: nowhere")
+    share: float = Field(
+        1.0, gt=0, le=1,
+        description="least share of these tables that hold it; below 1 where the sentence says generally",
+    )  # fmt: skip
 
 
 class Paper(SpecModel):
@@ -171,6 +164,7 @@ class Paper(SpecModel):
 
     paper: str = Field(description="the paper's name of its method")
     nonmembers: Population = Field(description="which non-members its AUCs and rates are of")
+    ours: list[Label] = Field([], description="attacks that no paper has: in no worst case or mean")
     at_scale: list[Name] = Field([], description="suites with its data, model and rounds: absolute values hold there, too")
     names: Names = Field(Names(), description="what leaderboard/reference calls otherwise")
     sections: dict[str, Place] = Field(description="name -> where on which board")

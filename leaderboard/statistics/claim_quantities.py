@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from scipy.special import nctdtr, stdtr, stdtrit
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.core.report import Courses, Strengths
-from fedbench.leaderboard.claims.papers import Other, Quantity
+from fedbench.core.report import Courses
+from fedbench.leaderboard.claims.papers import Quantity
 from fedbench.leaderboard.statistics.intervals import Measured, over_units, p_value
 from fedbench.leaderboard.statistics.maximum import row_maximum
 from fedbench.leaderboard.statistics.rows import Row
@@ -24,7 +24,7 @@ CLASSES = {
     "dermnet": 23, "chmnist": 8, "location30": 30, "texas100": 100, "purchase100": 100,
 }  # fmt: skip
 """by data set: no record says how many it has"""
-WITHIN = 1.0  # points of accuracy that a matched strength may lose on the tuning seeds: "within one point of the undefended"
+PURE = 0.75  # least purity of clusters that are the groups of clients
 
 
 class Missing(Exception):
@@ -33,10 +33,6 @@ class Missing(Exception):
     def __init__(self, why: str, what: str = "") -> None:
         super().__init__(why, what)
         self.why, self.what = why, what
-
-
-class OutOfReach(Missing):
-    """No strength of a defense is within reach of the undefended run's accuracy."""
 
 
 @dataclass(frozen=True)
@@ -155,21 +151,23 @@ def learned(section: Section) -> bool:
     return accuracy is None or classes is None or accuracy.mean >= 3 / classes
 
 
-def undominated(leak: Found, accuracy: Found) -> tuple[bool, Found]:
-    """(whether accuracy decides, what decides) that a row is not dominated by another: its differences in leak and in
-    accuracy.
+def mixed(section: Section, *labels: str | None) -> str:
+    """Why rows with clusters among ``labels`` are not judged: in no row of the section are clusters the groups of
+    clients (mean purity over seeds, from an analysis of the groups). Empty where they are, and for other rows."""
+    rows = section.found if section.described.get("groups") else ()
+    clustered = [row for row in rows if any(r.clusters for rounds in row.histories for r in rounds)]
+    if not any(row.label in labels for row in clustered):
+        return ""
+    best = max(float(np.mean(_purities(row) or [0.0])) for row in clustered)
+    if best >= PURE:
+        return ""
+    return f"is compared where clusters are not the groups (purity {best:.2f}, least {PURE})"
 
-    The other row dominates where the leak is higher and accuracy lower, so both must be significant for that: the
-    p-value is the larger of the two (an intersection-union test; Berger, Technometrics 1982). One of them on the good
-    side is enough against it: the smaller p-value of those that lie there, times how many do (Bonferroni), since the
-    better one was looked for.
-    """
-    sides = ((False, leak, -1), (True, accuracy, 1))
-    good = [(by_accuracy, found) for by_accuracy, found, sign in sides if found.interval.mean * sign > 0]
-    if not good:
-        return max(((b, f) for b, f, _ in sides), key=lambda side: side[1].p)
-    by_accuracy, found = min(good, key=lambda side: side[1].p)
-    return by_accuracy, Found(found.interval, min(1.0, len(good) * found.p))
+
+def _purities(row: Row) -> list[float]:
+    runs = row.utility_records.values()
+    analyses = (found for loaded in runs for found in loaded.record.analyses.values())
+    return [float(f.numbers["purity"].value or 0.0) for f in analyses if "purity" in f.numbers]
 
 
 # -- one measure each -----------------------------------------------------------------------------------------------------
@@ -189,11 +187,6 @@ def _require_scores(section: Section, row: Row, q: Quantity) -> None:
         raise Missing("scores are missing of", q.row if q.attack is None else f"{q.row} / {q.attack}")
     if q.measure in _OVER_ATTACKS and not section.comparison.eligible:
         raise Missing("no attack beats chance on the undefended run, so none judges")
-
-
-def _worst(section: Section, row: Row, q: Quantity) -> Interval | None:
-    worst = (section.comparison.worst if q.measure == "worst-auc" else section.comparison.worst_tf01)(row.label)
-    return worst.found if worst else None
 
 
 def _mean_rate(section: Section, row: Row, q: Quantity) -> Interval | None:
@@ -269,7 +262,8 @@ _SERIES: dict[str, Callable[[Section, Row, Quantity], dict[int, Measured]]] = {
 }  # fmt: skip
 BY_SEED = tuple(_SERIES)  # measures with one value a seed
 _MEASURES: dict[str, Callable[[Section, Row, Quantity], Interval | None]] = {
-    "worst-auc": _worst, "worst-tf01": _worst, "mean-tf01": _mean_rate,
+    "worst-auc": lambda section, row, q: worst.found if (worst := section.comparison.worst(row.label)) else None,
+    "mean-tf01": _mean_rate,
     "mean-auc": lambda section, row, q: section.comparison.mean(row.label),
     "auc": lambda section, row, q: section.comparison.signed(row.label, q.attack or ""),
     "tf01": lambda section, row, q: section.comparison.tf01(row.label, q.attack or ""),
@@ -284,59 +278,10 @@ _RIVALS: dict[str, Callable[[Section, Quantity], Rival]] = {
     "mean-auc": lambda section, q: section.comparison.mean_rival(q.row),
     "auc": lambda section, q: section.comparison.cell_rival(q.row, q.attack or ""),
 }
-_OF_POPULATION = ("worst-auc", "mean-auc", "auc", "worst-tf01", "mean-tf01", "tf01")
+_OF_POPULATION = ("worst-auc", "mean-auc", "auc", "mean-tf01", "tf01")
 CHANCE = dict.fromkeys(("worst-auc", "mean-auc", "auc", "attack-accuracy"), 0.5) | dict.fromkeys(_OF_POPULATION[3:], 0.1)
-_OVER_ATTACKS = ("worst-auc", "mean-auc", "worst-tf01", "mean-tf01")
+_OVER_ATTACKS = ("worst-auc", "mean-auc", "mean-tf01")
 _WHY = {
-    **dict.fromkeys(("worst-tf01", "mean-tf01", "tf01"), "too few non-members for TF01 of"),
+    **dict.fromkeys(("mean-tf01", "tf01"), "too few non-members for TF01 of"),
     "accuracy": "no test accuracy of", "delta-accuracy": "no undefended run to compare with", "runtime": "no comparable times of",
 }  # fmt: skip
-
-
-# -- rows that a claim names by their defense, at the strength that the tuning seeds choose -------------------------------------
-
-
-def own_row(section: Section, q: Quantity) -> str:
-    """Label of the quantity's row. Raises :class:`Missing` where its defense has no such strength."""
-    return q.row if q.chosen is None else _label(section, q.row, q.chosen)
-
-
-def other_rows(section: Section, q: Quantity, than: Other) -> Iterator[str | Missing]:
-    """The label of every other row, or what is missing of one.
-
-    A rival without a strength within reach has none at matched accuracy and is left out; where none is left, this is
-    missing.
-    """
-    if q.chosen is None:
-        yield from than.rows or ()
-        return
-    found = 0
-    for name in than.rows or [name for name in section.families() if name != q.row]:
-        try:
-            yield _label(section, name, q.chosen)
-        except OutOfReach:
-            continue
-        except Missing as missing:
-            yield missing
-        found += 1
-    if not found:
-        yield OutOfReach(f"no other defense has a strength within {WITHIN:g} pp on the tuning seeds")
-
-
-def _label(section: Section, name: str, chosen: str) -> str:
-    tuning = section.tuning
-    if tuning is None:
-        raise Missing("no records of tuning seeds")
-    choices: Mapping[str, Strengths] = {c.family: c for c in Strengths.chosen(tuning, WITHIN)}
-    if section.base is not None and section.base.label == name:
-        return name  # the undefended run has one strength
-    if name not in choices:
-        raise Missing("no tuned defense", name)
-    if choices[name].best is None:
-        raise Missing("not all scores on the tuning seeds of", name)
-    label = choices[name].matched if chosen == "matched" else choices[name].best
-    if label is None and tuning.base is None:
-        raise Missing("no undefended run on the tuning seeds, so nothing is matched:", name)
-    if label is None:
-        raise OutOfReach(f"no strength within {WITHIN:g} pp on the tuning seeds:", name)
-    return label

@@ -8,28 +8,26 @@ from typing import Literal, get_args
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.claims.papers import Bound, Claim, Contrast, Paper, Place, Predicate, Quantity, Undominated
+from fedbench.leaderboard.claims.papers import Bound, Claim, Contrast, Paper, Place, Predicate, Quantity
 from fedbench.leaderboard.statistics.claim_quantities import (
     BY_SEED,
     CHANCE,
-    Found,
     Missing,
     at_floor,
     compared_with_value,
     contrasted,
     learned,
     measured,
-    other_rows,
-    own_row,
+    mixed,
     power,
-    undominated,
 )
 from fedbench.leaderboard.statistics.intervals import POWER, holm
 from fedbench.leaderboard.statistics.own_table import OwnTable, own_table
 from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import Comparison
 
 Verdict = Literal[
-    "the text says so, its own table does not", "contradicted", "not tested at this scale", "not comparable at this scale",
+    "the paper contradicts itself", "contradicted", "not tested at this scale", "not comparable at this scale",
     "cannot decide here", "not decided by these intervals", "supported",
 ]  # fmt: skip
 """of a claim, the first that applies to it or to one of its comparisons"""
@@ -46,7 +44,8 @@ class ClaimTest:
     """One number against a value or another number. ``value``: the number itself; ``found``: the number or its
     difference from ``other``, which is tested against ``bound``; ``claimed``: -1 below, +1 above; ``p``: two-sided;
     ``distance``: how far beyond the bound the paper has it, ``power`` to show that, 0 if not known; ``bar``: why it
-    cannot be decided; ``absolute``: a value that says nothing at other scales."""
+    cannot be decided; ``absolute``: a value that says nothing at other scales; ``outside``: the difference of two attacks
+    beside outside non-members, where the claim is about others."""
 
     place: Place
     quantity: Quantity
@@ -60,6 +59,7 @@ class ClaimTest:
     power: float = 1.0
     bar: str = ""
     absolute: bool = False
+    outside: Interval | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -102,23 +102,38 @@ class Judged:
         an absolute value, not decidable, not significant. All significant as claimed, and nothing lacking, support."""
         found = {c.verdict for c in self.comparisons} | ({"not tested at this scale"} if self.lacks else set())
         if self.own.fails:
-            found = {"the text says so, its own table does not"}
+            found = {"the paper contradicts itself"}
         return next((v for v in get_args(Verdict) if v in found), "not tested at this scale")
 
 
 def judged(paper: Paper, sections: Sequence[Section]) -> list[Judged]:
     """The paper's claims that name the suite of a section; several suites on one board are judged together."""
     suites = {s.suite for s in sections}
+    sections = [_without(s, paper.ours) for s in sections]
     named = [(claim, [p for p in paper.places(claim) if p.suite in suites]) for claim in paper.claims]
     asked = {claim.nonmembers or paper.nonmembers for claim, places in named if places}
     held = {population: [s.held_against(population) for s in sections] for population in asked}
-    found = [_judge(paper, claim, places, held[claim.nonmembers or paper.nonmembers]) for claim, places in named if places]
+    found = [
+        _judge(paper, claim, places, held[claim.nonmembers or paper.nonmembers], sections)
+        for claim, places in named if places
+    ]  # fmt: skip
     for section in (s for population, own in held.items() if population != "outside" for s in own):
         section.comparison.forget_scores()
     return found
 
 
-def _judge(paper: Paper, claim: Claim, places: Sequence[Place], sections: Sequence[Section]) -> Judged:
+def _without(section: Section, attacks: Sequence[str]) -> Section:
+    """The section without these attacks."""
+    if not set(attacks) & set(section.attacks):
+        return section
+    kept = tuple(a for a in section.attacks if a not in attacks)
+    rows = tuple(replace(row, entries={a: row.entries[a] for a in kept}) for row in section.found)
+    return replace(section, attacks=kept, found=rows, comparison=Comparison(rows, kept, section.units))
+
+
+def _judge(
+    paper: Paper, claim: Claim, places: Sequence[Place], sections: Sequence[Section], outside: Sequence[Section]
+) -> Judged:
     own = own_table(paper, claim)
     if own.fails:
         return Judged(claim=claim, own=own)
@@ -129,6 +144,8 @@ def _judge(paper: Paper, claim: Claim, places: Sequence[Place], sections: Sequen
     ]  # fmt: skip
     tests, lacks = [x for x in found if isinstance(x, ClaimTest)], [x for x in found if isinstance(x, Lack)]
     tests = [replace(t, bar="less the slack is at chance") if not t.bar and _cannot_fail(t, tests) else t for t in tests]
+    if sections[0] is not outside[0]:
+        tests = [replace(t, outside=_beside(t, outside)) for t in tests]
     adjusted = holm({i: test.p for i, test in enumerate(tests) if not (test.absolute or test.bar)})
     comparisons = tuple(replace(test, p=min(1.0, boards * adjusted.get(i, 1.0))) for i, test in enumerate(tests))
     return Judged(claim=claim, own=own, comparisons=comparisons, lacks=tuple(dict.fromkeys(lacks)))
@@ -142,6 +159,15 @@ def _cannot_fail(test: ClaimTest, tests: Sequence[ClaimTest]) -> bool:
         return False
     at = test.place, test.quantity, test.other
     return all(other.claimed > 0 for other in tests if (other.place, other.quantity, other.other) == at)
+
+
+def _beside(test: ClaimTest, sections: Sequence[Section]) -> Interval | None:
+    """The same difference of two attacks in other ``sections``, of other non-members; None of anything else."""
+    section, own = _section(test.place, sections, ""), test.quantity
+    if own.measure != "auc" or test.other not in section.attacks or not section.comparison.parts:
+        return None
+    theirs = own.model_copy(update={"attack": test.other})
+    return contrasted((section, own), (section, theirs)).interval
 
 
 def _weighed(test: ClaimTest, distance: float | None, paper: Paper, sections: Sequence[Section], level: float) -> ClaimTest:
@@ -159,23 +185,23 @@ def _tests(place: Place, predicate: Predicate, sections: Sequence[Section]) -> I
     asked, direction = predicate.asked, predicate.direction
     try:
         section = _section(place, sections, "")
-        fields = {name: getattr(asked, name) for name in Quantity.model_fields}
-        quantity = Quantity.model_validate(fields | {"row": own_row(section, asked)})
+        quantity = Quantity.model_validate(asked.model_dump(include=set(Quantity.model_fields)))
         value = measured(section, quantity)
-        others = [] if isinstance(asked, Bound) else list(_others(place, section, quantity, asked))
     except Missing as missing:
         yield Lack(place, missing.why, missing.what)
         return
     test = ClaimTest(place=place, quantity=quantity, value=value, other=None, bound=0.0, found=value, claimed=direction, p=1.0)
     if isinstance(asked, Bound):
         found = compared_with_value(section, quantity, asked.value)
-        yield replace(test, bound=asked.value, found=found.interval, p=found.p)
+        bar = mixed(section, quantity.row)
+        yield replace(test, bound=asked.value, found=found.interval, p=found.p, bar=bar)
         return
     unlearned = "" if learned(section) else UNLEARNED
-    for other in others:
+    for other in _others(place, quantity, asked):
         try:
             found_against = _against(test, section, other, asked, sections)
-            yield replace(found_against, bar=unlearned or found_against.bar)
+            bar = unlearned or mixed(section, quantity.row, other.quantity.row) or found_against.bar
+            yield replace(found_against, bar=bar)
         except Missing as missing:
             yield Lack(place, missing.why, missing.what)
 
@@ -190,32 +216,21 @@ class _Other:
 
 
 def _against(
-    test: ClaimTest, section: Section, other: _Other | Missing, asked: Contrast, sections: Sequence[Section]
+    test: ClaimTest, section: Section, other: _Other, asked: Contrast, sections: Sequence[Section]
 ) -> ClaimTest:
     """The ``test`` of the other side. Raises :class:`Missing` where it cannot be made."""
-    if isinstance(other, Missing):
-        raise other
     own, theirs = test.quantity, other.quantity
-    if not isinstance(asked, Undominated):
-        margin = -test.claimed * asked.slack
-        found: Found = contrasted((section, own), (_section(other.place, sections, other.name), theirs), margin)
-        unfair = test.claimed < 0 and own.row != theirs.row and at_floor(section, theirs, asked.slack)
-        bar = "is at the floor" if unfair else ""
-        return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p, bar=bar)
-    accuracies = [Quantity(measure="accuracy", row=q.row) for q in (own, theirs)]
-    leak = contrasted((section, own), (section, theirs))
-    by_accuracy, found = undominated(leak, contrasted((section, accuracies[0]), (section, accuracies[1])))
-    if by_accuracy:
-        test = replace(test, quantity=accuracies[0], value=measured(section, accuracies[0]), claimed=1)
-    return replace(test, other=other.name, found=found.interval, p=found.p)
+    margin = -test.claimed * asked.slack
+    found = contrasted((section, own), (_section(other.place, sections, other.name), theirs), margin)
+    unfair = test.claimed < 0 and own.row != theirs.row and at_floor(section, theirs, asked.slack)
+    bar = "is at the floor" if unfair else ""
+    return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p, bar=bar)
 
 
-def _others(place: Place, section: Section, own: Quantity, asked: Contrast) -> Iterator[_Other | Missing]:
-    """Everything that a quantity is compared with, or what is missing of it."""
+def _others(place: Place, own: Quantity, asked: Contrast) -> Iterator[_Other]:
+    """Everything that a quantity is compared with."""
     than = asked.than
-    for row in other_rows(section, asked, than):
-        yield row if isinstance(row, Missing) else _Other(row, place, own.model_copy(update={"row": row}))
-    for field, labels in (("attack", than.attacks), ("group", than.groups)):
+    for field, labels in (("row", than.rows), ("attack", than.attacks), ("group", than.groups)):
         for label in labels or ():
             yield _Other(label, place, own.model_copy(update={field: label}))
     if than.section is not None:

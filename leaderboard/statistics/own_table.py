@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedbench.leaderboard.claims.papers import Bound, Claim, Contrast, Names, Paper, Predicate, Printed, Quantity, Undominated
+from fedbench.leaderboard.claims.papers import Bound, Claim, Contrast, Names, Paper, Predicate, Printed, Quantity
 from fedbench.leaderboard.statistics.published import AVERAGE, comparable, plain, published
 
 ADVERSARY = {"server": "globaladversary", "client": "localadversary"}  # view -> the adversary of the printed maxima
@@ -22,15 +22,23 @@ _ROUNDING = 1e-9
 @dataclass(frozen=True)
 class OwnTable:
     """``distances``: (position in ``holds``, name of the other side or None) -> how far each printed number lies on the
-    claimed side, slack included, in the unit of its measure; ``fails``: the first cell on the other side, in words."""
+    claimed side, slack included, in the unit of its measure; ``printed``: sheets that have them; ``against``: place of a
+    sheet -> its first cell on the other side, in words; ``share``: of the sheets, that must hold the claim."""
 
     distances: Mapping[tuple[int, str | None], list[float]]
-    fails: str = ""
+    printed: int = 0
+    against: Mapping[str, str] = field(default_factory=dict)
+    share: float = 1.0
 
     @property
-    def outcome(self) -> str:
-        """``holds``, ``fails`` or ``not printed``."""
-        return "fails" if self.fails else "holds" if self.distances else "not printed"
+    def fails(self) -> bool:
+        """Whether too few sheets hold it."""
+        return self.printed - len(self.against) < self.share * self.printed
+
+    @property
+    def tables(self) -> str:
+        """The tables that speak against it."""
+        return ", ".join(dict.fromkeys(place.partition(",")[0] for place in self.against))
 
     def distance(self, predicate: int, other: str | None) -> float | None:
         """The mean over the tables; None where it is not printed, or a tie."""
@@ -41,15 +49,17 @@ class OwnTable:
 def own_table(paper: Paper, claim: Claim) -> OwnTable:
     """The claim on the numbers that it says are printed. Equal numbers count as holding: they are rounded."""
     distances: dict[tuple[int, str | None], list[float]] = {}
-    fails = []
+    printed: set[str] = set()
+    against: dict[str, str] = {}
     every = [s for printed in claim.printed for s in sheets(paper, printed, paper.sections[claim.where[0]].view)]
     for sheet, i, predicate in ((sheet, *at) for sheet in every for at in enumerate(claim.holds)):
         for other, one, value in _compared(sheet, predicate.asked):
             distance = predicate.direction * (one - value) + getattr(predicate.asked, "slack", 0.0)
             distances.setdefault((i, other), []).append(distance)
+            printed.add(sheet.place)
             if distance < -_ROUNDING:
-                fails.append(_said(sheet, predicate, other, one, value))
-    return OwnTable(distances, "".join(fails[:1]))
+                against.setdefault(sheet.place, _said(sheet, predicate, other, one, value))
+    return OwnTable(distances, len(printed), against, claim.share)
 
 
 @dataclass(frozen=True)
@@ -79,9 +89,8 @@ class Sheet:
         if q.measure == "finding":  # a spread over groups of one attack
             found = [v for (r, m, a), v in self.cells.items() if (r, plain(m)) == (row, plain(q.analysis or "")) and attack in a]
             return max(found) - min(found) if found and (q.name, q.minus) == ("highest", "lowest") else None
-        known = {"runtime": 1.0} if q.row == "none" else {}
         cells = (self.cells.get((row, metric, attack)) for metric in _PRINTED.get(q.measure, ()))
-        return next((v for v in cells if v is not None), known.get(q.measure))
+        return next((v for v in cells if v is not None), None)
 
     def _utility(self, row: str, q: Quantity) -> float | None:
         """In percent or percentage points; where only differences from the undefended accuracy are printed, these."""
@@ -117,7 +126,7 @@ def _where(rows: list[dict[str, str]], asked: Mapping[str, str]) -> list[dict[st
 def _compared(sheet: Sheet, asked: Bound | Contrast) -> Iterator[tuple[str | None, float, float]]:
     """(name of the other side, the printed number, what it is compared with) of all that are printed."""
     one = sheet.number(asked)
-    if one is None or asked.chosen is not None or isinstance(asked, Undominated):
+    if one is None:
         return
     if isinstance(asked, Bound):
         yield None, one, asked.value
@@ -126,13 +135,13 @@ def _compared(sheet: Sheet, asked: Bound | Contrast) -> Iterator[tuple[str | Non
     others = [(field, label, sheet) for field in ("row", "attack", "group") for label in getattr(than, f"{field}s") or ()]
     if (section := than.section) and sheet.than:
         others = [("attack", section.attack or asked.attack, replace(sheet.than, view=section.view or sheet.view))]
-    for field, label, there in others:
-        if (value := there.number(asked.model_copy(update={field: label}))) is not None:
+    for name, label, there in others:
+        if (value := there.number(asked.model_copy(update={name: label}))) is not None:
             yield section.name if section else label, one, value
 
 
 def _said(sheet: Sheet, predicate: Predicate, other: str | None, one: float, value: float) -> str:
     asked, side = predicate.asked, "below" if predicate.direction < 0 else "above"
-    own = " / ".join(part for part in (asked.row, asked.attack, asked.group) if part)
+    own = " / ".join(part for part in (asked.row, asked.attack) if part)
     slack = f" {-predicate.direction * allowed:+g}" if (allowed := getattr(asked, "slack", 0.0)) else ""
     return f"{sheet.place}: {own} {one:.4g}, claimed {side} {other or 'the value'} {value:.4g}{slack}"

@@ -179,7 +179,7 @@ _HOW = (
     f"{PLAIN} docs/method.md has the definitions."
 )
 _LONGEST = 400
-_PERCENT = ("tf01", "worst-tf01", "mean-tf01", "accuracy")
+_PERCENT = ("tf01", "mean-tf01", "accuracy")
 _UNITS = {"delta-accuracy": " pp", "runtime": "x"} | dict.fromkeys(_PERCENT, " %")
 
 
@@ -191,7 +191,10 @@ def claims_blocks(sections: Sequence[Section], papers: Mapping[str, Paper] | Non
         if claims := judged(paper, sections):
             suites = sorted({s.suite for s in sections} & set(paper.differs))
             columns = map(words, ("id", "claim", "place", "verdict", "found"))
-            rows = ((j.claim.id, Quote(j.claim.text, _LONGEST), j.claim.place, Words(j.verdict), _found(j)) for j in claims)
+            rows = (
+                (j.claim.id, Quote(j.claim.text, _LONGEST), j.claim.place, Words(_verdict(j)), _found(j))
+                for j in claims
+            )  # fmt: skip
             notes = [sentence("Differs from the paper: {}", Quote(paper.differs[suite], _LONGEST)) for suite in suites]
             others = [sentence(f"{{}} {j.claim.nonmembers}", j.claim.id) for j in claims if j.claim.nonmembers]
             notes.append(sentence("Non-members: {}", joined([Words(paper.nonmembers), *others], "; ")))
@@ -199,13 +202,21 @@ def claims_blocks(sections: Sequence[Section], papers: Mapping[str, Paper] | Non
     return [Heading(2, Words(TITLE)), Note(Words(_HOW)), *tables] if tables else []
 
 
+def _verdict(j: Judged) -> str:
+    """With the tables that speak against the claim, where the paper contradicts itself."""
+    return f"{j.verdict} ({j.own.tables})" if j.own.fails else j.verdict
+
+
 def _found(j: Judged) -> Text:
     """Section by section, each in what it differs from the others; or what the paper's own table has."""
     if j.own.fails:
-        return sentence("the paper's {}", Quote(j.own.fails, _LONGEST))
+        return sentence("the paper's {}", Quote(next(iter(j.own.against.values())), _LONGEST))
     places = list(dict.fromkeys([*(c.place for c in j.comparisons), *(k.place for k in j.lacks)]))
     several = len({p.view for p in places}) > 1
     said: list[Text] = []
+    if j.own.against:
+        holding = j.own.printed - len(j.own.against)
+        said.append(Words(f"{holding} of {j.own.printed} tables of the paper hold it"))
     for place in places:
         name = joined([place.setting, place.coalition, *([place.view] if several else [])])
         own, lacks = [c for c in j.comparisons if c.place == place], [k for k in j.lacks if k.place == place]
@@ -246,7 +257,10 @@ def _said(c: ClaimTest) -> tuple[Part, ...]:
     if c.other is None:
         return sentence(f"{{}} ({side} {c.bound:g} claimed)", shown)
     allowed = f" ({side} {c.bound:+g} claimed)" if c.bound else ""
-    return sentence(f"{{}}, minus {{}} {_number(c.found, q, digits, difference=True)}{allowed}", shown, c.other)
+    apart, beside = _number(c.found, q, digits, difference=True), ""
+    if c.outside:
+        beside = f"; beside outside non-members {_number(c.outside, q, digits, difference=True)}"
+    return sentence(f"{{}}, minus {{}} {apart}{allowed}{beside}", shown, c.other)
 
 
 def _number(found: Interval, q: Quantity, digits: int, difference: bool = False) -> str:

@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
 from fedbench.core.report import (
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 GAPS = {
     "demographic_parity": "demographic parity", "equal_opportunity": "equal opportunity", "equalised_odds": "equalised odds",
 }  # fmt: skip
-MAX_CLUSTERS = 6  # of which every size is printed
 _STROKES = (("-", "solid"), ("--", "dashed"), (":", "dotted"), ("-.", "dash-dotted"))  # one a group
 
 
@@ -58,14 +58,17 @@ class GroupFairness(Analysis):
         return bool(setting.get("groups"))
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """``accuracy:``, ``clients:`` and ``n_test:<group>`` and the ``GAPS``; None in settings without groups."""
+        """``accuracy:``, ``clients:`` and ``n_test:<group>``, the ``GAPS``, and ``models`` and ``purity`` (:func:`clusters`);
+        None in settings without groups."""
         if run.group_of is None:
             return None
         numbers: dict[str, Number] = {}
         for g, name in enumerate(run.group_names):
             numbers |= _of_group(name, run.predicted == run.test_y, run.test_group == g, int((run.group_of == g).sum()))
         fair = fairness_report(run.predicted, run.test_y, run.test_group, run.rng("fairness"))
-        return Findings(numbers | {gap: Number(*fair[gap]) for gap in GAPS})
+        models, purity = clusters(run.group_of, run.assignment[-1])
+        numbers |= {gap: Number(*fair[gap]) for gap in GAPS} | {"purity": Number(purity, 0.0)}
+        return Findings(numbers, {"models": models.ravel()}, {"models": "clients"})
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """The groups under every defense, and under every attack; nothing where the setting has no groups."""
@@ -89,17 +92,24 @@ def _of_group(name: str, correct: np.ndarray, mine: np.ndarray, clients: int) ->
     }  # fmt: skip
 
 
-def cluster_sizes(row: Row) -> list[float]:
-    """Clients of each model in the last audited round, largest first, mean over seeds: models have no name over seeds."""
-    sizes = [sorted(rounds[-1].clusters, reverse=True) for rounds in row.histories if rounds and rounds[-1].clusters]
-    if not sizes or len({len(s) for s in sizes}) > 1:
-        return []
-    return [float(s) for s in np.mean(sizes, axis=0)]
+def clusters(group_of: np.ndarray, assignment: np.ndarray) -> tuple[np.ndarray, float]:
+    """(clients [model, group], purity) of the models that fit the G groups best, one each, for ``group_of`` and
+    ``assignment`` [K] int.
+
+    The purity is the mean over the groups of the share of their clients that are on the group's model: 1 where the
+    clusters are the groups, 1 / G where all clients have one model.
+    """
+    n = group_of.max() + 1
+    counts = np.zeros((n, max(n, assignment.max() + 1)))
+    np.add.at(counts, (group_of, assignment), 1)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    groups, models = linear_sum_assignment(shares, maximize=True)
+    return counts[:, models].T, shares[groups, models].mean()
 
 
 def moves(row: Row) -> float | None:
     """Changes of model from one audited round to the next, all rounds and clients together, mean over seeds."""
-    totals = [sum(r.moved or 0 for r in rounds) for rounds in row.histories if any(r.moved is not None for r in rounds)]
+    totals = [sum(moved) for rounds in row.histories if (moved := [r.moved for r in rounds if r.moved is not None])]
     return float(np.mean(totals)) if totals else None
 
 
@@ -109,27 +119,30 @@ def _side_by_side(section: Section, found: dict[str, list[Findings]]) -> Table:
         mine = found[row.label]
         names = (*(f"accuracy:{group.name}" for group in section.groups), *GAPS)
         cells = (value(interval_of(mine, name)) for name in names)
-        rows.append((_name(row), *cells, _sizes(cluster_sizes(row)), Value(mean=moves(row))))
+        rows.append((_name(row), *cells, *_models(section, row, mine), Value(mean=moves(row))))
     columns = (
         words("defense"),
         *(Column(name=(Words("accuracy "), g.name), direction="higher", digits=1, scale=100) for g in section.groups),
         *(numbers(title, direction="lower") for title in GAPS.values()),
-        numbers("clients of each model"), numbers("moves", digits=1),
+        numbers("clients of each model"), numbers("purity"), numbers("moves", digits=1),
     )  # fmt: skip
     caption = Words(
         ": test accuracy (%) of each group, and how far apart they are treated, 0 is fair (an absolute difference is above 0 "
-        "for equals, too: compare it with its interval); clients of each global model in the last audited round, largest "
-        "first, and changes of model between audited rounds, means over seeds"
+        "for equals, too: compare it with its interval); clients of each group's model in the last audited round, by group; "
+        "purity: share of a group's clients that are on its model, mean over groups (1: clusters are the groups, 1 / G: one "
+        "model for all G of them); changes of model between audited rounds; means over seeds"
     )
     return Table(title="Groups of clients", caption=caption, columns=columns, rows=tuple(rows))
 
 
-def _sizes(sizes: Sequence[float]) -> Content:
-    if not sizes:
-        return None
-    if len(sizes) > MAX_CLUSTERS:
-        return Words(f"{len(sizes)} models of {sizes[0]:g} to {sizes[-1]:g}")
-    return Words(" / ".join(f"{s:.1f}".removesuffix(".0") for s in sizes))
+def _models(section: Section, row: Row, found: Sequence[Findings]) -> tuple[Content, Content]:
+    """Clients of each group's model, a number a group (``30 + 2 / 4 + 4``), and the purity, means over seeds."""
+    arrays = [f.arrays["models"] for f in found if "models" in f.arrays]
+    if not arrays or moves(row) is None:
+        return None, None
+    clients = np.mean(arrays, axis=0).reshape(len(section.groups), -1)
+    sizes = (" + ".join(f"{n:.3g}" for n in model) for model in clients)
+    return Words(" / ".join(sizes)), value(interval_of(found, "purity"))
 
 
 def _attacked(section: Section) -> Table:
