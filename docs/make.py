@@ -23,19 +23,19 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
 from fedbench.leaderboard.claims.papers import shipped_papers
 from fedbench.leaderboard.markdown import escape
+from fedbench.leaderboard.statistics.own_table import own_table
 
 DOCS = Path(__file__).resolve().parent
 BOARDS = DOCS.parent / "leaderboard" / "boards"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
 
-OWN = "the text says so, its own table does not"
+OWN, HERE, AGAIN = "the paper contradicts itself", "cannot decide here", "to be judged again"
 CLAIM_COLUMNS = ["id", "claim", "place", "verdict", "found"]
 
 Table = dict[str, dict[str, str]]
@@ -81,11 +81,11 @@ def claims(paper: str) -> list[str]:
         for suite in papers[paper].suites(claim):
             if verdict := verdicts(suite).get(claim.id):
                 suites.setdefault(verdict, []).append(f"[{suite}](../leaderboard/boards/{suite}.md)")
-                counted[verdict] += 1
+                counted[verdict.partition(" (")[0]] += 1
             else:
                 not_run[suite] = None
-        if OWN in suites:
-            refuted.append(f"* {escape(claim.text, len(claim.text))}")
+        if suites and claim.id in contradictions():
+            refuted.append(f"* {escape(claim.text, len(claim.text))}{contradictions()[claim.id].removeprefix(OWN)}")
         elif suites:
             found = "; ".join(f"*{verdict}*: {', '.join(boards)}" for verdict, boards in suites.items())
             rows.append(f"* {escape(claim.text, len(claim.text))} {found}")
@@ -99,15 +99,27 @@ def claims(paper: str) -> list[str]:
 
 @cache
 def verdicts(board: str) -> dict[str, str]:
-    """Claim's id -> verdict, from the claim tables of a committed board; empty where it has none."""
+    """Claim's id -> verdict, from the claim tables of a committed board; empty where it has none. Of a board made before
+    claims could hold in a share of tables, and clusters had a purity, what these rules say."""
     path = BOARDS / f"{board}.md"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    lines = text.splitlines()
     found: dict[str, str] = {}
     for i, line in enumerate(lines):
         if _bars(line) == CLAIM_COLUMNS:
             table = takewhile(lambda row: row.startswith("|"), lines[i + 2 :])
             found |= {row[0]: re.sub(r" (by these intervals|at this scale)$", "", row[3]) for row in map(_bars, table)}
-    return found
+    if "clients of each model" in text and "purity" not in text:
+        return dict.fromkeys(found, HERE)
+    stale = {name: AGAIN for name, verdict in found.items() if "own table" in verdict}
+    return found | stale | {name: contradictions()[name] for name in found.keys() & contradictions().keys()}
+
+
+@cache
+def contradictions() -> dict[str, str]:
+    """Claim's id -> verdict with the tables, of the claims that their paper's own tables do not hold."""
+    every = [(c.id, own_table(paper, c)) for paper in shipped_papers().values() for c in paper.claims]
+    return {name: f"{OWN} ({own.tables})" for name, own in every if own.fails}
 
 
 def _bars(line: str) -> list[str]:
@@ -241,7 +253,7 @@ def tables(board: str) -> dict[tuple[str, str, str, str], Table]:
 
 def grid(lines: list[str]) -> Table:
     """The Markdown table at the beginning of these lines."""
-    rows = list(_cells(lines))
+    rows = [_bars(line) for line in takewhile(lambda line: line.startswith("|"), lines)]
     header = [re.sub(r" \((%|pp|finds nothing)\)$", "", name) for name in rows[0]]
     header = [name if name not in header[:i] else f"{name} (2)" for i, name in enumerate(header)]
     named = header.index("defense") if "defense" in header else 0
@@ -252,13 +264,6 @@ def grid(lines: list[str]) -> Table:
         second = cells.get("minus") or (cells.get("attack") if named == 0 and "defense" in cells else None)
         found[f"{name} / {second}" if second else name] = cells
     return found
-
-
-def _cells(lines: list[str]) -> Iterator[list[str]]:
-    for line in lines:
-        if not line.startswith("|"):
-            return
-        yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def main() -> int:
