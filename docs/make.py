@@ -9,7 +9,6 @@
 * ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board.
 * ``{{verdict: board | claim}}`` is that board's verdict on a claim, by its id.
 * ``{{rivals: board | setting | coalition | view | chosen}}`` lists the rivals of a tuned defense by what the pairwise tests say.
-* ``[[A < B ? words : other words]]`` (or ``>``; A and B numbers or braces) takes the words that follow from the numbers.
 * ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims (``leaderboard/claims/paper.yaml``) with the
   verdicts of the committed boards.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a condition that must hold, and is not
@@ -62,7 +61,7 @@ def rendered(template: str, where: str) -> str:
             if found := re.fullmatch(r"<!-- holds: (.*) -->", filled):
                 check(found[1])
                 continue
-            lines.append(re.sub(r"\[\[(.+?) \? (.*?) : (.*?)\]\]", lambda m: m[2 if compared(m[1]) else 3], filled))
+            lines.append(filled)
         except Mistake as mistake:
             problems.append(f"{where}:{number}: {mistake}")
     if problems:
@@ -207,18 +206,13 @@ def short(word: str) -> str:
 
 
 def check(claim: str) -> None:
-    """Raise :class:`Mistake` unless the comparison holds."""
-    if not compared(claim):
-        raise Mistake(f"no longer true: {claim.strip()}")
-
-
-def compared(claim: str) -> bool:
-    """Whether the comparison of two numbers holds."""
+    """Raise :class:`Mistake` unless the comparison of two numbers holds."""
     found = re.fullmatch(r"\s*(\S+)\s*([<>])\s*(\S+)\s*", claim)
     if found is None:
         raise Mistake(f"'{claim}' is no comparison of two numbers")
     a, b = (float(found[i].replace(",", "")) for i in (1, 3))
-    return a < b if found[2] == "<" else a > b
+    if not (a < b if found[2] == "<" else a > b):
+        raise Mistake(f"no longer true: {claim.strip()}")
 
 
 @cache

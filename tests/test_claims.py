@@ -541,7 +541,7 @@ def test_rows_and_attacks_of_claims_are_in_their_suites(suite):
     _, resolved = load_and_check(next(ref for ref in shipped_suites() if ref.rpartition("/")[2] == suite), Registry.discover())
     rows, attacks = {u.label for u in resolved.defenses}, {None, *(u.label for u in resolved.attacks)}
     for paper, claim in CLAIMS:
-        for asked in (predicate.asked for predicate in claim.holds if paper.places(claim, suite)):
+        for asked in (predicate.asked for predicate in claim.holds if suite in paper.suites(claim)):
             others = getattr(asked, "than", None)
             assert {asked.row, *((others and others.rows) or ())} <= {*rows, *map(family, rows)}, claim.id
             assert {asked.attack, *((others and others.attacks) or ())} <= attacks, claim.id

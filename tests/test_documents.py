@@ -290,7 +290,6 @@ def test_the_committed_documents_are_made_of_their_templates_and_the_boards(make
     (FROM + "{{none | a | ±}} {{mix_up | a | ±}} {{mix_up | a}} {{none | accuracy}}", ".812 ± .015 .100 [0.05, 0.30] .100 88.0"),
     (FROM + "<!-- holds: {{none | a}} > {{none | b}} -->\nkept", "kept"),
     ("{{said: demo | rank correlation ([\\d.]+)}}", "0.80"),
-    (FROM + "[[{{none | a}} > {{none | b}} ? leaks : is safe]], [[{{none | a}} < .5 ? leaks : is safe]]", "leaks, is safe"),
 ])  # fmt: skip
 def test_numbers_of_a_document_come_from_the_board(make, template, text):
     assert make.rendered(template, "x.md.in") == text + "\n"

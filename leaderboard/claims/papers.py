@@ -171,9 +171,9 @@ class Paper(SpecModel):
     differs: dict[str, Sentence] = Field(description="suite -> how its settings differ from the paper's")
     claims: list[Claim] = Field(min_length=1, description="in the order of the paper")
 
-    def places(self, claim: Claim, suite: str | None = None) -> list[Place]:
-        """The sections that a claim names, of all suites or of one."""
-        return [p for name in claim.where if (p := self.sections[name]) and suite in (None, p.suite)]
+    def places(self, claim: Claim) -> list[Place]:
+        """The sections that a claim names."""
+        return [self.sections[name] for name in claim.where]
 
     @property
     def source(self) -> str:
