@@ -40,12 +40,13 @@ READING = Note(sentence(
     "of its own: the sign of a score, and the attack of the worst case, are chosen on the other seeds' federations and\n"
     "judged on the one at hand, so without a leak both are 0.5. Non-members are from outside the federation. Only attacks\n"
     "that beat chance on the undefended run count. `±` and brackets are 95 % intervals: the widest of resampling the\n"
-    "candidates, Student's t over seeds x targets and over seeds; none is too narrow for the largest of all attacks. Lower is "
-    "better; **bold** is lower than every other defense with\nsignificance. A range lists the ranks the tests cannot distinguish "
-    "(paired, Holm); a row with scores missing or refuted has no rank. Floors are rows for comparison, not defenses. "
-    "Delta-accuracy is paired with the undefended run of the same\nseed, in percentage points of test accuracy, with the "
-    "variance of training; runtime is training CPU time over\nthat of the row with 1 (n/a across "
-    "machines and on busy ones). docs/method.md has the definitions."
+    "candidates, Student's t over seeds x targets and over seeds; none is too narrow for the largest of all attacks.\n"
+    "Lower is better; **bold** is lower than every other defense with significance. A range lists the ranks that the tests\n"
+    "leave open (paired, Holm); ranges that overlap are no tie. A row with scores missing or refuted has no rank. Floors are\n"
+    "rows for comparison, not defenses. Accuracy is that of the test samples, the mean over the last three audited rounds;\n"
+    "delta-accuracy is paired with the undefended run of the same seed, in percentage points, with the variance of training;\n"
+    "runtime is training CPU time over that of the row with 1 (n/a across machines and on busy ones). docs/method.md has the\n"
+    "definitions."
 ))  # fmt: skip
 
 _LENGTH = 12  # hex digits of an id: two of a million boards have the same with a chance below one in 500

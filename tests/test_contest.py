@@ -105,6 +105,17 @@ def test_a_range_of_ranks_holds_what_the_tests_leave_open():
     assert rank_ranges("abcd", tests) == {"a": (1, 2), "b": (2, 4), "c": (2, 4), "d": (1, 4)}
 
 
+def test_rows_are_tied_by_the_test_of_their_pair_though_their_ranges_overlap():
+    """``b`` varies so much that no test distinguishes it, and its place leaves those of ``a`` and ``c`` open."""
+    wobble, noise = 0.15 * np.array([1, -1, 1, -1, 1, -1]), 0.004 * numpy_rng(0, "tied").normal(size=(4, 1, 6))
+    contest = world(np.array([0.9, 0.6, 0.65, 0.7])[:, None, None] + noise + np.outer([0, 0, 1, 0], wobble)[:, None], 0.004,
+                    ["none", "a", "b", "c"])  # fmt: skip
+    assert contest.ranks["a"] == (1, 2) and contest.ranks["b"] == (1, 3) and contest.ranks["c"] == (2, 3)
+    assert {pair for pair in contest.better if "none" not in pair} == {("a", "c")}
+    assert {row: contest.tied(row) for row in "abc"} == {"a": ("b",), "b": ("a", "c"), "c": ("b",)}
+    assert contest.tied("free-rider") == ()
+
+
 def of_seeds(values, error=0.0):
     """One target a seed."""
     return {(seed, 0): Measured(float(v), error) for seed, v in enumerate(values)}

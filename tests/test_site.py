@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from boards import LEAK, Folder, sections_of
+from boards import LEAK, Folder, board, rows_of, sections_of
 from claim_boards import Cells
 from edits import put
 from hypothesis import given, settings
@@ -28,6 +28,7 @@ from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site.data import only_of, plain
 from fedbench.leaderboard.statistics.roc import roc_band
 from fedbench.leaderboard.tables.common import TITLE
+from fedbench.leaderboard.tables.ranking import answer
 
 BOARDS = Path(__file__).parents[1] / "leaderboard" / "boards"
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -179,6 +180,24 @@ def test_the_row_within_one_point_that_leaks_least_is_marked_and_leads_to_its_pa
     assert page.text.count("★") == 2  # the legend's and the row's
     assert "scholar?q=Zhang+et+al.%2C+ICLR+2018+mixup" in page.source
     assert page.source.count('href="https://github.com/fedbench/fedbench"') == page.source.count(">home</a>") > 0
+
+
+def test_a_rank_says_which_rows_it_is_tied_with_by_the_tests_of_pairs_alone(tmp_path):
+    rows = {"none": (2.5, 0.8), "a": (0.4, 0.8), "b": (0.6, 0.8), "c": (0.8, 0.8)}
+    wobble = {seed: {"b": (0.6 + 0.5 * (-1) ** seed, 0.8)} for seed in range(6)}
+    folder = Cells(tmp_path / "demo", {"iid": rows}, seeds=range(6), of_seed=wobble)
+    page = site(tmp_path / "site", marked(folder))["demo.html"]
+    found = {row["label"]: row for row in page.board["rows"]}
+    assert found["a"]["rank"][1] >= found["c"]["rank"][0]  # the ranges overlap
+    assert [page.board["rows"][i]["label"] for i in found["a"]["better"]] == ["c", "none"]
+    hints = [a["title"] for tag, a in page.tags if tag == "span" and "title" in a]
+    assert "tied with b; better than c, none" in hints
+    assert "tied with b; better than none; worse than a" in hints
+    ranking = rows_of(board(folder), "**Ranking**")
+    assert {row["defense"]: row["tied with"] for row in ranking} == {
+        "a": "b", "b": "a, c, none", "c": "b", "none (undefended)": "b",
+    }  # fmt: skip
+    assert "c" not in answer(sections_of(folder)[0]).tied
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
     rows: list[dict[str, Any]] = []
     for i, section in enumerate(source.sections):
         sections.append(_section(section, len(rows), cells))
-        rows += _rows(section, i, cells, source.trust)
+        rows += _rows(section, i, len(rows), cells, source.trust)
         section.comparison.forget_scores()
     shared = {name: list(map(json.loads, known)) for name, known in cells.shared.items()}
     return schema.validated({
@@ -119,9 +119,10 @@ def _from(section: Section) -> int:
     return int(np.searchsorted(FPR, float(fpr_grid(section)[0]) * (1 - 1e-9)))
 
 
-def _rows(section: Section, at: int, cells: Cells, trust: Trust) -> list[dict[str, Any]]:
-    """The rows of the section at position ``at``, in the board's order."""
+def _rows(section: Section, at: int, first_row: int, cells: Cells, trust: Trust) -> list[dict[str, Any]]:
+    """The rows of the section at position ``at``, in the board's order, numbered from ``first_row``."""
     front, start, found = trade_off(section), _from(section), answer(section)
+    place = {row.label: first_row + i for i, row in enumerate(section.rows)}
     first = found.defense if found.outcome == "found" else None
     return [
         {
@@ -131,6 +132,7 @@ def _rows(section: Section, at: int, cells: Cells, trust: Trust) -> list[dict[st
             "within": row.label in found.within, "winner": first is not None and row.label == first.label,
             "defense": cells.use(use := row.records[0].record.defense), "packages": packages(use),
             "outcomes": [[cells.at("outcomes", what), n] for what, n in sorted(row.outcomes.items()) if n],
+            "better": [place[higher] for lower, higher in sorted(section.comparison.better) if lower == row.label],
             **_numbers(section, row), "entries": [_entry(section, row, attack, start, cells) for attack in section.attacks],
         }
         for row in section.rows

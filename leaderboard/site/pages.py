@@ -27,11 +27,12 @@ from fedbench.leaderboard.tables.common import number, plain_text, span
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+MOST_NAMED = 12  # rows of one kind in a hint
 INTERVALS = ("worst", "mean", "tf01", "delta", "accuracy", "runtime", "contribution")
 AS = ranking.COLUMNS | {"runtime": replace(ranking.COLUMNS["runtime"], unit="×")}  # noqa: RUF001
 COLUMNS = {
     "setting": "Data, model and federation.", "coalition": "The clients that defend.", "view": "What the adversary sees.",
-    "rank": "The ranks that the tests cannot distinguish; floors are for comparison and have none.",
+    "rank": "The ranks that the tests leave open. Ranges that overlap are no tie: point at one to see which rows are tied.",
     "defense": "Open a row by its name: its cells, parameters and remarks.",
     "worst": "AUC of an adversary who picks attack and sign on the other seeds. 0.5 is guessing, lower is better.",
     "mean": "AUC over all attacks that beat chance on the undefended run. Lower is better.",
@@ -149,7 +150,7 @@ def _board_page(board: Board) -> bytes:
     commits = {value for machine in board.machines for name, value in machine if name == "git commit"}
     described = {
         "board": board, "columns": [(key, _title(key), said) for key, said in COLUMNS.items()],
-        "rows": [_row(board, row) for row in board.rows],
+        "rows": [_row(board, at, row) for at, row in enumerate(board.rows)],
         "date": _date(board), "commits": sorted(commits),
     }  # fmt: skip
     return _page("board", secret=data, data=Markup(inert(data)), **described)
@@ -172,7 +173,7 @@ def _date(board: Board) -> str:
     return max(board.runs.started, default="")[:10]
 
 
-def _row(board: Board, row: Row) -> dict[str, Any]:
+def _row(board: Board, at: int, row: Row) -> dict[str, Any]:
     section = board.sections[row.section]
     names = [board.uses[use].label for use in section.attacks]
     return {
@@ -181,7 +182,8 @@ def _row(board: Board, row: Row) -> dict[str, Any]:
         "papers": _papers(board.uses[row.defense]), "packages": [(name, _home(name)) for name in row.packages],
         **{key: shown(getattr(row, key), AS[key]) for key in INTERVALS},
         "setting": board.settings[section.setting].name, "coalition": section.coalition, "view": section.view,
-        "rank": _rank(row), "worst_by": names[row.worst_attack] if row.worst_attack >= 0 else "",
+        "rank": _rank(row), "standing": _standing(board, at),
+        "worst_by": names[row.worst_attack] if row.worst_attack >= 0 else "",
         "tf01_by": names[row.tf01_attack] if row.tf01_attack >= 0 else "",
         "cells": ", ".join(f"{n} {board.outcomes[outcome]}" for outcome, n in row.outcomes),
     }  # fmt: skip
@@ -209,6 +211,22 @@ def _home(package: str) -> str:
 
 def _rank(row: Row) -> str:
     return "floor" if row.rank is None and row.floor else span(row.rank).replace("-", "–")  # noqa: RUF001
+
+
+def _standing(board: Board, at: int) -> str:
+    """Which ranked rows of its section a row is tied with, significantly better than, and worse than; "" without a rank, and of
+    documents that do not say so."""
+    row = board.rows[at]
+    if row.rank is None or row.better is None:
+        return ""
+    groups: dict[str, list[str]] = {"tied with": [], "better than": [], "worse than": []}
+    for i in board.sections[row.section].rows:
+        other = board.rows[i]
+        if i == at or other.rank is None:
+            continue
+        how = "better than" if i in row.better else "worse than" if at in (other.better or ()) else "tied with"
+        groups[how].append(other.label)
+    return "; ".join(f"{how} {plain_text(ranking.named(labels, MOST_NAMED))}" for how, labels in groups.items() if labels)
 
 
 def _entry(board: Board) -> dict[str, Any]:

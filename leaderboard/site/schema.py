@@ -113,6 +113,7 @@ class Row(Part):
     label: Text
     packages: list[Text]
     rank: tuple[int, int] | None
+    better: list[Index] | None = None
     floor: bool
     undefended: bool
     complete: bool

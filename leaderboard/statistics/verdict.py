@@ -366,6 +366,19 @@ class Comparison:
         """Label -> (best, worst) rank, 95 % simultaneous."""
         return self.ranks_among(self.ranked)
 
+    @cached_property
+    def better(self) -> frozenset[Pair]:
+        """(lower, higher): the pairs of ranked rows whose worst cases differ with significance, all pairs together.
+
+        Ranges of ranks say less: two that overlap may belong to such a pair.
+        """
+        return frozenset(ordered(self.tests_among(self.ranked)))
+
+    def tied(self, label: str) -> tuple[str, ...]:
+        """The other ranked rows that the tests do not distinguish from a ranked row."""
+        others = [other for other in self.ranked if other != label and label in self.ranked]
+        return tuple(other for other in others if self.better.isdisjoint(((label, other), (other, label))))
+
     def ranks_among(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
         """The same of some rows alone: of the ``labels`` that have a rank, as if the section had no others."""
         known = [label for label in self.ranked if label in labels]
@@ -503,10 +516,11 @@ def readings(mean: float, settled: bool) -> tuple[float, float]:
     return (mean, mean) if settled else (min(mean, 1 - mean), max(mean, 1 - mean))
 
 
-def significant(tests: Tests) -> dict[Pair, float]:
-    """Differences of the pairs that differ with significance where all are tested together (Holm)."""
+def ordered(tests: Tests) -> list[Pair]:
+    """(lower, higher): the pairs that differ with significance where all are tested together (Holm)."""
     adjusted = holm({pair: p for pair, (_, p) in tests.items()})
-    return {pair: mean for pair, (mean, _) in tests.items() if adjusted[pair] <= 1 - LEVEL and mean != 0}
+    different = [(pair, mean) for pair, (mean, _) in tests.items() if adjusted[pair] <= 1 - LEVEL and mean != 0]
+    return [pair if mean < 0 else pair[::-1] for pair, mean in different]
 
 
 def rank_ranges(labels: Sequence[str], tests: Tests) -> dict[str, tuple[int, int]]:
@@ -516,6 +530,6 @@ def rank_ranges(labels: Sequence[str], tests: Tests) -> dict[str, tuple[int, int
     side: with 95 % confidence all true ranks lie within their ranges (Al Mohamad et al., Statistica Neerlandica
     2022).
     """
-    ordered = [pair if mean < 0 else pair[::-1] for pair, mean in significant(tests).items()]  # (lower, higher)
-    better, worse = (Counter(pair[side] for pair in ordered) for side in (1, 0))
+    pairs = ordered(tests)
+    better, worse = (Counter(pair[side] for pair in pairs) for side in (1, 0))
     return {label: (1 + better[label], len(labels) - worse[label]) for label in labels}

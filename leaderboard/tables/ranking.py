@@ -12,7 +12,7 @@ from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval
 from fedbench.leaderboard.statistics.rows import PrivacyClaim, Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import Difference, significant
+from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import (
     DEFENSE,
     RANK,
@@ -37,11 +37,13 @@ Trust = Callable[[Row], Words] | None
 WITHIN = 0.01  # of test accuracy below the undefended federation's: "one point"
 MOST_ROWS = 16  # in the first table; of longer ones the first
 MOST_NAMED = 4  # defenses in a sentence
+MOST_TIED = 8  # in a cell of the ranking
 MOST_REMARKS, LONGEST_REMARK = 4, 600  # footnotes of a row, characters of one
 MOST_SECTIONS = 5  # in one table across settings, with the sums: eight columns
 READING = Note(sentence(
-    "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Rows that share places (#) are statistically tied, whatever their "
-    "order; `±` and brackets are 95 %.\nAccuracy is against the undefended run of the same seed; runtime is over plain "
+    "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Ranges of ranks (#) that overlap are no tie:\n"
+    "the full ranking names the rows that the paired tests do not distinguish. `±` and brackets are 95 %.\n"
+    "Accuracy is against the undefended run of the same seed; runtime is over plain "
     "training, as each table says. Floors are rows for comparison, not defenses."
 ))  # fmt: skip
 
@@ -164,12 +166,12 @@ def answer(section: Section) -> Answer:
     against = comparison.against(base.label)
     less = [label for label in within if label in against and against[label].shown and against[label].found.mean < 0]
     first = (less or within or [max(costs, key=lambda label: costs[label].mean)])[0]  # rows are in the order of their worst cases
-    apart = set(map(frozenset, significant(comparison.tests_among(comparison.ranked))))
+    tied = comparison.tied(first)
     return Answer(
         outcome="found" if less else "none lower" if within else "none within", undefended=undefended,
         defense=section.summaries[first], difference=against.get(first), seeds=len(section.seeds), within=tuple(within),
         unsure=not (costs[first].low >= -WITHIN or costs[first].high < -WITHIN),
-        tied=tuple(label for label in within if label != first and frozenset((label, first)) not in apart),
+        tied=tuple(label for label in within if label in tied),
     )  # fmt: skip
 
 
@@ -231,12 +233,17 @@ def _auc(row: RowSummary) -> tuple[Part, ...]:
 
 def ranking_table(section: Section, trust: Trust = None) -> Table:
     """A row a defense, by the worst case; ranks are ranges."""
-    cells = [_cells(section, row, trust) | {"claims": claimed(row)} for row in section.rows]
-    columns = COLUMNS | ({"claims": words("claims")} if any(map(privacy_claims, section.rows)) else {})
+    comparison = section.comparison
+    cells = [
+        {**_cells(section, row, trust), "claims": claimed(row), "tied": named(comparison.tied(row.label), MOST_TIED)}
+        for row in section.rows
+    ]
+    columns = COLUMNS | {"tied": words("tied with")}
+    columns |= {"claims": words("claims")} if any(map(privacy_claims, section.rows)) else {}
     columns |= {"trust": words("trust")} if trust else {}
     caption = (
         ": AUC of an adversary who picks attack and sign on the other seeds, against outside non-members. A range lists the "
-        "ranks the tests cannot distinguish"
+        "ranks the tests leave open; tied: not distinguished by the paired test"
     )
     footnotes = (_share(section), *_runtime(section), *tf01_notes(section), *_remarks(section))
     rows = (tuple(of[key] for key in columns) for of in cells)

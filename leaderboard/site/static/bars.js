@@ -16,7 +16,7 @@
     site.svg("circle", { cx: across(mean), cy: HEIGHT / 2, r: 3.6, class: "dot" }),
   );
 
-  /** The ranks of a row among n: rows with overlapping strips are statistically tied. */
+  /** The ranks of a row among n; strips of rows that differ with significance may overlap. */
   site.rankBar = ([best, worst], n) => {
     const step = WIDTH / 1.5 / n;
     return site.svg("svg", { class: "bar", width: WIDTH / 1.5, height: HEIGHT, viewBox: `0 0 ${WIDTH / 1.5} ${HEIGHT}`, "aria-hidden": "true" },
