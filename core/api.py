@@ -167,6 +167,7 @@ class Results:
 
 def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
     """The row of one run; None where its observations are not kept, or lack a signal."""
+    from fedbench.core.metrics import run_accuracy
     from fedbench.core.run.job import Look
     from fedbench.core.run.judge import ask
     from fedbench.core.run.trained_run import cached, made_of
@@ -184,7 +185,7 @@ def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
     scored = verdict(job, cell, run.scene, done, ask(job, attack, run.scene, done, shadows))
     return _cells(
         job.suite, job.setting.name, job.coalition, job.defense.label, name, attack.view, job.seed, "ok", "",
-        *_means(scored.targets), done.utility and done.utility.accuracy, done.measured["train_cpu_s"], "",
+        *_means(scored.targets), run_accuracy([row["accuracy"] for row in done.history]), done.measured["train_cpu_s"], "",
     )  # fmt: skip
 
 
@@ -207,7 +208,7 @@ def _cell(loaded: LoadedRecord) -> dict[str, Any]:
     r = loaded.record
     return _cells(
         r.suite, r.setting, r.coalition, r.defense.label, r.attack.label, r.view, r.seed, r.outcome, r.reason,
-        *_means(r.targets), r.utility and r.utility.accuracy, r.measured.train_cpu_s, r.key,
+        *_means(r.targets), r.utility and r.accuracy, r.measured.train_cpu_s, r.key,
     )  # fmt: skip
 
 

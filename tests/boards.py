@@ -75,6 +75,7 @@ class Folder:
 
     def __init__(self, root: Path, leak: dict[str, float], attacks=("fedmia-ii", "loss-series"), n_ofl=N_OFL) -> None:
         self.root, self.leak, self.attacks, self.n_ofl = root, leak, attacks, n_ofl
+        self.spike: dict[str, float] = {}  # defense -> by how much each audited round is more accurate than the one before
         (root / "records").mkdir(parents=True)
 
     def fill(self, seeds=(0, 1, 2), **more) -> Folder:
@@ -106,7 +107,13 @@ class Folder:
         if outcome == "ok":
             made, scored, correct = self._measured(defense, attack, seed, targets, ids_from)
             found = {**made, **(arrays or {})}
-            fields |= {"targets": scored, "utility": Utility(accuracy=float(correct.mean()), n_test=len(correct))}
+            accuracy = float(correct.mean())
+            fields |= {"targets": scored, "utility": Utility(accuracy=accuracy, n_test=len(correct))}
+            rows = change.pop("history", fields["history"])
+            fields["history"] = [
+                row.model_copy(update={"accuracy": accuracy - self.spike.get(defense, 0) * before})
+                for row, before in zip(rows, range(len(rows))[::-1], strict=True)
+            ]
             everyone = [np.concatenate([made[f"t{t}_{part}"] for t in targets]) for part in ("scores", "kind", "canary")]
             fields["pooled"] = score_groups(*everyone, np.random.default_rng(0))
         record = Record(**identified({**fields, **change}, targets))

@@ -258,8 +258,8 @@ def rewritten(path, place, value):
 
 
 @pytest.mark.parametrize(("place", "value", "message"), [
-    ("schema", 4, "a baseline of schema 4, this fedbench reads 3; upgrade fedbench"),
-    ("schema", 2, "a baseline of schema 2, this fedbench reads 3; make it anew"),
+    ("schema", 5, "a baseline of schema 5, this fedbench reads 4; upgrade fedbench"),
+    ("schema", 3, "a baseline of schema 3, this fedbench reads 4; make it anew"),
     ("kind", "fedbench record", "not a baseline of fedbench; `fedbench baseline RESULTS -o FILE` writes one"),
     ("cells/1/values/auc:ofl/0/0/0", None, "cells.1.values.auc:ofl.0.0.0: Input should be a valid number"),
     ("runs", {}, "a part is missing"), ("more", 1, "(more: Extra inputs are not permitted)"),
@@ -296,7 +296,7 @@ def test_the_values_are_those_of_the_scores(finished):
                 chosen = (c.kind == 0) | (c.kind == kind)
                 assert value == pytest.approx(auc(c.scores[chosen], c.kind[chosen] == 0), abs=1e-5)
         run = cells[key._replace(attack="", view="")]
-        assert run.values["accuracy"][0].mean == pytest.approx(record.utility.accuracy, abs=1e-5)
+        assert run.values["accuracy"][0].mean == pytest.approx(record.accuracy, abs=1e-5)
 
 
 def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(finished, baseline, tmp_path, call):

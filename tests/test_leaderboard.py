@@ -27,14 +27,16 @@ from boards import (
 )
 from claim_boards import Cells
 
+import fedbench
 from fedbench.core import UserError
 from fedbench.core.metrics import combined_interval, hypervolume, t_interval
 from fedbench.core.report import Fold, Note, Words, opened
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.record import Measured, remark_note
+from fedbench.core.store.record import Measured, RoundRow, remark_note
 from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.board import MarkdownBoard
 from fedbench.leaderboard.document import source_of
+from fedbench.leaderboard.gate.snapshot import Key, snapshot_of
 from fedbench.leaderboard.markdown import inline, render
 from fedbench.leaderboard.site.data import board_of
 from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown
@@ -104,6 +106,45 @@ def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accu
     assert found.mean == pytest.approx(0.16) and found.half_width >= t_interval(expected).half_width * 0.999
     assert section.summaries["lazy"].contribution.mean == 0 and section.summaries["free-rider"].contribution is None
     assert not section.comparison.against("free-rider")["lazy"].shown
+
+
+@pytest.mark.parametrize(("rounds", "below"), [(range(1, 6), 0.03), ((1, 2), 0.015), ((1,), 0.0)])
+def test_accuracy_is_the_mean_over_the_last_three_audited_rounds_everywhere(tmp_path, rounds, below, call):
+    """The last round of ``mixup`` is a spike of 3 points more a round; a mean of three is 3 points below it."""
+    folder = Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.3, "noise-1": 0.2, "noise-2": 0.1})
+    folder.spike = dict.fromkeys(("mixup", "noise-1"), 0.03)
+    folder.fill(history=[RoundRow(round=r, accuracy=0.5, train_loss=None) for r in rounds])
+    write_marker(folder.root, {"suite": "demo", "cells": []})
+    (section,) = sections_of(folder)
+    expected = {"none": np.mean(luck(0.8)), "mixup": np.mean(luck(0.75)) - below, "noise-2": np.mean(luck(0.75))}
+    assert {label: row_of(section, label).accuracy.mean for label in expected} == pytest.approx(expected)
+    delta = expected["mixup"] - expected["none"]
+    assert section.summaries["mixup"].delta_accuracy.mean == pytest.approx(delta)
+    assert section.differences([("noise-2", "mixup")])[0].accuracy.mean == pytest.approx(below)
+    assert trade_off(section).points["mixup"][1] == pytest.approx(1 - expected["mixup"])
+    loaded = fedbench.load(folder.root)
+    shown = {row["defense"]: row for row in loaded.rows.to_dict("records")}
+    assert (shown["mixup"]["accuracy"], shown["mixup"]["delta"]) == pytest.approx((expected["mixup"], delta), abs=5e-5)
+    for cells in (loaded.cells, loaded.board()["runs"]["accuracy"]):
+        found = cells if isinstance(cells, list) else cells.query("defense == 'mixup'").accuracy
+        assert min(found) == pytest.approx(min(luck(0.75)) - below, abs=5e-5)
+    gate = snapshot_of(folder.root).cells[Key("iid", "pair", "mixup", "", "")].values["accuracy"]
+    assert [value.mean for value in gate.values()] == pytest.approx(np.subtract(luck(0.75), below), abs=1e-5)
+    said = call("show", folder.root, "mixup--fedmia-ii--s0")[1]
+    assert f"test accuracy {luck(0.75)[0] - below:.4f} ({luck(0.75)[0]:.4f} after the last round, n={N_TEST})" in said
+    assert "the mean over the last three audited rounds" in board(folder)
+
+
+def test_the_interval_of_a_delta_accuracy_is_that_of_the_means_over_rounds(tmp_path):
+    """``mixup`` is less accurate before the last round of one seed; the last rounds alone hardly differ between seeds."""
+    folder, spikes = Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.3}, ("fedmia-ii",)), (0.0, 0.0, 0.15)
+    for seed, spike in enumerate(spikes):
+        folder.spike = {"mixup": spike}
+        folder.fill([seed])
+    found = sections_of(folder)[0].summaries["mixup"]
+    differences = np.subtract(luck(0.75), luck(0.8)) - spikes
+    assert (found.delta_accuracy.mean, found.deviation) == pytest.approx((np.mean(differences), np.std(differences, ddof=1)))
+    assert found.delta_accuracy.half_width == pytest.approx(t_interval(differences).half_width)
 
 
 def timed(tmp_path, walls, away="away"):

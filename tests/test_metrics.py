@@ -94,7 +94,7 @@ REFUSED = {
     "decisions": (lambda: decision_report(np.zeros(3), np.ones(3, bool), 0.0, RNG), "both needed"),
     "error": (lambda: M.combined_interval([0.5], []), "one standard error a value"),
     "value": (lambda: M.combined_interval([np.nan], [0.1]), "finite"),
-    "test samples": (lambda: M.delta_accuracy([np.ones(3, bool)], [np.ones(4, bool)], RNG), "same test samples"),
+    "test samples": (lambda: M.delta_accuracy([0.0], [np.ones(3, bool)], [np.ones(4, bool)], RNG), "same test samples"),
     "covariance": (lambda: M.auc_covariance(np.arange(3.0), MEMBER), "at least 2 members"),
     "one class": (lambda: M.auc(np.arange(3.0), np.ones(3, bool)), "both classes"),
     "flags": (lambda: M.auc(np.arange(3.0), np.array([0, 1, 2])), "booleans"),
@@ -176,20 +176,22 @@ def test_delta_accuracy_is_paired_over_samples_and_over_seeds():
     rng = np.random.default_rng(4)
     base = [rng.random(2000) < 0.8 for _ in range(3)]
     worse = [b & (rng.random(2000) < 0.95) for b in base]
-    got = M.delta_accuracy(worse, base, rng)
-    assert got.mean == pytest.approx(np.mean([w.mean() - b.mean() for w, b in zip(worse, base, strict=True)]))
+    values = [w.mean() - b.mean() for w, b in zip(worse, base, strict=True)]
+    got = M.delta_accuracy(values, worse, base, rng)
+    assert got.mean == pytest.approx(np.mean(values))
     analytic = np.std(np.mean([w * 1.0 - b for w, b in zip(worse, base, strict=True)], axis=0)) / np.sqrt(2000)
     assert got.half_width == pytest.approx(1.96 * analytic, rel=0.15)  # the seeds agree better than that by chance
-    once, thrice = (M.delta_accuracy(worse[:1] * n, base[:1] * n, np.random.default_rng(1)) for n in (1, 3))
+    once, thrice = (M.delta_accuracy(values[:1] * n, worse[:1] * n, base[:1] * n, np.random.default_rng(1)) for n in (1, 3))
     assert (once.n, thrice.n) == (1, 3) and thrice.half_width == pytest.approx(once.half_width, rel=1e-6)  # nothing new
 
 
 def test_delta_accuracy_between_seeds_and_on_unequal_test_sets():
     rng = np.random.default_rng(4)
     worse = [np.arange(1000) >= k for k in (0, 100, 200, 300, 400)]
-    got = M.delta_accuracy(worse, [np.ones(1000, bool)] * 5, rng)
+    got = M.delta_accuracy([w.mean() - 1 for w in worse], worse, [np.ones(1000, bool)] * 5, rng)
     assert got.between and got.half_width == pytest.approx(M.t_interval([0, -0.1, -0.2, -0.3, -0.4]).half_width)
-    uneven = M.delta_accuracy([np.arange(1000) > 99, np.arange(500) > 49], [np.ones(1000, bool), np.ones(500, bool)], rng)
+    ones = [np.ones(1000, bool), np.ones(500, bool)]
+    uneven = M.delta_accuracy([-0.1, -0.1], [np.arange(1000) > 99, np.arange(500) > 49], ones, rng)
     within = np.sqrt(0.09 / 1000 + 0.09 / 500) / 2
     assert uneven.mean == pytest.approx(-0.1) and uneven.half_width == pytest.approx(1.96 * within, rel=0.1)
 

@@ -204,6 +204,7 @@ SAID = [
     ("outcome", "fine", "outcome: Input should be 'ok', "),
     ("by_adversary", True, "by_adversary, but it did not diverge with an adversary inside"),
     ("utility/accuracy", 1.01, "utility.accuracy is not between 0 and 1"),
+    ("utility/accuracy", 0.5, "utility.accuracy is not that of the last round in history"),
     ("history/0/accuracy", -0.1, "the accuracy of a round is not between 0 and 1"),
     ("pooled/mix/values/auc/value", 1.5, "auc is not between 0 and 1"),
     ("targets/1/groups/ofl/values/tf01/value", 100.5, "tf01 is not between 0 and 100"),

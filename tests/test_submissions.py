@@ -152,7 +152,16 @@ def _always_right(files):
     name = pick(files)
     correct = array_of(files, name, "test_correct")
     made = rescored(files, name, test_correct=np.ones_like(correct))
-    return edited(made, name, (f"cells/{name.cell}/utility", {"accuracy": 1.0, "n_test": len(correct)}))
+    rounds = [{"round": 1, "accuracy": 1.0, "train_loss": None}]
+    utility = {"accuracy": 1.0, "n_test": len(correct)}
+    return edited(made, name, (f"cells/{name.cell}/utility", utility), (f"cells/{name.cell}/history", rounds))
+
+
+def _other_rounds(files):
+    """One cell of a run with an earlier round that the others lack."""
+    name = pick(files)
+    last = json.loads(files[name])["run"]["history"][-1]
+    return edited(files, name, ("cells/1/history", [{**last, "round": 1, "accuracy": 1.0}, last]))
 
 
 def _huge(content):
@@ -173,12 +182,13 @@ FILES = {  # of the record of one cell and its scores
     "scores without a record": (lambda f, n: without(f, n), "no records found"),
     "record without scores": (lambda f, n: without(f, scores_of(f, n)), "missing, though its record says 'ok'"),
     "model of another run": (lambda f, n: _always_right(f), "of one run, but have other test accuracy"),
+    "rounds of another run": (lambda f, n: _other_rounds(f), "of one run, but have other rounds"),
     "huge array": (lambda f, n: with_scores(f, n, _huge(f[scores_of(f, n)])), "bytes, its header says shape"),
     "Python objects": (lambda f, n: rescored(f, n, t0_scores=np.array([{}], object)), "expected numbers"),
 }  # fmt: skip
 MIX = "targets/0/groups/mix/values"
 RECORDS = [  # what is put where in a record, and the reason of the refusal
-    ("cells/1/history", [], "of one run, but have other rounds"),
+    ("cells/1/history", [], "utility.accuracy is not that of the last round in history"),
     (f"{MIX}/auc/value", 0.5, "auc is 0.5, its scores give"),
     (f"{MIX}/tf01/value", 0.1, "tf01 is 0.1, its scores give None"),
     (f"{MIX}/auc/error", 0.001, "the error of auc is 0.001, its scores give"),
@@ -186,7 +196,7 @@ RECORDS = [  # what is put where in a record, and the reason of the refusal
     ("pooled/ofl/values/auc/value", 0.5, "pooled, ofl: auc is 0.5, its scores give"),
     ("pooled/mix/n_members", 10**6, "members is 1000000"),
     ("targets/0/groups/ifl", ..., "its scores give mix, ofl, ifl"),
-    ("utility/accuracy", 0.123, "test accuracy is"),
+    ("utility/accuracy", 0.123, "utility.accuracy is not that of the last round in history"),
     ("targets/0/maximum/advantage", 0.9, "the largest advantage is 0.9, its scores give"),
 ]
 SCORES = [  # the change of an array, and the reason of the refusal

@@ -88,7 +88,8 @@ def _print(loaded: LoadedRecord) -> None:
         f"setting {record.setting}, coalition {record.coalition} {_members(record)}, seed {record.seed}",
     ]
     if record.utility:
-        lines.append(f"test accuracy {record.utility.accuracy:.4f} (n={record.utility.n_test})")
+        last = f"{record.utility.accuracy:.4f} after the last round, n={record.utility.n_test}"
+        lines.append(f"test accuracy {record.accuracy:.4f} ({last})")
     _say(lines + [f"note: {note}" for note in record.notes])
     scores = [(str(t.target), t.groups) for t in record.targets] + [("pooled", record.pooled)]
     rows = [

@@ -18,10 +18,11 @@ from fedbench.core.metrics.roc import (
     tf01,
     tpr_at_fpr,
 )
-from fedbench.core.metrics.utility import delta_accuracy, hypervolume, pareto_front
+from fedbench.core.metrics.utility import delta_accuracy, hypervolume, pareto_front, run_accuracy
 
 __all__ = [
     "IFL", "MEMBER", "METRICS", "OFL", "TF01_MIN_NONMEMBERS", "BootstrapResult", "Estimate", "Group", "Interval", "Metric",
     "Score", "advantage", "auc", "auc_covariance", "balanced_accuracy", "bootstrap", "combined_interval", "delta_accuracy",
-    "exact_interval", "hypervolume", "metric", "pareto_front", "roc_curve", "score_groups", "t_interval", "tf01", "tpr_at_fpr",
+    "exact_interval", "hypervolume", "metric", "pareto_front", "roc_curve", "run_accuracy", "score_groups", "t_interval", "tf01",
+    "tpr_at_fpr",
 ]  # fmt: skip

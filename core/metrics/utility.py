@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 import numpy as np
 
 from fedbench.core.contract.board import Interval
 from fedbench.core.metrics.intervals import combined_interval
 
+ROUNDS = 3  # audited ones, the last, that an accuracy is the mean of: a single round may be far off
+
+
+def run_accuracy(by_round: Sequence[float]) -> float:
+    """Test accuracy of a run: the mean over its last three audited rounds, over all where it has fewer.
+
+    ``by_round``: test accuracy of the global model after each audited round, at least one.
+    """
+    return fmean(by_round[-ROUNDS:])
+
 
 def delta_accuracy(
-    defended: Sequence[np.ndarray], undefended: Sequence[np.ndarray], rng: np.random.Generator, n: int = 1000
-) -> Interval:
+    values: Sequence[float], defended: Sequence[np.ndarray], undefended: Sequence[np.ndarray], rng: np.random.Generator,
+    n: int = 1000,
+) -> Interval:  # fmt: skip
     """Mean over seeds of accuracy(defended) - accuracy(undefended), a fraction, with its 95 % interval.
 
-    One [n_test] bool array a seed on each side: which test samples are classified correctly, in the same order.
-    With two seeds and more it is Student's t over them, which has the variance of training in it, never narrower than the
-    within-run part. That is a paired bootstrap over test samples with ``n`` replicates. Seeds may share one test set,
-    so a sample is drawn for all seeds at once (right for distinct test sets too); sets of unequal size are drawn apart.
+    ``values``: the difference of the two runs' :func:`run_accuracy`, one a seed. One [n_test] bool array a seed on each side:
+    which test samples the final models classify correctly, in the same order. With two seeds and more it is Student's t over
+    the values, which has the variance of training in it, never narrower than the within-run part: of the last round, which
+    bounds that of a mean over rounds on the same samples. That is a paired bootstrap over test
+    samples with ``n`` replicates. Seeds may share one test set, so a sample is drawn for all seeds at once (right for
+    distinct test sets too); sets of unequal size are drawn apart.
     """
-    if len(defended) != len(undefended) or not defended:
-        raise ValueError(f"one pair a seed is needed, got {len(defended)} defended and {len(undefended)} undefended")
+    if not len(values) == len(defended) == len(undefended) > 0:
+        raise ValueError(f"one pair a seed is needed, got {len(values)}, {len(defended)} defended, {len(undefended)} undefended")
     differences = [_difference(a, b) for a, b in zip(defended, undefended, strict=True)]
-    values = [float(d.mean()) for d in differences]
     if len({len(d) for d in differences}) == 1:
         se = _bootstrap_se(np.mean(differences, axis=0), rng, n)
     else:

@@ -11,6 +11,7 @@ from fedbench.core.contract.analysis import Number
 from fedbench.core.contract.attack import Group
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics.registry import Score
+from fedbench.core.metrics.utility import run_accuracy
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.integrity import components_of, key_of
 from fedbench.core.store.scores import RecordPart, TargetScores
@@ -180,7 +181,7 @@ class Record(RecordPart):
     facts: dict[str, FactValue] = Field(default_factory=dict)
     """what the defense says of its run: epsilon, choices, bytes, ..."""
     utility: Utility | None = None
-    """what the federation is worth; null where the training gave no model"""
+    """what the federation is worth after the last round; null where the training gave no model"""
     targets: list[TargetScores] = Field(default_factory=list)
     """scores of every target"""
     pooled: dict[Group, Score] = Field(default_factory=dict)
@@ -201,6 +202,11 @@ class Record(RecordPart):
     """times and memory"""
     identity: Identity
     """what both keys are made of; they are made again on reading, and other fields that stand in it must agree"""
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy of the run, of a record with a ``utility``: :func:`run_accuracy`."""
+        return run_accuracy([row.accuracy for row in self.history])
 
     @property
     def digest(self) -> str:

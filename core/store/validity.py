@@ -69,6 +69,8 @@ def _impossible(record: Record) -> Iterator[str]:
         yield "by_adversary, but it did not diverge with an adversary inside"
     if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
         yield "utility.accuracy is not between 0 and 1"
+    if record.utility is not None and [row.accuracy for row in record.history[-1:]] != [record.utility.accuracy]:
+        yield "utility.accuracy is not that of the last round in history"
     scores = [s for t in record.targets for s in t.groups.values()] + list(record.pooled.values())
     for m in METRICS:
         values = [s.value(m.name) for s in scores]

@@ -20,7 +20,7 @@ from fedbench.core.words import one_line
 from fedbench.leaderboard.gate.measures import MEASURES, Value
 from fedbench.leaderboard.gate.snapshot import Cell, Identity, Key, Snapshot
 
-SCHEMA = 3
+SCHEMA = 4
 KIND = "fedbench baseline"
 MAX_BYTES = 4 << 20
 ANEW = "make it anew: `fedbench baseline RESULTS -o FILE --force`"

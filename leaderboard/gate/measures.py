@@ -107,7 +107,7 @@ def accuracy_of(loaded: LoadedRecord) -> Value:
     """Test accuracy of the run, with its binomial error."""
     said = loaded.record.utility
     assert said is not None, "a record with scores has an accuracy"
-    return _value([said.accuracy], share_error(said.accuracy, said.n_test))
+    return _value([loaded.record.accuracy], share_error(loaded.record.accuracy, said.n_test))
 
 
 _Targets = Sequence[tuple[Candidates, np.ndarray]]

@@ -251,7 +251,7 @@ class Cells:
             "machine": self.at("machines", [[name, text(value)] for name, value in origin(loaded)]),
             "started": text(m.started, 40),
             "times": [number(x, 2) for x in (m.train_cpu_s, m.train_wall_s, m.wall_s, m.signals_cpu_s, m.peak_memory_mb)],
-            "accuracy": None if r.utility is None else number(r.utility.accuracy),
+            "accuracy": None if r.utility is None else number(r.accuracy),
             "rounds": self.at("rounds", [row.round for row in r.history]) if r.history else -1,
             "history": [[number(row.accuracy) for row in r.history], [number(row.train_loss) for row in r.history]],
             "facts": [self.at("facts", fact) for fact in facts],

@@ -37,7 +37,8 @@ COLUMNS = {
     "worst": "AUC of an adversary who picks attack and sign on the other seeds. 0.5 is guessing, lower is better.",
     "mean": "AUC over all attacks that beat chance on the undefended run. Lower is better.",
     "tf01": "Share of members found while 0.1 % of the non-members are called members. Lower is better.",
-    "delta": "Test accuracy minus that of the undefended run of the same seed.", "accuracy": "Test accuracy of the final model.",
+    "delta": "Test accuracy minus that of the undefended run of the same seed.",
+    "accuracy": "Test accuracy, the mean over the last three audited rounds.",
     "runtime": "Training CPU time over that of the row with 1.00 ×.",  # noqa: RUF001
     "contribution": "Test accuracy minus that with members that upload nothing.",
     "cells": "Records, by outcome: one attack on one run each.",

@@ -235,10 +235,9 @@ class Row:
 
     @cached_property
     def accuracy(self) -> Interval | None:
-        """Test accuracy over seeds with its 95 % interval, as a fraction; None without scores."""
-        found = [u for loaded in self.utility_records.values() if (u := loaded.record.utility) is not None]
-        errors = [share_error(u.accuracy, u.n_test) for u in found]
-        return combined_interval([u.accuracy for u in found], errors) if found else None
+        """Test accuracy of the runs over seeds with its 95 % interval, as a fraction; None without scores."""
+        found = [(r.accuracy, r.utility.n_test) for r in (l.record for l in self.utility_records.values()) if r.utility]
+        return combined_interval([a for a, _ in found], [share_error(*one) for one in found]) if found else None
 
     @property
     def histories(self) -> list[list[RoundRow]]:

@@ -139,7 +139,7 @@ class Section:
         label, comparison = row.label, self.comparison
         worst, rate = comparison.worst(label), comparison.worst_tf01(label)
         base, floor = ([] if other is row else _run_pairs(row, other) for other in (self.base, self.free_rider))
-        deltas = [float(a.test_correct().mean() - b.test_correct().mean()) for a, b in base]
+        deltas = [a.record.accuracy - b.record.accuracy for a, b in base]
         return RowSummary(
             label=label, complete=row.complete, worst=worst.found if worst else None, attack=worst.attack if worst else "",
             largest=worst.largest if worst else None, mean=comparison.mean(label), tf01=rate.found if rate else None,
@@ -171,7 +171,8 @@ class Section:
             if len(x) != len(y) or len(x) == 0:
                 raise UserError(f"{a.stem} and {b.stem}: test sets of {len(x)} and {len(y)} samples; run the suite again")
         rng = numpy_rng(0, "/".join([purpose[0], self.suite, self.setting, self.coalition, *purpose[1:]]))
-        return delta_accuracy([a for a, _ in arrays], [b for _, b in arrays], rng) if arrays else None
+        values = [a.record.accuracy - b.record.accuracy for a, b in pairs]
+        return delta_accuracy(values, [a for a, _ in arrays], [b for _, b in arrays], rng) if arrays else None
 
     @property
     def smallest_difference(self) -> float | None:

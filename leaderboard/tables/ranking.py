@@ -43,8 +43,8 @@ MOST_SECTIONS = 5  # in one table across settings, with the sums: eight columns
 READING = Note(sentence(
     "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Ranges of ranks (#) that overlap are no tie:\n"
     "the full ranking names the rows that the paired tests do not distinguish. `±` and brackets are 95 %.\n"
-    "Accuracy is against the undefended run of the same seed; runtime is over plain "
-    "training, as each table says. Floors are rows for comparison, not defenses."
+    "Accuracy is the mean over the last three audited rounds, against the undefended run of the same seed; runtime is over\n"
+    "plain training, as each table says. Floors are rows for comparison, not defenses."
 ))  # fmt: skip
 
 

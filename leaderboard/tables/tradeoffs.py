@@ -28,7 +28,7 @@ def adversary_table(section: Section) -> list[Table]:
         for loaded in filter(None, (e.ok(seed) for e in row.entries.values() for seed in row.seeds)):
             r = loaded.record
             if r.utility and (adversary_of(loaded) or r.run_key not in usual):
-                shown.setdefault(r.attack.label, {}).setdefault(row.label, []).append(r.utility.accuracy)
+                shown.setdefault(r.attack.label, {}).setdefault(row.label, []).append(r.accuracy)
     if not shown:
         return []
     attacks = sorted(shown)

@@ -219,7 +219,8 @@ def chosen_table(section: Section, found: Sequence[Strengths], at: At, within: f
             ": the strength of largest (1 - advantage) x accuracy, with the advantage 2 AUC - 1 of the worst case",
         ),
     }[at]
-    caption = Words(f"{rule}. Chosen on the tuning seeds; all numbers are of the reported ones, and ranks are among these rows, where overlap is no tie")
+    said = "Chosen on the tuning seeds; all numbers are of the reported ones, ranks are among these rows, and overlap is no tie"
+    caption = Words(f"{rule}. {said}")
     return Table(title=title, caption=caption, columns=columns, rows=tuple(lines))
 
 
