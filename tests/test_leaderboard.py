@@ -248,6 +248,26 @@ def test_failed_and_missing_cells_are_visible_and_cost_the_row_its_rank(folder):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("rows", [["none", "mixup", "cofedmid", "grad-sparse"], ["mixup"]])
+def test_a_broken_attack_costs_its_own_cells_only_and_is_named(folder, template, rows):
+    """Ranks and worst cases are those of a board without it, wherever it failed."""
+    folder.attacks = ("broken",)
+    folder.leak = dict.fromkeys(LEAK, 3.0)
+    folder.fill()
+    for row in rows:
+        folder.add(row, "broken", 1, "failed", reason="x")
+    folder.add("late", "fedmia-ii", 0, "failed", reason="a row without a whole attack makes none broken")
+    (section,), (before,) = sections_of(folder), sections_of(template)
+    assert section.left_out == ["broken"] and set(section.attacks) == {"broken", "fedmia-ii", "loss-series"}
+    for label in LEAK:
+        assert section.summaries[label] == before.summaries[label]
+    assert section.comparison.ranks == before.comparison.ranks and set(before.comparison.ranks) == set(LEAK)
+    text = board(folder)
+    assert f"In no mean, worst case or rank: broken, which lacks scores of {', '.join(sorted(rows))}" in text.replace("\\", "")
+    shown = of_defense(text, "**AUC by attack**")["mixup"]["broken (not in every row)"]
+    assert shown.endswith("failed (1/3)")
+
+
 def test_only_the_latest_of_two_records_of_one_cell_and_the_last_plan_count(folder, template):
     older = load_records(folder.root)[0].record.measured.model_copy(update={"started": "2020-01-01T00:00:00+00:00"})
     folder.add("mixup", "fedmia-ii", 0, "failed", stem="older", reason="old code", measured=older)

@@ -69,7 +69,7 @@ def _notes(source: Source) -> list[str]:
     if not source.sections:
         found.append("All records are of tuning seeds, which no table counts: run the suite's other seeds, too.")
     if missing := sum(row.outcomes["missing"] for s in source.sections for row in s.rows):
-        found.append(f"{missing} cells have no record yet: a row that lacks some has no rank.")
+        found.append(f"{missing} cells have no record yet: no rank counts a row without scores, nor an attack that a row lacks.")
     return found
 
 

@@ -69,6 +69,11 @@ class Entry:
         """The attack does not apply to this defense, as opposed to having failed on it."""
         return self.outcomes["skipped"] == len(self.targets)
 
+    @property
+    def broken(self) -> bool:
+        """A seed has no score though the attack applies and the federation did not diverge."""
+        return not self.outcomes.keys().isdisjoint(("failed", "timeout", MISSING))
+
     def ok(self, seed: int) -> LoadedRecord | None:
         """The seed's record, where it has scores."""
         loaded = self.records.get(seed)
@@ -158,13 +163,14 @@ class Entry:
 @dataclass(frozen=True)
 class Row:
     """``entries`` by attack, at least one; ``seeds``: the section's; ``refuted``: one of its cells was run again here and not
-    reproduced, so the row is shown but counts nowhere."""
+    reproduced, so the row is shown but counts nowhere; ``left_out``: attacks that no rank of the section counts."""
 
     label: str
     name: str
     entries: dict[str, Entry]
     seeds: tuple[int, ...]
     refuted: bool = False
+    left_out: frozenset[str] = frozenset()
 
     @property
     def undefended(self) -> bool:
@@ -179,8 +185,8 @@ class Row:
 
     @property
     def complete(self) -> bool:
-        """Every attack that applies has all its scores, and none is refuted; only such a row has a rank."""
-        entries = [e for e in self.entries.values() if not e.skipped]
+        """Every attack that counts and applies has all its scores, and none is refuted; only such a row has a rank."""
+        entries = [e for attack, e in self.entries.items() if attack not in self.left_out and not e.skipped]
         return not self.refuted and bool(entries) and all(e.complete for e in entries)
 
     @property

@@ -120,6 +120,11 @@ class Section:
         return next((g for r in self.rows for loaded in r.utility_records.values() if (g := groups_in(loaded))), ())
 
     @property
+    def left_out(self) -> list[str]:
+        """The attacks that no mean, worst case or rank counts, since a row lacks scores of them."""
+        return [a for a in self.attacks if a not in self.comparison.attacks]
+
+    @property
     def deciding(self) -> list[str]:
         """The attacks that say "member" by a threshold of their own."""
         return [a for a in self.attacks if any(r.entries[a].decisions for r in self.rows)]
@@ -311,7 +316,7 @@ def _sections(records: Sequence[LoadedRecord], refuted: Refuted) -> list[Section
                 units = [(seed, t) for seed, own_targets in targets.items() for t in own_targets]
                 sections.append(Section(
                     suite=suite, setting=setting, coalition=coalition, view=view, attacks=attacks, targets=targets,
-                    found=rows, comparison=Comparison(rows, attacks, units),
+                    found=rows, comparison=Comparison(rows, [a for a in attacks if a not in rows[0].left_out], units),
                 ))  # fmt: skip
     return sections
 
@@ -363,7 +368,18 @@ def _rows(
         entries = {a: Entry(a, found, targets) for a, found in by_attack.items()}
         refuted = is_refuted is not None and any(map(is_refuted, group))
         rows.append(Row(label, group[0].record.defense.full_name, entries, tuple(targets), refuted))
-    return attacks, tuple(rows)
+    left_out = _left_out(rows, attacks)
+    return attacks, tuple(replace(row, left_out=left_out) for row in rows)
+
+
+def _left_out(rows: Sequence[Row], attacks: Sequence[str]) -> frozenset[str]:
+    """The attacks that are broken in some row that has another one whole: ranks are over the others.
+
+    None where every attack is broken somewhere: the rows without all scores then have no rank.
+    """
+    scored = [row for row in rows if not (row.floor or row.refuted) and any(e.complete for e in row.entries.values())]
+    broken = frozenset(a for a in attacks if any(row.entries[a].broken for row in scored))
+    return frozenset() if len(broken) == len(attacks) else broken
 
 
 Item = TypeVar("Item")

@@ -93,25 +93,26 @@ def _by_attack(
 ) -> Table:
     """One column an attack, as ``how`` says; those that find nothing in the undefended federation, or have no score there,
     are marked."""
-    eligible, unknown = section.comparison.eligible, _unknown(section)
+    marks = {a: " (finds nothing)" for a in section.comparison.attacks if a not in section.comparison.eligible}
+    marks |= {a: " (no undefended score)" for a in _unknown(section)} | {a: " (not in every row)" for a in section.left_out}
     columns = [RANK, DEFENSE]
     for attack in section.attacks:
-        mark = "" if attack in eligible else " (no undefended score)" if attack in unknown else " (finds nothing)"
+        mark = marks.get(attack, "")
         columns.append(replace(how, name=sentence(f"{{}}{mark}", attack)))
     rows = ((rank_of(section.comparison, row), name_of(row), *(cell(row, a) for a in section.attacks)) for row in section.rows)
     return table_of(title, caption, columns, rows, footnotes=footnotes)
 
 
 def _unknown(section: Section) -> list[str]:
-    """The attacks without a score on the undefended run, where there is one."""
+    """The attacks that count without a score on the undefended run, where there is one."""
     base = section.base
-    return [a for a in section.attacks if base is not None and section.comparison.signed(base.label, a) is None]
+    return [a for a in section.comparison.attacks if base is not None and section.comparison.signed(base.label, a) is None]
 
 
 def remarks(section: Section) -> list[Note]:
     """Which attacks count, and what a single seed cannot show."""
     eligible, unknown, notes = section.comparison.eligible, _unknown(section), list[Text]()
-    weak = [a for a in section.attacks if a not in eligible and a not in unknown]
+    weak = [a for a in section.comparison.attacks if a not in eligible and a not in unknown]
     if section.base is None:
         notes.append(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))
     elif weak and eligible:

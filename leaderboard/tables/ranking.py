@@ -192,7 +192,14 @@ def sentences(section: Section) -> tuple[Text, ...]:
     differences that can be seen."""
     found = answer(section)
     first = Words(_WITHOUT[found.outcome]) if found.outcome in _WITHOUT else _strongest(found)
-    return (first, *(() if found.undefended is None else (_leak(found.undefended),)), *_power(section))
+    leak = () if found.undefended is None else (_leak(found.undefended),)
+    return (first, *leak, *_power(section), *(_left_out(section, attack) for attack in section.left_out))
+
+
+def _left_out(section: Section, attack: str) -> Text:
+    rows = [row.label for row in section.rows if row.entries[attack].broken]
+    why = "In no mean, worst case or rank: {}, which lacks scores of {}."
+    return sentence(why, attack, named(rows, MOST_NAMED))
 
 
 def _strongest(found: Answer) -> Text:
