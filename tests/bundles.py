@@ -49,10 +49,11 @@ def zipped(files):
     return out.getvalue()
 
 
-def entry(name, mode=stat.S_IFREG | 0o644):
+def entry(name, mode=stat.S_IFREG | 0o644, extra=b""):
     """The entry of a file as fedbench writes it."""
     info = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
     info.create_system, info.external_attr, info.compress_type = 3, mode << 16, zipfile.ZIP_DEFLATED
+    info.extra = extra
     return info
 
 

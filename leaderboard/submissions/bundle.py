@@ -61,7 +61,7 @@ def unpack(bundle: Path, folder: Path) -> None:
             with zipfile.ZipFile(file) as z:
                 _require_entries(z.infolist())
                 for info in z.infolist():
-                    path = folder / info.filename
+                    path = folder / info.orig_filename  # the name that was checked
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with z.open(info) as source, path.open("wb") as out:
                         shutil.copyfileobj(source, out)
@@ -84,6 +84,8 @@ def _require_entries(infos: Sequence[zipfile.ZipInfo]) -> None:
         name = info.orig_filename
         if not _ENTRY.fullmatch(name) or len(name) > _MAX_NAME:
             raise UserError(f"the entry '{one_line(name, 200)}' is not a file of a results folder")
+        if info.filename != name:  # of Python 3.12 on, an extra field of the entry gives it another name
+            raise UserError(f"the entry '{name}' has a second name, '{one_line(info.filename, 200)}'")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UserError(f"the entry '{name}' is compressed in a way that fedbench does not use")
         if info.file_size > (most := _MAX_BYTES[Path(name).suffix]):
