@@ -133,6 +133,17 @@ def raise_with(monkeypatch, error: BaseException) -> None:
     monkeypatch.setattr(cli_main.LazyGroup, "get_command", lambda *_: command)
 
 
+@pytest.mark.parametrize(("shell", "said"), [
+    ("exec 3>&1 >&-", "standard output is closed: redirect it"),
+    ("ulimit -v 300000", "`ulimit -v` allows 292 MiB of address space"),
+    ("trap '' PIPE; exec > >(exec true); wait $!", "standard output was closed before all was printed"),
+], ids=["closed", "little memory", "closed early"])  # fmt: skip
+def test_a_terminal_that_cannot_be_used_is_one_line(shell, said):
+    command = f"{shell}; exec {sys.executable} -m fedbench.core.cli.main list suites"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n"), done.stderr[: len(said)]) == (2, 1, said)
+
+
 def test_a_defect_is_not_hidden_as_a_message(monkeypatch):
     raise_with(monkeypatch, OSError(errno.EBADF, "no"))
     with pytest.raises(OSError, match="no"):

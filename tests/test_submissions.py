@@ -36,10 +36,12 @@ from bundles import (
 from running import fingerprint, invoke, suite
 
 from fedbench.core import UserError
+from fedbench.core.store.files import npz_bytes
 from fedbench.core.store.integrity import sealed
-from fedbench.core.store.reading import load_records
+from fedbench.core.store.reading import _run_arrays, load_records
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.document import board_id
+from fedbench.leaderboard.submissions import recompute as recomputing
 from fedbench.leaderboard.submissions.transfer import merge
 
 
@@ -175,6 +177,11 @@ def _huge(content):
     return out.getvalue()
 
 
+def _bomb(content):
+    """Arrays of 80 MiB in less than 100 KiB."""
+    return npz_bytes({name: np.zeros(80 << 20 if name == "test_correct" else 1, bool) for name in arrays_of(content)})
+
+
 FILES = {  # of the record of one cell and its scores
     "key of another cell": (
         lambda f, n: rekeyed(f, n, lambda i: i["attack"]["params"].update(forged=1)), "attack is ",
@@ -185,6 +192,7 @@ FILES = {  # of the record of one cell and its scores
     "model of another run": (lambda f, n: _always_right(f), "of one run, but have other test accuracy"),
     "rounds of another run": (lambda f, n: _other_rounds(f), "of one run, but have other rounds"),
     "huge array": (lambda f, n: with_scores(f, n, _huge(f[scores_of(f, n)])), "bytes, its header says shape"),
+    "bomb": (lambda f, n: with_scores(f, n, _bomb(f[scores_of(f, n)])), "for a file of its size"),
     "Python objects": (lambda f, n: rescored(f, n, t0_scores=np.array([{}], object)), "expected numbers"),
 }  # fmt: skip
 MIX = "targets/0/groups/mix/values"
@@ -332,6 +340,18 @@ def test_a_large_marker_is_refused_before_it_is_read(small, tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < 4 << 20
+
+
+def test_an_import_holds_the_arrays_of_one_run(bundle, tmp_path, monkeypatch, call):
+    held, recompute = [], recomputing.recompute
+
+    def counted(loaded):
+        held.append(_run_arrays.cache_info().currsize)
+        return recompute(loaded)
+
+    monkeypatch.setattr(recomputing, "recompute", counted)
+    assert call("import", bundle, "-o", tmp_path / "in")[0] == 0
+    assert (len(held), max(held), _run_arrays.cache_info().currsize) == (4, 1, 0)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full disk", "interrupted"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import resource
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -131,6 +133,13 @@ class LazyGroup(click.Group):
             for message in exc.messages:
                 say(message, err=True)
             raise click.exceptions.Exit(2) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what its buffer still holds
+            say("standard output was closed before all was printed; for all of it: fedbench ... > FILE", err=True)
+            raise click.exceptions.Exit(2) from None
+        except MemoryError:
+            say("not enough memory: free some, raise the limit (`ulimit -v`), or name fewer results", err=True)
+            raise click.exceptions.Exit(2) from None
         except OSError as exc:
             if exc.errno not in _OF_THE_MACHINE:
                 raise
@@ -147,6 +156,7 @@ def cli() -> None:
     """
 
 
+_ADDRESS_SPACE = 4 << 30  # bytes; with less, libraries hang or abort while they are imported
 _ASK_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -175,8 +185,24 @@ def intruders() -> list[str]:
     return sorted(found - {DISTRIBUTION})
 
 
+def _obstacle() -> str | None:
+    """Return why no command can work in this process, with the remedy."""
+    if sys.stdout is None:
+        return "standard output is closed: redirect it, for example with > /dev/null"
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _ADDRESS_SPACE:
+        return (
+            f"`ulimit -v` allows {limit >> 20:,} MiB of address space, and numpy and torch map up to "
+            f"{_ADDRESS_SPACE >> 20:,}: raise it with `ulimit -v unlimited`"
+        )
+    return None
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status. A user's mistake is a message, never a traceback."""
+    if obstacle := _obstacle():
+        say(obstacle, err=True)
+        return 2
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that has no letter for "±" shows a question mark

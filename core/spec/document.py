@@ -19,6 +19,8 @@ from fedbench.core.words import bounded, did_you_mean, one_line
 Loc = tuple[str | int, ...]
 MAX_BYTES = 2**20
 _LONGEST_NAME = 80  # of a field in a message
+_MERGE = "tag:yaml.org,2002:merge"  # the key <<
+_MOST_COPIED = 10_000  # fields that all merge keys of a file copy
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,43 @@ def _parsed(text: str, name: str) -> tuple[Node | None, Any]:
     """(tree of nodes, plain data) of a YAML 1.2 text; None where it is empty."""
     try:
         root = YAML(typ="safe", pure=True).compose(text)
+        if root is not None and _fields_copied(root) > _MOST_COPIED:
+            raise UserError(f"{name}:1:1: its merge keys (<<) copy more than {_MOST_COPIED:,} fields; write the values out")
         return root, None if root is None else YAML(typ="safe", pure=True).constructor.construct_document(root)
     except RecursionError:
         raise UserError(f"{name}:1:1: nested too deeply") from None
     except (YAMLError, ValueError) as error:
         raise UserError(_syntax_words(error, text, name)) from None
+
+
+def _fields_copied(root: Node) -> int:
+    """Count the fields that the constructor copies for merge keys, which may double with every line."""
+    sizes: dict[int, int] = {}
+    copied = 0
+    waiting = [root]
+    seen = set()
+    while waiting:  # in the order of the file, so that what is merged has been counted
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, MappingNode):
+            copied += _fields(node, sizes) - len(node.value)
+            waiting += [value for _, value in reversed(node.value)]
+        elif isinstance(node, SequenceNode):
+            waiting += reversed(node.value)
+    return copied
+
+
+def _fields(mapping: MappingNode, sizes: dict[int, int]) -> int:
+    """Count the fields of a mapping and of those that it merges; a mapping inside itself counts once."""
+    if id(mapping) not in sizes:
+        sizes[id(mapping)] = 0
+        merged = [value for key, value in mapping.value if key.tag == _MERGE]
+        parts = [part for value in merged for part in (value.value if isinstance(value, SequenceNode) else [value])]
+        inner = sum(_fields(part, sizes) for part in parts if isinstance(part, MappingNode))
+        sizes[id(mapping)] = len(mapping.value) + inner
+    return sizes[id(mapping)]
 
 
 def _read_text(path: Path) -> str:

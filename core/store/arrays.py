@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from numpy.lib import format as npy
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import bytes_of
@@ -19,9 +19,15 @@ from fedbench.core.store.run_file import member
 
 MAX_FILE_BYTES = 1 << 30
 MAX_UNPACKED_BYTES = 1 << 29  # of all arrays of a file
+_ROOM = 64 << 20  # of these, whatever the size of the file
+_MAX_RATIO = 100  # beyond; the scores of a run hardly compress
 MAX_DIRECTORY_BYTES = 16 << 20  # a hundred thousand arrays
-_MAX_HEADER_BYTES = 512  # numpy writes 118 for a vector
-_BROKEN = (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, RuntimeError, MemoryError)
+_START = b"\x93NUMPY\x01\x00"
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|][A-Za-z]\d{0,4})', 'fortran_order': (True|False), 'shape': \(((?:\d{1,12}, ?)*(?:\d{1,12})?)\), \}\s*"
+)
+_NUMBERS = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
+_BROKEN = (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, RuntimeError)
 
 
 class RunArrays:
@@ -31,10 +37,12 @@ class RunArrays:
         self._path, self._remedy = path, remedy
         self._unpacked: dict[str, np.ndarray] = {}
         with self._defects():
-            self._file = zipfile.ZipFile(io.BytesIO(_content(path)))
+            content = _content(path)
+            self._file = zipfile.ZipFile(io.BytesIO(content))
             self._names = {info.filename.removesuffix(".npy"): info for info in self._file.infolist()}
-            if (size := sum(info.file_size for info in self._names.values())) > MAX_UNPACKED_BYTES:
-                raise _Malformed(f"its arrays are {size >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}")
+            most = min(MAX_UNPACKED_BYTES, _ROOM + _MAX_RATIO * len(content))
+            if (size := sum(info.file_size for info in self._names.values())) > most:
+                raise _Malformed(f"its arrays are {size >> 20:,} MiB, more than {most >> 20:,} for a file of its size")
 
     @contextmanager
     def _defects(self) -> Iterator[None]:
@@ -86,16 +94,20 @@ def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     name = info.filename.removesuffix(".npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise _Malformed(f"'{name}' is compressed in a way numpy does not use")
-    with z.open(info) as f:
-        if npy.read_magic(f) != (1, 0):
-            raise _Malformed(f"'{name}' is not a plain array")
-        shape, fortran, dtype = npy.read_array_header_1_0(f, max_header_size=_MAX_HEADER_BYTES)
-        if dtype.kind not in "biuf":
-            raise _Malformed(f"'{name}' is {dtype}, expected numbers")
-        data = f.read()
-    if len(data) != math.prod(shape) * dtype.itemsize:
-        raise _Malformed(f"'{name}' has {len(data)} bytes, its header says shape {list(shape)}")
-    return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
+    content = z.read(info)
+    start = len(_START) + 2
+    end = start + int.from_bytes(content[len(_START) : start], "little")
+    header = _HEADER.fullmatch(content[start:end])
+    if not content.startswith(_START) or header is None:
+        raise _Malformed(f"'{name}' is not a plain array")
+    kind, order, axes = (part.decode() for part in header.groups())
+    if not _NUMBERS.fullmatch(kind):
+        raise _Malformed(f"'{name}' is {kind}, expected numbers")
+    dtype = np.dtype(kind)
+    shape = [int(axis) for axis in axes.split(",") if axis.strip()]
+    if len(content) - end != math.prod(shape) * dtype.itemsize:
+        raise _Malformed(f"'{name}' has {len(content) - end} bytes, its header says shape {shape}")
+    return np.frombuffer(content, dtype, offset=end).reshape(shape, order="F" if order == "True" else "C")
 
 
 def _content(path: Path) -> bytes:

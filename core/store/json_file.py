@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object without duplicate names, which readers of JSON resolve differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' is a duplicate name")
+        counts = Counter(name for name, _ in pairs)
+        raise ValueError(f"'{next(name for name in counts if counts[name] > 1)}' is a duplicate name")
     return found
 
 

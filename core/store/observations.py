@@ -12,7 +12,7 @@ from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.arrays import RunArrays
 from fedbench.core.store.integrity import key_of
-from fedbench.core.store.reading import MAX_RECORD_BYTES, LoadedRecord
+from fedbench.core.store.reading import MAX_RECORD_BYTES, LoadedRecord, run_by_run
 from fedbench.core.store.record import RoundRow
 from fedbench.core.store.run_file import digest_of_arrays
 from fedbench.core.store.scores import RecordPart
@@ -69,7 +69,8 @@ def _require(path: Path, run: Sequence[LoadedRecord]) -> None:
         content = json.loads(text)
         facts = _Facts.model_validate(content)
         whole = content.pop("digest") == key_of({"meta": content, "arrays": digest_of_arrays(arrays)})
-        ours = facts.run_key == run[0].record.run_key and all(_agree(loaded, facts, arrays["test_correct"]) for loaded in run)
+        agreeing = (_agree(loaded, facts, arrays["test_correct"]) for loaded in run_by_run(run))
+        ours = facts.run_key == run[0].record.run_key and all(agreeing)
     except (KeyError, ValueError, RecursionError) as error:
         raise file.error(f"not observations as fedbench keeps them ({type(error).__name__})") from error
     if not (whole and ours):

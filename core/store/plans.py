@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import write_atomically
 from fedbench.core.store.integrity import key_of
@@ -85,7 +87,8 @@ def read_plan(root: Path, plan: str) -> Asked:
     try:
         own = {name: value for name, value in facts.items() if name not in ("schema_version", "sha256")}
         lists = {name: tuple(own[name]) for name in ("overrides", "only")}
-        asked = Asked(**own | lists | {name: text.decode() for name, text in zip(_TEXTS, texts, strict=True)})
+        decoded = {name: text.decode() for name, text in zip(_TEXTS, texts, strict=True)}
+        asked = TypeAdapter(Asked).validate_python(own | lists | decoded)
         whole = asked.id == plan
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{path}: not the facts of a plan ({type(error).__name__}); {_REMEDY}") from error

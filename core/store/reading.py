@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -91,6 +91,17 @@ class LoadedRecord:
 def _run_arrays(path: Path, record: Path, changed: int | None) -> RunArrays:
     """The arrays as they are since ``changed``."""
     return RunArrays(path, _remedy(record))
+
+
+def run_by_run(records: Iterable[LoadedRecord]) -> Iterator[LoadedRecord]:
+    """Yield records, of which those of one run follow each other, with the arrays of one run in memory at a time."""
+    path = None
+    for loaded in records:
+        if loaded.path != path:
+            _run_arrays.cache_clear()
+            path = loaded.path
+        yield loaded
+    _run_arrays.cache_clear()
 
 
 def _remedy(record: Path) -> str:

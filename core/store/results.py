@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
 from fedbench.core.store.integrity import digest_mistake, sealed
@@ -16,6 +18,7 @@ from fedbench.core.store.plans import SUITES, Asked, keep_plan, stored_plans
 from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, all_paths, read_all, read_bare
 from fedbench.core.store.record import SCHEMA_VERSION
 from fedbench.core.store.run_file import CellResult, write_run
+from fedbench.core.words import one_line
 
 MARKER = "fedbench.json"
 DRAW = "reproduced.json"  # which part of the imported records is computed again
@@ -156,11 +159,24 @@ def read_marker(root: Path) -> dict[str, Any]:
         raise UserError(f"{path}: schema {version} is newer than this fedbench understands ({SCHEMA_VERSION}); upgrade fedbench")
     if (what := digest_mistake(facts)) is not None:
         raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {_REMEDY}")
-    for what in ("cells", "plans"):
-        names = facts.setdefault(what, [])
-        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            raise UserError(f"{path}: unreadable (its {what} are not a list of names); {_REMEDY}")
-    return {name: value for name, value in facts.items() if name != "digest"}
+    try:
+        _Facts.model_validate(facts)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: unreadable ({one_line(where, 120)}: {first['msg']}); {_REMEDY}") from error
+    return {"cells": [], "plans": [], **{name: value for name, value in facts.items() if name != "digest"}}
+
+
+class _Facts(BaseModel):
+    """Types of the marker's fields."""
+
+    suite: str
+    title: str = ""
+    cells: list[str] = []
+    plans: list[str] = []
+    published: list[dict[str, Any]] = []
+    analyses: list[str | dict[str, Any]] | None = None
 
 
 def write_marker(root: Path, facts: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from fedbench.core.metrics.registry import METRICS, metric
 from fedbench.core.metrics.rounds import maximum
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.audit import shuffle_rng
-from fedbench.core.store.reading import Candidates, LoadedRecord
+from fedbench.core.store.reading import Candidates, LoadedRecord, run_by_run
 from fedbench.core.store.scores import TargetScores
 from fedbench.core.words import one_line
 
@@ -39,7 +39,8 @@ def require_recomputed(records: Sequence[LoadedRecord]) -> None:
     scored = [r for r in records if r.record.outcome == "ok"]
     console = Console(stderr=True)
     wrong = []
-    for loaded in track(scored, "recomputing metrics", console=console, transient=True, disable=not console.is_terminal):
+    shown = track(scored, "recomputing metrics", console=console, transient=True, disable=not console.is_terminal)
+    for loaded in run_by_run(shown):
         try:
             found = recompute(loaded)
         except (ValueError, FloatingPointError) as error:  # no metric can be computed from such scores
@@ -56,7 +57,7 @@ def disagreeing(records: Iterable[LoadedRecord]) -> list[str]:
     """Cells of one run that differ in its test accuracy, rounds, test samples or candidates."""
     first: dict[tuple[str, str, str], tuple[str, str]] = {}
     found = []
-    for loaded in records:
+    for loaded in run_by_run(records):
         for what, content in _of_run(loaded):
             name, known = first.setdefault((loaded.record.suite, loaded.record.run_key, what), (loaded.stem, content))
             if known != content:

@@ -18,7 +18,7 @@ from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.integrity import canonical
 from fedbench.core.store.observations import observations_of, require_observations
 from fedbench.core.store.plans import Asked, keep_plan, read_plan
-from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, load_records
+from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, load_records, run_by_run
 from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results, write_marker
 from fedbench.core.store.run_file import CellResult, write_run
@@ -234,7 +234,7 @@ def _write_folder(root: Path, folders: Mapping[str, Sequence[LoadedRecord]], sou
     for name, records in folders.items():
         for stem, run in _runs(records).items():
             path = root / name / "records" / f"{stem}.json"
-            write_run(path.parent, stem, [CellResult(r.record, r.all_arrays()) for r in run])
+            write_run(path.parent, stem, [CellResult(r.record, r.all_arrays()) for r in run_by_run(run)])
             cells += [replace(r, path=path).stem for r in run if name != REPRODUCED]
     for source in sources:
         for plan in source.plans:
