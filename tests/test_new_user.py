@@ -16,6 +16,7 @@ import fedbench.core
 import fedbench.testing
 from fedbench.core import MEMBER, OFL, Attack, UserError
 from fedbench.core.metrics import auc
+from fedbench.core.store.integrity import sealed
 
 ROOT = Path(__file__).parents[1]
 BOARD = ROOT / "leaderboard" / "boards" / "partial_defense.json"
@@ -73,7 +74,7 @@ def test_a_board_has_the_numbers_of_its_document():
 @pytest.mark.slow
 def test_a_folder_its_board_and_its_bundle_say_the_same(finished, tmp_path, call):
     folder = fedbench.load(finished)
-    (tmp_path / "board.json").write_text(json.dumps(folder.board()))
+    (tmp_path / "board.json").write_bytes(sealed(folder.board()))
     assert call("export", finished, "-o", tmp_path / "b.zip")[0] == 0
     board, bundle = fedbench.load(tmp_path / "board.json"), fedbench.load(tmp_path / "b.zip")
     assert bundle.cells == folder.cells

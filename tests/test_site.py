@@ -19,13 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from site_boards import HOSTILE, cells_of, hostile, marked, site
 
+from fedbench.core import UserError
 from fedbench.core.api import load
 from fedbench.core.cli.options import parse_only
 from fedbench.core.contract.board import Table
+from fedbench.core.store.files import write_atomically
+from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.document import document, source_of
 from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site.data import only_of, plain
+from fedbench.leaderboard.site.write import make_site
 from fedbench.leaderboard.statistics.roc import roc_band
 from fedbench.leaderboard.tables.common import TITLE
 from fedbench.leaderboard.tables.ranking import answer
@@ -268,11 +272,36 @@ def test_the_command_of_a_cell_computes_that_cell(finished, tmp_path, call):
 def test_a_changed_document_is_refused_with_the_place(folder, made, place, value, said, tmp_path, call):
     path, content = tmp_path / "demo.json", kept(folder)
     put(content, place, value)
-    path.write_text(json.dumps(content))
+    path.write_bytes(sealed(content))
     status, words = call("leaderboard", path, "--html", tmp_path / "site")
     assert (status, words.startswith((f"{path}: ", "demo.html: "))) == (2, True)
     assert said in words
     assert not (tmp_path / "site").exists()
+
+
+def test_a_document_with_another_number_is_refused_by_every_reader(folder, made, tmp_path, call):
+    path, content = tmp_path / "demo.json", kept(folder)
+    put(content, "rows/1/worst/0", 0.1297)
+    path.write_text(json.dumps(content))
+    said = f"{path}: damaged or changed since fedbench wrote it"
+    with pytest.raises(UserError, match=re.escape(said)):
+        load(path).board()
+    status, words = call("leaderboard", path, "--html", tmp_path / "site")
+    assert (status, said in words, (tmp_path / "site").exists()) == (2, True, False)
+
+
+def test_a_site_that_was_cut_short_is_finished_by_the_same_command(folder, tmp_path, monkeypatch):
+    def stopped(path, content):
+        if path.suffix == ".html":
+            raise KeyboardInterrupt
+        write_atomically(path, content)
+
+    monkeypatch.setattr("fedbench.leaderboard.site.write.write_atomically", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        make_site([folder.root], tmp_path / "site")
+    assert any((tmp_path / "site").iterdir())
+    monkeypatch.undo()
+    assert set(site(tmp_path / "site", folder.root)) == {"index.html", "licences.html", "demo.html"}
 
 
 @pytest.mark.slow

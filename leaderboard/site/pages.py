@@ -20,7 +20,7 @@ from fedbench.core.api import row_of
 from fedbench.core.contract.board import Column
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.components import Registry
-from fedbench.leaderboard.site.schema import Board, Interval, Row, Use, as_json, not_a_board
+from fedbench.leaderboard.site.schema import Board, Interval, Row, Use, as_json, document_file, not_a_board
 from fedbench.leaderboard.tables import ranking
 from fedbench.leaderboard.tables.common import number, plain_text, span
 
@@ -118,11 +118,6 @@ def _urls(distribution: str) -> dict[str, str]:
     """What an installed package calls its addresses -> address."""
     given = metadata.metadata(distribution).get_all("Project-URL") or []
     return {name: url for name, _, url in (one.partition(", ") for one in given) if url.startswith("https://")}
-
-
-def document_file(board: Board) -> bytes:
-    """The document as it is kept in a file."""
-    return as_json(board.model_copy(update={"name": ""})).encode() + b"\n"
 
 
 def _csv(board: Board) -> bytes:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, ValidationError
 
 from fedbench.core import UserError
+from fedbench.core.store.integrity import digest_mistake, digest_of
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.words import one_line
 
@@ -201,9 +202,26 @@ def not_a_board(name: str, why: str) -> UserError:
 
 def read_board(path: Path) -> Board:
     """A board from its file. Raises UserError, with the reason and the remedy, for one that cannot be used."""
-    return validated(parse_json(path, MAX_BYTES, REMEDY), str(path))
+    content = parse_json(path, MAX_BYTES, REMEDY)
+    fields = content
+    if isinstance(content, dict):
+        fields = {name: value for name, value in content.items() if name != "digest"}
+    board = validated(fields, str(path))
+    if mistake := digest_mistake(content):
+        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({mistake}); {REMEDY}")
+    return board
+
+
+def document_file(board: Board) -> bytes:
+    """The document as it is kept in a file, with the digest that :func:`read_board` checks."""
+    content = board.model_copy(update={"name": ""}).model_dump(mode="json")
+    return _line(content | {"digest": digest_of(content)}).encode() + b"\n"
 
 
 def as_json(board: Board, without: set[str] | None = None) -> str:
     """In one line, only ASCII, always the same; ``without`` these fields."""
-    return json.dumps(board.model_dump(mode="json", exclude=without), separators=(",", ":"), allow_nan=False)
+    return _line(board.model_dump(mode="json", exclude=without))
+
+
+def _line(content: dict[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)

@@ -16,8 +16,8 @@ from fedbench.core.store.plans import ID, read_plan
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.figures import slug
 from fedbench.leaderboard.site.data import board_of, safe
-from fedbench.leaderboard.site.pages import document_file, pages
-from fedbench.leaderboard.site.schema import Board, read_board
+from fedbench.leaderboard.site.pages import pages
+from fedbench.leaderboard.site.schema import Board, document_file, read_board
 from fedbench.suites import shipped_suites
 
 MARKER, VERSION = "site.json", 1
@@ -39,13 +39,18 @@ def make_site(sources: Sequence[Path], folder: Path) -> dict[str, int]:
         board = _board(source)
         boards.append(board.model_copy(update={"name": _free(board.name, [b.name for b in boards])}))
     made = pages(boards)
-    marker = {"fedbench_site": VERSION, "files": sorted(made)}
+    _mark(folder, before | set(made))  # first: the same command takes up what a kill leaves
     for name, content in made.items():
         write_atomically(folder / name, content)
-    write_atomically(folder / MARKER, json.dumps(marker, indent=1).encode() + b"\n")
+    _mark(folder, set(made))
     for name in before - set(made):  # a board that is no longer in it
         (folder / name).unlink(missing_ok=True)
     return {name: len(content) for name, content in made.items()}
+
+
+def _mark(folder: Path, files: set[str]) -> None:
+    content = json.dumps({"fedbench_site": VERSION, "files": sorted(files)}, indent=1)
+    write_atomically(folder / MARKER, content.encode() + b"\n")
 
 
 def _board(source: Path) -> Board:
