@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -106,6 +107,7 @@ PLUGIN = '''
     class Spawns(Defense):
         def protect(self, update, ctx):
             remember(subprocess.Popen(["sleep", "3600"], start_new_session=True).pid)
+            remember(subprocess.Popen(["sleep", "3600"]).pid)
             remember(os.getpid())
             time.sleep(3600)
 
@@ -182,9 +184,10 @@ PLUGIN = '''
             return super().score(observations, audit)
 
     class Stops(Last):
-        """Stops its process group, which the worker is in."""
+        """Stops the worker."""
         def score(self, observations, audit):
-            os.killpg(0, signal.SIGSTOP)
+            os.kill(os.getppid(), signal.SIGSTOP)
+            time.sleep(3600)
 
     class Asks(Last):
         """Reads from the terminal."""
@@ -508,27 +511,31 @@ def test_what_hangs_or_spins_costs_its_own_cell(tmp_path, ill):
     }  # fmt: skip
 
 
-def spawned(folder: Path, ill: Path, n: int, **more) -> tuple[subprocess.Popen[str], list[int]]:
-    """`fedbench run` of the defense that starts a process and waits, and the ``n`` pids that it notes: child, then worker."""
-    process, pids = start(suite(folder, **more), folder / "r", ill), folder / "pids"
-    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == n, process)
+def spawned(folder: Path, ill: Path, popen: dict, **more) -> tuple[subprocess.Popen[str], list[int]]:
+    """`fedbench run` of the defense that starts processes and waits, and the pids that it notes: in a session of its own, in
+    the fork's group, and the fork."""
+    process, pids = start(suite(folder, **more), folder / "r", ill, **popen), folder / "pids"
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 3, process)
     return process, [int(pid) for pid in pids.read_text().split()]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
-def test_kill_minus_nine_of_the_command_leaves_no_process_behind(tmp_path, ill):
-    process, pids = spawned(tmp_path, ill, 2, defenses=["ill-spawns"])
-    process.kill()
+@pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGINT])
+def test_the_end_of_the_command_leaves_no_process_behind(tmp_path, ill, which):
+    # tests started in the background of a shell inherit an ignored SIGINT, and so would the command
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process, pids = spawned(tmp_path, ill, {"preexec_fn": heard}, defenses=["ill-spawns"])
+    process.send_signal(which)
     process.communicate()
     wait_for(lambda: not any(map(runs, pids)))
 
 
 @pytest.mark.slow
 def test_kill_minus_nine_of_a_worker_costs_its_run(tmp_path, ill):
-    process, (child, pid) = spawned(tmp_path, ill, 2, defenses=["ill-spawns", "none"])
+    process, (apart, child, pid) = spawned(tmp_path, ill, {}, defenses=["ill-spawns", "none"])
     os.kill(pid, signal.SIGKILL)
     output, _ = process.communicate(timeout=HANG_S)
-    assert process.returncode == 1 and not runs(child) and "SIGKILL" in output
+    assert process.returncode == 1 and not runs(child) and not runs(apart) and "SIGKILL" in output
     why = "training with the defense 'ill-spawns' (ill 1.0): it was killed by SIGKILL - out of memory?"
     assert outcomes(tmp_path / "r", part=0) == {"none": ("ok", ""), "ill-spawns": ("failed", why)}

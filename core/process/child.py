@@ -31,12 +31,13 @@ _LONGEST_LINE = 2000  # bytes without a line end
 
 class Child:
     """``work`` in a fork of this process. It has all that is in memory here, and of this process's descriptors only its channel,
-    its output and, without ``printed``, the standard input: no pipe to another process.
+    its output and, without ``printed``, the standard input: no pipe to another process. It leads a process group, so that
+    a signal to its group reaches no other process; what it left running in the group ends with it.
 
     Iterate to get its messages until it ends. Then ``ending`` says why in words (empty after exit status 0), ``timed_out``
     whether a limit ended it, and ``party`` which component was at work. ``limits`` are those of the whole process; a component
     may have limits of its own, which count from its start. ``printed`` takes its output as bytes; it then has a session of its
-    own without a terminal or input, and whatever it left running ends with it. ``tick`` is called several times a second.
+    own without a terminal or input. ``tick`` is called several times a second.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class Child:
     ) -> None:  # fmt: skip
         self.own_limits, self.tick = limits, tick
         self.party, self.ending, self.timed_out = "", "", False
-        mine, theirs = Pipe(duplex=False)
+        open_standard_input()
+        mine, theirs = Pipe()  # sockets: no other process can open one through /proc, as it can a pipe
         self._output = None if printed is None else _Output(printed)
         for text in (sys.stdout, sys.stderr):
             text.flush()
@@ -85,9 +87,9 @@ class Child:
         """Kill it and its descendants."""
         if self._status is None:
             self._kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # what it left running
         if self._output is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)  # what it left running
             self._output.close()
             self._output = None
         self._channel.connection.close()
@@ -163,7 +165,9 @@ def _serve(work: Callable[[Channel], None], channel: Channel, parent: int, outpu
     """The forked process from start to end: no exit handler or ``finally`` of the forking one runs."""
     status, pid = 1, os.getpid()
     try:
-        if output is not None:
+        if output is None:
+            os.setpgid(0, 0)
+        else:
             os.setsid()
             output.redirect()
         close_descriptors(channel.connection.fileno())
@@ -299,6 +303,15 @@ class _Output:
         os.close(self.reader)
 
 
+def open_standard_input() -> None:
+    """Make a closed standard input an empty one: else a channel gets its number, and a fork that reads nothing closes it."""
+    try:
+        os.fstat(0)
+    except OSError:
+        os.open(os.devnull, os.O_RDONLY)  # takes the lowest number that is free, 0
+        os.set_inheritable(0, True)
+
+
 def no_input() -> None:
     """Make the standard input empty."""
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -359,6 +372,14 @@ def kill_tree(pid: int, but: int = 0) -> None:
             if one.pid != but:
                 with contextlib.suppress(psutil.Error):
                     one.kill()
+
+
+def kill_session(leader: int) -> None:
+    """Kill every process of a session except this one, whatever group it is in."""
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if pid != os.getpid() and os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:

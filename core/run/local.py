@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -20,8 +19,9 @@ import psutil
 from fedbench.core.contract.errors import UserError
 from fedbench.core.process.ask import ask
 from fedbench.core.process.channel import Channel, Message
-from fedbench.core.process.child import kill_tree
+from fedbench.core.process.child import kill_session, kill_tree, open_standard_input
 from fedbench.core.run.job import Job, job_json
+from fedbench.core.words import describe_error
 
 _TICK_S = 0.5
 SILENCE_S = 300.0
@@ -88,7 +88,7 @@ class _Worker:
 
     def __init__(self, job: Job, watcher: Watcher) -> None:
         self.job, self.watcher = job, watcher
-        mine, theirs = Pipe(duplex=False)
+        mine, theirs = Pipe()
         self._process: Any = context().Process(target=_work, args=(job_json(job), theirs), daemon=True)
         start_early()
         try:
@@ -112,9 +112,15 @@ class _Worker:
         pipe = self._channel.connection
         while not pipe.closed and pipe.poll():
             try:
-                self._take(self._channel.receive())
+                message = self._channel.receive()
             except (EOFError, OSError):
                 pipe.close()
+                break
+            except Exception as error:  # bytes that are no message
+                self._reason = f"what the worker sent cannot be read ({describe_error(error)})"
+                self.kill()
+                break
+            self._take(message)
             self._heard, self._cpu = time.monotonic(), _cpu_of(self._process.pid)
         if time.monotonic() - self._heard > SILENCE_S and self._process.is_alive():
             used = _cpu_of(self._process.pid)
@@ -138,9 +144,8 @@ class _Worker:
         """The process and all its descendants."""
         if self._process.is_alive():  # the id of one that ended may belong to another process now
             kill_tree(self._process.pid)
-        for how in (lambda: os.killpg(self._process.pid, signal.SIGKILL), self._process.kill):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                how()
+        kill_session(self._process.pid)
+        self._process.kill()  # where it has no session yet
         self._process.join()
         self._channel.connection.close()
         log = self.job.log_path
@@ -214,6 +219,7 @@ def context() -> ForkServerContext:
 
 def start_early() -> None:
     """Start the fork server now. Modules in the current folder do not shadow those that it imports."""
+    open_standard_input()
     before = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
     try:

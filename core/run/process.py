@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import resource
-import signal
 import sys
 import warnings
 from multiprocessing import connection
@@ -17,8 +16,8 @@ from typing import Any
 from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.numerics.rng import key_for
-from fedbench.core.process.channel import in_fork, trace
-from fedbench.core.process.child import adopt_orphans, close_descriptors, end_children, kill_tree, no_input
+from fedbench.core.process.channel import Channel, in_fork, trace
+from fedbench.core.process.child import adopt_orphans, close_descriptors, end_children, kill_session, kill_tree, no_input
 from fedbench.core.run.job import Job
 from fedbench.core.signals.probes import SignalError
 from fedbench.core.words import DEBUG, debugging, describe_error, full_traceback
@@ -29,12 +28,14 @@ _guard = 0  # the process that ends this worker's group with the command
 _logging = False  # whether this process's output goes to a log
 
 
-def become_worker(job: Job) -> None:
-    """Start a session without a terminal, which ends when the command ends; write output to the run's log, read nothing."""
+def become_worker(job: Job, channel: Channel) -> None:
+    """Start a session without a terminal, which ends when the command ends; write output to the run's log, read nothing. Of the
+    descriptors only ``channel`` stays: a plugin's process can open this one's pipes to multiprocessing through /proc."""
     global _guard
     os.setsid()
     no_input()
     _guard = _end_with_command()
+    close_descriptors(channel.connection.fileno())
     adopt_orphans()
     os.environ[DEBUG] = "1" if job.debug else "0"
     _write_to(job.log_path)
@@ -111,7 +112,7 @@ def end_strays() -> None:
 
 
 def _end_with_command() -> int:
-    """Fork a process that waits for the end of the command, then ends this session's group. Returns its id.
+    """Fork a process that waits for the end of the command, then ends this session. Returns its id.
 
     A thread could not do that while a plugin holds the interpreter's lock.
     """
@@ -128,5 +129,5 @@ def _end_with_command() -> int:
     finally:
         if os.getppid() == worker:  # else it has ended, and the parent is another process
             kill_tree(worker, but=os.getpid())  # also what has a session of its own
-        os.killpg(0, signal.SIGKILL)
-    raise AssertionError("this process was in the group that it ended")
+        kill_session(worker)
+        os._exit(0)

@@ -61,7 +61,7 @@ def worker_main(text: str, channel: Channel) -> None:
     job = None
     try:
         job = job_of(text)
-        become_worker(job)
+        become_worker(job, channel)
         run_job(job, channel.send)
         channel.send("done")
     except (KeyboardInterrupt, BrokenPipeError):
