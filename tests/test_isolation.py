@@ -359,7 +359,7 @@ ATTACKS = {
     "ill-masked": ("failed", "score returned a masked array; expected a score for every candidate"),
     "ill-undecided": ("failed", "its threshold is nan, expected a finite number or None"),
     "ill-peeks": ("skipped", "the view 'client' shows no other client to compare with"),
-    "ill-wishes": ("skipped", "no signal 'mind-reading'"),
+    "ill-wishes": ("failed", "reads the signal 'mind-reading', but its `needs` are loss: add 'mind-reading' to them"),
 }
 
 

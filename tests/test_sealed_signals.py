@@ -378,8 +378,8 @@ def test_other_cells_of_a_run_change_no_score_and_failures_cost_their_own(seals,
     assert len(scores) == len(attacks) and scores == {name: others[name] for name in scores}
     found = {(d, a): (r["outcome"], r["reason"]) for (d, a, _), r in records(beside).items()}
     assert {found["draws", name] for name in (*attacks, "readssets", "powerful")} == {("ok", "")}
-    said = "the view 'server' has no signal 'grad-sq'; of the attack's `needs` it has loss"
-    assert found["draws", "peeks"] == ("skipped", said)
+    unread = "it reads the signal 'grad-sq', but its `needs` are loss: add 'grad-sq' to them"
+    assert found["draws", "peeks"] == ("failed", unread)
     outcome, reason = found["draws", "readsfails"]
     assert outcome == "failed"
     assert reason.startswith("signal 'fails' (seals 1.0): round 2: ValueError: out of ideas (seals.py:")

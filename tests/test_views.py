@@ -13,7 +13,7 @@ from layered import one_backward_a_sample
 from tiny import tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
-from fedbench.core import Attack, Defense, Observations, Signal, SkipCell
+from fedbench.core import Attack, Defense, Observations, Signal, SkipCell, UserError
 from fedbench.core.federation.compose import Composite
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training, answered
@@ -104,6 +104,15 @@ def test_global_views_look_at_each_candidate_through_its_clients_model():
         seen = observe(view, None, recorder.rows, np.array([1, 2]), recorder.arrays(), np.arange(7), served)
         assert seen["loss"].shape == (rounds, 1, 7) and len(seen.clients) == 1
         np.testing.assert_allclose(seen["loss"][-1, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_need_that_the_view_hides_skips_the_cell_and_a_signal_outside_the_needs_is_a_mistake():
+    needed = {"loss": np.zeros((1, 1, 7)), "grad-sq": np.zeros((1, 1, 7))}
+    seen = observe("external", None, [global_row(0)], np.array([1]), needed, np.arange(7))
+    with pytest.raises(SkipCell, match="the view 'external' has no signal 'grad-sq'"):
+        seen.of_target("grad-sq")
+    with pytest.raises(UserError, match="its `needs` are grad-sq, loss: add 'entropy' to them"):
+        seen.of_others("entropy")
 
 
 def test_signals_are_measured_at_the_model_that_each_client_really_had():

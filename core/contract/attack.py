@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbench.core.contract.components import Configured
 from fedbench.core.contract.contexts import Federation, Randomness
-from fedbench.core.contract.errors import SkipCell
+from fedbench.core.contract.errors import SkipCell, UserError
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,8 @@ class Observations:
     model (-1). Of the other clients there are at most ``audit.references``. ``signals[name]``: float32 [R, M, n], of a vector
     signal [R, M, n, d]; an axis along which a signal does not vary may have length 1 (``grad-sq``: [R, 1, n], ``update-sq``:
     [R, M, 1]), so plain broadcasting combines them. A client that did not take part in a round has NaN there.
-    ``shadow_models``: shadow models, for an attack that needs them."""
+    ``shadow_models``: shadow models, for an attack that needs them. ``hidden``: signals of the attack's ``needs`` that the view
+    does not contain."""
 
     view: View
     rounds: np.ndarray
@@ -73,12 +74,16 @@ class Observations:
     target: int
     signals: Mapping[str, np.ndarray]
     shadow_models: ShadowModels | None = None
+    hidden: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The signal ``name``; raises ``SkipCell`` when this view does not contain it."""
+        """The signal ``name``; raises ``SkipCell`` when this view does not contain it, and ``UserError`` when it is none of the
+        attack's ``needs``."""
+        if name in self.hidden:
+            raise SkipCell(f"the view '{self.view}' has no signal '{name}'")
         if name not in self.signals:
-            there = f"of the attack's `needs` it has {', '.join(sorted(self.signals)) or 'none'}"
-            raise SkipCell(f"the view '{self.view}' has no signal '{name}'; {there}")
+            needs = ", ".join(sorted({*self.signals, *self.hidden})) or "empty"
+            raise UserError(f"it reads the signal '{name}', but its `needs` are {needs}: add '{name}' to them")
         return self.signals[name]
 
     def of_target(self, name: str) -> np.ndarray:

@@ -368,4 +368,7 @@ def observe(
     if view == "server" and len(mine) == 0:
         raise SkipCell("it follows one client's rows, but the target is many clients together")
     position = int(mine[0]) if view == "server" else 0
-    return Observations(view=view, rounds=rounds[last].copy(), clients=ids, target=position, signals=signals)
+    return Observations(
+        view=view, rounds=rounds[last].copy(), clients=ids, target=position, signals=signals,
+        hidden=frozenset(arrays.keys() - signals.keys()),
+    )  # fmt: skip
