@@ -1,7 +1,11 @@
-"""`--part I/N`: a plan in parts on one folder, and locks of results folders."""
+"""`--part I/N`: a plan in parts on one folder, locks of results folders, and how many runs go side by side."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import math
+import os
 from dataclasses import replace
 
 import pytest
@@ -9,15 +13,17 @@ from click.testing import CliRunner
 from fake_packages import WAITING, install
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import called, fingerprint, invoke, records, start, suite, wait_for
+from running import called, fingerprint, invoke, outcomes, records, start, suite, wait_for
 
-from fedbench.core.cli.machine import clean
+from fedbench.core.cli import machine
+from fedbench.core.cli.machine import clean, cpu_quota
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
 from fedbench.core.run.plan import Plan
 from fedbench.core.store import locks
 from fedbench.core.store.locks import locked
 from fedbench.core.store.results import Results
+from fedbench.core.toolkit import download
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +92,37 @@ def test_locks_of_a_folder(tmp_path):
                 raise AssertionError(f"{held} beside two parts")
     with locked(tmp_path, (2, 3)):  # and all were let go
         assert locks.is_lock(".lock-2-of-3") and not locks.is_lock(".lock-me")
+
+
+def test_a_file_system_without_locks_is_used_and_a_note_says_so(tmp_path, monkeypatch, capsys):
+    def refuse(*args: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    output = " ".join(invoke(suite(tmp_path), "--results", tmp_path / "r").split())
+    assert "its file system has no locks (No locks available), so that nothing stops a second" in output
+    assert outcomes(tmp_path / "r") == {"loss-series": ("ok", "")}
+    with download.locked(tmp_path / "data"):
+        assert (tmp_path / "data").is_dir()
+    with locked(tmp_path, (1, 2)):
+        assert capsys.readouterr().err.count("no locks") == 1
+
+
+QUOTAS = {
+    "version 2": ({"cpu.max": "250000 100000"}, 2.5),
+    "version 2 without a limit": ({"cpu.max": "max 100000"}, 8),
+    "version 1": ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 0.5),
+    "version 1 without a limit": ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    "no control groups": ({}, 8),
+}
+
+
+@pytest.mark.parametrize(("files", "cores"), QUOTAS.values(), ids=QUOTAS)
+def test_the_default_number_of_workers_follows_the_quota_of_a_container(tmp_path, monkeypatch, files, cores):
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    assert machine.cpu_quota(tmp_path, 8) == cores
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    monkeypatch.setattr(machine, "cpu_quota", lambda groups, most: cpu_quota(tmp_path, most))
+    assert machine.usable_cores() == math.ceil(cores)

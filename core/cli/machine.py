@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -41,8 +42,23 @@ def doctor(ctx: click.Context) -> None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use; where the system does not say, all of them."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use; where the system does not say, all of them. A container's CPU quota is rounded up."""
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores, math.ceil(cpu_quota(Path("/sys/fs/cgroup"), cores))))
+
+
+def cpu_quota(groups: Path, cores: float) -> float:
+    """CPU seconds a second that control groups (version 2, else 1) allow; ``cores`` where there is no limit."""
+    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        try:
+            quota, period = " ".join((groups / name).read_text() for name in files).split()
+        except (OSError, ValueError):
+            continue
+        if quota not in ("max", "-1"):
+            return int(quota) / int(period)
+    return cores
 
 
 def _versions(problems: list[str]) -> Iterator[Row]:

@@ -2,7 +2,7 @@
 
 ``.lock`` is held alone by a command that runs all of a plan, and shared by parts; a part holds ``.lock-I-of-N`` alone besides.
 A lock dies with its process, however that ends. On NFS these locks reach other machines (flock(2), "NFS details": a shared one
-needs a file open for reading, an exclusive one for writing).
+needs a file open for reading, an exclusive one for writing). A file system without locks is used without, and a note says so.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import IO
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.process.channel import say
 
 _WHOLE = ".lock"
 _PART = re.compile(r"\.lock-(\d+)-of-(\d+)")
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def is_lock(name: str) -> bool:
@@ -39,7 +40,7 @@ def locked(root: Path, part: tuple[int, int] | None = None) -> Iterator[None]:
 
 
 def _taken(held: contextlib.ExitStack, path: Path, shared: bool = False) -> bool:
-    """Whether the lock could be had; it is let go with ``held``."""
+    """Whether the lock could be had, or there are no locks; it is let go with ``held``."""
     try:
         handle: IO[str] = held.enter_context(path.open("a+"))
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -47,10 +48,12 @@ def _taken(held: contextlib.ExitStack, path: Path, shared: bool = False) -> bool
         return False
     except OSError as error:
         folder = path.parent
-        if error.errno in _NO_LOCKS:
-            raise UserError(
-                f"{folder}: its file system has no locks ({error.strerror}): run each part into a folder of its own with "
-                "--results, and make one board of all with `fedbench leaderboard A B C`"
-            ) from error
+        if error.errno in NO_LOCKS:
+            if path.name == _WHOLE:
+                say(
+                    f"note: {folder}: its file system has no locks ({error.strerror}), so that nothing stops a second "
+                    "command: run one at a time here, or each part into a folder of its own with --results"
+                )
+            return True
         raise UserError(f"{folder}: cannot be written ({error.strerror}); name another folder with --results") from error
     return True

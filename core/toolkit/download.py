@@ -24,6 +24,7 @@ from urllib.request import Request, urlopen
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.process.channel import report_alive, say
+from fedbench.core.store.locks import NO_LOCKS
 
 
 def data_folder() -> Path:
@@ -111,7 +112,7 @@ def checksum_of(path: Path, like: str) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time changes ``folder``; the lock dies with its process."""
+    """One process at a time changes ``folder``, where its file system has locks; the lock dies with its process."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a") as handle:
         while not _taken(handle):
@@ -125,6 +126,9 @@ def _taken(handle: IO[str]) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
     return True
 
 
