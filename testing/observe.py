@@ -6,8 +6,10 @@ import dataclasses
 import hashlib
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,19 @@ def state_of(made: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(made).items() if not isinstance(value, partial)}
 
 
+def places_of(made: Any) -> Iterator[tuple[str, Any]]:
+    """(where, value) of all that an instance can keep: on itself, on the classes of its package, in their modules' globals."""
+    yield from ((f"self.{name}", value) for name, value in state_of(made).items())
+    package = type(made).__module__.partition(".")[0]
+    for cls in type(made).__mro__:
+        if cls.__module__.partition(".")[0] == package:
+            keepers = {cls.__qualname__: cls, cls.__module__: sys.modules[cls.__module__]}
+            for keeper, kept in keepers.items():
+                for name, value in vars(kept).items():
+                    if not name.startswith("__"):
+                        yield f"{keeper}.{name}", value
+
+
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
@@ -57,7 +72,7 @@ def walk(value: Any, above: tuple[int, ...] = ()) -> Iterator[Any]:
 
 
 def _parts(value: Any) -> list[Any]:
-    if isinstance(value, torch.Tensor | np.ndarray | str | bytes | type):
+    if isinstance(value, torch.Tensor | np.ndarray | str | bytes | type | ModuleType):
         return []
     if isinstance(value, Mapping):
         return [part for pair in value.items() for part in pair]
@@ -70,6 +85,19 @@ def _parts(value: Any) -> list[Any]:
     if dataclasses.is_dataclass(value):
         return [getattr(value, f.name) for f in dataclasses.fields(value)]
     return [vars(value)] if hasattr(value, "__dict__") and not callable(value) else []
+
+
+def holds(value: Any, wanted: Sequence[Any]) -> bool:
+    """Whether a value is one of the ``wanted`` objects, or contains one."""
+    waiting, seen = [value], dict[int, Any]()
+    while waiting:
+        part = waiting.pop()
+        if any(part is one for one in wanted):
+            return True
+        if id(part) not in seen:
+            seen[id(part)] = part  # kept, so that no other object gets its id
+            waiting += _parts(part)
+    return False
 
 
 def digest_of(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -82,6 +83,27 @@ class MembersKeptApart(Defense):
 
     def protect(self, update, ctx):
         self.seen[ctx.client] = ctx.data.x
+        return update
+
+
+class KeepsOnItsClass(Defense):
+    """A member's memory on the class."""
+
+    seen: ClassVar[dict] = {}
+
+    def protect(self, update, ctx):
+        self.seen[ctx.client] = ctx.memory
+        return update
+
+
+SEEN: list = []
+
+
+class KeepsInAGlobal(Defense):
+    """A member's context in a global."""
+
+    def protect(self, update, ctx):
+        SEEN.append({"last": ctx})
         return update
 
 

@@ -115,6 +115,16 @@ def test_state_outside_the_instance_is_found_by_all_checks_in_their_order(cls, c
     assert (found["runs"], found[check]) == ("passed", "failed")
 
 
+@pytest.mark.parametrize(("cls", "place"), [
+    (faulty_defenses.KeepsOnItsClass, "KeepsOnItsClass.seen"), (faulty_defenses.KeepsInAGlobal, "faulty_defenses.SEEN"),
+])  # fmt: skip
+def test_what_a_member_leaves_on_a_class_or_in_a_global_is_found(cls, place):
+    subject = subject_of(cls)
+    (check,) = (check for check in checks_of(subject) if check.name == "members_kept_apart")
+    result = run_check(subject, check)
+    assert result.outcome == "failed" and f"data, memory or context in {place}; expected" in result.message
+
+
 def test_every_check_has_a_mistake_that_it_finds():
     assert {name for module in FAULTY for name in faulty(module)} | ELSEWHERE == {check.name for check in CHECKS}
 

@@ -12,7 +12,7 @@ import numpy as np
 from fedbench.core import MemberContext
 from fedbench.core.federation.loop import Training
 from fedbench.testing.checks.component import result_or_reason
-from fedbench.testing.observe import hooked, overridden, state_of, walk
+from fedbench.testing.observe import holds, hooked, overridden, places_of
 from fedbench.testing.subject import Skipped, Subject
 from fedbench.testing.trials import train_defense
 from fedbench.testing.worlds import NormedNet
@@ -28,9 +28,9 @@ def members_kept_apart(subject: Subject) -> None:
         ctx = args[-1] if args else None
         if isinstance(ctx, MemberContext):
             private = [ctx, ctx.memory, ctx.data, ctx.data.x, ctx.data.y]
-            for attribute, value in state_of(made).items():
-                if any(part is mine for part in walk(value) for mine in private):
-                    found[f"{name} keeps client {ctx.client}'s data, memory or context on self.{attribute}"] = None
+            for place, value in places_of(made):
+                if holds(value, private):
+                    found[f"{name} keeps client {ctx.client}'s data, memory or context in {place}"] = None
         return answer
 
     train_defense(hooked(made, around))
