@@ -195,6 +195,12 @@ def _obstacle() -> str | None:
             f"`ulimit -v` allows {limit >> 20:,} MiB of address space, and numpy and torch map up to "
             f"{_ADDRESS_SPACE >> 20:,}: raise it with `ulimit -v unlimited`"
         )
+    if names := " ".join(intruders()):
+        return (
+            "other packages have files in fedbench/ or its command, so that this may be their code: "
+            f"{names}; run `pip uninstall {names}`, then "
+            f"`pip install --force-reinstall --no-deps {DISTRIBUTION}`"
+        )
     return None
 
 
@@ -206,11 +212,6 @@ def main(args: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that has no letter for "±" shows a question mark
-    if names := intruders():
-        words = " ".join(names)
-        say(f"other packages have files in fedbench/ or its command, so that this may be their code: {words}; run `pip uninstall "
-            f"{words}`, then `pip install --force-reinstall --no-deps {DISTRIBUTION}`", err=True)  # fmt: skip
-        return 2
     try:
         with interruptible():
             status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)
