@@ -19,16 +19,20 @@ Mistakes are reported with file and line; nothing is written then.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import Counter
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
+from fedbench.core.metrics import run_accuracy, t_interval
 from fedbench.leaderboard.claims.papers import shipped_papers
 from fedbench.leaderboard.markdown import escape
 from fedbench.leaderboard.statistics.own_table import own_table
+from fedbench.leaderboard.statistics.rows import UNDEFENDED
 
 DOCS = Path(__file__).resolve().parent
 BOARDS = DOCS.parent / "leaderboard" / "boards"
@@ -157,7 +161,46 @@ def value(text: str, base: tuple[str, ...]) -> str:
     if found is None:
         near = sorted({t for s in tables(board) for t in s[3:] if s[:3] == section}) or sorted({s[:3] for s in tables(board)})
         raise Mistake(f"{board}.md has no table '{table}' under {' / '.join(section)}; there are {near}")
-    return number(place(found, row, column, f"{board}.md, {table}"), form)
+    text = place(found, row, column, f"{board}.md, {table}")
+    if column in ("accuracy", "delta-accuracy") and earlier(board):
+        text = by_three_rounds(board, section, row, found[row].get("strength", ""), column)
+    return number(text, form)
+
+
+@cache
+def document(board: str) -> dict[str, Any]:
+    """The document of a committed board."""
+    return json.loads((BOARDS / f"{board}.json").read_text(encoding="utf-8"))
+
+
+def earlier(board: str) -> bool:
+    """Whether a board's accuracies are of the last round: made before they were means over three."""
+    return all("better" not in row for row in document(board)["rows"])
+
+
+def by_three_rounds(board: str, place: tuple[str, ...], row: str, strength: str, column: str) -> str:
+    """The accuracy of a row in percent, or its difference from the undefended row's, as the boards print it today: from
+    the histories of an earlier board."""
+    data = document(board)
+    runs, names = data["runs"], [setting["name"] for setting in data["settings"]]
+    for section in data["sections"]:
+        rows = [data["rows"][i] for i in section["rows"]]
+        if (names[section["setting"]], section["coalition"], section["view"]) == place:
+            break
+    defense = {r["label"]: r["defense"] for r in rows}
+    accuracies: dict[int, dict[int, float]] = {}
+    columns = zip(*(runs[name] for name in ("setting", "coalition", "adversary", "defense", "seed", "history")), strict=True)
+    for setting, coalition, adversary, use, seed, history in columns:
+        if setting == section["setting"] and coalition in ("none", section["coalition"]) and not adversary:
+            accuracies.setdefault(use, {})[seed] = 100 * run_accuracy(history[0])
+    first, _, second = row.partition(" minus ")
+    subtracted = second or (UNDEFENDED if column == "delta-accuracy" else "")
+    values = accuracies[defense[first if first in defense else f"{first}[{strength}]"]]
+    if subtracted:
+        other = accuracies[defense[subtracted]]
+        values = {seed: values[seed] - other[seed] for seed in values.keys() & other.keys()}
+    found = t_interval([values[seed] for seed in section["seeds"] if seed in values])
+    return f"{found.mean:+.2f} ± {found.half_width:.2f}" if subtracted else f"{found.mean:.1f} ± {found.half_width:.1f}"
 
 
 def rivals(board: str, setting: str, coalition: str, view: str, chosen: str) -> str:
