@@ -24,13 +24,17 @@ from bundles import (
 from fake_packages import install
 from running import suite
 
+from fedbench.core import Number
 from fedbench.core.cli.main import main
-from fedbench.core.store.reading import load_records, read_run
+from fedbench.core.store.reading import Candidates, load_records, read_run
+from fedbench.core.store.record import Found, RoundRow
+from fedbench.core.store.scores import DecisionScores, RoundScores
 from fedbench.leaderboard.board import summary
 from fedbench.leaderboard.document import document, source_of
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.site.data import board_of
-from fedbench.leaderboard.submissions.comparing import compare
+from fedbench.leaderboard.submissions import trust
+from fedbench.leaderboard.submissions.comparing import Compared, _tf01s, compare
 from fedbench.leaderboard.submissions.reproducing import Draw, sampled
 from fedbench.leaderboard.submissions.trust import pip_command
 from fedbench.leaderboard.tables.ranking import answer
@@ -105,6 +109,69 @@ def test_scores_are_compared_by_their_paired_interval(bundle, tmp_path, monkeypa
     said = compare(*(read_run(tmp_path / folder / Path(name).name)[0] for folder in ("claimed", "again")))
     assert said.verdict == verdict
     assert how in said.how
+
+
+FOUND = {value: {"a": Found(numbers={"n": Number(value)})} for value in (0.1, 0.9)}
+FORGED = {
+    "epsilon": ({"facts": {"epsilon": 54.38}}, {"facts": {"epsilon": 0.5438}}, "facts.epsilon ([0.5438] and [54.38])"),
+    "delta": ({"facts": {"delta": 1e-5}}, {"facts": {"delta": 1e-7}}, "facts.delta"),
+    "text": ({"facts": {"unit": "client"}}, {"facts": {"unit": "example"}}, "facts.unit"),
+    "left out": ({"facts": {"rows removed": 3}}, {}, "facts.rows removed"),
+    "history": ({}, {"history": [RoundRow(round=r, accuracy=0.99, train_loss=None) for r in (2, 4)]}, "history.accuracy"),
+    "findings": ({"analyses": FOUND[0.9]}, {"analyses": FOUND[0.1]}, "analyses.a.numbers.n.value"),
+    "honest": ({"facts": {"epsilon": 54.38, "draws": [4, 4, 6], "says": "9 of 10"}},
+               {"facts": {"epsilon": 54.37, "draws": [5, 3, 6], "says": "8 of 10"}}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("true", "forged", "field"), FORGED.values(), ids=FORGED)
+def test_what_no_scores_decide_is_compared_where_scores_differ(claims, true, forged, field):
+    first, *_ = load_records(claims)
+    nudged = changed(first, digests={**first.record.digests, "scores": "0" * 64}, **forged)
+    compared = compare(nudged, changed(first, **true))
+    assert compared.verdict == ("not reproduced" if field else "within tolerance")
+    assert f"the scores are within tolerance, but not {field}" in compared.how or field is None
+
+
+def test_a_cell_within_tolerance_has_a_mark_below_reproduced(claims, monkeypatch):
+    for verdict, mark in {"bit for bit": "reproduced", "within tolerance": "within tolerance"}.items():
+        monkeypatch.setattr(trust, "judged", lambda one, other, verdict=verdict: Compared(verdict, ""))
+        monkeypatch.setattr(trust, "reproductions", lambda root: {r.record.key: r for r in load_records(claims)[:1]})
+        assert sorted(levels(claims).values()) == ["claimed", mark]
+
+
+@pytest.mark.parametrize("part", ["rounds", "decision", "maximum"])
+def test_forged_single_rounds_and_decisions_are_not_reproduced(claims, part):
+    first, *_ = load_records(claims)
+    rounds = dict.fromkeys(RoundScores.model_fields, 0.7) | {"best_round": 2}
+    decision = dict.fromkeys(DecisionScores.model_fields, 0.7) | {"best_round": 2}
+    true = {"rounds": RoundScores(**rounds), "decision": DecisionScores(**decision), "maximum": first.record.targets[0].maximum}
+    name = {"rounds": "best_auc", "decision": "calibrated_recall", "maximum": "advantage"}[part]
+    false = true[part].model_copy(update={name: 0.1 if part != "maximum" else 0.9})
+    honest, forged = (
+        [t.model_copy(update=true | own) for t in first.record.targets] for own in ({}, {part: false})
+    )  # fmt: skip
+    nudged = changed(first, digests={**first.record.digests, "scores": "0" * 64}, targets=forged)
+    assert compare(nudged, changed(first, targets=honest)).how.startswith(
+        f"the scores are within tolerance, but not targets.{part}.{name}"
+    )
+
+
+def test_ties_at_the_top_are_outside_the_tolerance_of_tf01():
+    rng = np.random.default_rng(0)
+    kind = np.repeat([0, 1], (1000, 2500)).astype(np.int8)
+    scores = rng.normal(size=3500) + 0.9 * (kind == 0)
+    tied = np.minimum(scores, np.quantile(scores, 0.97))
+    flags = np.zeros(3500, bool)
+
+    def compared(again):
+        one, other = (Candidates(s, kind, np.arange(3500), ~flags, flags) for s in (scores, again))
+        found = list(_tf01s({0: one}, {0: other}))
+        return {d.what: abs(d.claimed - d.again) <= d.tolerance(3) for d in found}
+
+    names = {"TF01, mix, as a fraction", "TF01, ofl, as a fraction"}
+    assert compared(tied) == dict.fromkeys(names, False)
+    assert compared(scores + 1e-3 * rng.normal(size=3500)) == dict.fromkeys(names, True)
 
 
 def test_outcomes_are_compared_and_a_divergence_may_read_differently(claims):
@@ -244,7 +311,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(of_another
 @pytest.mark.parametrize(("change", "reason"), [
     (lambda run: run["digests"].update(engine="x"), "the engine's code changed"),
     (lambda run: run["defense"].update(distribution="fedbench-privacy 0.0.1"), "is of fedbench-privacy 0.0.1, here "),
-], ids=["engine", "version"])  # fmt: skip
+    (lambda run: run["provenance"].update(numpy="1.0.1"), "to compare the stale cells, in an environment with Python 3."),
+    (lambda run: run["provenance"].update(scikit_learn="1.0.1"), ": pip install 'scikit-learn==1.0.1'"),
+], ids=["engine", "version", "Python", "library"])  # fmt: skip
 def test_a_cell_of_other_code_is_stale_and_explained(of_another, change, reason, call):
     status, words = call("reproduce", of_another(change))
     assert (status, "2 cells stale" in words) == (1, True)

@@ -52,6 +52,7 @@ def command(
     results: Path, sample: float | None, seed: int | None, workers: int | None, device: str, dry_run: bool
 ) -> None:
     """Run a sample of the imported cells in RESULTS again and compare: bit for bit, within tolerance, or not reproduced.
+    Times, memory, machine and versions are not compared.
 
     The code that runs is what is installed here, never the bundle's. The records are kept in the folder, and its board shows the
     verdicts.
@@ -103,6 +104,7 @@ def _show(again: Sample) -> None:
     show_table(["run", "rounds", "cells"], [(job.title, job.setting.federation.rounds, len(job.cells)) for job in again.jobs])
     for stem, why in again.stale.items():
         say(f"stale: {stem}: {why}")
+    _advise(again)
 
 
 def _run(folder: Path, again: Sample, executor: Executor, rerun: str) -> None:
@@ -125,6 +127,17 @@ def _run(folder: Path, again: Sample, executor: Executor, rerun: str) -> None:
             executor.execute(jobs, display.watcher())
 
 
+def _advise(again: Sample) -> None:
+    """Say what to install where cells are stale because of other versions of libraries."""
+    from fedbench.leaderboard.submissions.trust import other_versions, pip_command
+
+    stale = [loaded.record for loaded in again.records if loaded.stem in again.stale]
+    versions = {name: version for record in stale for name, version in other_versions(record.identity.run).items()}
+    if versions:
+        pythons = ", ".join(sorted({record.provenance.python for record in stale}))
+        say(f"to compare the stale cells, in an environment with Python {pythons}: {pip_command(versions)}", failure=True)
+
+
 def _report(folder: Path, again: Sample) -> int:
     """A table of what is not the same, a count of what is; the exit status."""
     from fedbench.core.cli.output import show_table
@@ -139,4 +152,6 @@ def _report(folder: Path, again: Sample) -> int:
         show_table(["verdict", "cell", "how"], rows, failure=not same)
     said = "; ".join(f"{n} cells {verdict}" for verdict, n in sorted(counts.items()))
     say(said or "no cell with a result to compare", failure=not same)
+    say("not compared: times, memory, machine and versions")
+    _advise(again)
     return 0 if same else 1

@@ -1,7 +1,8 @@
 """Levels of trust of records and rows: measured here, claimed, reproduced or not; and whether their code is installed here.
 
 The level follows from where a record lies: those in ``imported/`` are claimed, and reproduced where ``reproduced/`` has a record
-of the same key that agrees. Those measured here are not repeatable where `fedbench run --verify` put one there that does not.
+of the same key with the same bits, or within tolerance of it. Those measured here are not repeatable where `fedbench run
+--verify` put one there that does not agree.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.submissions.comparing import judged, reproductions
 from fedbench.leaderboard.tables.common import joined
 
-Level = Literal["measured here", "not repeatable", "claimed", "reproduced", "not reproduced"]
+Level = Literal["measured here", "not repeatable", "claimed", "reproduced", "within tolerance", "not reproduced"]
+_AGREEING: tuple[Level, ...] = ("reproduced", "within tolerance")
 _MOST_REASONS = 4
+_LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+!_-]*", re.ASCII)
@@ -44,11 +47,16 @@ class Marks:
         """The level of one record."""
         known = self._levels.setdefault(loaded.path, {})
         if (key := loaded.record.key) not in known:
-            again = self._again.get(key)
-            said = None if again is None else judged(loaded, again).verdict
-            good: tuple[Level, Level] = ("claimed", "reproduced") if loaded.bundle else ("measured here", "measured here")
-            known[key] = said if said in ("not reproduced", "not repeatable") else good[said is not None]
+            known[key] = self._judged(loaded, self._again.get(key))
         return known[key]
+
+    def _judged(self, loaded: LoadedRecord, again: LoadedRecord | None) -> Level:
+        verdict = None if again is None else judged(loaded, again).verdict
+        if not loaded.bundle:
+            return "not repeatable" if verdict == "not repeatable" else "measured here"
+        if verdict is None:
+            return "claimed"
+        return "reproduced" if verdict == "bit for bit" else verdict
 
     def refuted(self, loaded: LoadedRecord) -> bool:
         """Whether it was run again here and not reproduced."""
@@ -65,14 +73,15 @@ class Marks:
         those run again), ``stale``, ..."""
         levels = Counter(map(self.level, row.records))
         if wrong := levels["not reproduced"]:
-            words = [f"refuted: {wrong} of {wrong + levels['reproduced']} cells not reproduced"]
+            tried = wrong + sum(levels[level] for level in _AGREEING)
+            words = [f"refuted: {wrong} of {tried} cells not reproduced"]
         elif levels["claimed"]:
-            words = ["claimed", *([f"{levels['reproduced']} of {len(row.records)} reproduced"] if levels["reproduced"] else [])]
+            words = ["claimed", *(f"{levels[level]} of {len(row.records)} {level}" for level in _AGREEING if levels[level])]
         elif wrong := levels["not repeatable"]:
             twice = sum(r.record.key in self._again for r in row.records)
             words = [f"not repeatable: {wrong} of {twice} cells run twice"]
         else:
-            words = [level for level in ("reproduced", "measured here") if levels[level]]
+            words = [level for level in (*_AGREEING, "measured here") if levels[level]]
         return Words(", ".join([*words, *(["stale"] if any(map(self.stale, row.records)) else [])]))
 
     def lines(self, records: Sequence[LoadedRecord]) -> list[Text]:
@@ -128,10 +137,16 @@ def _package_of(use: _Use) -> tuple[str, str]:
 def _versions(run: Mapping[str, Any]) -> Iterator[str]:
     if run["digests"].get("engine") != _engine():
         yield "the engine's code changed"
-    if (torch := run["provenance"]["torch"]) != _installed("torch"):
-        yield f"torch {torch}, here {_installed('torch')}"
+    for name, version in other_versions(run).items():
+        yield f"{name} {version}, here {_installed(name)}"
     if run["contract"] != CONTRACT_VERSION:
         yield f"contract {run['contract']}, here {CONTRACT_VERSION}"
+
+
+def other_versions(run: Mapping[str, Any]) -> dict[str, str]:
+    """Libraries of a run's key of which another version is installed here: name -> version of the run."""
+    versions = {name.replace("_", "-"): str(version) for name, version in run["provenance"].items()}
+    return {name: version for name, version in versions.items() if name in _LIBRARIES and version != _installed(name)}
 
 
 def _changed(kind: str, use: _Use) -> str | None:
