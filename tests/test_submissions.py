@@ -36,7 +36,7 @@ from bundles import (
 from running import fingerprint, invoke, suite
 
 from fedbench.core import UserError
-from fedbench.core.store.files import npz_bytes
+from fedbench.core.store.files import TEMPORARY_PREFIX, folder_aside, npz_bytes
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import _run_arrays, load_records
 from fedbench.core.store.results import Results
@@ -364,6 +364,20 @@ def test_an_import_that_stops_leaves_nothing(bundle, tmp_path, monkeypatch, erro
     assert status in (2, 130)
     assert ("No space left on device; nothing was kept" in words) == (status == 2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_command_left_is_swept_and_a_running_one_keeps_its_folder(finished, bundle, tmp_path, call):
+    for name, command in {"b.zip": ("export", finished), "in": ("import", bundle), "all": ("merge", finished)}.items():
+        stray, other = tmp_path / f"{TEMPORARY_PREFIX}fedbench-killed" / "source0", tmp_path / f"{TEMPORARY_PREFIX}others"
+        other.mkdir(exist_ok=True)
+        with folder_aside(tmp_path) as running:
+            stray.mkdir(parents=True)
+            assert call(*command, "-o", tmp_path / name)[0] == 0
+            assert running.is_dir() and other.is_dir() and not stray.parent.exists()
+    stray = tmp_path / "in" / "imported" / "b" / "records" / f"{TEMPORARY_PREFIX}half"
+    stray.write_text("x")
+    Results(tmp_path / "in").sweep()
+    assert not stray.exists()
 
 
 # --- several folders as one -------------------------------------------------------------------------------------------

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import io
 import os
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +75,32 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def folder_aside(parent: Path) -> Iterator[Path]:
+    """Make a temporary folder in ``parent``, removed at the end, and remove those of commands that were killed.
+
+    A command holds the lock of its folder, which dies with it; without locks (NFS) those of killed commands stay."""
+    prefix = f"{TEMPORARY_PREFIX}fedbench-"
+    for stray in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), _held(stray):
+            shutil.rmtree(stray)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as name, contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            held.enter_context(_held(Path(name)))
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder. Raises ``OSError`` where another process holds it, and without locks."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def npz_bytes(arrays: dict[str, np.ndarray], compress: bool = True) -> bytes:

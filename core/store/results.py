@@ -143,9 +143,11 @@ class Results:
 
     def sweep(self) -> None:
         """Remove temporary files that a killed process left."""
-        for folder in (self.root, self.records, self.cache, self.logs):
+        imported = self.root.glob(f"{IMPORTED}/*/*")  # where `fedbench judge` writes
+        for folder in (self.root, self.records, self.cache, self.logs, self.root / SUITES, *imported):
             for stray in folder.glob(f"{TEMPORARY_PREFIX}*"):
-                stray.unlink(missing_ok=True)
+                if stray.is_file():
+                    stray.unlink(missing_ok=True)
 
 
 def read_marker(root: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 
 from fedbench.core import UserError
 from fedbench.core.spec.suite import PublishedNumbers
-from fedbench.core.store.files import TEMPORARY_PREFIX
+from fedbench.core.store.files import folder_aside
 from fedbench.core.store.integrity import canonical
 from fedbench.core.store.observations import observations_of, require_observations
 from fedbench.core.store.plans import Asked, keep_plan, read_plan
@@ -62,8 +61,8 @@ def export(
         raise UserError(*bounded(f"{root}: {pair}; run them again with --rerun always" for pair in apart))
     kept = _observations(records, observations) if observations else {}
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=out.parent) as aside:
-        folder, made = Path(aside) / "folder", Path(aside) / "bundle.zip"
+    with folder_aside(out.parent) as aside:
+        folder, made = aside / "folder", aside / "bundle.zip"
         _write_folder(folder, {"": records}, [source])
         try:
             pack(folder, made, kept)
@@ -120,10 +119,10 @@ def merge(sources: Sequence[Path], folder: Path) -> Merged:
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(prefix=f"{TEMPORARY_PREFIX}merge-", dir=folder.parent) as aside:
-            opened = [_Source.of(path, Path(aside) / f"source{i}") for i, path in enumerate(sources)]
-            merged = _merged(opened, Path(aside) / "merged")
-            os.replace(Path(aside) / "merged", folder)
+        with folder_aside(folder.parent) as aside:
+            opened = [_Source.of(path, aside / f"source{i}") for i, path in enumerate(sources)]
+            merged = _merged(opened, aside / "merged")
+            os.replace(aside / "merged", folder)
     except OSError as error:
         raise OSError(error.errno, f"{error.strerror}; nothing was kept", str(folder)) from error
     return merged
