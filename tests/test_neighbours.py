@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_packages import install
-from running import HANG_S, fingerprint, invoke, outcomes, records, start, suite
+from running import HANG_S, called, fingerprint, invoke, outcomes, records, start, suite
 
 from fedbench.core.run import local
 
@@ -89,3 +89,41 @@ def test_a_closed_standard_input_costs_no_cell(tmp_path, bad):
     output, _ = command.communicate(timeout=HANG_S)
     assert command.returncode == 0, output
     assert outcomes(tmp_path / "r") == {"loss-series": ("ok", "")}
+
+
+PATCHES = """
+    import sys
+    import numpy as np
+    from fedbench.core import Attack, Component, Data, Dataset, Defense, hookimpl
+
+    np.sort = lambda a, *args, **named: np.asarray(a)[::-1]
+    np.argsort = lambda a, *args, **named: np.arange(len(a))
+    if planner := sys.modules.get("fedbench.core.run.planner"):
+        planner.Job = lambda **named: None
+
+    class Patches(Attack):
+        needs = frozenset({"loss"})
+        def score(self, observations, audit):
+            return -observations.of_target("loss")[-1]
+
+    class Idle(Defense):
+        def protect(self, update, ctx):
+            return update
+
+    @hookimpl
+    def fedbench_attacks():
+        yield Component("bad-patches", "patches:Patches", "patches libraries on import")
+
+    @hookimpl
+    def fedbench_defenses():
+        yield Component("bad-idle", "patches:Idle", "patches libraries on import")
+"""
+
+
+def test_a_module_that_replaces_numpy_and_the_planner_changes_no_plan(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(install(tmp_path / "site", "patches", PATCHES)))
+    beside_it = {"attacks": ["bad-patches", *GOOD], "defenses": ["bad-idle", "none"]}
+    for folder, changes in (("alone", {"attacks": GOOD}), ("beside", beside_it)):
+        called(suite(tmp_path, **changes), "--results", tmp_path / folder)  # its own row fails
+    alone, beside = fingerprint(tmp_path / "alone"), fingerprint(tmp_path / "beside")
+    assert len(alone) == 4 and {name: beside[name] for name in alone} == alone

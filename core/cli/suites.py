@@ -21,13 +21,14 @@ from fedbench.core.cli.options import (
 from fedbench.core.cli.output import say, say_json
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
-from fedbench.core.process.ask import Ended, plugin_limits
+from fedbench.core.process.ask import Ended, ask_apart, plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.component import is_here
 from fedbench.core.words import explain
 
 if TYPE_CHECKING:
     from fedbench.core.registry.components import RegisteredComponent, Registry
+    from fedbench.core.registry.use import ComponentUse
     from fedbench.core.spec.load import LoadedSuite
     from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 
@@ -134,9 +135,15 @@ def _absent(loaded: LoadedSuite, settings: Iterable[ResolvedSetting]) -> list[st
     """The settings' datasets that are not on this machine: validating downloads nothing."""
     uses = {s.dataset.name: s.dataset for s in settings}
     try:
-        return [name for name, use in uses.items() if is_here(use.load(), f"dataset {use}") is False]
+        return [name for name, use in uses.items() if _is_here(use) is False]
     except UserError as exc:
         raise UserError(*(f"{loaded.path}: {message}" for message in exc.messages)) from exc
+
+
+def _is_here(use: ComponentUse) -> bool | str:
+    party = f"dataset {use}"
+    answer: bool | str = ask_apart(party, [use.distribution], lambda: is_here(use.load(), party))
+    return answer
 
 
 def _groups(resolved: Resolved) -> Iterable[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.channel import TimeLimits, pass_on_interrupt, raised_by
+from fedbench.core.contract.hooks import DISTRIBUTION
+from fedbench.core.process.channel import TimeLimits, at_work, pass_on_interrupt, raised_by
 from fedbench.core.words import explain, one_line, printable_lines
 
 if TYPE_CHECKING:
@@ -75,6 +76,23 @@ def ask(question: Callable[[], Any]) -> Any:
     :class:`Ended` naming the plugin at work where the process ended."""
     (answer,) = ask_each([None], lambda _: question())
     return answer.get()
+
+
+def ask_apart(party: str, distributions: Iterable[str], question: Callable[[], Any]) -> Any:
+    """The result of ``question()``, which runs the code of ``party``, components of these distributions: here where all are
+    fedbench's own, else as :func:`ask` gives it. No module of another package is imported here, where it could change what is
+    fedbench's."""
+
+    def asked() -> Any:
+        with at_work(party):
+            return question()
+
+    return question() if is_own(distributions) else ask(asked)
+
+
+def is_own(distributions: Iterable[str]) -> bool:
+    """Whether all are fedbench's own."""
+    return all(distribution.partition(" ")[0] == DISTRIBUTION for distribution in distributions)
 
 
 def ask_each(items: Sequence[T], question: Callable[[T], Any], quiet: bool = False) -> Iterator[Answer]:

@@ -49,6 +49,11 @@ class ComponentUse(BaseModel):
         return (self.model_copy(update={"then": ()}), *self.then)
 
     @property
+    def distributions(self) -> list[str]:
+        """The distributions of this one and of those applied after it."""
+        return [part.distribution for part in self.chain]
+
+    @property
     def full_name(self) -> str:
         """``a`` or, where others follow, ``a+b``."""
         return "+".join(part.name for part in (self, *self.then))

@@ -15,7 +15,7 @@ from fedbench.core.contract.attack import LEVELS, ActiveAttack, Attack, View
 from fedbench.core.contract.components import Data
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.ask import long_plugin_limits, plugin_limits
+from fedbench.core.process.ask import ask, ask_apart, is_own, long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.hooks_of import unknown_methods
 from fedbench.core.registry.kinds import kind_of
@@ -148,6 +148,31 @@ def load_data(dataset: ComponentUse, seed: int) -> Loaded:
     return Loaded(data, data.digest(), repeated_share(data, dataset.name))
 
 
+_LABELS = {"train_y": np.int64, "test_y": np.int64, "holdout_y": np.int64, "train_canary": bool, "holdout_canary": bool}
+
+
+def load_outline(dataset: ComponentUse, seed: int) -> Loaded:
+    """As :func:`load_data`; of another package's data set the labels alone, with one sample in place of all."""
+    if is_own(dataset.distributions):
+        return load_data(dataset, seed)
+    answer = ask(lambda: _outline(load_data(dataset, seed)))
+    sample = np.array(answer["sample"], answer["dtype"])
+    arrays: dict[str, Any] = {}
+    for name, dtype in _LABELS.items():
+        arrays[name] = np.array(answer["labels"][name], dtype)
+    for split in ("train", "test", "holdout"):
+        arrays[f"{split}_x"] = np.broadcast_to(sample, (len(arrays[f"{split}_y"]), *sample.shape[1:]))
+    return Loaded(Data(n_classes=answer["n_classes"], **arrays), answer["digest"], answer["repeated"])
+
+
+def _outline(loaded: Loaded) -> dict[str, Any]:
+    data = loaded.data
+    return {
+        "labels": {name: getattr(data, name).tolist() for name in _LABELS}, "sample": data.train_x[:1].tolist(),
+        "dtype": data.train_x.dtype.str, "n_classes": data.n_classes, "digest": loaded.digest, "repeated": loaded.repeated,
+    }  # fmt: skip
+
+
 # --- public methods that are no hooks ---------------------------------------------------------------------------------
 
 
@@ -165,15 +190,19 @@ class Misspelt:
     def _of(self, part: ComponentUse) -> list[str]:
         at = (part.target, part.name)
         if at not in self._said:
-            cls = part.load()
-            who = f"{kind_of(cls)} {part}"
-            try:
-                with at_work(who, plugin_limits()):
-                    self._said[at] = [f"{who}: {text}" for text in unknown_methods(cls)]
-            except BaseException as error:  # a class can fail at being looked at
-                pass_on_interrupt(error)
-                self._said[at] = [f"{who}: its methods cannot be looked at: {explain(error)}"]
+            self._said[at] = ask_apart(str(part), [part.distribution], lambda: _misspelt(part))
         return self._said[at]
+
+
+def _misspelt(part: ComponentUse) -> list[str]:
+    cls = part.load()
+    who = f"{kind_of(cls)} {part}"
+    try:
+        with at_work(who, plugin_limits()):
+            return [f"{who}: {text}" for text in unknown_methods(cls)]
+    except BaseException as error:  # a class can fail at being looked at
+        pass_on_interrupt(error)
+        return [f"{who}: its methods cannot be looked at: {explain(error)}"]
 
 
 def misspelt_in(resolved: Resolved) -> list[str]:

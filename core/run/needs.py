@@ -12,6 +12,7 @@ from fedbench.core.contract.components import Signal
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.process.ask import ask_apart
 from fedbench.core.process.channel import pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse, UseMaker
@@ -53,14 +54,20 @@ class Signals:
             if own != name:
                 raise UserError(f"'{name}': signals of the gradient are measured of what was uploaded alone; write '{own}'")
             return
-        try:
-            vector = self.uses[own].make()[0].vector
-        except BaseException as error:  # a plugin's constructor
-            pass_on_interrupt(error)
-            remedy = "a suite sets its parameters under `signals:`"
-            raise UserError(f"signal {self.uses[own]} cannot be made: {explain(error)}; {remedy}") from error
-        if type(vector) is not bool:
-            raise UserError(f"signal {self.uses[own]}: its vector is {vector!r:.60}, expected True or False")
+        use = self.uses[own]
+        ask_apart(f"signal {use}", use.distributions, lambda: _require_vector(use))
+
+
+def _require_vector(use: ComponentUse) -> None:
+    """Raise ``UserError`` for a signal that cannot be made, or does not say whether it is a vector."""
+    try:
+        vector = use.make()[0].vector
+    except BaseException as error:  # a plugin's constructor
+        pass_on_interrupt(error)
+        remedy = "a suite sets its parameters under `signals:`"
+        raise UserError(f"signal {use} cannot be made: {explain(error)}; {remedy}") from error
+    if type(vector) is not bool:
+        raise UserError(f"signal {use}: its vector is {vector!r:.60}, expected True or False")
 
 
 # --- what a run measures ----------------------------------------------------------------------------------------------

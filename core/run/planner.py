@@ -1,4 +1,8 @@
-"""Plan a validated suite: jobs and cells with keys. Data is loaded here once, so that mistakes are found before training."""
+"""Plan a validated suite: jobs and cells with keys. Data is loaded here once, so that mistakes are found before training.
+
+Only components of fedbench itself are imported in this process. What another package's say of themselves, their data and their
+answers come from processes of their own (``ask_apart``), so that no import of theirs changes a plan or a split.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from fedbench.core.contract.analysis import Analysis
-from fedbench.core.contract.attack import ActiveAttack, Attack
+from fedbench.core.contract.attack import ActiveAttack
 from fedbench.core.contract.components import Data
 from fedbench.core.contract.defense import Defense, needs_coalition
 from fedbench.core.contract.errors import UserError
@@ -17,10 +23,11 @@ from fedbench.core.federation.guard import remarks_of, require_served
 from fedbench.core.federation.setup import public_facts
 from fedbench.core.numerics.wrappers import check_precision
 from fedbench.core.population.audit import Target, split_digest
+from fedbench.core.process.ask import ask_apart, is_own
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run.checks import Loaded, Misspelt, declaration_mistake, load_data, require_room
+from fedbench.core.run.checks import Loaded, Misspelt, declaration_mistake, load_data, load_outline, require_room
 from fedbench.core.run.job import Cell, Job, Look, cell_identity, key_of_run
 from fedbench.core.run.model_checks import TriedModels
 from fedbench.core.run.needs import Signals
@@ -56,7 +63,45 @@ def check_plan(loaded: LoadedSuite, resolved: Resolved, settings: set[str] | Non
     return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu", settings).notes
 
 
-Made = tuple[ComponentUse, Any]  # what a suite lists, and the component
+_NO_LOOK = Look(needs=frozenset(), view="server")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What a component says of itself, known without its code. ``in_coalition``: whether clients act in a defense; ``look``: of
+    an attack or an analysis; ``active``: whether an attack takes part in training; ``tuning``, ``computes``: whether an analysis
+    reads the runs of tuning seeds, and whether it analyses runs."""
+
+    root_samples: int = 0
+    least_members: int = 1
+    in_coalition: bool = False
+    look: Look = _NO_LOOK
+    active: bool = False
+    tuning: bool = False
+    computes: bool = False
+
+
+_DECLARED = TypeAdapter(Declared)
+
+
+def _declared(kind: str, use: ComponentUse) -> Any:
+    """A component's :class:`Declared` as JSON. Raises ``UserError`` for an invalid declaration."""
+    made = defense_of(use) if kind == "defense" else use.make()[0]
+    if mistake := declaration_mistake(made):
+        raise UserError(f"{kind} '{use.name}': {mistake}")
+    if isinstance(made, Defense):
+        declared = Declared(
+            root_samples=made.root_samples, least_members=made.least_members, in_coalition=needs_coalition(made)
+        )
+    else:
+        declared = Declared(
+            look=Look.of(made), active=isinstance(made, ActiveAttack), tuning=getattr(made, "needs_tuning_seeds", False),
+            computes=isinstance(made, Analysis) and type(made).analyse is not Analysis.analyse,
+        )  # fmt: skip
+    return _DECLARED.dump_python(declared, mode="json")
+
+
+Made = tuple[ComponentUse, Declared]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +114,7 @@ class Row:
     members: tuple[int, ...]
     coalitions: tuple[tuple[int, ...], ...]
     use: ComponentUse
-    defense: Defense
+    defense: Declared
     attacks: list[Made]
     adversary: Adversary | None
     observed: tuple[int, ...] = ()
@@ -94,6 +139,8 @@ class _Planner:
         self.notes: dict[str, None] = {}
         self.remarks: dict[tuple[str, str, str], list[str]] = {}  # of a setting, a coalition and a defense
         self.models = TriedModels()
+        self.sizes: dict[tuple[str, str], int] = {}
+        self.applicable: dict[tuple[str, str], bool] = {}
         self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
@@ -126,34 +173,34 @@ class _Planner:
         labels = self.refusals.known_labels(i, kind, [use.label for use, _ in uses])
         return [(use, made) for use, made in uses if use.label in labels]
 
-    def _adversary(self, i: int, attacks: list[tuple[ComponentUse, Attack]]) -> Adversary | None:
+    def _adversary(self, i: int, attacks: list[Made]) -> Adversary | None:
         """The setting's adversary; the default one where it names none but an active attack takes part."""
         own = self.spec.settings[i].adversary
-        return own or (Adversary() if any(isinstance(a, ActiveAttack) for _, a in attacks) else None)
+        return own or (Adversary() if any(a.active for _, a in attacks) else None)
 
     def _made(self, kind: str, use: ComponentUse) -> Any:
         """The component, or None with its mistake noted."""
 
-        def build() -> Any:
-            made = defense_of(use) if kind == "defense" else use.make()[0]
-            if mistake := declaration_mistake(made):
-                raise UserError(f"{kind} '{use.name}': {mistake}")
+        def build() -> Declared:
+            made = _DECLARED.validate_python(
+                ask_apart(f"{kind} {use}", use.distributions, partial(_declared, kind, use))
+            )
             self._require_tuning(use, made)
-            self.signals.require(f"{kind} {use}", getattr(made, "needs", ()))
+            self.signals.require(f"{kind} {use}", made.look.needs)
             self.notes |= dict.fromkeys(self.misspelt.of([use]))
             return made
 
         return self.refusals.ask(self.refusals.place_of(kind, use), f"{kind} '{use.name}'", build)
 
-    def _require_tuning(self, use: ComponentUse, made: Any) -> None:
-        if isinstance(made, Analysis) and made.needs_tuning_seeds and not self.spec.tuning_seeds:
+    def _require_tuning(self, use: ComponentUse, made: Declared) -> None:
+        if made.tuning and not self.spec.tuning_seeds:
             raise UserError(
                 f"analysis '{use.name}': it chooses strengths on runs that are not reported, and the suite names no seeds for "
                 "them: add for example `tuning_seeds: [100, 101]`, none of them among `seeds`"
             )
 
     def _note_unread(self) -> None:
-        if self.spec.tuning_seeds and not any(made.needs_tuning_seeds for _, made in self.analyses):
+        if self.spec.tuning_seeds and not any(made.tuning for _, made in self.analyses):
             self.notes.setdefault("tuning_seeds: no analysis of the suite reads their runs; `tuned` does")
 
     def _rows(self, settings: set[str] | None, defenses: list[Made], attacks: list[Made]) -> Iterator[Row]:
@@ -177,7 +224,7 @@ class _Planner:
                         i=i, coalition=coalition.name, members=members, coalitions=groups_of(coalition), use=use, defense=defense,
                         attacks=judges, adversary=adversary,
                     )  # fmt: skip
-                    yield from (one,) if needs_coalition(defense) else self._without_members(one)
+                    yield from (one,) if defense.in_coalition else self._without_members(one)
 
     def _without_members(self, row: Row) -> Iterator[Row]:
         """The rows of a defense that has no members: one for all coalitions and, for attacks on a coalition's mean, one for each
@@ -185,7 +232,7 @@ class _Planner:
         setting = self.spec.settings[row.i]
         named = self.resolved.settings[row.i].coalitions
         defended = any(resolve_coalition(coalition, setting.federation.clients) for coalition in named)
-        on_mean = [a for a in row.attacks if defended and a[1].view == "coalition" and not isinstance(a[1], ActiveAttack)]
+        on_mean = [a for a in row.attacks if defended and a[1].look.view == "coalition" and not a[1].active]
         rest = [a for a in row.attacks if a not in on_mean]
         yield replace(row, coalition="none", members=(), coalitions=(), attacks=rest)
         if row.members and on_mean:
@@ -200,7 +247,7 @@ class _Planner:
         for positions in by_data.values():
             for seed in self.spec.all_seeds:
                 dataset, place = self.resolved.settings[rows[positions[0]].i].dataset, self._place(rows[positions[0]])
-                loaded = self.refusals.ask(place, f"dataset '{dataset.name}'", partial(load_data, dataset, seed))
+                loaded = self.refusals.ask(place, f"dataset '{dataset.name}'", partial(load_outline, dataset, seed))
                 if loaded is None:
                     continue
                 if loaded.repeated:
@@ -216,9 +263,9 @@ class _Planner:
     def _jobs(self, row: Row, seed: int, loaded: Loaded, splits: dict[Any, str | None]) -> Iterator[Job]:
         """The passive run with all passive attacks, and one run for every active one."""
         if seed == self.spec.seeds[0]:
-            self._check_fit(row, loaded.data)
-        passive = [(a, made) for a, made in row.attacks if not isinstance(made, ActiveAttack)]
-        for attacker in (None, *(a for a, made in row.attacks if isinstance(made, ActiveAttack))):
+            self._check_fit(row, seed, loaded.data)
+        passive = [(a, made) for a, made in row.attacks if not made.active]
+        for attacker in (None, *(a for a, made in row.attacks if made.active)):
             attacks = passive if attacker is None else [(a, made) for a, made in row.attacks if a is attacker]
             job = self._job(row, seed, loaded, splits, attacker) if attacks else None
             if job is not None:
@@ -247,35 +294,64 @@ class _Planner:
             device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits, debug=debugging(),
         )  # fmt: skip
         analyses = self._analyses_of(job, self._place(row))
-        looks = {use.label: Look.of(made) for use, made in analyses}
+        looks = {use.label: made.look for use, made in analyses}
         return replace(job, analyses=tuple(use for use, _ in analyses), looks=looks)
 
     def _analyses_of(self, job: Job, place: str) -> list[Made]:
         """The analyses that compute something and apply to the job's setting."""
         described = job.described()
+        key = key_of(described)
 
-        def applies(use: ComponentUse, made: Analysis) -> bool:
-            return bool(self.refusals.ask(place, f"analysis '{use.name}'", lambda: made.applies(described)))
+        def applies(use: ComponentUse) -> bool:
+            if (use.label, key) not in self.applicable:
+                question = partial(
+                    ask_apart, f"analysis {use}", use.distributions, lambda: bool(use.make()[0].applies(described))
+                )
+                self.applicable[use.label, key] = bool(self.refusals.ask(place, f"analysis '{use.name}'", question))
+            return self.applicable[use.label, key]
 
-        computing = [(use, made) for use, made in self.analyses if type(made).analyse is not Analysis.analyse]
-        return [(use, made) for use, made in computing if applies(use, made)]
+        return [(use, made) for use, made in self.analyses if made.computes and applies(use)]
 
-    def _check_fit(self, row: Row, data: Data) -> None:
+    def _check_fit(self, row: Row, seed: int, data: Data) -> None:
         """Whether model, precision and defense can serve this setting."""
-        setting, used, place = self.spec.settings[row.i], self.resolved.settings[row.i], self._place(row)
+        setting, place = self.spec.settings[row.i], self._place(row)
         federation = setting.federation
-        size = self.refusals.ask(place, f"model '{used.model.name}'", lambda: self.models.size(used.dataset, used.model, data))
+        size = self._size(row, seed, data)
         self.refusals.ask(place, "precision", lambda: check_precision(federation.precision, self.device))
-        facts = public_facts(
-            federation, defense=row.defense, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,
-            expected_malicious=row.adversary.expected(federation.clients) if row.adversary else 0,
-            thresholds=setting.thresholds is not None,
-        )  # fmt: skip
+
+        def remarks() -> list[str]:
+            defense = defense_of(row.use)
+            facts = public_facts(
+                federation, defense=defense, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,
+                expected_malicious=row.adversary.expected(federation.clients) if row.adversary else 0,
+                thresholds=setting.thresholds is not None,
+            )  # fmt: skip
+            require_served(defense, facts)
+            return remarks_of(defense, facts)
+
         place, party = f"{self.refusals.place_of('defense', row.use)}: in {place}", f"defense '{row.use.name}'"
-        self.refusals.ask(place, party, lambda: require_served(row.defense, facts))
         self.refusals.ask(place, party, row.require_members)
-        texts = self.refusals.ask(place, party, lambda: remarks_of(row.defense, facts)) or []
+        question = partial(ask_apart, f"defense {row.use}", row.use.distributions, remarks)
+        texts = self.refusals.ask(place, party, question) or []
         self.remarks[setting.name, row.coalition, row.use.label] = [remark_note(row.use.label, setting.name, t) for t in texts]
+
+    def _size(self, row: Row, seed: int, data: Data) -> int | None:
+        """Number of parameters of a setting's model, tried on its data; None with its mistake noted."""
+        dataset, model = self.resolved.settings[row.i].dataset, self.resolved.settings[row.i].model
+        pair = key_of(dataset.identity()), key_of(model.identity())
+
+        def tried() -> int:
+            whole = data if is_own(dataset.distributions) else load_data(dataset, seed).data
+            return self.models.size(dataset, model, whole)
+
+        if pair not in self.sizes:
+            distributions = [*dataset.distributions, *model.distributions]
+            question = partial(ask_apart, f"model {model}", distributions, tried)
+            size = self.refusals.ask(self._place(row), f"model '{model.name}'", question)
+            if size is None:
+                return None
+            self.sizes[pair] = size
+        return self.sizes[pair]
 
     def _with_cells(self, base: Job, attacks: list[Made]) -> Job:
         """The job with its key and a cell for each attack."""
@@ -283,14 +359,14 @@ class _Planner:
         read_by_analyses = {name for look in job.looks.values() for name in look.needs}
         remarks = self.remarks.get((job.setting.name, job.coalition, job.defense.label), [])
         for use, made in attacks:
-            names = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.needs, *read_by_analyses}))
+            names = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.look.needs, *read_by_analyses}))
             signals = {n: self.signals.uses[base_name] for n, base_name in names if base_name in self.signals.uses}
             identity = cell_identity(job, use, signals)
             key = key_of({**identity, "run": job.run_key})
             name = stem(job.setting.name, job.coalition, job.defense.label, use.label, job.seed, key)
             parts = [job.dataset, job.model, job.defense, use, *job.analyses, *signals.values()]
             notes = (*self.misspelt.of(parts), *remarks)
-            cells.append(Cell(key=key, stem=name, attack=use, look=Look.of(made), identity=identity, notes=notes))
+            cells.append(Cell(key=key, stem=name, attack=use, look=made.look, identity=identity, notes=notes))
         self.notes |= dict.fromkeys(note for cell in cells for note in cell.notes)
         return replace(job, cells=tuple(cells))
 

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.ask import plugin_limits
+from fedbench.core.process.ask import ask_apart, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
@@ -118,13 +119,29 @@ class _Resolver:
         """Resolve the rows of one use, by default one with default parameters."""
         try:
             registered = self._registry.get(kind, name)
-            component = registered.load()
+            rows = self._validated(registered, loc, points or [Point(name, {}, {})])
         except UserError as error:
             place = (*loc, "name") if isinstance(_at(self._data, loc), dict) else loc
             self.problems += [Problem(place, message) for message in error.messages]
             return
-        made = ((point.label, self._params(registered, component, loc, point)) for point in points or [Point(name, {}, {})])
-        self.uses[loc] = [self._use(registered, params, label) for label, params in made if params is not None]
+        self.uses[loc] = [self._use(registered, params, label) for label, params in rows]
+
+    def _validated(
+        self, registered: RegisteredComponent, loc: Loc, points: Sequence[Point]
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """(label, all parameters) of each point without a mistake. Raises ``UserError`` where its class cannot be loaded."""
+
+        def question() -> list[Any]:
+            component = registered.load()
+            return [_params(registered, component, loc, point) for point in points]
+
+        rows = []
+        answers = ask_apart(str(registered), [registered.distribution], question)
+        for point, (params, problems) in zip(points, answers, strict=True):
+            self.problems += [Problem(tuple(place), text, at_key) for place, text, at_key in problems]
+            if params is not None:
+                rows.append((point.label, params))
+        return rows
 
     def _follow(self, kind: str, loc: Loc, use: MethodUse) -> None:
         """Resolve the defenses that follow one."""
@@ -143,7 +160,9 @@ class _Resolver:
                 self._add(kind, (*loc, kind), use.name, [Point(use.name, use.params, {})])
         for dataset in self.uses.get((*loc, "dataset"), []) if setting.get("model") is None else ():
             before = len(self.problems)
-            self._add("model", (*loc, "model"), dataset.load().default_model)
+            party = f"dataset {dataset}"
+            model = ask_apart(party, [dataset.distribution], partial(_default_model, dataset))
+            self._add("model", (*loc, "model"), model)
             text = f"the default model of '{dataset.name}': "
             self.problems[before:] = [Problem((*loc, "dataset"), text + p.text) for p in self.problems[before:]]
 
@@ -163,24 +182,30 @@ class _Resolver:
         problems, given = len(self.problems), self.uses.get(loc)
         if given:
             registered = self._registry.get("signal", use.name)
-            if self._params(registered, registered.load(), loc, Point(use.name, {}, {})) == given[0].params:
+            if self._validated(registered, loc, [Point(use.name, {}, {})]) == [(use.name, given[0].params)]:
                 self.uses[loc] = [self._use(registered, {}, use.name)]
         del self.problems[problems:]  # a signal may have required parameters
 
-    def _params(self, registered: RegisteredComponent, component: Any, loc: Loc, point: Point) -> dict[str, Any] | None:
-        """Validated as JSON is: a list may become a tuple, but text never becomes a number."""
-        model = component.Params
-        try:
-            text = json.dumps(point.params, default=str)
-            with at_work(f"{registered}: its Params", plugin_limits()):
-                return model.model_validate_json(text, strict=True).model_dump(mode="json")  # type: ignore[no-any-return]
-        except ValidationError as error:
-            for problem in messages.problems(error, model, point.params):
-                self.problems.append(Problem(_place(loc, point, problem.loc), problem.text, problem.at_key))
-        except BaseException as error:
-            pass_on_interrupt(error)
-            self.problems.append(Problem((*loc, "params"), f"the Params of '{component.__name__}' raised {explain(error)}"))
-        return None
+
+def _default_model(dataset: ComponentUse) -> str:
+    return str(dataset.load().default_model)
+
+
+def _params(registered: RegisteredComponent, component: Any, loc: Loc, point: Point) -> tuple[Any, list[Any]]:
+    """(all parameters, or None where there are mistakes; the fields of these). Validated as JSON is: a list may become a tuple,
+    but text never becomes a number."""
+    model = component.Params
+    try:
+        text = json.dumps(point.params, default=str)
+        with at_work(f"{registered}: its Params", plugin_limits()):
+            return model.model_validate_json(text, strict=True).model_dump(mode="json"), []
+    except ValidationError as error:
+        found = messages.problems(error, model, point.params)
+        return None, [(_place(loc, point, problem.loc), problem.text, problem.at_key) for problem in found]
+    except BaseException as error:
+        pass_on_interrupt(error)
+        raised = f"the Params of '{component.__name__}' raised {explain(error)}"
+        return None, [((*loc, "params"), raised, False)]
 
 
 def _place(loc: Loc, point: Point, inner: Loc) -> Loc:
