@@ -106,9 +106,9 @@ class Results:
         """The ranked rows of the board, one a defense in each setting, coalition and view: ``worst``, ``mean`` (AUC), ``tf01``
         (percent), ``delta`` (test accuracy against the undefended run, a fraction), ``accuracy``, ``contribution`` and
         ``runtime`` with the ends of their 95 % intervals in ``worst_low``, ``worst_high`` and so on, the ranks that the tests
-        cannot distinguish from ``rank`` to ``rank_last``, and in ``front`` whether no other row is better in both leakage and
-        accuracy."""
-        return _table(row_of(self.board(), row) for row in self.board()["rows"])
+        leave open from ``rank`` to ``rank_last``, and in ``front`` whether no other row is better in both ``accuracy`` and the
+        leakage that ``front_of`` names, ``worst`` or ``tf01``."""
+        return _table((row_of(self.board(), row) for row in self.board()["rows"]), whole=("rank", "rank_last"))
 
     def board(self) -> dict[str, Any]:
         """The whole board as the JSON document that ``leaderboard/site/SCHEMA.md`` describes."""
@@ -192,12 +192,14 @@ def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
 # -- tables -------------------------------------------------------------------------------------------------------------------
 
 
-def _table(rows: Iterable[dict[str, Any]]) -> Table:
+def _table(rows: Iterable[dict[str, Any]], whole: Sequence[str] = ()) -> Table:
+    """``whole``: columns of whole numbers, or none."""
     try:
         import pandas
     except ImportError:
         return list(rows)
-    return pandas.DataFrame(list(rows))
+    frame = pandas.DataFrame(list(rows))
+    return frame.astype({name: "Int64" for name in whole if name in frame})
 
 
 def _cells(*values: Any) -> dict[str, Any]:
@@ -250,11 +252,14 @@ def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     section = board["sections"][row["section"]]
     setting, attack = board["settings"][section["setting"]], row["worst_attack"]
     first, last = row["rank"] or (None, None)
+    ranked = [other for other in map(board["rows"].__getitem__, section["rows"]) if other["complete"] and not other["floor"]]
+    leak = "tf01" if all(other["tf01"] for other in ranked) else "worst"
     found = {
         "suite": setting["suite"], "setting": setting["name"], "coalition": section["coalition"], "view": section["view"],
         "rank": first, "rank_last": last, "defense": row["label"],
         "worst_attack": board["uses"][section["attacks"][attack]]["label"] if attack >= 0 else None,
         **{name: row[name] for name in ("floor", "undefended", "complete", "front", "claims", "trust")},
+        "front_of": None if row["front"] is None else leak,
     }  # fmt: skip
     for name in _INTERVALS:
         found[name], found[f"{name}_low"], found[f"{name}_high"] = row[name] or (None, None, None)

@@ -106,7 +106,7 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
     analyses = drawers(source.analyses, sections)
     if not sections:
         blocks.append(Note(Words("All records are of tuning seeds, which no table counts: run the suite's other seeds, too.")))
-    fronts: list[Block] = [ranking.READING] if sections else []
+    fronts: list[Block] = []
     own: list[Block] = []
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
@@ -115,7 +115,7 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
         fronts += ranking.front_blocks(section, source.trust)
         for comparison in (section.comparison, *section.comparison.by_kind):
             comparison.forget_scores()
-    blocks += [*fronts, *mixed_note(current)]
+    blocks += [*ranking.caveats(sections), *([ranking.READING] if sections else []), *fronts, *mixed_note(current)]
     if left_out := source.superseded + len(old):
         blocks.append(Note(Words(f"{left_out} records of earlier code, parameters or plans are not shown.")))
     blocks.append(Fold(Words("How to read this board in full"), (READING,)))

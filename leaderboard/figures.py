@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbench.core.contract.board import Figure, Image, Style, Words
+from fedbench.core.contract.board import Figure, Image, Style, Words, value
 from fedbench.core.metrics import pareto_front
 from fedbench.leaderboard import style as board_style
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
@@ -119,9 +119,9 @@ def _draw_tradeoff(style: Style, section: Section) -> Canvas:
         if row.complete and worst and accuracy:
             s = looks[row.label]
             axis.errorbar(
-                worst.found.mean, 100 * accuracy.mean, xerr=np.nan_to_num(worst.found.half_width),
-                yerr=100 * accuracy.half_width, fmt=s["marker"], color=s["color"], ms=7, mec="white", mew=0.6,
-                elinewidth=0.9, capsize=2, zorder=s["zorder"], label=legend_name(row),
+                worst.found.mean, 100 * accuracy.mean, xerr=value(worst.found).half_width,
+                yerr=100 * accuracy.half_width if accuracy.between else None, fmt=s["marker"], color=s["color"], ms=7,
+                mec="white", mew=0.6, elinewidth=0.9, capsize=2, zorder=s["zorder"], label=legend_name(row),
             )  # fmt: skip
             losses += [] if row.floor else [(worst.found.mean, 100 * (1 - accuracy.mean))]
     front = np.array(losses).reshape(-1, 2)
@@ -173,8 +173,9 @@ def _attack(axis: Axes, style: Style, section: Section, attack: str, i: int, x: 
     last, best = ([e.attack_accuracy(best=which) for e in entries] for which in (False, True))
     null = [e.decision_mean("null_best_accuracy") for e in entries]
     colour, marker = style.colour(i), style.marker(i)
+    widths = [v.half_width if v and v.between else np.nan for v in last]
     axis.errorbar(
-        x, [v.mean if v else np.nan for v in last], yerr=[v.half_width if v else np.nan for v in last], color=colour,
+        x, [v.mean if v else np.nan for v in last], yerr=widths, color=colour,
         fmt=marker, ms=5, elinewidth=0.9, capsize=2, zorder=3, label=style.literal(attack),
     )  # fmt: skip
     axis.plot(x, [v.mean if v else np.nan for v in best], marker, color=colour, mfc="none", ms=6, zorder=2)

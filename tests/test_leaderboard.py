@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import numpy as np
@@ -29,17 +30,19 @@ from claim_boards import Cells
 
 import fedbench
 from fedbench.core import UserError
-from fedbench.core.metrics import combined_interval, hypervolume, t_interval
+from fedbench.core.metrics import combined_interval, hypervolume, score_groups, t_interval
 from fedbench.core.report import Fold, Note, Words, opened
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Measured, RoundRow, remark_note
 from fedbench.core.store.results import write_marker
+from fedbench.core.store.scores import TargetScores
 from fedbench.leaderboard.board import MarkdownBoard
-from fedbench.leaderboard.document import source_of
+from fedbench.leaderboard.document import document, source_of
 from fedbench.leaderboard.gate.snapshot import Key, snapshot_of
 from fedbench.leaderboard.markdown import inline, render
 from fedbench.leaderboard.site.data import board_of
 from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown
+from fedbench.leaderboard.statistics.verdict import Comparison
 from fedbench.leaderboard.tables.ranking import answer, sentences
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 
@@ -145,6 +148,71 @@ def test_the_interval_of_a_delta_accuracy_is_that_of_the_means_over_rounds(tmp_p
     differences = np.subtract(luck(0.75), luck(0.8)) - spikes
     assert (found.delta_accuracy.mean, found.deviation) == pytest.approx((np.mean(differences), np.std(differences, ddof=1)))
     assert found.delta_accuracy.half_width == pytest.approx(t_interval(differences).half_width)
+
+
+def test_one_seed_prints_no_interval(tmp_path):
+    """Its intervals would leave out the variance of training."""
+    folder = Folder(tmp_path / "r", {"none": 1.5, "mixup": 0.3}, n_ofl=1000).fill((0,))
+    text = board(folder)
+    for table in ("**At a glance**", "**Ranking**", "**AUC by attack**"):
+        cells = [cell for row in rows_of(text, table) for cell in row.values()]
+        assert not [cell for cell in cells if "±" in cell or "[" in cell]
+    assert "±" in board(folder.fill((1,)))  # two seeds do
+    (row, *_) = board_of(source_of(Folder(tmp_path / "one", {"none": 1.5}).fill((0,)).root), "demo", "").rows
+    assert row.worst[0] > 0.5 and row.worst[1:] == row.mean[1:] == row.accuracy[1:] == row.entries[0].auc[1:] == (None, None)
+    assert "One seed: no intervals" in text
+
+
+def test_intervals_of_auc_and_accuracy_end_at_0_and_1_where_they_are_shown(tmp_path):
+    wobble = {seed: {"mixup": (9.0 if seed else 0.2, 0.999 if seed else 0.9)} for seed in range(3)}
+    folder = Cells(tmp_path / "r", {"iid": {"none": (9.0, 0.8), "mixup": (2.0, 0.99)}}, seeds=range(3), of_seed=wobble)
+    (section,) = sections_of(folder)
+    assert section.comparison.worst("mixup").found.high > 1  # a test uses it whole
+    row = next(r for r in board_of(source_of(folder.root), "demo", "").rows if r.label == "mixup")
+    assert row.worst[2] == row.mean[2] == row.accuracy[2] == row.entries[0].auc[2] == 1
+    shown = of_defense(board(folder), "**AUC by attack**")["mixup"]["loss-series"]
+    assert shown.endswith(r", 1.000\]") and r", 1.000\] " in of_defense(board(folder), "**Ranking**")["mixup"]["worst case AUC"]
+
+
+def test_what_changes_the_reading_stands_above_the_first_table_and_the_answer_before_its_own(tmp_path):
+    rows = {"none": (0.3, 0.9), "a": (0.22, 0.8), "b": (0.14, 0.7), "c": (0.07, 0.6), "d": (0.0, 0.5)}
+    folder = CanaryCells(tmp_path / "r", {"iid": rows}, seeds=range(3))
+    (section,), text = sections_of(folder), board(folder)
+    clean, every = (c.worst("none").found.mean for c in (section.comparison.by_kind[0], section.comparison))
+    where = "iid, coalition pair, server view"
+    leak = f"undefended worst case AUC on all, on clean ones {every:.3f}, {clean:.3f} ({where}: 5 % canaries)"
+    summaries = [section.summaries[label] for label in rows]
+    alike = np.corrcoef([s.worst.mean for s in summaries], [s.accuracy.mean for s in summaries])[0, 1]
+    both = f"correlation of worst case AUC and accuracy over rows {alike:.2f} ({where})"
+    above, table = text.split("**At a glance**", 1)
+    assert leak in above and both in above and alike > 0.8 and every - clean > 0.03
+    assert "On another type of CPU ranks may move\nby a place." in above and "- CPU type: A CPU (AVX2)" in table
+    assert "The undefended federation leaks" in above
+    assert [leak in note for note in board_of(source_of(folder.root), "demo", "").notes] == [True, False]
+    calm = board(Cells(tmp_path / "calm", {"iid": rows | {"a": (0.0, 0.9), "d": (0.3, 0.5), "c": (0.05, 0.9)}}, seeds=range(3)))
+    assert "carry much of the leak" not in calm and "nearly one thing" not in calm
+
+
+class CanaryCells(Cells):
+    """Mislabelled members score far higher, undefended or not."""
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        arrays, _, correct = super()._measured(defense, attack, seed, targets, ids_from)
+        scored = []
+        for t in targets:
+            kind, canary = arrays[f"t{t}_kind"], arrays[f"t{t}_canary"]
+            arrays[f"t{t}_scores"] = arrays[f"t{t}_scores"] + 9.0 * (canary & (kind == 0)) - 9.0 * (canary & (kind == 1))
+            groups = score_groups(arrays[f"t{t}_scores"], kind, canary, np.random.default_rng(0))
+            scored.append(TargetScores(target=t, groups=groups))
+        return arrays, scored, correct
+
+
+def test_no_comparison_outlives_its_board(template):
+    source = source_of(template.root)
+    document(source, plots=False)
+    del source
+    gc.collect()
+    assert not [made for made in gc.get_objects() if isinstance(made, Comparison)]
 
 
 def timed(tmp_path, walls, away="away"):

@@ -29,6 +29,7 @@ from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.document import document, source_of
 from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site.data import only_of, plain
+from fedbench.leaderboard.site.pages import BEFORE
 from fedbench.leaderboard.site.write import make_site
 from fedbench.leaderboard.statistics.roc import roc_band
 from fedbench.leaderboard.tables.common import TITLE
@@ -302,6 +303,29 @@ def test_a_site_that_was_cut_short_is_finished_by_the_same_command(folder, tmp_p
     assert any((tmp_path / "site").iterdir())
     monkeypatch.undo()
     assert set(site(tmp_path / "site", folder.root)) == {"index.html", "licences.html", "demo.html"}
+@pytest.mark.parametrize("n_ofl", [60, 1000])
+def test_the_front_names_its_column_and_ranks_are_whole_numbers(tmp_path, n_ofl):
+    rows = {"none": (2.0, 0.8), "a": (0.9, 0.7), "b": (0.3, 0.75), "c": (0.2, 0.6), "free-rider": (0.0, 0.9)}
+    found = load(marked(Cells(tmp_path / "demo", {"iid": rows}, seeds=range(3), n_ofl=n_ofl))).rows
+    assert [str(found.dtypes[name]) for name in ("rank", "rank_last")] == ["Int64", "Int64"]
+    shown = [row for row in found.to_dict("records") if row["front"] is not None]
+    (column,) = {row["front_of"] for row in shown}
+    assert column == ("tf01" if n_ofl == 1000 else "worst") and len(shown) == 4
+    for row in shown:
+        beaten = [r for r in shown if r is not row and r[column] <= row[column] and r["accuracy"] >= row["accuracy"]]
+        assert row["front"] == (not beaten)
+
+
+def test_a_document_made_before_the_rules_changed_makes_a_page_that_says_so(made, folder, tmp_path):
+    assert BEFORE not in made["demo.html"].text
+    content = kept(folder)
+    for row in content["rows"]:
+        del row["better"]
+    path = tmp_path / "demo.json"
+    path.write_bytes(sealed(content))
+    page = site(tmp_path / "site", path)["demo.html"]
+    assert BEFORE in page.text and page.text.index(BEFORE) < page.text.index("mixup")
+    assert not [a for tag, a in page.tags if tag == "span" and a.get("title", "").startswith(("tied", "better", "worse"))]
 
 
 @pytest.mark.slow

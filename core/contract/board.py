@@ -90,9 +90,12 @@ class Value:
 
 
 def value(found: Interval | None, suffix: Text = ()) -> Value:
-    """An interval as a number of a table; None: it does not apply."""
+    """An interval as a number of a table, without its width where that leaves out the variance of training; None: it does not
+    apply."""
     if found is None:
         return Value(mean=None)
+    if not found.between:
+        return Value(mean=found.mean, suffix=suffix)
     return Value(mean=found.mean, half_width=found.half_width, ends=found.ends, suffix=suffix)
 
 

@@ -22,11 +22,12 @@ from fedbench.core.words import one_line, printable
 from fedbench.leaderboard.document import Source, board_id, document
 from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site import schema
+from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import Row, adversary_of, outcome_of
 from fedbench.leaderboard.statistics.sections import Section, of_tuning
 from fedbench.leaderboard.tables.provenance import mixed_note, origin
-from fedbench.leaderboard.tables.ranking import Trust, answer, claimed, references, row_numbers, sentences
+from fedbench.leaderboard.tables.ranking import Trust, answer, caveats, claimed, references, row_numbers, sentences
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 BINS = 20
@@ -65,7 +66,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
 
 
 def _notes(source: Source) -> list[str]:
-    found = lines(mixed_note(source.newest[0]))
+    found = lines([*caveats(source.sections), *mixed_note(source.newest[0])])
     if not source.sections:
         found.append("All records are of tuning seeds, which no table counts: run the suite's other seeds, too.")
     if missing := sum(row.outcomes["missing"] for s in source.sections for row in s.rows):
@@ -154,7 +155,7 @@ def _entry(section: Section, row: Row, attack: str, start: int, cells: Cells) ->
     comparison, records = section.comparison, row.entries[attack].records
     band = roc_band(section, row.label, attack, FPR[start:])
     return {
-        "auc": interval(comparison.signed(row.label, attack)), "tf01": interval(comparison.tf01(row.label, attack)),
+        "auc": interval(bounded(comparison.signed(row.label, attack))), "tf01": interval(comparison.tf01(row.label, attack)),
         "turned": comparison.turned(row.label, attack),
         "roc": "" if band is None else packed_rates(np.concatenate([band.mean, band.low, band.high])),
         "cells": [cells.cell(records[seed]) if seed in records else -1 for seed in section.seeds],
@@ -337,8 +338,10 @@ def number(value: float | None, digits: int = 4) -> float | int | None:
 
 
 def interval(found: Interval | None) -> list[float | int | None] | None:
-    """[mean, low, high]; the ends are None where the width is not known."""
-    return None if found is None else [number(found.mean), number(found.low), number(found.high)]
+    """[mean, low, high]; the ends are None where the width is not known, or leaves out the variance of training."""
+    if found is None:
+        return None
+    return [number(found.mean), *(number(end) if found.between else None for end in (found.low, found.high))]
 
 
 def packed(values: np.ndarray, width: int = 2) -> str:

@@ -27,6 +27,11 @@ from fedbench.leaderboard.tables.common import number, plain_text, span
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+BEFORE = (
+    "Made under earlier rules: ranges of ranks that overlap are no ties, though this board calls them so, and accuracy and "
+    "delta-accuracy are of the last round."
+)
+"""what a committed board says that was made before"""
 MOST_NAMED = 12  # rows of one kind in a hint
 INTERVALS = ("worst", "mean", "tf01", "delta", "accuracy", "runtime", "contribution")
 AS = ranking.COLUMNS | {"runtime": replace(ranking.COLUMNS["runtime"], unit="×")}  # noqa: RUF001
@@ -147,6 +152,7 @@ def _board_page(board: Board) -> bytes:
     described = {
         "board": board, "columns": [(key, _title(key), said) for key, said in COLUMNS.items()],
         "rows": [_row(board, at, row) for at, row in enumerate(board.rows)],
+        "notes": [*([BEFORE] if any(row.rank and row.better is None for row in board.rows) else []), *board.notes],
         "date": _date(board), "commits": sorted(commits),
     }  # fmt: skip
     return _page("board", secret=data, data=Markup(inert(data)), **described)

@@ -104,7 +104,7 @@ class Estimates:
         widths = [float(ndtri(_TAIL) * self.error[at])]
         widths += [float(stdtrit(k - 1, _TAIL) * e) for k, e, least in ((n, error, ENOUGH), (seeds, of_seeds, 2)) if k >= least]
         half = max((w for w in widths if w == w), default=float("nan"))
-        return Interval(float(mean), half, int(n), between=len(widths) > 1)
+        return Interval(float(mean), half, int(n), between=bool(seeds > 1))
 
 
 def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -171,6 +171,14 @@ def raised(interval: Interval, other: Interval | None) -> Interval:
         return interval
     low, high = min(interval.low, other.low), max(interval.high, other.high)
     return replace(interval, mean=other.mean, half_width=(high - low) / 2, ends=(low, high))
+
+
+def bounded(interval: Interval | None, low: float = 0.0, high: float = 1.0) -> Interval | None:
+    """The interval as it is shown, with ends that the quantity can have; tests use the whole one."""
+    if interval is None or not (interval.low < low or interval.high > high):
+        return interval
+    ends = max(interval.low, low), min(interval.high, high)
+    return replace(interval, half_width=(ends[1] - ends[0]) / 2, ends=ends)
 
 
 def candidates_error(found: Mapping[Unit, Measured]) -> float:

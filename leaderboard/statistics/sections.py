@@ -15,7 +15,7 @@ from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hyperv
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.claims.papers import Population
-from fedbench.leaderboard.statistics.intervals import Unit, smallest_shown
+from fedbench.leaderboard.statistics.intervals import Unit, bounded, smallest_shown
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, PLACEBO, UNDEFENDED, Entry, Row, groups_in
 from fedbench.leaderboard.statistics.verdict import Comparison
 
@@ -146,10 +146,10 @@ class Section:
         base, floor = ([] if other is row else _run_pairs(row, other) for other in (self.base, self.free_rider))
         deltas = [a.record.accuracy - b.record.accuracy for a, b in base]
         return RowSummary(
-            label=label, complete=row.complete, worst=worst.found if worst else None, attack=worst.attack if worst else "",
-            largest=worst.largest if worst else None, mean=comparison.mean(label), tf01=rate.found if rate else None,
-            tf01_attack=rate.attack if rate else "", accuracy=row.accuracy, runtime=self.runtime(row),
-            delta_accuracy=self.delta_accuracy(row),
+            label=label, complete=row.complete, worst=bounded(worst.found) if worst else None,
+            attack=worst.attack if worst else "", largest=worst.largest if worst else None,
+            mean=bounded(comparison.mean(label)), tf01=rate.found if rate else None, tf01_attack=rate.attack if rate else "",
+            accuracy=bounded(row.accuracy), runtime=self.runtime(row), delta_accuracy=self.delta_accuracy(row),
             deviation=float(np.std(deltas, ddof=1)) if len(deltas) > 1 else None,
             contribution=self._difference(floor, "contribution", label),
         )  # fmt: skip

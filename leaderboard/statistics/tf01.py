@@ -79,18 +79,19 @@ def tf01_of(samples: Sequence[Sample], n: int | None = None) -> Interval | None:
     all of them; None with too few non-members."""
     usable = [s for s in samples if len(s.nonmember) and len(s.member)]
     found = pooled_tpr(usable) or aligned_tpr(usable)
-    return _interval(found, len(samples) if n is None else n) if found else None
+    return _interval(found, usable, len(samples) if n is None else n) if found else None
 
 
-def _interval(found: Pooled, n: int) -> Interval:
+def _interval(found: Pooled, samples: Sequence[Sample], n: int) -> Interval:
     low, high = 100 * found.low, 100 * found.high
-    return Interval(100 * found.value, (high - low) / 2, n, between=True, ends=(low, high))
+    several = len({s.seed for s in samples}) > 1
+    return Interval(100 * found.value, (high - low) / 2, n, between=several, ends=(low, high))
 
 
 def tpr_at_lowest(samples: Sequence[Sample], fpr: float) -> Interval | None:
     """TPR in percent at ``fpr``, which every unit attains, by thresholds of their own; None of nothing."""
     usable = [s for s in samples if len(s.nonmember) and len(s.member)]
-    return _interval(_own(usable, fpr).estimate(), len(usable)) if usable else None
+    return _interval(_own(usable, fpr).estimate(), usable, len(usable)) if usable else None
 
 
 def rates_elsewhere(samples: Sequence[Sample], folds: Sequence[int], aligned: bool) -> dict[int, float]:

@@ -83,6 +83,11 @@ class Difference:
         return self.p <= 1 - LEVEL
 
 
+_CACHED = (
+    "sign", "settled", "signed", "_plain", "tf01", "lowest", "worst", "worst_tf01", "mean", "leader", "against",
+)  # fmt: skip
+
+
 class Comparison:
     """``rows`` against ``attacks`` on ``units``, with the non-members of a ``population``; every result is computed on
     first access."""
@@ -93,6 +98,8 @@ class Comparison:
         self.rows, self.attacks, self.units, self.population = tuple(rows), tuple(attacks), tuple(units), population
         self._whole: Comparison = self
         self._only: CandidateFilter = "all"
+        for name in _CACHED:  # not as a decorator, whose cache would keep every comparison
+            setattr(self, name, cache(getattr(self, name)))
 
     def _of_kind(self, only: CandidateFilter) -> Comparison:
         """The same on candidates of one kind."""
@@ -163,7 +170,6 @@ class Comparison:
         others = [lean for other, lean in self._leans[key].items() if other != fold]
         return float(np.mean(others)) if others else 0.0
 
-    @cache
     def sign(self, label: str, attack: str) -> dict[int, int]:
         """Fold -> the sign of the other folds' mean; +1 where there are none, or where it is 0, and of other than
         outside non-members."""
@@ -178,7 +184,6 @@ class Comparison:
         found = self.sign(label, attack)
         return bool(found) and all(s < 0 for s in found.values())
 
-    @cache
     def settled(self, label: str, attack: str) -> bool:
         """Whether the sign is no guess: the same on every fold, and significant by the errors of the candidates that
         choose it; of other than outside non-members it is the attack's own."""
@@ -188,7 +193,6 @@ class Comparison:
         others = [self._own_units(label, {f: (attack, 1) for f in signs if f != fold}) for fold in signs]
         return len(set(signs.values())) == 1 and all(units and p_of_chance(units) <= 1 - LEVEL for units in others)
 
-    @cache
     def signed(self, label: str, attack: str) -> Interval | None:
         """AUC of an adversary who decides the sign on other folds, spanning both signs where it is not
         :meth:`settled`; None without scores."""
@@ -205,7 +209,6 @@ class Comparison:
         settled = all(self.settled(label, attack) for attack, _ in picks.values())
         return spanning(reaching(interval, plain[2]), *readings(interval.mean, settled))
 
-    @cache
     def _plain(self, label: str, attacks: tuple[str, ...]) -> tuple[str, int, float] | None:
         """The strongest of ``attacks`` over all folds, its sign and its mean AUC: a maximum, biased upward."""
         means: dict[str, float] = {}
@@ -230,13 +233,11 @@ class Comparison:
             for part, own, sign in self._picked(label, picks)
         ])  # fmt: skip
 
-    @cache
     def tf01(self, label: str, attack: str) -> Interval | None:
         """TF01 in percent over all units pooled, with the same sign; None with too few non-members, or without
         scores."""
         return self._rate(label, self._signed_picks(label, attack))
 
-    @cache
     def lowest(self, label: str, attack: str) -> Interval | None:
         """TPR in percent at :attr:`lowest_fpr`, with the same sign; None without scores."""
         there = self._picked(label, self._signed_picks(label, attack))
@@ -263,7 +264,6 @@ class Comparison:
 
     # -- over attacks ---------------------------------------------------------------------------------------------------
 
-    @cache
     def worst(self, label: str) -> WorstCase | None:
         """None without an eligible attack that has scores.
 
@@ -289,7 +289,6 @@ class Comparison:
             picks[fold] = best, self.sign(label, best)[fold]
         return picks
 
-    @cache
     def worst_tf01(self, label: str) -> WorstCase | None:
         """Over the eligible attacks, picked by TF01 on the other folds."""
         rates = {a: self._rates_elsewhere(label, a) for a in self.eligible if self.tf01(label, a) is not None}
@@ -307,7 +306,6 @@ class Comparison:
             found |= {fold: rates[fold] for fold, s in signs.items() if s == sign and fold in rates}
         return found
 
-    @cache
     def mean(self, label: str) -> Interval | None:
         """Mean over the eligible attacks of the AUC with its sign; None without a unit where all of them have a
         score."""
@@ -396,7 +394,6 @@ class Comparison:
         """The tests of all pairs of these rows' worst cases."""
         return self._tests.among(labels)
 
-    @cache
     def leader(self, attack: str) -> str | None:
         """The one complete row with the lowest AUC of an attack, if it is significantly lower than all others."""
         labels = [r.label for r in self.rows if r.entries[attack].complete and not (r.floor or r.refuted)]
@@ -405,7 +402,6 @@ class Comparison:
         tests = PairTests(self.parts, {label: self.cell_rival(label, attack) for label in labels}).among(labels)
         return next((label for label, (_, high) in rank_ranges(labels, tests).items() if high == 1), None)
 
-    @cache
     def against(self, reference: str) -> dict[str, Difference]:
         """Label -> its worst case minus that of the ``reference`` row, of every other row that has both."""
         found = self.between([(r.label, reference) for r in self.rows if r.label != reference])

@@ -10,9 +10,9 @@ import numpy as np
 from fedbench.core.contract.analysis import Number
 from fedbench.core.contract.board import Column, Content, Note, Table, Text, Value, Words, value
 from fedbench.core.contract.defense import REMARKS, FactValue
-from fedbench.core.metrics import METRICS, Group, Interval
+from fedbench.core.metrics import METRICS, Group, Interval, Metric
 from fedbench.core.metrics.roc import TF01_FPR, TF01_MIN_NONMEMBERS
-from fedbench.leaderboard.statistics.intervals import interval_of, mean_of
+from fedbench.leaderboard.statistics.intervals import bounded, interval_of, mean_of
 from fedbench.leaderboard.statistics.maximum import has_maxima, row_maximum
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
@@ -54,7 +54,7 @@ def attack_tables(section: Section) -> list[Table]:
     def signed(row: Row, attack: str) -> Value:
         found, entry = comparison.signed(row.label, attack), row.entries[attack]
         suffix = Words(" turned") if found is not None and comparison.turned(row.label, attack) else ()
-        return entry_value(section, entry, found, comparison.leader(attack) == row.label, suffix)
+        return entry_value(section, entry, bounded(found), comparison.leader(attack) == row.label, suffix)
 
     def rate(row: Row, attack: str) -> Value:
         return entry_value(section, row.entries[attack], comparison.tf01(row.label, attack))
@@ -79,8 +79,8 @@ def attack_tables(section: Section) -> list[Table]:
         tables.append(_by_attack(section, title, caption, lowest, replace(lower, digits=2)))
     turned = any(s < 0 for r in section.rows for a in section.attacks for s in comparison.sign(r.label, a).values())
     for metric in (m for m in RAW if m.name != "auc" or turned):
-        def measured(row: Row, attack: str, name: str = metric.name) -> Value:
-            return entry_value(section, row.entries[attack], row.entries[attack].interval(name, "ofl"))
+        def measured(row: Row, attack: str, m: Metric = metric) -> Value:
+            return entry_value(section, row.entries[attack], bounded(row.entries[attack].interval(m.name, "ofl"), m.low, m.high))
 
         title = f"{metric.title} as measured" + (f" ({metric.unit})" if metric.unit else "")
         how = numbers("", digits=metric.digits, direction=metric.direction)
@@ -126,9 +126,8 @@ def remarks(section: Section) -> list[Note]:
         notes.append(sentence(why, joined(unknown)))
     if len(section.seeds) == 1:
         notes.append(Words(
-            "One seed: intervals hold the error from the candidates, not from training; signs and worst cases are chosen on one "
-            "half of the candidates and judged on the other; no difference is significant, since one training does not "
-            "show the variance of training."
+            "One seed: no intervals, and no difference is significant, since one training does not show the variance of "
+            "training. Signs and worst cases are chosen on one half of the candidates and judged on the other."
         ))  # fmt: skip
     return list(map(Note, notes))
 
@@ -174,7 +173,7 @@ def decision_tables(section: Section) -> list[Table]:
 
     rows: list[tuple[Content, ...]] = []
     for row in section.rows:
-        found = {a: row.entries[a].attack_accuracy() for a in attacks}
+        found = {a: bounded(row.entries[a].attack_accuracy()) for a in attacks}
         worst = max(((a, i.mean) for a, i in sorted(found.items()) if i), key=lambda item: item[1], default=None)
         rows.append((name_of(row), *(entry_value(section, row.entries[a], i) for a, i in found.items()), with_attack(worst)))
     columns = (DEFENSE, *(Column(name=a, direction="lower") for a in attacks), numbers("worst", direction="lower"))

@@ -21,9 +21,11 @@ from fedbench.core.contract.board import (
     Text,
     Value,
     Words,
+    value,
 )
 from fedbench.core.metrics import Group, Interval
 from fedbench.core.population.audit import EVERYBODY, Target
+from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import Entry, Row, group_names
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.tf01 import ALIGNED_OF_ONE, ALIGNED_TOGETHER
@@ -85,6 +87,7 @@ def table_of(
 
 def amount(found: Interval | Value, how: Column) -> str:
     """``0.568 ± 0.023``, ``0.10 [0.00, 1.20]`` or, without a known width, the mean alone, as the column says."""
+    found = value(found) if isinstance(found, Interval) else found
     mean = number((found.mean or 0.0) * how.scale, how.digits, how.signed)
     if found.ends is not None:
         low, high = (number(end * how.scale, how.digits, how.signed) for end in found.ends)
@@ -93,9 +96,9 @@ def amount(found: Interval | Value, how: Column) -> str:
     return mean if half != half else f"{mean} ± {half:.{how.digits}f}"
 
 
-def number(value: float, digits: int, signed: bool = False) -> str:
+def number(x: float, digits: int, signed: bool = False) -> str:
     """Fixed-point text; never a negative zero."""
-    return f"{round(value, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
+    return f"{round(x, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
 
 
 DEFENSE, ATTACK, RANK = words("defense"), words("attack"), words("#")
@@ -127,8 +130,7 @@ def worst_of(comparison: Comparison, row: Row) -> Content:
     if worst is None:
         return None
     first = comparison.ranks.get(row.label) == (1, 1) and len(comparison.ranked) > 1
-    found = worst.found
-    return Value(mean=found.mean, half_width=found.half_width, best=first, suffix=sentence(" {}", worst.attack))
+    return replace(value(bounded(worst.found), sentence(" {}", worst.attack)), best=first)
 
 
 def entry_value(section: Section, entry: Entry, found: Interval | None, best: bool = False, suffix: Text = ()) -> Value:
@@ -138,7 +140,7 @@ def entry_value(section: Section, entry: Entry, found: Interval | None, best: bo
     if found is None:
         return Value(mean=None, outcomes=outcomes)
     n = None if found.n == len(section.units) else found.n
-    return Value(mean=found.mean, half_width=found.half_width, ends=found.ends, n=n, best=best, suffix=suffix, outcomes=outcomes)
+    return replace(value(found, suffix), n=n, best=best, outcomes=outcomes)
 
 
 def with_attack(worst: tuple[str, float] | None) -> Content:

@@ -140,7 +140,7 @@ def _commit(loaded: LoadedRecord) -> str:
 
 _PROVENANCE = {
     "fedbench": "fedbench", "Python": "python", "torch": "torch", "numpy": "numpy", "git commit": "", "platform": "platform",
-    "CPU": "cpu_type", "device": "device", "dtype": "dtype", "threads a run": "threads", "deterministic": "deterministic",
+    "CPU type": "cpu_type", "device": "device", "dtype": "dtype", "threads a run": "threads", "deterministic": "deterministic",
 }  # fmt: skip
 
 

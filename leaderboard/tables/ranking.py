@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from fedbench.core.contract.board import Block, Column, Content, Heading, Note, Part, Quote, Table, Text, Words, value
 from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval
+from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import PrivacyClaim, Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import Difference
@@ -38,13 +41,16 @@ WITHIN = 0.01  # of test accuracy below the undefended federation's: "one point"
 MOST_ROWS = 16  # in the first table; of longer ones the first
 MOST_NAMED = 4  # defenses in a sentence
 MOST_TIED = 8  # in a cell of the ranking
+MUCH = 0.03  # of an AUC that canaries add to the undefended leak
+ALIKE, FEWEST_ALIKE = 0.8, 5  # correlation of leakage and accuracy over rows, from so many on
 MOST_REMARKS, LONGEST_REMARK = 4, 600  # footnotes of a row, characters of one
 MOST_SECTIONS = 5  # in one table across settings, with the sums: eight columns
 READING = Note(sentence(
     "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Ranges of ranks (#) that overlap are no tie:\n"
     "the full ranking names the rows that the paired tests do not distinguish. `±` and brackets are 95 %.\n"
     "Accuracy is the mean over the last three audited rounds, against the undefended run of the same seed; runtime is over\n"
-    "plain training, as each table says. Floors are rows for comparison, not defenses."
+    "plain training, as each table says. Floors are rows for comparison, not defenses. On another type of CPU ranks may move\n"
+    "by a place."
 ))  # fmt: skip
 
 
@@ -105,9 +111,9 @@ def front_table(section: Section, rows: Sequence[Row], trust: Trust = None) -> T
 
 
 def front_blocks(section: Section, trust: Trust = None) -> list[Block]:
-    """The table of one section and the sentences under it."""
+    """The sentences of one section and the table that they are about."""
     rows = _first_rows(section, answer(section))
-    return [front_table(section, rows, trust), Note(joined(sentences(section), " "))]
+    return [Note(joined(sentences(section), " ")), front_table(section, rows, trust)]
 
 
 def _first_rows(section: Section, found: Answer) -> list[Row]:
@@ -121,6 +127,44 @@ def _first_rows(section: Section, found: Answer) -> list[Row]:
     kept = {row.label for row in rows if row.undefended or row.floor or row.label in named}
     first = [row.label for row in rows if row.label not in kept][: max(MOST_ROWS - len(kept), 0)]
     return [row for row in rows if row.label in kept or row.label in first]
+
+
+# -- caveats: what changes the reading of all tables ------------------------------------------------------------------------
+
+
+def caveats(sections: Sequence[Section]) -> list[Block]:
+    """Whether canaries carry much of the undefended leak, and whether leakage and accuracy order the rows alike."""
+    leads = {
+        "**Mislabelled candidates carry much of the leak**: undefended worst case AUC on all, on clean ones": _canaries,
+        "**Privacy and utility are nearly one thing here**: correlation of worst case AUC and accuracy over rows": _alike,
+    }
+    notes: list[Block] = []
+    for lead, of in leads.items():
+        shown = [found for section in sections if (found := of(section))]
+        notes += [Note(sentence(f"{lead} {{}}.", joined(shown, "; ")))] if shown else []
+    return notes
+
+
+def _canaries(section: Section) -> Text:
+    """``.792, .724 (digits, pair, ...: 30 % canaries)``; empty where clean candidates leak as much."""
+    base, kinds = section.base, [section.comparison, section.comparison.by_kind[0]]
+    odd, every = (sum(s.n_members for s in section.scores(group)) for group in ("canary", "mix"))
+    if base is None or not odd:
+        return ()
+    worst = [found.found.mean if (found := kind.worst(base.label)) else 0.5 for kind in kinds]
+    if worst[0] - worst[1] < MUCH:
+        return ()
+    return sentence(f"{worst[0]:.3f}, {worst[1]:.3f} ({{}}: {100 * odd / every:.0f} % canaries)", section.where)
+
+
+def _alike(section: Section) -> Text:
+    """``.93 (digits, pair, server view)``; empty with fewer than five ranked rows, or where they are not alike."""
+    rows = [s for label, s in section.summaries.items() if label in section.comparison.ranked]
+    points = np.array([(s.worst.mean, s.accuracy.mean) for s in rows if s.worst and s.accuracy])
+    if len(points) < FEWEST_ALIKE or not points.std(axis=0).all():
+        return ()
+    correlation = float(np.corrcoef(points.T)[0, 1])
+    return sentence(f"{correlation:.2f} ({{}})", section.where) if correlation >= ALIKE else ()
 
 
 # -- the sentences ----------------------------------------------------------------------------------------------------------
@@ -209,7 +253,7 @@ def _strongest(found: Answer) -> Text:
     less = "" if found.difference is None else f", {amount(found.difference.found, worst)} against the undefended one"
     cost = f", at a change of accuracy of {amount(defense.delta_accuracy, replace(COLUMNS['delta'], digits=1))} points"
     seeds = "one seed does" if found.seeds == 1 else f"{found.seeds} seeds do"
-    wide = ", with an interval wider than that point" if defense.delta_accuracy.half_width > WITHIN else ""
+    wide = ", with an interval wider than that point" if defense.delta_accuracy.half_width > WITHIN and found.seeds > 1 else ""
     unsure = f", which {seeds} not distinguish from one point" if found.unsure else wide
     alone = "; one seed shows no differences" if found.seeds == 1 else ""
     ties = sentence("; statistically tied with {}", named(found.tied, MOST_NAMED)) if found.tied else ()
@@ -325,7 +369,7 @@ def canary_table(section: Section) -> list[Table]:
     for name in ("clean", "canaries"):
         columns += [words(f"{name}: #"), numbers(f"{name}: worst case AUC", **_AUC), numbers(f"{name}: mean AUC", **_AUC)]
     for row in section.rows:
-        cells = [(rank_of(kind, row), worst_of(kind, row), value(kind.mean(row.label))) for kind in kinds]
+        cells = [(rank_of(kind, row), worst_of(kind, row), value(bounded(kind.mean(row.label)))) for kind in kinds]
         rows.append((name_of(row), *cells[0], *cells[1]))
     caption = (
         " (worst case and mean as in the ranking, where members and outside non-members alike are clean, or alike are canaries; "
@@ -403,7 +447,7 @@ def _cell(section: Section, label: str) -> Content:
     rank, delta = section.comparison.ranks.get(label), section.summaries[label].delta_accuracy
     notes = [f"#{span(rank)}"] if rank else []
     notes += [] if delta is None else [f"{round(100 * delta.mean, 1) + 0.0:+.1f} pp"]
-    return value(worst.found, Words(f" ({', '.join(notes)})") if notes else ())
+    return value(bounded(worst.found), Words(f" ({', '.join(notes)})") if notes else ())
 
 
 def _across_table(title: str, rows: Sequence[Across], names: Sequence[Text], part: range, sums: bool = False) -> Table:
