@@ -485,7 +485,7 @@ def test_a_worker_that_a_plugin_stopped_is_noticed_and_costs_its_own_run(tmp_pat
     settings = settings_of(tmp_path, {"attacks": ["ill-stops"]}, other)
     path = suite(tmp_path, settings=settings, attacks=["ill-stops", "ill-last"])
     said = " ".join(invoke(path, "--results", tmp_path / "r", status=1).split())
-    assert "the worker gave no sign of life for 1 s; it has no record, and the same command tries it again" in said
+    assert "the worker gave no sign of life for 1 s; the same command tries again what has no record" in said
     assert [(r.record.setting, r.record.outcome) for r in loaded(tmp_path / "r")] == [("b", "ok")]
 
 

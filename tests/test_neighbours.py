@@ -38,8 +38,13 @@ PLUGIN = '''
                     pass
             return -observations.of_target("loss")[-1]
 
+    class EndsParent(Signals):
+        def score(self, observations, audit):
+            os.kill(os.getppid(), signal.SIGKILL)
+
     @hookimpl
     def fedbench_attacks():
+        yield Component("bad-ends-parent", "bad:EndsParent", "ends its parent")
         yield Component("bad-signals", "bad:Signals", "ends its group")
         yield Component("bad-stops", "bad:Stops", "stops its group")
         yield Component("bad-writes-up", "bad:WritesUp", "writes to its parent's descriptors")
@@ -66,6 +71,13 @@ def test_a_signal_to_the_group_and_bytes_for_the_parent_reach_no_neighbour(tmp_p
     alone, beside = fingerprint(tmp_path / "alone"), fingerprint(tmp_path / "beside")
     assert outcomes(tmp_path / "beside") == BAD | dict.fromkeys(GOOD, ("ok", ""))
     assert len(alone) == 4 and {name: beside[name] for name in alone} == alone
+
+
+def test_cells_that_are_judged_before_a_loss_are_kept(tmp_path, bad):
+    path = suite(tmp_path, attacks=["loss-series", "bad-ends-parent", "avg-cosine"])
+    output = " ".join(invoke(path, "--results", tmp_path / "r", status=1).split())
+    assert "the worker was killed by SIGKILL" in output and "cells without a score: 2 lost" in output
+    assert outcomes(tmp_path / "r") == {"loss-series": ("ok", "")}
 
 
 def test_bytes_that_are_no_message_cost_one_worker(tmp_path, monkeypatch):

@@ -130,13 +130,13 @@ class _Worker:
             self._heard, self._cpu = time.monotonic(), used
 
     def ended(self) -> bool:
-        """Whether the run has ended. If its process died, it has no record: a fault of the machine is not a result."""
+        """Whether the run has ended. If its process died, no record is made of its cells: a fault of the machine is no result."""
         if self._process.is_alive():
             return False
         self.listen()
         if not self._complete:
             why = self._reason or self._death()
-            self.watcher.note(f"{self.job.title}: {why}; it has no record, and the same command tries it again")
+            self.watcher.note(f"{self.job.title}: {why}; the same command tries again what has no record")
         self.kill()
         return True
 

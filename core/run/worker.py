@@ -22,7 +22,7 @@ from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.federation.diverged import DivergedByAdversary
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.metrics.intervals import SharedDraws
-from fedbench.core.process.ask import SECONDS
+from fedbench.core.process.ask import SECONDS, is_own
 from fedbench.core.process.channel import Channel, Message, TimeLimits, at_work, raised_by
 from fedbench.core.process.child import Child
 from fedbench.core.registry.use import ComponentUse
@@ -75,8 +75,10 @@ def worker_main(text: str, channel: Channel) -> None:
 
 
 def run_job(job: Job, report: Report) -> None:
-    """Train (or take the cached training), judge every cell, write the record."""
+    """Train (or take the cached training), judge every cell, write the record. Before another package's code runs, what is judged
+    is written: it may end this process."""
     clock, kept, run_identity = Clock(), SharedDraws(), identity(job)
+    analyses = [use.distribution for use in job.analyses]
     results = list[CellResult]()
     try:
         run, active = trained(job, report)
@@ -85,14 +87,24 @@ def run_job(job: Job, report: Report) -> None:
         results = [CellResult(record_for(job, cell, run_identity, no_run, clock.measured())) for cell in job.cells]
     else:
         for cell in job.cells:
+            if not is_own([cell.attack.distribution, *analyses]):
+                _write(job, results, report)
+                results = []
             report("judging", cell.key)
             results.append(_judged(job, cell, run_identity, run, active, clock, report, kept))
             end_strays()
     end_strays()
-    Results(Path(job.results)).write(job.stem, results)
-    for record in (result.record for result in results):  # a cell counts as done once it is on disk
-        report("cell", [record.key, record.outcome, record.reason, record.by_adversary, overall_auc(record.pooled)])
+    _write(job, results, report)
     keep_log_short()
+
+
+def _write(job: Job, results: list[CellResult], report: Report) -> None:
+    """Add cells to the run's record and report them: a cell counts as done once it is on disk."""
+    if not results:
+        return
+    Results(Path(job.results)).write(job.stem, results)
+    for record in (result.record for result in results):
+        report("cell", [record.key, record.outcome, record.reason, record.by_adversary, overall_auc(record.pooled)])
 
 
 def record_for(job: Job, cell: Cell, run: dict[str, Any], failure: Failed | None, measured: Measured, **more: Any) -> Record:
