@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from fedbench.core.contract.board import Column, Content, Table, Text, Value, Words, value
+from fedbench.core.contract.board import Column, Content, Table, Value, Words, value
 from fedbench.core.metrics import hypervolume, pareto_front
 from fedbench.leaderboard.statistics.intervals import mean_of
 from fedbench.leaderboard.statistics.rows import adversary_of
@@ -79,10 +78,6 @@ class TradeOff:
     on_front: dict[str, bool]
     undefended: tuple[Point, ...]
 
-    def area(self, labels: Sequence[str]) -> float:
-        """Hypervolume of these rows and the undefended point (FedMIA, reference (1, 1))."""
-        return hypervolume(np.array([*(self.points[label] for label in labels), *self.undefended]))
-
 
 def trade_off(section: Section) -> TradeOff | None:
     """Of the complete rows but the floors; None without one that has an accuracy."""
@@ -119,21 +114,10 @@ def pareto_table(section: Section) -> list[Table]:
     )  # fmt: skip
     rows = (
         (name_of(row), *(Value(mean=v) for v in found.points[row.label]),
-         Words("yes" if found.on_front[row.label] else "no"), Value(mean=found.area([row.label])))
+         Words("yes" if found.on_front[row.label] else "no"),
+         Value(mean=hypervolume(np.array([found.points[row.label], *found.undefended]))))
         for row in section.rows if row.label in found.points
     )  # fmt: skip
     caption = " (hypervolume: of the row and the undefended point; larger is better)"
-    notes = (_totals(section, found), *(tf01_notes(section) if found.loss == "tf01" else ()))
+    notes = tf01_notes(section) if found.loss == "tf01" else ()
     return [table_of("Privacy against utility", caption, columns, rows, footnotes=notes)]
-
-
-def _totals(section: Section, found: TradeOff) -> Text:
-    """Hypervolume of all rows, and of each defense that is listed with several parameters, over all of them."""
-    by_name: dict[str, list[str]] = {}
-    for row in section.rows:
-        if row.label in found.points and not row.undefended:
-            by_name.setdefault(row.name, []).append(row.label)
-    texts: list[Text] = [Words(f"All rows together: hypervolume {found.area(list(found.points)):.3f}.")]
-    several = [(name, own) for name, own in sorted(by_name.items()) if len(own) > 1]
-    texts += [sentence(f"{{}} over its {len(own)} variants: {found.area(own):.3f}.", name) for name, own in several]
-    return joined(texts, " ")
