@@ -284,7 +284,8 @@ PLUGIN = '''
 
     class Net(torch.nn.Linear):
         def forward(self, x):
-            return never(x) if self.training else super().forward(x.flatten(1))
+            # the check before a run trains on batches of two
+            return never(x) if self.training and len(x) > 2 else super().forward(x.flatten(1))
 
     class Line(Model):
         def build(self, input_shape, n_classes):
