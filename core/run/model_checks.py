@@ -19,9 +19,7 @@ from fedbench.core.numerics.per_sample import refuse_batch_statistics
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.tape import drawn_parameters
 from fedbench.core.numerics.wrappers import as_floats, wrap
-from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.federation import FederationSpec, Optimizer
-from fedbench.core.store.integrity import key_of
 from fedbench.core.words import explain
 
 _SAMPLES = 3  # two to swap, one that stays
@@ -32,20 +30,6 @@ _REMEDY = (
     "every row must depend on its own sample alone, the samples on the first axis (recurrent and attention layers: "
     "batch_first=True, or turn the axes inside the model and back)"
 )
-
-
-class TriedModels:
-    """Many rows of a suite train one model on one data set: it is tried once, unless it is refused."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[tuple[str, str], int] = {}
-
-    def size(self, dataset: ComponentUse, model: ComponentUse, data: Data) -> int:
-        """Number of parameters: what :func:`try_model` says of ``model`` with the data of ``dataset``; raises as that does."""
-        pair = key_of(dataset.identity()), key_of(model.identity())
-        if pair not in self._sizes:
-            self._sizes[pair] = try_model(model.make()[0], data)
-        return self._sizes[pair]
 
 
 def try_model(model: Model, data: Data) -> int:

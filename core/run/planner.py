@@ -29,7 +29,7 @@ from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.checks import Loaded, Misspelt, declaration_mistake, load_data, load_outline, require_room
 from fedbench.core.run.job import Cell, Job, Look, cell_identity, key_of_run
-from fedbench.core.run.model_checks import TriedModels
+from fedbench.core.run.model_checks import try_model
 from fedbench.core.run.needs import Signals
 from fedbench.core.run.plan import Plan
 from fedbench.core.run.provenance import asked_for, gather
@@ -138,7 +138,6 @@ class _Planner:
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
         self.remarks: dict[tuple[str, str, str], list[str]] = {}  # of a setting, a coalition and a defense
-        self.models = TriedModels()
         self.sizes: dict[tuple[str, str], int] = {}
         self.applicable: dict[tuple[str, str], bool] = {}
         self.misspelt = Misspelt()
@@ -342,7 +341,7 @@ class _Planner:
 
         def tried() -> int:
             whole = data if is_own(dataset.distributions) else load_data(dataset, seed).data
-            return self.models.size(dataset, model, whole)
+            return try_model(model.make()[0], whole)
 
         if pair not in self.sizes:
             distributions = [*dataset.distributions, *model.distributions]
